@@ -1,0 +1,68 @@
+"""mocoda: model-based counterfactual data augmentation.
+
+Recorded transitions and a local causal graph in, new transitions out. In the order the data flows:
+
+    task = make_task("navigation")                        environment, graph, rewards
+    data = task.collect(rows=40_000, seed=0)              Transitions
+    parents = fit_parents(data, task.graph)               new states and actions
+    model = fit_dynamics(data, task.graph)                what happens next
+    augmented = augment(data, parents, model, rows=160_000, task=task)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+if TYPE_CHECKING:
+    from mocoda.augment import augment as augment
+    from mocoda.augment import augment_chunks as augment_chunks
+    from mocoda.dynamics import Dynamics as Dynamics
+    from mocoda.dynamics import DynamicsConfig as DynamicsConfig
+    from mocoda.dynamics import fit_dynamics as fit_dynamics
+    from mocoda.dynamics import fit_dynamics_runs as fit_dynamics_runs
+    from mocoda.files import InputError as InputError
+    from mocoda.graph import LocalGraph as LocalGraph
+    from mocoda.mixture import GaussianMixture as GaussianMixture
+    from mocoda.parents import Parents as Parents
+    from mocoda.parents import fit_parents as fit_parents
+    from mocoda.tasks import Task as Task
+    from mocoda.tasks import make_task as make_task
+    from mocoda.transitions import Transitions as Transitions
+    from mocoda.transitions import concatenate as concatenate
+    from mocoda.transitions import save_stream as save_stream
+
+__version__ = "0.1.0"
+
+# Public name -> its module, in flow order. Loaded at first use, so that `mocoda --help` does not wait for torch.
+_HOME = {
+    "make_task": "tasks",
+    "Task": "tasks",
+    "Transitions": "transitions",
+    "concatenate": "transitions",
+    "save_stream": "transitions",
+    "LocalGraph": "graph",
+    "GaussianMixture": "mixture",
+    "fit_parents": "parents",
+    "Parents": "parents",
+    "fit_dynamics": "dynamics",
+    "fit_dynamics_runs": "dynamics",
+    "Dynamics": "dynamics",
+    "DynamicsConfig": "dynamics",
+    "augment": "augment",
+    "augment_chunks": "augment",
+    "InputError": "files",
+}
+__all__ = list(_HOME)  # noqa: PLE0605
+
+gymnasium.register("mocoda/Navigation2D-v0", "mocoda.tasks.navigation:Navigation2D", max_episode_steps=70)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'mocoda' has no attribute {name!r}")
+    return getattr(import_module(f"mocoda.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

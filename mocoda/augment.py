@@ -1,0 +1,106 @@
+"""Transitions, Parents, Dynamics, Task -> Transitions: recorded rows, and counterfactual ones after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mocoda.files import InputError
+from mocoda.parents import Model, Parents, ParentsWithChildren
+from mocoda.randomness import Stream, as_stream
+from mocoda.training import Progress, silent
+from mocoda.transitions import Transitions, concatenate
+
+CHUNK = 65_536  # rows generated at a time, at most; part of what a seed means
+
+
+class Labels(Protocol):
+    """What a task says of transitions."""
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+        """Reward (N,) and terminal, bool (N,)."""
+
+
+def augment(
+    data: Transitions,
+    parents: Parents,
+    model: Model | None = None,
+    *,
+    rows: int,
+    task: Labels | None = None,
+    seed: int | Stream = 0,
+    keep_recorded: bool = True,
+    progress: Progress = silent,
+) -> Transitions:
+    """The recorded rows, followed by `rows` generated ones.
+
+    parents        where new states and actions come from, as from `fit_parents`, or any object with `sample(n, seed=)`
+    model          gives their next states; recipes that recombine recorded transitions ("emp", "coda") need none
+    task           labels all rows with its reward; without one, no row has a reward
+    keep_recorded  False: the generated rows alone
+    """
+    chunks = augment_chunks(
+        data, parents, model, rows=rows, task=task, seed=seed, keep_recorded=keep_recorded, progress=progress
+    )
+    return concatenate(list(chunks))
+
+
+def augment_chunks(
+    data: Transitions,
+    parents: Parents,
+    model: Model | None = None,
+    *,
+    rows: int,
+    task: Labels | None = None,
+    seed: int | Stream = 0,
+    keep_recorded: bool = True,
+    progress: Progress = silent,
+    chunk: int = CHUNK,
+) -> Iterator[Transitions]:
+    """The same table piece by piece, for `save_stream`: memory does not grow with `rows`."""
+    if rows < 0 or (rows == 0 and not keep_recorded):
+        raise InputError(f"rows must be positive, the number of rows to generate, got {rows}.")
+    recombined = isinstance(parents, ParentsWithChildren)
+    if model is None and not recombined:
+        raise InputError("these parents have no next states of their own; pass model=mocoda.fit_dynamics(...).")
+    source = {
+        "recorded": dict(data.source),
+        "recorded_rows": len(data) if keep_recorded else 0,
+        "generated_rows": rows,
+        "parents": type(parents).__name__,
+        "model": repr(model),
+        "task": getattr(task, "name", None),
+    }
+    stream = as_stream(seed, "augment", device=data.device)
+    if keep_recorded:
+        yield _labelled(data.rows, data.next_state, data, task, source)
+    width = data.rows.shape[1]
+    for number, start in enumerate(range(0, rows, chunk)):
+        n = min(chunk, rows - start)
+        part = stream.child(number)
+        if isinstance(parents, ParentsWithChildren):
+            drawn, next_state = parents.sample_with_children(n, seed=part.child("parents"))
+        else:
+            assert model is not None
+            drawn = parents.sample(n, seed=part.child("parents"))
+            if tuple(drawn.shape) != (n, width):
+                raise InputError(
+                    f"parents.sample({n}) must return rows of shape ({n}, {width}), got {tuple(drawn.shape)}."
+                )
+            next_state = model.sample(drawn, seed=part.child("model"))
+        yield _labelled(drawn, next_state, data, task, source)
+        progress("augment", start + n, rows)
+
+
+def _labelled(
+    rows: Tensor, next_state: Tensor, like: Transitions, task: Labels | None, source: dict[str, object]
+) -> Transitions:
+    state, action = rows.split([like.state.shape[1], like.action.shape[1]], 1)
+    reward: Tensor | None = None
+    terminal: Tensor | None = None
+    if task is not None:
+        reward, terminal = task.label(state, action, next_state)
+    return Transitions(state, action, next_state, reward, terminal, columns=like.columns, source=source)

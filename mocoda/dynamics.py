@@ -1,0 +1,442 @@
+"""Transitions, LocalGraph -> Dynamics: ensembles of Gaussian networks that obey the graph.
+
+Three architectures (Appendix B.3), all made of *mechanisms*, networks that give some of the next state's columns:
+
+    full    one mechanism that sees everything
+    global  one mechanism per child, which sees its parents in the sparsest graph
+    local   one mechanism per child behind a Masked Composer, which sees its parents at that very row
+
+Axes: R runs, E ensemble members, C mechanisms, B rows of a batch. All runs of a call train as one program.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors
+import torch
+from torch import Tensor
+
+from mocoda.files import InputError, unknown_name
+from mocoda.graph import LocalGraph
+from mocoda.networks import Weights, linear, linear_weights, mlp, mlp_weights
+from mocoda.randomness import Stream, as_stream
+from mocoda.training import Adam, Checkpoint, Chunked, Progress, fingerprint, save_tensors, silent
+from mocoda.transitions import Array, Transitions
+
+ARCHITECTURES = ("full", "global", "local")
+VARIANCE_FLOOR = 1e-6
+SHARPEN = 3.0  # standard deviations are divided by this when sampling (Appendix B.4)
+
+
+@dataclass(frozen=True)
+class DynamicsConfig:
+    """How a dynamics model is built and trained. `DynamicsConfig.paper()` is the paper's setting."""
+
+    members: int = 5
+    hidden: tuple[int, ...] = (256, 256)
+    features: int = 128  # width of the Masked Composer's embeddings
+    epochs: int = 30
+    batch: int = 512
+    learning_rate: float = 1e-3
+    decay: bool = True  # lower the learning rate to zero along a cosine
+    weight_decay: float = 5e-5
+    validation: float = 0.125  # share of the rows held out to choose when to stop
+    window: int = 5  # every member keeps its best weights of this many last epochs
+    predict_change: bool = True  # the network gives next state minus state rather than next state
+    standardise: bool = True  # inputs and targets have mean 0 and variance 1
+
+    @staticmethod
+    def paper() -> DynamicsConfig:
+        return DynamicsConfig(
+            epochs=600, learning_rate=1e-4, decay=False, window=50, predict_change=False, standardise=False
+        )
+
+
+class Prediction(NamedTuple):
+    """Mean and standard deviation of the next state according to every member, (E, N, S) each."""
+
+    mean: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Dynamics:
+    """A fitted ensemble: rows in, next states out."""
+
+    graph: LocalGraph
+    architecture: str
+    config: DynamicsConfig
+    weights: Weights  # (E, ...) each
+    scaling: Weights  # input_shift, input_scale (S + A,), target_shift, target_scale (S,)
+
+    def __repr__(self) -> str:
+        return f"Dynamics({self.architecture!r}, members={self.config.members}, children={list(self.graph.children)})"
+
+    @property
+    def device(self) -> torch.device:
+        return self.scaling["input_shift"].device
+
+    def predict(self, rows: Array) -> Prediction:
+        """What every member expects after rows (N, S + A)."""
+        blocks = [self._predict(self.weights, block) for block in self._rows(rows).split(self._block)]
+        return Prediction(*(torch.cat(part, 1) for part in zip(*blocks, strict=True)))
+
+    def sample(self, rows: Array, *, seed: int | Stream) -> Tensor:
+        """A next state (N, S) for each row, by one random member each, its standard deviation divided by three."""
+        rows = self._rows(rows)
+        stream = as_stream(seed, "dynamics-sample", device=self.device)
+        member = stream.integers(self.config.members, len(rows))
+        noise = stream.normal(len(rows), self.graph.state_width) / SHARPEN
+        order = member.argsort(stable=True)
+        counts = torch.bincount(member, minlength=self.config.members).tolist()
+        following = torch.empty_like(noise)
+        for number, mine in enumerate(order.split(counts)):
+            weights = {name: weight[number : number + 1] for name, weight in self.weights.items()}
+            for block in mine.split(self._block):
+                mean, scale = self._predict(weights, rows[block])
+                following[block] = mean[0] + scale[0] * noise[block]
+        return following
+
+    def to(self, device: torch.device | str) -> Dynamics:
+        moved = ({name: tensor.to(device) for name, tensor in part.items()} for part in (self.weights, self.scaling))
+        return Dynamics(self.graph, self.architecture, self.config, *moved)
+
+    def save(self, path: str | Path) -> None:
+        """Writes weights and settings to a safetensors file; the graph, being code, stays with you."""
+        save_tensors(path, {**self.weights, **self.scaling}, _metadata(self.graph, self.architecture, self.config))
+
+    @staticmethod
+    def load(path: str | Path, graph: LocalGraph) -> Dynamics:
+        """Reads what `save` wrote, for the same graph."""
+        if not Path(path).is_file():
+            raise InputError(f"there is no file {str(path)!r}. `model.save(path)` makes one.")
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (safetensors.SafetensorError, OSError) as error:
+            raise InputError(f"{str(path)!r} cannot be read as safetensors ({error}).") from error
+        if "architecture" not in metadata:
+            raise InputError(f"{str(path)!r} is not a mocoda dynamics model: it does not say its architecture.")
+        settings = json.loads(metadata["config"])
+        config = DynamicsConfig(**settings | {"hidden": tuple(settings["hidden"])})
+        if metadata != _metadata(graph, metadata["architecture"], config):
+            raise InputError(f"{str(path)!r} was fitted to another graph: {metadata.get('graph')}, not {graph!r}.")
+        scaling = {name: tensors.pop(name) for name in ("input_shift", "input_scale", "target_shift", "target_scale")}
+        return Dynamics(graph, metadata["architecture"], config, tensors, scaling)
+
+    @cached_property
+    def _mechanisms(self) -> Mechanisms:
+        return Mechanisms(self.graph, self.architecture, self.config)
+
+    @property
+    def _block(self) -> int:
+        """Rows at a time: their activations fit the cache of a CPU, or keep a GPU busy."""
+        return 1_024 if self.device.type == "cpu" else 131_072
+
+    def _rows(self, rows: Array) -> Tensor:
+        rows = torch.as_tensor(rows, dtype=torch.float32, device=self.device)
+        self.graph.check_rows(rows)
+        return rows
+
+    @torch.no_grad()
+    def _predict(self, weights: Weights, rows: Tensor) -> tuple[Tensor, Tensor]:
+        mask = self.graph.mask(rows) if self.architecture == "local" else None
+        inputs = (rows - self.scaling["input_shift"]) / self.scaling["input_scale"]
+        mean, variance = self._mechanisms(weights, inputs, mask)
+        mean = mean * self.scaling["target_scale"] + self.scaling["target_shift"]
+        if self.config.predict_change:
+            mean = mean + self._mechanisms.kept_state(rows, mask)
+        return mean, variance.sqrt() * self.scaling["target_scale"]
+
+
+@dataclass(frozen=True)
+class Mechanisms:
+    """The networks of an architecture, as functions of weights whose leading axes are free."""
+
+    graph: LocalGraph
+    architecture: str
+    config: DynamicsConfig
+
+    def initial_weights(self, stream: Stream) -> dict[str, Tensor]:
+        """Fresh weights of all members, (E, C, in, out) each."""
+        leading = (self.config.members, len(self.outputs))
+        weights: dict[str, Tensor] = {}
+        inputs = self.graph.width
+        if self.architecture == "local":
+            inputs = self.config.features
+            for name, columns in self.graph.factors.items():
+                weights |= linear_weights(f"embed.{name}", leading, len(columns), inputs, stream)
+        width = max(map(len, self.outputs))
+        return weights | mlp_weights("mlp", leading, (inputs, *self.config.hidden, 2 * width), stream)
+
+    def __call__(self, weights: Weights, rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance (*L, B, S) for standardised rows (*L, B, S + A) with masks (*L, B, P, C)."""
+        if self.architecture == "local":
+            assert mask is not None
+            hidden = self._composed(weights, rows, mask)
+        else:
+            hidden = torch.where(self._gates(rows.device), rows[..., None, :, :], 0.0)
+        output = mlp(weights, "mlp", hidden)  # (*L, C, B, 2 W)
+        mean, raw = output.chunk(2, -1)
+        return self._assembled(mean), torch.nn.functional.softplus(self._assembled(raw)) + VARIANCE_FLOOR
+
+    def kept_state(self, rows: Tensor, mask: Tensor | None) -> Tensor:
+        """The state (*L, B, S) to which a predicted change is added: only where a child listens to its own past."""
+        state = rows[..., : self.graph.state_width]
+        children = range(len(self.graph.children))
+        if self.architecture == "full":
+            return state
+        if mask is None:
+            own = torch.stack([self.graph.sparsest[c, c] for c in children]).to(rows.device)
+        else:
+            own = torch.stack([mask[..., c, c] for c in children], -1)
+        child_of = torch.tensor(self._child_of_column, device=rows.device)
+        return torch.where(own[..., child_of], state, 0.0)
+
+    @cached_property
+    def outputs(self) -> tuple[tuple[int, ...], ...]:
+        """The state columns that each mechanism gives."""
+        if self.architecture == "full":
+            return (tuple(range(self.graph.state_width)),)
+        return tuple(self.graph.factors[child] for child in self.graph.children)
+
+    @cached_property
+    def _child_of_column(self) -> list[int]:
+        owner = {column: c for c, columns in enumerate(self.outputs) for column in columns}
+        return [owner[column] for column in range(self.graph.state_width)]
+
+    def _composed(self, weights: Weights, rows: Tensor, mask: Tensor) -> Tensor:
+        """The Masked Composer: Σ over parents of mask · relu(embedding), (*L, C, B, features).
+
+        A masked-out embedding is replaced by zero, so its parent cannot reach the child, not even by a bit.
+        """
+        total: Tensor | None = None
+        for number, (name, columns) in enumerate(self.graph.factors.items()):
+            seen = mask[..., number, :].transpose(-1, -2)[..., None]  # (*L, C, B, 1)
+            embedded = linear(weights, f"embed.{name}", rows[..., None, :, columns]).relu()
+            part = torch.where(seen, embedded, 0.0)
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+    def _gates(self, device: torch.device) -> Tensor:
+        """Which columns each mechanism sees, bool (C, 1, S + A)."""
+        if self.architecture == "full":
+            return torch.ones(1, 1, self.graph.width, dtype=torch.bool, device=device)
+        gates = torch.zeros(len(self.outputs), 1, self.graph.width, dtype=torch.bool)
+        for number, child in enumerate(self.graph.children):
+            gates[number, 0, list(self.graph.columns(self.graph.edges[child]))] = True
+        return gates.to(device)
+
+    def _assembled(self, output: Tensor) -> Tensor:
+        """Mechanisms' outputs (*L, C, B, W), padded to the widest, as state columns (*L, B, S)."""
+        width = output.shape[-1]
+        flat = output.transpose(-3, -2).flatten(-2)  # (*L, B, C W)
+        slots = {column: c * width + i for c, own in enumerate(self.outputs) for i, column in enumerate(own)}
+        order = [slots[column] for column in range(self.graph.state_width)]
+        return flat if order == list(range(flat.shape[-1])) else flat[..., order]
+
+
+def fit_dynamics(
+    data: Transitions,
+    graph: LocalGraph,
+    architecture: str = "local",
+    *,
+    seed: int = 0,
+    config: DynamicsConfig | None = None,
+    progress: Progress = silent,
+    checkpoint: str | Path | None = None,
+) -> Dynamics:
+    """Trains an ensemble on the recorded rows by negative log likelihood, on the device they are on.
+
+    checkpoint  a file to continue from if it exists, and to save progress to; the result is the same either way
+    """
+    return fit_dynamics_runs(
+        [data], graph, architecture, seeds=[seed], config=config, progress=progress, checkpoint=checkpoint
+    )[0]
+
+
+def fit_dynamics_runs(
+    datasets: Sequence[Transitions],
+    graph: LocalGraph,
+    architecture: str = "local",
+    *,
+    seeds: Sequence[int],
+    config: DynamicsConfig | None = None,
+    progress: Progress = silent,
+    checkpoint: str | Path | None = None,
+) -> list[Dynamics]:
+    """One model per data set and seed, all trained as one program; each is what it would be if trained alone."""
+    if architecture not in ARCHITECTURES:
+        raise unknown_name("architecture", architecture, ARCHITECTURES)
+    config = config or DynamicsConfig()
+    _check_datasets(datasets, seeds, graph)
+    device = datasets[0].device
+    streams = [Stream(seed, "dynamics", architecture, device=device) for seed in seeds]
+    mechanisms = Mechanisms(graph, architecture, config)
+    training = _Table.of(datasets, mechanisms, streams)
+    fresh = [mechanisms.initial_weights(stream.child("weights")) for stream in streams]
+    weights = {name: torch.stack([w[name] for w in fresh]).requires_grad_() for name in fresh[0]}
+    adam = Adam(list(weights.values()), config.learning_rate, config.weight_decay)
+
+    def update(index: Tensor) -> Tensor:
+        loss = _loss(mechanisms, weights, training.gather(index), training)
+        adam.step(loss.sum())
+        return loss.detach()
+
+    best = {name: weight.detach().clone() for name, weight in weights.items()}
+    best_loss = torch.full((len(seeds), config.members), math.inf, device=device)
+    identity = {
+        **_metadata(graph, architecture, config),
+        "seeds": list(seeds),
+        "data": fingerprint(*(array for data in datasets for array in (data.rows, data.next_state))),
+    }
+    saved = Checkpoint(checkpoint, identity)
+    done, tensors = saved.load()
+    if done:
+        with torch.no_grad():
+            for name, weight in weights.items():
+                weight.copy_(tensors[name])
+                best[name].copy_(tensors[f"best.{name}"])
+        best_loss.copy_(tensors["best_loss"])
+        adam.restore(tensors)
+    chunked = Chunked(update, device)
+    for epoch in range(done, config.epochs):
+        if config.decay:
+            adam.learning_rate.fill_(config.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs)))
+        losses = chunked(training.batches([stream.child("epoch", epoch) for stream in streams]))
+        if epoch >= config.epochs - config.window:
+            with torch.no_grad():
+                loss = _loss(mechanisms, weights, training.held_out, training)
+                better = loss < best_loss
+                best_loss = torch.where(better, loss, best_loss)
+                for name, weight in weights.items():
+                    chosen = better.reshape(*better.shape, *[1] * (weight.ndim - 2))
+                    best[name] = torch.where(chosen, weight, best[name])
+        if not bool(torch.isfinite(losses).all()):
+            raise FloatingPointError(
+                f"the loss of the {architecture!r} dynamics became NaN or inf in epoch {epoch}; "
+                "lower the learning rate or standardise the data."
+            )
+        progress(f"dynamics {architecture}", epoch + 1, config.epochs)
+        saved.offer(
+            epoch + 1,
+            lambda: {
+                **weights,
+                **{f"best.{name}": weight for name, weight in best.items()},
+                "best_loss": best_loss,  # noqa: B023  (called at once)
+                **adam.state(),
+            },
+        )
+    return [
+        Dynamics(graph, architecture, config, {name: w[run] for name, w in best.items()}, training.scaling(run))
+        for run in range(len(seeds))
+    ]
+
+
+def _loss(mechanisms: Mechanisms, weights: Weights, batch: Tensor, table: _Table) -> Tensor:
+    """Gaussian negative log likelihood of batches (R, E, B, columns): (R, E)."""
+    rows, target, mask = table.parts(batch)
+    mean, variance = mechanisms(weights, rows, mask)
+    return (0.5 * (variance.log() + (target - mean).square() / variance)).sum(-1).mean(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """The runs' training rows as one table, so that a batch of all runs and members is one gather.
+
+    Columns: standardised state and action, standardised target, and the mask where the architecture wants it.
+    """
+
+    mechanisms: Mechanisms
+    rows: Tensor  # (R, N, columns)
+    held_out: Tensor  # (R, E, V, columns)
+    input_shift: Tensor  # (R, 1, S + A)
+    input_scale: Tensor
+    target_shift: Tensor  # (R, 1, S)
+    target_scale: Tensor
+
+    @staticmethod
+    def of(datasets: Sequence[Transitions], mechanisms: Mechanisms, streams: Sequence[Stream]) -> _Table:
+        config, graph = mechanisms.config, mechanisms.graph
+        n = len(datasets[0])
+        kept_out = min(n - 1, max(1, round(config.validation * n)))
+        inputs = torch.stack([data.rows for data in datasets])
+        target = torch.stack([data.next_state for data in datasets])
+        masks = [graph.mask(data.rows) for data in datasets] if mechanisms.architecture == "local" else None
+        mask = None if masks is None else torch.stack(masks)
+        if config.predict_change:
+            target = target - mechanisms.kept_state(inputs, mask)
+        scaling = [*_standard(inputs, config.standardise), *_standard(target, config.standardise)]
+        columns = [(inputs - scaling[0]) / scaling[1], (target - scaling[2]) / scaling[3]]
+        if mask is not None:
+            columns.append(mask.flatten(-2).float())
+        table = torch.cat(columns, -1)
+        order = torch.stack([stream.child("split").permutation(n) for stream in streams])
+        shuffled = table.gather(1, order[..., None].expand(-1, -1, table.shape[-1]))
+        held_out = shuffled[:, None, :kept_out].expand(-1, config.members, -1, -1)
+        return _Table(mechanisms, shuffled[:, kept_out:].contiguous(), held_out, *scaling)
+
+    def batches(self, streams: Sequence[Stream]) -> Tensor:
+        """One epoch's row numbers (updates, R, E, B): every member sees every row once, in its own order."""
+        members, rows = self.mechanisms.config.members, self.rows.shape[1]
+        batch = min(self.mechanisms.config.batch, rows)
+        updates = rows // batch
+        order = torch.stack([stream.uniform(members, rows) for stream in streams]).argsort(-1)
+        return order[..., : updates * batch].unflatten(-1, (updates, batch)).movedim(2, 0).contiguous()
+
+    def gather(self, index: Tensor) -> Tensor:
+        """(R, E, B) -> (R, E, B, columns)."""
+        runs = torch.arange(len(self.rows), device=index.device)[:, None, None]
+        return self.rows[runs, index]
+
+    def parts(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        graph = self.mechanisms.graph
+        width, states = graph.width, graph.state_width
+        mask = None
+        if self.mechanisms.architecture == "local":
+            shape = (len(graph.parents), len(graph.children))
+            mask = batch[..., width + states :].unflatten(-1, shape) > 0.5
+        return batch[..., :width], batch[..., width : width + states], mask
+
+    def scaling(self, run: int) -> dict[str, Tensor]:
+        names = ("input_shift", "input_scale", "target_shift", "target_scale")
+        return {name: getattr(self, name)[run, 0].clone() for name in names}
+
+
+def _standard(values: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
+    """Shift and scale (R, 1, columns) that standardise values (R, N, columns); a constant column is only shifted."""
+    if not wanted:
+        return torch.zeros_like(values[:, :1]), torch.ones_like(values[:, :1])
+    scale = values.double().std(1, correction=0, keepdim=True).float()
+    return values.double().mean(1, keepdim=True).float(), torch.where(scale > 1e-8, scale, 1.0)
+
+
+def _metadata(graph: LocalGraph, architecture: str, config: DynamicsConfig) -> dict[str, str]:
+    return {"architecture": architecture, "config": json.dumps(asdict(config)), "graph": repr(graph)}
+
+
+def _check_datasets(datasets: Sequence[Transitions], seeds: Sequence[int], graph: LocalGraph) -> None:
+    if not datasets or len(datasets) != len(seeds):
+        raise InputError(f"expected one seed per data set and at least one, got {len(datasets)} and {len(seeds)}.")
+    for data in datasets:
+        graph.check_rows(data.rows[:1])
+        if data.state.shape[1] != graph.state_width:
+            raise InputError(
+                f"the data has {data.state.shape[1]} state columns, the graph {graph.state_width}; they must agree."
+            )
+        if len(data) < 2:
+            raise InputError("a dynamics model needs at least 2 rows, one of them to hold out, got 1.")
+        if len(data) != len(datasets[0]):
+            raise InputError(
+                f"runs that train together need the same number of rows, got {sorted({len(d) for d in datasets})}. "
+                "Call fit_dynamics for each."
+            )

@@ -1,0 +1,54 @@
+"""streams -> weights, weights and inputs -> outputs: linear layers with leading axes.
+
+A layer's weight is (*L, in, out), where L may be runs, ensemble members, children: many networks are one tensor, and a
+forward pass of all of them is one batched product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from mocoda.randomness import Stream
+
+Weights = Mapping[str, Tensor]
+
+
+def linear_weights(name: str, leading: Sequence[int], inputs: int, outputs: int, stream: Stream) -> dict[str, Tensor]:
+    """`name.weight` (*L, in, out) and `name.bias` (*L, 1, out), uniform within 1 / sqrt(in)."""
+    bound = 1 / math.sqrt(inputs)
+    return {
+        f"{name}.weight": stream.uniform(*leading, inputs, outputs, low=-bound, high=bound),
+        f"{name}.bias": stream.uniform(*leading, 1, outputs, low=-bound, high=bound),
+    }
+
+
+def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
+    """x (*L, B, in) -> (*L, B, out); x may lack or share leading axes."""
+    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    leading, (inputs, outputs) = weight.shape[:-2], weight.shape[-2:]
+    batch = x.shape[-2]
+    x = x.expand(*leading, batch, inputs).reshape(-1, batch, inputs)
+    y = torch.baddbmm(bias.reshape(-1, 1, outputs), x, weight.reshape(-1, inputs, outputs))
+    return y.reshape(*leading, batch, outputs)
+
+
+def mlp_weights(name: str, leading: Sequence[int], sizes: Sequence[int], stream: Stream) -> dict[str, Tensor]:
+    """The weights of linear layers from sizes[0] inputs through the hidden sizes to sizes[-1] outputs."""
+    weights: dict[str, Tensor] = {}
+    for layer, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        weights |= linear_weights(f"{name}.{layer}", leading, inputs, outputs, stream)
+    return weights
+
+
+def mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
+    """Linear layers with ReLU between them."""
+    layers = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in weights)
+    for layer in range(layers):
+        x = linear(weights, f"{name}.{layer}", x)
+        if layer < layers - 1:
+            x = x.relu()
+    return x

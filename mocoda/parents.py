@@ -1,0 +1,358 @@
+"""Transitions, LocalGraph -> Parents: where new states and actions come from, the paper's seven recipes.
+
+A recipe is any object with `sample(n, seed=)` that returns n rows (n, S + A). Write a class with that one method, hand it
+to `mocoda.augment`, and it is an eighth. Recipes that recombine recorded rows bring the recorded next states along:
+they have `sample_with_children` too, and no model is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from mocoda.density import kernel_density
+from mocoda.files import InputError, unknown_name
+from mocoda.graph import LocalGraph, swappable_components
+from mocoda.mixture import GaussianMixture
+from mocoda.randomness import Stream, as_stream
+from mocoda.transitions import Transitions
+
+FeatureMap = Callable[[Tensor], Tensor]  # rows (N, S + A) -> features (N, F)
+Region = Callable[[Tensor], Tensor]  # rows (N, S + A) -> bool (N,)
+PROPOSALS = 65_536  # rows proposed at a time by rejection
+
+
+class Parents(Protocol):
+    """A distribution of states and actions."""
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        """n rows, (n, S + A)."""
+
+
+@runtime_checkable
+class ParentsWithChildren(Protocol):
+    """A distribution of whole transitions, which needs no dynamics model."""
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        """n rows, (n, S + A)."""
+
+    def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
+        """n rows (n, S + A) and their next states (n, S)."""
+
+
+class Model(Protocol):
+    """What a recipe that rolls forward needs of a dynamics model."""
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        """Next states (n, S) of rows (n, S + A)."""
+
+
+class TaskHints(Protocol):
+    """What a task may tell a recipe: the box of all rows, and where and in which features to spread."""
+
+    @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        """The lowest and the highest row, (S + A,) each."""
+
+    def features(self, rows: Tensor) -> Tensor:
+        """The features (N, F) that matter for the task."""
+
+    def region(self, rows: Tensor) -> Tensor:
+        """Which rows matter for the task, bool (N,)."""
+
+
+def fit_parents(
+    data: Transitions,
+    graph: LocalGraph,
+    recipe: str = "mocoda",
+    *,
+    seed: int | Stream = 0,
+    task: TaskHints | None = None,
+    model: Model | None = None,
+    components: int = 32,
+    covariance: str = "full",
+    shuffle: bool = False,
+    horizon: int = 5,
+    features: FeatureMap | None = None,
+    region: Region | None = None,
+    bandwidth: float = 0.05,
+    acceptance: float = 0.1,
+    density_floor: float = 0.01,
+) -> Parents:
+    """The parent distribution called `recipe`, fitted to the recorded rows.
+
+    task                      gives "rand" and "dyna" their box, "mocoda-p" its features and region
+    model                     what "dyna" rolls forward
+    components, covariance    of each mixture ("mocoda" and its relatives)
+    shuffle                   draw the parent sets in random order
+    horizon                   steps of a "dyna" rollout
+    features, region          what "mocoda-u" and "mocoda-p" flatten, and where; the whole state, everywhere
+    bandwidth, density_floor  of their density estimate; what is rarer than the floor is not favoured further
+    acceptance                the share of their proposals to keep (less is flatter, and slower)
+    """
+    graph.check_rows(data.rows[:1])
+    if recipe == "emp":
+        return Empirical(data)
+    if recipe == "coda":
+        return Coda(data, graph)
+    if recipe == "rand":
+        return Uniform(*_box(data, task))
+    if recipe == "dyna":
+        if model is None:
+            raise InputError("recipe 'dyna' rolls a dynamics model forward; pass model=mocoda.fit_dynamics(...).")
+        low, high = _box(data, task)
+        width = data.state.shape[1]
+        return Dyna(data.rows, model, horizon, low[width:], high[width:])
+    if recipe not in RECIPES:
+        raise unknown_name("recipe", recipe, RECIPES)
+    mixtures = Mocoda.fit(data, graph, components, covariance, shuffle, as_stream(seed, "parents", device=data.device))
+    if recipe == "mocoda":
+        return mixtures
+    if recipe == "mocoda-p":
+        if task is None and features is None:
+            raise InputError("recipe 'mocoda-p' needs to know what matters; pass task= or features= (and region=).")
+        if task is not None:
+            features, region = features or task.features, region or task.region
+    features = features or (lambda rows: rows[:, : graph.state_width])
+    stream = as_stream(seed, "flatten", device=data.device)
+    return Flattened.fit(mixtures, features, region, bandwidth, density_floor, acceptance, stream)
+
+
+RECIPES = ("emp", "coda", "dyna", "rand", "mocoda", "mocoda-u", "mocoda-p")
+
+
+@dataclass(frozen=True, eq=False)
+class Empirical:
+    """The recorded rows themselves, every one as often as the others."""
+
+    data: Transitions
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        return self.sample_with_children(n, seed=seed)[0]
+
+    def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
+        stream = as_stream(seed, "emp", device=self.data.device)
+        passes = -(-n // len(self.data))
+        index = torch.cat([stream.permutation(len(self.data)) for _ in range(passes)])[:n]
+        return self.data.rows[index], self.data.next_state[index]
+
+
+@dataclass(frozen=True, eq=False)
+class Coda:
+    """Recorded rows that exchange whole components with other recorded rows (Pitis et al. 2020).
+
+    Two rows may exchange a group of factors if no edge links it to the rest in either row's local graph; the new row is
+    kept if its own local graph does not link the group either.
+    """
+
+    data: Transitions
+    graph: LocalGraph
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        return self.sample_with_children(n, seed=seed)[0]
+
+    def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
+        stream = as_stream(seed, "coda", device=self.data.device)
+        rows, children, have = [], [], 0
+        for attempt in range(1_000):
+            proposed = self._swap(max(n - have, 1_024), stream.child(attempt))
+            rows.append(proposed[0])
+            children.append(proposed[1])
+            have += len(proposed[0])
+            if have >= n:
+                return torch.cat(rows)[:n], torch.cat(children)[:n]
+        raise InputError(
+            f"recipe 'coda' found {have} of {n} rows to exchange in 1,000 attempts: in this data the local graphs link "
+            "everything. Use recipe 'mocoda', which needs no disconnected components."
+        )
+
+    def _swap(self, n: int, stream: Stream) -> tuple[Tensor, Tensor]:
+        rows, children = self.data.rows, self.data.next_state
+        one, other = stream.integers(len(rows), 2, n)
+        graphs = self.graph.mask(rows[one]) | self.graph.mask(rows[other])
+        kinds, kind = torch.unique(graphs, dim=0, return_inverse=True)
+        label = swappable_components(kinds)[kind]  # (n, parents + children)
+        # Take the component of a random node from the other row.
+        node = stream.integers(label.shape[1], n, 1)
+        taken = label == label.gather(1, node)
+        proper = taken.any(1) & ~taken.all(1)  # exchanging everything is no new row
+        of_row, of_child = self._columns
+        new_rows = torch.where(taken[:, of_row], rows[other], rows[one])
+        new_children = torch.where(taken[:, of_child], children[other], children[one])
+        inside = taken[:, :, None] != taken[:, None, :]
+        parents = len(self.graph.parents)
+        crossing = (self.graph.mask(new_rows) & inside[:, :parents, parents:]).any((1, 2))
+        keep = proper & ~crossing
+        return new_rows[keep], new_children[keep]
+
+    @property
+    def _columns(self) -> tuple[Tensor, Tensor]:
+        """The node that each column of a row, and of a next state, belongs to."""
+        parents = self.graph.parents
+        owner = {column: i for i, name in enumerate(parents) for column in self.graph.factors[name]}
+        of_row = torch.tensor([owner[column] for column in range(self.graph.width)], device=self.data.device)
+        return of_row, of_row[: self.graph.state_width] + len(parents)
+
+
+@dataclass(frozen=True, eq=False)
+class Uniform:
+    """Anything in a box: no promise that the model knows anything about it."""
+
+    low: Tensor
+    high: Tensor
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        stream = as_stream(seed, "rand", device=self.low.device)
+        return self.low + (self.high - self.low) * stream.uniform(n, len(self.low))
+
+
+@dataclass(frozen=True, eq=False)
+class Dyna:
+    """Recorded rows, and model rollouts of `horizon` steps from them with uniformly random actions."""
+
+    rows: Tensor
+    model: Model
+    horizon: int
+    low: Tensor  # (A,)
+    high: Tensor
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        stream = as_stream(seed, "dyna", device=self.rows.device)
+        starts = -(-n // (self.horizon + 1))
+        steps = [self.rows[stream.integers(len(self.rows), starts)]]
+        for step in range(self.horizon):
+            state = self.model.sample(steps[-1], seed=stream.child("step", step))
+            action = self.low + (self.high - self.low) * stream.uniform(starts, len(self.low))
+            steps.append(torch.cat([state, action], 1))
+        return torch.cat(steps)[stream.permutation(starts * (self.horizon + 1))[:n]]
+
+
+@dataclass(frozen=True, eq=False)
+class Mocoda:
+    """The paper's Algorithm 1: one mixture per parent set, drawn in turn, each given the columns already drawn.
+
+    Every parent set keeps its recorded distribution; whatever is in no common set becomes independent.
+    """
+
+    width: int
+    sets: tuple[tuple[tuple[int, ...], GaussianMixture], ...]  # columns of a row, and their mixture
+    shuffle: bool = False
+
+    @staticmethod
+    def fit(
+        data: Transitions, graph: LocalGraph, components: int, covariance: str, shuffle: bool, seed: int | Stream
+    ) -> Mocoda:
+        rows = data.rows
+        stream = as_stream(seed, "mocoda", device=rows.device)
+        sets = []
+        for names in graph.parent_sets:
+            columns = graph.columns(names)
+            mixture = GaussianMixture.fit(rows[:, columns], components, covariance, stream.child(*names))
+            sets.append((columns, mixture))
+        return Mocoda(graph.width, tuple(sets), shuffle)
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        stream = as_stream(seed, "mocoda", device=self.sets[0][1].means.device)
+        if not self.shuffle:
+            return self._in_order(list(range(len(self.sets))), n, stream)
+        orders = min(n, 16)
+        sizes = [n // orders + (part < n % orders) for part in range(orders)]
+        shuffled = [
+            self._in_order(stream.permutation(len(self.sets)).tolist(), size, stream.child("part", part))
+            for part, size in enumerate(sizes)
+        ]
+        return torch.cat(shuffled)
+
+    def _in_order(self, order: list[int], n: int, stream: Stream) -> Tensor:
+        rows = torch.zeros(n, self.width, device=stream.device)
+        drawn: set[int] = set()
+        for number in order:
+            columns, mixture = self.sets[number]
+            known = [i for i, column in enumerate(columns) if column in drawn]
+            rows[:, columns] = mixture.complete(rows[:, columns], known=known, seed=stream.child(number))
+            drawn.update(columns)
+        return rows
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log density of each parent set at rows (N, S + A): (N, sets). The least says how well a row is supported."""
+        return torch.stack([mixture.log_prob(rows[:, columns]) for columns, mixture in self.sets], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Flattened:
+    """Proposals thinned by rejection until their features are near uniform on their support, inside a region.
+
+    A proposal is kept with probability min(1, scale / density), density from a kernel estimate over `reference`.
+    """
+
+    proposals: Parents
+    features: FeatureMap
+    region: Region | None
+    bandwidth: float
+    density_floor: float
+    reference: Tensor  # (M, F)
+    scale: float = 1.0
+
+    @staticmethod
+    def fit(
+        proposals: Parents,
+        features: FeatureMap,
+        region: Region | None,
+        bandwidth: float,
+        density_floor: float,
+        acceptance: float,
+        stream: Stream,
+        reference: int = 10_000,
+    ) -> Flattened:
+        """Estimates the density from `reference` proposals, and the scale from as many others."""
+        if not 0 < acceptance <= 1:
+            raise InputError(f"acceptance must be a share of the proposals, above 0 and at most 1, got {acceptance}.")
+        drawn = _inside(proposals, region, 2 * reference, stream)
+        known = features(drawn[:reference])
+        unscaled = Flattened(proposals, features, region, bandwidth, density_floor, known)
+        return replace(unscaled, scale=acceptance / float(unscaled.weights(drawn[reference:]).mean()))
+
+    def weights(self, rows: Tensor) -> Tensor:
+        """scale / density at each row, (N,), not yet capped at 1."""
+        density = kernel_density(self.reference, self.features(rows), self.bandwidth)
+        return self.scale / density.clamp(min=self.density_floor)
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        stream = as_stream(seed, "flattened", device=self.reference.device)
+        kept, have, batch = [], 0, 0
+        while have < n:
+            rows = _inside(self.proposals, self.region, PROPOSALS, stream.child("batch", batch))
+            accepted = rows[stream.uniform(len(rows)) < self.weights(rows)]
+            kept.append(accepted)
+            have, batch = have + len(accepted), batch + 1
+        return torch.cat(kept)[:n]
+
+
+def _inside(proposals: Parents, region: Region | None, n: int, stream: Stream) -> Tensor:
+    """n proposals inside the region."""
+    if region is None:
+        return proposals.sample(n, seed=stream)
+    kept: list[Tensor] = []
+    have = proposed = 0
+    while have < n:
+        rows = proposals.sample(max(n, 4_096), seed=stream.child("inside", len(kept)))
+        kept.append(rows[region(rows)])
+        have, proposed = have + len(kept[-1]), proposed + len(rows)
+        if proposed >= 2_000_000 and have < 1e-5 * proposed:
+            raise InputError(
+                f"the region holds {have} of {proposed:,} proposals: the recorded parts hardly combine into it. "
+                "Widen the region or record more data."
+            )
+    return torch.cat(kept)[:n]
+
+
+def _box(data: Transitions, task: TaskHints | None) -> tuple[Tensor, Tensor]:
+    if task is not None:
+        low, high = task.box
+        return low.to(data.device), high.to(data.device)
+    rows = data.rows
+    return rows.amin(0), rows.amax(0)

@@ -1,0 +1,66 @@
+"""seeds -> random tensors: the only file that draws.
+
+A `Stream` is a source of random numbers with a name. Its numbers depend on the seed and the labels alone, so a stage
+that starts to draw more, or a run that trains in company, never shifts what another one draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+
+class Stream:
+    """Random tensors on one device, determined by a seed and labels.
+
+    >>> Stream(0, "noise").normal(2).equal(Stream(0, "noise").normal(2))
+    True
+    """
+
+    def __init__(self, seed: int, *labels: str | int, device: torch.device | str = "cpu") -> None:
+        self.name = (int(seed), *labels)
+        self.device = torch.device(device)
+        digest = hashlib.sha256(repr(self.name).encode()).digest()
+        self._generator = torch.Generator(self.device)
+        self._generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+    def child(self, *labels: str | int) -> Stream:
+        """The stream of a part of the work; it shares no state with this one."""
+        return Stream(self.name[0], *self.name[1:], *labels, device=self.device)
+
+    def uniform(
+        self, *shape: int, low: float = 0.0, high: float = 1.0, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        numbers = torch.rand(shape, generator=self._generator, device=self.device, dtype=dtype)
+        return low + (high - low) * numbers
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(shape, generator=self._generator, device=self.device, dtype=dtype)
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        """Whole numbers from 0 up to, not including, `high`."""
+        return torch.randint(high, shape, generator=self._generator, device=self.device)
+
+    def permutation(self, n: int) -> Tensor:
+        return torch.randperm(n, generator=self._generator, device=self.device)
+
+    def categories(self, weights: Tensor, n: int) -> Tensor:
+        """`n` indices into `weights` (K,), each drawn in proportion to its weight."""
+        cumulative = weights.to(torch.float64).cumsum(0)
+        drawn = self.uniform(n, dtype=torch.float64) * cumulative[-1]
+        return torch.searchsorted(cumulative, drawn, right=True).clamp_(max=len(weights) - 1)
+
+    def category_per_row(self, weights: Tensor) -> Tensor:
+        """One index a row of `weights` (N, K), each drawn in proportion to the row's weights."""
+        cumulative = weights.cumsum(1)
+        drawn = self.uniform(len(weights), 1, dtype=weights.dtype) * cumulative[:, -1:]
+        return (cumulative <= drawn).sum(1).clamp_(max=weights.shape[1] - 1)
+
+
+def as_stream(seed: int | Stream, *labels: str | int, device: torch.device | str) -> Stream:
+    """The stream called `labels` under a user's seed, or under the stream of the stage that calls."""
+    if isinstance(seed, Stream):
+        return seed.child(*labels)
+    return Stream(seed, *labels, device=device)

@@ -1,0 +1,157 @@
+"""2D Navigation: cross a square, having seen only its bottom and its right side (Section 5, Appendix C.1).
+
+| | |
+|---|---|
+| observation | position (x, y), float32, starts in the unit square and is not clipped to it |
+| action | (dx, dy) in [-1, 1]² |
+| dynamics | s' = s + 0.05 a; where x and y are both > 0.5 also s' -= 0.02 (dy, dx), so that each sub-action moves both |
+| start | uniform in [0, 0.15]² |
+| goal | both coordinates in (0.8, 0.9) |
+| reward | -1 a step, 0 for the step that reaches the goal |
+| end | terminated at the goal, truncated after 70 steps |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mocoda.graph import LocalGraph
+from mocoda.randomness import Stream, as_stream
+from mocoda.transitions import Transitions
+
+HORIZON = 70
+START_HIGH = 0.15
+GOAL_LOW, GOAL_HIGH = 0.8, 0.9
+QUADRANT = 0.5  # beyond it, in both coordinates, the sub-actions interfere
+
+
+def coupled(rows: Tensor) -> Tensor:
+    """Whether a row (N, 4) lies in the top right quadrant, where all edges are present: bool (N,)."""
+    return (rows[:, :2] > QUADRANT).all(1)
+
+
+def local_mask(rows: Tensor) -> Tensor:
+    """The ground truth: x' listens to x and dx, y' to y and dy, and in the top right quadrant each to all."""
+    sparsest = torch.eye(2, dtype=torch.bool, device=rows.device).repeat(2, 1)
+    return sparsest | coupled(rows)[:, None, None]
+
+
+GRAPH = LocalGraph(
+    state={"x": 0, "y": 1},
+    action={"dx": 0, "dy": 1},
+    edges={"x": ["x", "dx"], "y": ["y", "dy"]},
+    local=local_mask,
+)
+
+
+class Navigation:
+    """The task, with recorded data that walks up the right side or right along the bottom, never across."""
+
+    name = "navigation"
+    environment = "mocoda/Navigation2D-v0"
+    graph = GRAPH
+    horizon = HORIZON
+
+    @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor([0.0, 0.0, -1.0, -1.0]), torch.ones(4)
+
+    def step(self, rows: Tensor) -> Tensor:
+        action = rows[:, 2:]
+        moved = rows[:, :2] + 0.05 * action
+        return torch.where(coupled(rows)[:, None], moved - 0.02 * action.flip(1), moved)
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+        reached = ((next_state > GOAL_LOW) & (next_state < GOAL_HIGH)).all(1)
+        return reached.float() - 1.0, reached
+
+    def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
+        """n start states of the target task, (n, 2)."""
+        return as_stream(seed, "start", device=device).uniform(n, 2, high=START_HIGH)
+
+    def features(self, rows: Tensor) -> Tensor:
+        return rows[:, :2]
+
+    def region(self, rows: Tensor) -> Tensor:
+        """A band around the diagonal, along which the target task is solved fastest."""
+        return (rows[:, 0] - rows[:, 1]).abs() < 0.3
+
+    def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
+        """Half of the rows from walks up the right side, half from walks right along the bottom.
+
+        Both components of every action are U(-0.05, 0.05); the one that walks adds U(0.4, 0.9). A walk ends beyond 0.9.
+        """
+        stream = as_stream(seed, "navigation-collect", device="cpu")
+        up = self._walks(rows // 2, axis=1, low=(0.6, 0.0), high=(1.0, 0.15), stream=stream.child("up"))
+        right = self._walks(rows - rows // 2, axis=0, low=(0.0, 0.0), high=(0.15, 0.4), stream=stream.child("right"))
+        walked = torch.cat([up, right])
+        next_state = self.step(walked)
+        reward, terminal = self.label(walked[:, :2], walked[:, 2:], next_state)
+        return Transitions(
+            walked[:, :2],
+            walked[:, 2:],
+            next_state,
+            reward,
+            terminal,
+            columns=GRAPH.parents,
+            source={"task": self.name, "rows": rows, "stream": list(stream.name)},
+        )
+
+    def _walks(
+        self, rows: int, axis: int, low: tuple[float, float], high: tuple[float, float], stream: Stream
+    ) -> Tensor:
+        """Rows (rows, 4) of walks along `axis`, walk after walk."""
+        walks = rows // 10 + 1  # a walk is never shorter than 10 steps
+        corner, opposite = torch.tensor(low), torch.tensor(high)
+        state = corner + (opposite - corner) * stream.uniform(walks, 2)
+        recorded, alive = [], []
+        going = torch.ones(walks, dtype=torch.bool)
+        while bool(going.any()):
+            action = stream.uniform(walks, 2, low=-0.05, high=0.05)
+            action[:, axis] += stream.uniform(walks, low=0.4, high=0.9)
+            recorded.append(torch.cat([state, action], 1))
+            alive.append(going)
+            state = self.step(recorded[-1])
+            going = going & (state[:, axis] <= 0.9)
+        return torch.stack(recorded, 1)[torch.stack(alive, 1)][:rows]
+
+
+class Navigation2D(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """The target task as a Gymnasium environment; the table above is its specification (its time limit is registered)."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
+
+    def __init__(self) -> None:
+        # No step moves a coordinate by more than 0.07, so 70 of them stay inside.
+        self.observation_space = gymnasium.spaces.Box(-5.0, 6.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self._task = Navigation()
+        self._state = torch.zeros(1, 2)
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        start = self.np_random.uniform(0.0, START_HIGH, size=(1, 2)).astype(np.float32)
+        self._state = torch.from_numpy(start)
+        return self._observation(), {}
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, 2).clamp(-1.0, 1.0)
+        following = self._task.step(torch.cat([self._state, chosen], 1))
+        reward, reached = self._task.label(self._state, chosen, following)
+        self._state = following
+        return self._observation(), float(reward), bool(reached), False, {}
+
+    def _observation(self) -> NDArray[np.float32]:
+        return self._state[0].numpy().copy()
+

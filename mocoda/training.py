@@ -1,0 +1,153 @@
+"""update functions -> trained weights: many updates as one program, checkpoints that survive a kill.
+
+An update is a function of tensors: it reads its slice of a chunk (batch indices, noise), changes the weights in place
+and returns its losses. On the CPU a chunk is a loop; on a GPU it is one captured CUDA graph with the same arithmetic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from mocoda.files import InputError, whole_file
+
+Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
+Update = Callable[[Tensor], Tensor]
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """The progress callback of those who did not ask."""
+
+
+class Chunked:
+    """Applies `update` to each slice of a chunk (U, ...) in turn and stacks what it returns, (U, ...).
+
+    On CUDA the first chunk runs eagerly, which also warms everything up; from the second on, a captured graph of all U
+    updates is replayed, so every chunk must have the first one's shape.
+    """
+
+    def __init__(self, update: Update, device: torch.device) -> None:
+        self.update = update
+        self.captured = device.type == "cuda"
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.chunks = 0
+
+    def __call__(self, chunk: Tensor) -> Tensor:
+        self.chunks += 1
+        if not self.captured:
+            return self._run(chunk)
+        if self.chunks == 1:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                result = self._run(chunk)
+            torch.cuda.current_stream().wait_stream(side)
+            return result
+        if self.graph is None:
+            self.static = chunk.clone()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.result = self._run(self.static)
+        self.static.copy_(chunk)
+        self.graph.replay()
+        return self.result.clone()
+
+    def _run(self, chunk: Tensor) -> Tensor:
+        return torch.stack([self.update(part) for part in chunk])
+
+
+class Adam:
+    """torch's Adam over stacked weights: being elementwise, it is one optimiser per run."""
+
+    def __init__(self, weights: Sequence[Tensor], learning_rate: float, weight_decay: float) -> None:
+        self.weights = list(weights)
+        device = self.weights[0].device
+        self.learning_rate = torch.tensor(learning_rate, device=device)
+        self.optimiser = torch.optim.Adam(
+            self.weights,
+            lr=self.learning_rate,
+            weight_decay=weight_decay,
+            fused=True,
+            capturable=device.type == "cuda",
+        )
+
+    def step(self, loss: Tensor) -> None:
+        for weight, gradient in zip(self.weights, torch.autograd.grad(loss, self.weights), strict=True):
+            weight.grad = gradient
+        self.optimiser.step()
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's tensors by name, as `restore` takes them."""
+        return {
+            f"adam.{i}.{name}": value
+            for i, weight in enumerate(self.weights)
+            for name, value in self.optimiser.state[weight].items()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        for i, weight in enumerate(self.weights):
+            prefix = f"adam.{i}."
+            for name, value in tensors.items():
+                if name.startswith(prefix):
+                    # A step counter lives on the CPU unless it is captured; the rest lives with its weight.
+                    counter = name.endswith(".step") and weight.device.type == "cpu"
+                    self.optimiser.state[weight][name.removeprefix(prefix)] = value.to(
+                        "cpu" if counter else weight.device
+                    )
+
+
+class Checkpoint:
+    """A file that holds a training's tensors and how far it is, rewritten whole every `interval` seconds."""
+
+    def __init__(self, path: str | Path | None, identity: Mapping[str, Any], interval: float = 30.0) -> None:
+        self.path = None if path is None else Path(path)
+        self.identity = json.dumps(dict(identity), sort_keys=True)
+        self.interval = interval
+        self.saved_at = time.monotonic()
+
+    def load(self) -> tuple[int, dict[str, Tensor]]:
+        """Steps done and the tensors then; 0 and none where there is no file."""
+        if self.path is None or not self.path.exists():
+            return 0, {}
+        try:
+            with safetensors.safe_open(self.path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except safetensors.SafetensorError as error:
+            raise InputError(f"checkpoint {str(self.path)!r} cannot be read ({error}). Delete it to start anew.") from error
+        if metadata.get("identity") != self.identity:
+            raise InputError(
+                f"checkpoint {str(self.path)!r} belongs to another training: {metadata.get('identity')}, "
+                f"not {self.identity}. Delete it, or write elsewhere."
+            )
+        return int(metadata["done"]), tensors
+
+    def offer(self, done: int, tensors: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Saves if it is time to."""
+        if self.path is None or time.monotonic() - self.saved_at < self.interval:
+            return
+        save_tensors(self.path, tensors(), {"identity": self.identity, "done": str(done)})
+        self.saved_at = time.monotonic()
+
+
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    with whole_file(path) as part:
+        ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        safetensors.torch.save_file(ready, part, dict(metadata))
+
+
+def fingerprint(*tensors: Tensor) -> str:
+    """A short hash of the numbers in the tensors."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
