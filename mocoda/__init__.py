@@ -53,7 +53,7 @@ _HOME = {
     "augment_chunks": "augment",
     "InputError": "files",
 }
-__all__ = list(_HOME)  # noqa: PLE0605
+__all__ = list(_HOME)
 
 gymnasium.register("mocoda/Navigation2D-v0", "mocoda.tasks.navigation:Navigation2D", max_episode_steps=70)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from mocoda.files import InputError
@@ -43,7 +42,14 @@ def augment(
     keep_recorded  False: the generated rows alone
     """
     chunks = augment_chunks(
-        data, parents, model, rows=rows, task=task, seed=seed, keep_recorded=keep_recorded, progress=progress
+        data,
+        parents,
+        model,
+        rows=rows,
+        task=task,
+        seed=seed,
+        keep_recorded=keep_recorded,
+        progress=progress,
     )
     return concatenate(list(chunks))
 
@@ -96,7 +102,11 @@ def augment_chunks(
 
 
 def _labelled(
-    rows: Tensor, next_state: Tensor, like: Transitions, task: Labels | None, source: dict[str, object]
+    rows: Tensor,
+    next_state: Tensor,
+    like: Transitions,
+    task: Labels | None,
+    source: dict[str, object],
 ) -> Transitions:
     state, action = rows.split([like.state.shape[1], like.action.shape[1]], 1)
     reward: Tensor | None = None

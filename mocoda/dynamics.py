@@ -1,12 +1,6 @@
-"""Transitions, LocalGraph -> Dynamics: ensembles of Gaussian networks that obey the graph.
+"""Transitions, LocalGraph -> Dynamics: ensembles of Gaussian networks, trained by negative log likelihood.
 
-Three architectures (Appendix B.3), all made of *mechanisms*, networks that give some of the next state's columns:
-
-    full    one mechanism that sees everything
-    global  one mechanism per child, which sees its parents in the sparsest graph
-    local   one mechanism per child behind a Masked Composer, which sees its parents at that very row
-
-Axes: R runs, E ensemble members, C mechanisms, B rows of a batch. All runs of a call train as one program.
+Axes: R runs, E ensemble members, B rows of a batch. All runs of a call train as one program.
 """
 
 from __future__ import annotations
@@ -25,13 +19,12 @@ from torch import Tensor
 
 from mocoda.files import InputError, unknown_name
 from mocoda.graph import LocalGraph
-from mocoda.networks import Weights, linear, linear_weights, mlp, mlp_weights
+from mocoda.mechanisms import ARCHITECTURES, Mechanisms
+from mocoda.networks import Weights
 from mocoda.randomness import Stream, as_stream
 from mocoda.training import Adam, Checkpoint, Chunked, Progress, fingerprint, save_tensors, silent
 from mocoda.transitions import Array, Transitions
 
-ARCHITECTURES = ("full", "global", "local")
-VARIANCE_FLOOR = 1e-6
 SHARPEN = 3.0  # standard deviations are divided by this when sampling (Appendix B.4)
 
 
@@ -55,7 +48,12 @@ class DynamicsConfig:
     @staticmethod
     def paper() -> DynamicsConfig:
         return DynamicsConfig(
-            epochs=600, learning_rate=1e-4, decay=False, window=50, predict_change=False, standardise=False
+            epochs=600,
+            learning_rate=1e-4,
+            decay=False,
+            window=50,
+            predict_change=False,
+            standardise=False,
         )
 
 
@@ -110,7 +108,11 @@ class Dynamics:
 
     def save(self, path: str | Path) -> None:
         """Writes weights and settings to a safetensors file; the graph, being code, stays with you."""
-        save_tensors(path, {**self.weights, **self.scaling}, _metadata(self.graph, self.architecture, self.config))
+        save_tensors(
+            path,
+            {**self.weights, **self.scaling},
+            _metadata(self.graph, self.architecture, self.config),
+        )
 
     @staticmethod
     def load(path: str | Path, graph: LocalGraph) -> Dynamics:
@@ -134,7 +136,7 @@ class Dynamics:
 
     @cached_property
     def _mechanisms(self) -> Mechanisms:
-        return Mechanisms(self.graph, self.architecture, self.config)
+        return _mechanisms(self.graph, self.architecture, self.config, self.device)
 
     @property
     def _block(self) -> int:
@@ -157,94 +159,6 @@ class Dynamics:
         return mean, variance.sqrt() * self.scaling["target_scale"]
 
 
-@dataclass(frozen=True)
-class Mechanisms:
-    """The networks of an architecture, as functions of weights whose leading axes are free."""
-
-    graph: LocalGraph
-    architecture: str
-    config: DynamicsConfig
-
-    def initial_weights(self, stream: Stream) -> dict[str, Tensor]:
-        """Fresh weights of all members, (E, C, in, out) each."""
-        leading = (self.config.members, len(self.outputs))
-        weights: dict[str, Tensor] = {}
-        inputs = self.graph.width
-        if self.architecture == "local":
-            inputs = self.config.features
-            for name, columns in self.graph.factors.items():
-                weights |= linear_weights(f"embed.{name}", leading, len(columns), inputs, stream)
-        width = max(map(len, self.outputs))
-        return weights | mlp_weights("mlp", leading, (inputs, *self.config.hidden, 2 * width), stream)
-
-    def __call__(self, weights: Weights, rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance (*L, B, S) for standardised rows (*L, B, S + A) with masks (*L, B, P, C)."""
-        if self.architecture == "local":
-            assert mask is not None
-            hidden = self._composed(weights, rows, mask)
-        else:
-            hidden = torch.where(self._gates(rows.device), rows[..., None, :, :], 0.0)
-        output = mlp(weights, "mlp", hidden)  # (*L, C, B, 2 W)
-        mean, raw = output.chunk(2, -1)
-        return self._assembled(mean), torch.nn.functional.softplus(self._assembled(raw)) + VARIANCE_FLOOR
-
-    def kept_state(self, rows: Tensor, mask: Tensor | None) -> Tensor:
-        """The state (*L, B, S) to which a predicted change is added: only where a child listens to its own past."""
-        state = rows[..., : self.graph.state_width]
-        children = range(len(self.graph.children))
-        if self.architecture == "full":
-            return state
-        if mask is None:
-            own = torch.stack([self.graph.sparsest[c, c] for c in children]).to(rows.device)
-        else:
-            own = torch.stack([mask[..., c, c] for c in children], -1)
-        child_of = torch.tensor(self._child_of_column, device=rows.device)
-        return torch.where(own[..., child_of], state, 0.0)
-
-    @cached_property
-    def outputs(self) -> tuple[tuple[int, ...], ...]:
-        """The state columns that each mechanism gives."""
-        if self.architecture == "full":
-            return (tuple(range(self.graph.state_width)),)
-        return tuple(self.graph.factors[child] for child in self.graph.children)
-
-    @cached_property
-    def _child_of_column(self) -> list[int]:
-        owner = {column: c for c, columns in enumerate(self.outputs) for column in columns}
-        return [owner[column] for column in range(self.graph.state_width)]
-
-    def _composed(self, weights: Weights, rows: Tensor, mask: Tensor) -> Tensor:
-        """The Masked Composer: Σ over parents of mask · relu(embedding), (*L, C, B, features).
-
-        A masked-out embedding is replaced by zero, so its parent cannot reach the child, not even by a bit.
-        """
-        total: Tensor | None = None
-        for number, (name, columns) in enumerate(self.graph.factors.items()):
-            seen = mask[..., number, :].transpose(-1, -2)[..., None]  # (*L, C, B, 1)
-            embedded = linear(weights, f"embed.{name}", rows[..., None, :, columns]).relu()
-            part = torch.where(seen, embedded, 0.0)
-            total = part if total is None else total + part
-        assert total is not None
-        return total
-
-    def _gates(self, device: torch.device) -> Tensor:
-        """Which columns each mechanism sees, bool (C, 1, S + A)."""
-        if self.architecture == "full":
-            return torch.ones(1, 1, self.graph.width, dtype=torch.bool, device=device)
-        gates = torch.zeros(len(self.outputs), 1, self.graph.width, dtype=torch.bool)
-        for number, child in enumerate(self.graph.children):
-            gates[number, 0, list(self.graph.columns(self.graph.edges[child]))] = True
-        return gates.to(device)
-
-    def _assembled(self, output: Tensor) -> Tensor:
-        """Mechanisms' outputs (*L, C, B, W), padded to the widest, as state columns (*L, B, S)."""
-        width = output.shape[-1]
-        flat = output.transpose(-3, -2).flatten(-2)  # (*L, B, C W)
-        slots = {column: c * width + i for c, own in enumerate(self.outputs) for i, column in enumerate(own)}
-        order = [slots[column] for column in range(self.graph.state_width)]
-        return flat if order == list(range(flat.shape[-1])) else flat[..., order]
-
-
 def fit_dynamics(
     data: Transitions,
     graph: LocalGraph,
@@ -260,7 +174,13 @@ def fit_dynamics(
     checkpoint  a file to continue from if it exists, and to save progress to; the result is the same either way
     """
     return fit_dynamics_runs(
-        [data], graph, architecture, seeds=[seed], config=config, progress=progress, checkpoint=checkpoint
+        [data],
+        graph,
+        architecture,
+        seeds=[seed],
+        config=config,
+        progress=progress,
+        checkpoint=checkpoint,
     )[0]
 
 
@@ -281,8 +201,8 @@ def fit_dynamics_runs(
     _check_datasets(datasets, seeds, graph)
     device = datasets[0].device
     streams = [Stream(seed, "dynamics", architecture, device=device) for seed in seeds]
-    mechanisms = Mechanisms(graph, architecture, config)
-    training = _Table.of(datasets, mechanisms, streams)
+    mechanisms = _mechanisms(graph, architecture, config, device)
+    training = _Table.of(datasets, mechanisms, config, streams)
     fresh = [mechanisms.initial_weights(stream.child("weights")) for stream in streams]
     weights = {name: torch.stack([w[name] for w in fresh]).requires_grad_() for name in fresh[0]}
     adam = Adam(list(weights.values()), config.learning_rate, config.weight_decay)
@@ -337,7 +257,13 @@ def fit_dynamics_runs(
             },
         )
     return [
-        Dynamics(graph, architecture, config, {name: w[run] for name, w in best.items()}, training.scaling(run))
+        Dynamics(
+            graph,
+            architecture,
+            config,
+            {name: w[run] for name, w in best.items()},
+            training.scaling(run),
+        )
         for run in range(len(seeds))
     ]
 
@@ -357,6 +283,7 @@ class _Table:
     """
 
     mechanisms: Mechanisms
+    batch: int
     rows: Tensor  # (R, N, columns)
     held_out: Tensor  # (R, E, V, columns)
     input_shift: Tensor  # (R, 1, S + A)
@@ -365,14 +292,16 @@ class _Table:
     target_scale: Tensor
 
     @staticmethod
-    def of(datasets: Sequence[Transitions], mechanisms: Mechanisms, streams: Sequence[Stream]) -> _Table:
-        config, graph = mechanisms.config, mechanisms.graph
+    def of(
+        datasets: Sequence[Transitions], mechanisms: Mechanisms, config: DynamicsConfig, streams: Sequence[Stream]
+    ) -> _Table:
         n = len(datasets[0])
         kept_out = min(n - 1, max(1, round(config.validation * n)))
         inputs = torch.stack([data.rows for data in datasets])
         target = torch.stack([data.next_state for data in datasets])
-        masks = [graph.mask(data.rows) for data in datasets] if mechanisms.architecture == "local" else None
-        mask = None if masks is None else torch.stack(masks)
+        mask = None
+        if mechanisms.architecture == "local":
+            mask = torch.stack([mechanisms.graph.mask(data.rows) for data in datasets])
         if config.predict_change:
             target = target - mechanisms.kept_state(inputs, mask)
         scaling = [*_standard(inputs, config.standardise), *_standard(target, config.standardise)]
@@ -383,15 +312,16 @@ class _Table:
         order = torch.stack([stream.child("split").permutation(n) for stream in streams])
         shuffled = table.gather(1, order[..., None].expand(-1, -1, table.shape[-1]))
         held_out = shuffled[:, None, :kept_out].expand(-1, config.members, -1, -1)
-        return _Table(mechanisms, shuffled[:, kept_out:].contiguous(), held_out, *scaling)
+        rows = shuffled[:, kept_out:].contiguous()
+        return _Table(mechanisms, min(config.batch, rows.shape[1]), rows, held_out, *scaling)
 
     def batches(self, streams: Sequence[Stream]) -> Tensor:
         """One epoch's row numbers (updates, R, E, B): every member sees every row once, in its own order."""
-        members, rows = self.mechanisms.config.members, self.rows.shape[1]
-        batch = min(self.mechanisms.config.batch, rows)
-        updates = rows // batch
+        members, rows = self.mechanisms.members, self.rows.shape[1]
+        updates = rows // self.batch
         order = torch.stack([stream.uniform(members, rows) for stream in streams]).argsort(-1)
-        return order[..., : updates * batch].unflatten(-1, (updates, batch)).movedim(2, 0).contiguous()
+        batches: Tensor = order[..., : updates * self.batch].unflatten(-1, (updates, self.batch))
+        return batches.movedim(2, 0).contiguous()
 
     def gather(self, index: Tensor) -> Tensor:
         """(R, E, B) -> (R, E, B, columns)."""
@@ -420,8 +350,16 @@ def _standard(values: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
     return values.double().mean(1, keepdim=True).float(), torch.where(scale > 1e-8, scale, 1.0)
 
 
+def _mechanisms(graph: LocalGraph, architecture: str, config: DynamicsConfig, device: torch.device) -> Mechanisms:
+    return Mechanisms(graph, architecture, config.members, config.hidden, config.features, device)
+
+
 def _metadata(graph: LocalGraph, architecture: str, config: DynamicsConfig) -> dict[str, str]:
-    return {"architecture": architecture, "config": json.dumps(asdict(config)), "graph": repr(graph)}
+    return {
+        "architecture": architecture,
+        "config": json.dumps(asdict(config)),
+        "graph": repr(graph),
+    }
 
 
 def _check_datasets(datasets: Sequence[Transitions], seeds: Sequence[int], graph: LocalGraph) -> None:

@@ -1,8 +1,8 @@
 """named columns -> LocalGraph: which factor's next state listens to which factors, and where.
 
-The paper's objects: a *factor* is a named group of columns of the state or the action; every factor is a *parent*, every
-state factor is a *child* (its next value); the *sparsest* graph holds in most of the space, and the *mask* M(s, a) says
-which edges there are at one row.
+The paper's objects: a *factor* is a named group of columns of the state or the action; every factor is a *parent*, and
+every state factor is a *child* (its next value); the *sparsest* graph holds in most of the space, and the *mask*
+M(s, a) says which edges there are at one row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class LocalGraph:
     given_parent_sets
                     the groups of factors to model jointly; None: those that the sparsest graph implies
 
-    >>> graph = LocalGraph(state={"x": 0, "y": 1}, action={"dx": 0, "dy": 1}, edges={"x": ["x", "dx"], "y": ["y", "dy"]})
+    >>> graph = LocalGraph(
+    ...     state={"x": 0, "y": 1}, action={"dx": 0, "dy": 1}, edges={"x": ["x", "dx"], "y": ["y", "dy"]}
+    ... )
     >>> graph.parent_sets
     (('x', 'dx'), ('y', 'dy'))
     """
@@ -45,14 +47,18 @@ class LocalGraph:
     def __post_init__(self) -> None:
         clash = [name for name in self.state if name in self.action]
         if clash:
-            raise InputError(f"the names {clash} stand for both state and action factors; every factor needs its own name.")
+            raise InputError(
+                f"the names {clash} stand for both state and action factors; every factor needs its own name."
+            )
         for child in self.edges:
             if child not in self.state:
                 raise unknown_name("state factor", child, self.state)
         for child in self.children:
             parents = self.edges.get(child, ())
             if not parents:
-                raise InputError(f"child {child!r} has no parents in edges; expected at least one, such as {child!r} itself.")
+                raise InputError(
+                    f"child {child!r} has no parents in edges; expected at least one, such as {child!r} itself."
+                )
             for parent in parents:
                 if parent not in self.factors:
                     raise unknown_name("factor", parent, self.factors)
@@ -105,8 +111,8 @@ class LocalGraph:
     def parent_sets(self) -> tuple[tuple[str, ...], ...]:
         """The groups of factors whose joint distribution a sample must keep.
 
-        These are the children's parent sets in the sparsest graph, less those that lie within another one. A factor that
-        nobody listens to is a set of its own, so that together the sets cover every column.
+        These are the children's parent sets in the sparsest graph, less those that lie within another one. A factor
+        that nobody listens to is a set of its own, so that together the sets cover every column.
         """
         if self.given_parent_sets is None:
             groups = [frozenset(self.edges[child]) for child in self.children]
@@ -158,13 +164,15 @@ def _resolved(kind: str, factors: Mapping[str, Columns]) -> dict[str, tuple[int,
         for number in numbers:
             if number in owner:
                 raise InputError(
-                    f"{kind} column {number} belongs to both {owner[number]!r} and {name!r}; every column has one factor."
+                    f"{kind} column {number} belongs to both {owner[number]!r} and {name!r}; a column has one factor."
                 )
             owner[number] = name
         resolved[name] = numbers
     missing = sorted(set(range(max(owner, default=0) + 1)) - owner.keys())
     if missing:
-        raise InputError(f"{kind} columns {missing} belong to no factor; expected every column up to {max(owner, default=0)}.")
+        raise InputError(
+            f"{kind} columns {missing} belong to no factor; expected every column up to {max(owner, default=0)}."
+        )
     return resolved
 
 

@@ -139,9 +139,9 @@ class GaussianMixture:
 
     def _joint(self, points: Tensor) -> Tensor:
         """log (weight · density) of every component: (N, D) -> (N, K)."""
-        factor = torch.linalg.cholesky(self.covariances)
+        factor: Tensor = torch.linalg.cholesky(self.covariances)
         centred = points.to(torch.float64) - self.means[:, None]  # (K, N, D)
-        white = torch.linalg.solve_triangular(factor, centred.transpose(1, 2), upper=False)
+        white: Tensor = torch.linalg.solve_triangular(factor, centred.transpose(1, 2), upper=False)
         log_det = factor.diagonal(dim1=1, dim2=2).log().sum(1)
         constant = self.weights.log() - log_det - 0.5 * len(self.means[0]) * math.log(2 * math.pi)
         return (constant[:, None] - 0.5 * white.square().sum(1)).T
@@ -239,7 +239,9 @@ def _square_root(matrices: Tensor) -> Tensor:
     size = matrices.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1e-300)
     symmetric = 0.5 * (matrices + matrices.transpose(1, 2)) / size[:, None, None]
     values, vectors = torch.linalg.eigh(symmetric)
-    return vectors * (values.clamp(min=0).sqrt() * size[:, None].sqrt())[:, None, :]
+    widths: Tensor = values.clamp(min=0).sqrt() * size[:, None].sqrt()
+    root: Tensor = vectors * widths[:, None, :]
+    return root
 
 
 def _checked_columns(name: str, columns: Sequence[int], dims: int) -> list[int]:

@@ -6,6 +6,7 @@ forward pass of all of them is one batched product.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -39,7 +40,7 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
 def mlp_weights(name: str, leading: Sequence[int], sizes: Sequence[int], stream: Stream) -> dict[str, Tensor]:
     """The weights of linear layers from sizes[0] inputs through the hidden sizes to sizes[-1] outputs."""
     weights: dict[str, Tensor] = {}
-    for layer, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         weights |= linear_weights(f"{name}.{layer}", leading, inputs, outputs, stream)
     return weights
 

@@ -1,7 +1,7 @@
 """Transitions, LocalGraph -> Parents: where new states and actions come from, the paper's seven recipes.
 
-A recipe is any object with `sample(n, seed=)` that returns n rows (n, S + A). Write a class with that one method, hand it
-to `mocoda.augment`, and it is an eighth. Recipes that recombine recorded rows bring the recorded next states along:
+A recipe is any object with `sample(n, seed=)` that returns n rows (n, S + A). Write a class with that one method, hand
+it to `mocoda.augment`, and it is an eighth. Recipes that recombine recorded rows bring the recorded next states along:
 they have `sample_with_children` too, and no model is asked.
 """
 
@@ -244,7 +244,12 @@ class Mocoda:
 
     @staticmethod
     def fit(
-        data: Transitions, graph: LocalGraph, components: int, covariance: str, shuffle: bool, seed: int | Stream
+        data: Transitions,
+        graph: LocalGraph,
+        components: int,
+        covariance: str,
+        shuffle: bool,
+        seed: int | Stream,
     ) -> Mocoda:
         rows = data.rows
         stream = as_stream(seed, "mocoda", device=rows.device)

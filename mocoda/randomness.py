@@ -20,19 +20,17 @@ class Stream:
     """
 
     def __init__(self, seed: int, *labels: str | int, device: torch.device | str = "cpu") -> None:
-        self.name = (int(seed), *labels)
+        self.seed, self.labels = int(seed), labels
         self.device = torch.device(device)
-        digest = hashlib.sha256(repr(self.name).encode()).digest()
+        digest = hashlib.sha256(repr((self.seed, *labels)).encode()).digest()
         self._generator = torch.Generator(self.device)
         self._generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
     def child(self, *labels: str | int) -> Stream:
         """The stream of a part of the work; it shares no state with this one."""
-        return Stream(self.name[0], *self.name[1:], *labels, device=self.device)
+        return Stream(self.seed, *self.labels, *labels, device=self.device)
 
-    def uniform(
-        self, *shape: int, low: float = 0.0, high: float = 1.0, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
+    def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
         numbers = torch.rand(shape, generator=self._generator, device=self.device, dtype=dtype)
         return low + (high - low) * numbers
 

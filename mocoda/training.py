@@ -123,7 +123,9 @@ class Checkpoint:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except safetensors.SafetensorError as error:
-            raise InputError(f"checkpoint {str(self.path)!r} cannot be read ({error}). Delete it to start anew.") from error
+            raise InputError(
+                f"checkpoint {str(self.path)!r} cannot be read ({error}). Delete it to start anew."
+            ) from error
         if metadata.get("identity") != self.identity:
             raise InputError(
                 f"checkpoint {str(self.path)!r} belongs to another training: {metadata.get('identity')}, "

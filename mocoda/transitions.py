@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class Transitions:
 
     def __getitem__(self, rows: slice | Tensor) -> Transitions:
         """The chosen rows: a slice, indices (M,) or a boolean mask (N,)."""
-        return replace(self, **{name: array[rows] for name, array in self._arrays().items()})
+        return self._with({name: array[rows] for name, array in self._arrays().items()})
 
     @property
     def rows(self) -> Tensor:
@@ -99,7 +99,7 @@ class Transitions:
         return self.state.device
 
     def to(self, device: torch.device | str) -> Transitions:
-        return replace(self, **{name: array.to(device) for name, array in self._arrays().items()})
+        return self._with({name: array.to(device) for name, array in self._arrays().items()})
 
     def save(self, path: str | Path) -> None:
         """Writes the table to an HDF5 file, whole or not at all."""
@@ -115,6 +115,9 @@ class Transitions:
                 columns=tuple(json.loads(file.attrs["columns"])),
                 source=json.loads(file.attrs["source"]),
             )
+
+    def _with(self, arrays: Mapping[str, Tensor]) -> Transitions:
+        return Transitions(**arrays, columns=self.columns, source=self.source)
 
     def _arrays(self) -> dict[str, Tensor]:
         """The arrays that are there, by name."""
@@ -164,7 +167,10 @@ def _write_header(file: h5py.File, table: Transitions) -> None:
     for name, array in table._arrays().items():
         values = array[:0].cpu().numpy()
         file.create_dataset(
-            name, data=values, maxshape=(None, *values.shape[1:]), chunks=(16_384, *values.shape[1:])
+            name,
+            data=values,
+            maxshape=(None, *values.shape[1:]),
+            chunks=(16_384, *values.shape[1:]),
         )
 
 
@@ -196,7 +202,9 @@ def _open(path: Path) -> h5py.File:
 def _stored(file: h5py.File) -> list[str]:
     missing = [name for name in ("state", "action", "next_state", "terminal") if name not in file]
     if missing:
-        raise InputError(f"{file.filename!r} lacks the arrays {missing}; it was not written by mocoda, or damaged since.")
+        raise InputError(
+            f"{file.filename!r} lacks the arrays {missing}; it was not written by mocoda, or damaged since."
+        )
     return [name for name in ("state", "action", "reward", "next_state", "terminal") if name in file]
 
 
@@ -209,9 +217,7 @@ def _own(name: str, array: Array) -> Tensor:
     return given.detach().to(torch.float32, copy=True).contiguous()
 
 
-def _checked_shape(
-    name: str, array: Tensor, rows: int | None = None, columns: int | None = None
-) -> tuple[int, int]:
+def _checked_shape(name: str, array: Tensor, rows: int | None = None, columns: int | None = None) -> tuple[int, int]:
     expected = f"({'N' if rows is None else rows}, {'columns' if columns is None else columns})"
     bad = array.ndim != 2 or (rows is not None and len(array) != rows)
     if bad or (columns is not None and array.shape[1] != columns) or array.shape[1] == 0:
@@ -245,6 +251,4 @@ def _check_finite(name: str, array: Tensor) -> None:
 
 def _check_alike(first: Transitions, table: Transitions) -> None:
     if table.columns != first.columns or table._arrays().keys() != first._arrays().keys():
-        raise InputError(
-            f"tables must have the same columns and arrays to be joined, got {first!r} and {table!r}."
-        )
+        raise InputError(f"tables must have the same columns and arrays to be joined, got {first!r} and {table!r}.")

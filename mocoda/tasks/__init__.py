@@ -14,7 +14,7 @@ from mocoda.transitions import Transitions
 
 
 class Task(Protocol):
-    """What mocoda needs to know of a task. Yours needs these members, no base class; `check_task` in the tests is its contract."""
+    """What mocoda needs to know of a task. Yours needs these members and no base class."""
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@
 |---|---|
 | observation | position (x, y), float32, starts in the unit square and is not clipped to it |
 | action | (dx, dy) in [-1, 1]² |
-| dynamics | s' = s + 0.05 a; where x and y are both > 0.5 also s' -= 0.02 (dy, dx), so that each sub-action moves both |
+| dynamics | s' = s + 0.05 a; where x and y are both > 0.5 also s' -= 0.02 (dy, dx): each sub-action moves both |
 | start | uniform in [0, 0.15]² |
 | goal | both coordinates in (0.8, 0.9) |
 | reward | -1 a step, 0 for the step that reaches the goal |
@@ -101,11 +101,16 @@ class Navigation:
             reward,
             terminal,
             columns=GRAPH.parents,
-            source={"task": self.name, "rows": rows, "stream": list(stream.name)},
+            source={"task": self.name, "rows": rows, "seed": stream.seed},
         )
 
     def _walks(
-        self, rows: int, axis: int, low: tuple[float, float], high: tuple[float, float], stream: Stream
+        self,
+        rows: int,
+        axis: int,
+        low: tuple[float, float],
+        high: tuple[float, float],
+        stream: Stream,
     ) -> Tensor:
         """Rows (rows, 4) of walks along `axis`, walk after walk."""
         walks = rows // 10 + 1  # a walk is never shorter than 10 steps
@@ -124,7 +129,7 @@ class Navigation:
 
 
 class Navigation2D(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """The target task as a Gymnasium environment; the table above is its specification (its time limit is registered)."""
+    """The target task as a Gymnasium environment; the table above is its specification (Gymnasium keeps the time)."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
 
@@ -143,9 +148,7 @@ class Navigation2D(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self._state = torch.from_numpy(start)
         return self._observation(), {}
 
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, 2).clamp(-1.0, 1.0)
         following = self._task.step(torch.cat([self._state, chosen], 1))
         reward, reached = self._task.label(self._state, chosen, following)
@@ -154,4 +157,3 @@ class Navigation2D(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def _observation(self) -> NDArray[np.float32]:
         return self._state[0].numpy().copy()
-
