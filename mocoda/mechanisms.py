@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mocoda.graph import LocalGraph
-from mocoda.networks import Weights, linear, linear_weights, mlp, mlp_weights
+from mocoda.networks import Weights, linear, linear_weights, mlp, mlp_weights, softplus
 from mocoda.randomness import Stream
 
 ARCHITECTURES = ("full", "global", "local")
@@ -60,7 +60,7 @@ class Mechanisms:
             hidden = torch.where(self._gates, rows[..., None, :, :], 0.0)
         output = mlp(weights, "mlp", hidden)  # (*L, C, B, 2 W)
         mean, raw = output.chunk(2, -1)
-        return self._assembled(mean), torch.nn.functional.softplus(self._assembled(raw)) + VARIANCE_FLOOR
+        return self._assembled(mean), softplus(self._assembled(raw)) + VARIANCE_FLOOR
 
     def kept_state(self, rows: Tensor, mask: Tensor | None) -> Tensor:
         """The state (*L, B, S) to which a predicted change is added: only where a child listens to its own past."""

@@ -32,8 +32,9 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
     weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
     leading, (inputs, outputs) = weight.shape[:-2], weight.shape[-2:]
     batch = x.shape[-2]
-    x = x.expand(*leading, batch, inputs).reshape(-1, batch, inputs)
-    y = torch.baddbmm(bias.reshape(-1, 1, outputs), x, weight.reshape(-1, inputs, outputs))
+    many = math.prod(leading)
+    x = x.expand(*leading, batch, inputs).reshape(many, batch, inputs)
+    y = torch.baddbmm(bias.reshape(many, 1, outputs), x, weight.reshape(many, inputs, outputs))
     return y.reshape(*leading, batch, outputs)
 
 
@@ -53,3 +54,9 @@ def mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
         if layer < layers - 1:
             x = x.relu()
     return x
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)). torch's own rounds the last few numbers of an array differently, so that a number's result would
+    depend on its neighbours, and a run's on its company."""
+    return x.clamp(min=0) + (-x.abs()).exp().log1p()
