@@ -13,7 +13,8 @@ from mocoda.randomness import Stream, as_stream
 from mocoda.training import Progress, silent
 from mocoda.transitions import Transitions, concatenate
 
-CHUNK = 65_536  # rows generated at a time, at most; part of what a seed means
+# Rows generated at a time, at most; part of what a seed means on that kind of device.
+CHUNK = {"cpu": 65_536, "cuda": 1_048_576}
 
 
 class Labels(Protocol):
@@ -64,7 +65,6 @@ def augment_chunks(
     seed: int | Stream = 0,
     keep_recorded: bool = True,
     progress: Progress = silent,
-    chunk: int = CHUNK,
 ) -> Iterator[Transitions]:
     """The same table piece by piece, for `save_stream`: memory does not grow with `rows`."""
     if rows < 0 or (rows == 0 and not keep_recorded):
@@ -83,7 +83,7 @@ def augment_chunks(
     stream = as_stream(seed, "augment", device=data.device)
     if keep_recorded:
         yield _labelled(data.rows, data.next_state, data, task, source)
-    width = data.rows.shape[1]
+    width, chunk = data.rows.shape[1], CHUNK[data.device.type]
     for number, start in enumerate(range(0, rows, chunk)):
         n = min(chunk, rows - start)
         part = stream.child(number)

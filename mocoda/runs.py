@@ -1,0 +1,83 @@
+"""settings -> a folder that says how it was made, and how far it is.
+
+config.json      the command, its settings, versions, device
+progress.jsonl   a line per stage and second
+*.safetensors    finished stages and checkpoints, which a second run of the same command goes on from
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import rich.console
+import rich.progress
+
+from mocoda.files import InputError, versions, write_json
+
+
+class RunFolder:
+    """The folder of one long command; a context that draws its progress bars.
+
+    A folder that the same command with the same settings left behind is continued. After a change of settings, what the
+    old run saved here is removed first.
+    """
+
+    def __init__(self, path: str | Path, command: str, settings: Mapping[str, Any]) -> None:
+        self.path = Path(path)
+        # As JSON reads them back, so that they can be compared.
+        self.identity = json.loads(json.dumps({"command": command, "settings": dict(settings)}, default=str))
+        console = rich.console.Console(stderr=True)
+        self._bars = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description:>24}"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeElapsedColumn(),
+            rich.progress.TimeRemainingColumn(),
+            console=console,
+            transient=not console.is_terminal,
+        )
+        self._stages: dict[str, rich.progress.TaskID] = {}
+        self._logged = 0.0
+
+    def __enter__(self) -> Self:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot make the folder {str(self.path)!r}: {error.strerror}. Choose another path."
+            ) from error
+        if self._left_behind() != self.identity:
+            for old in (*self.path.glob("*.safetensors"), self.path / "progress.jsonl"):
+                old.unlink(missing_ok=True)
+        write_json(self.path / "config.json", {**self.identity, "versions": versions()})
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Moves the stage's bar and, once a second and at its end, writes a line."""
+        if stage not in self._stages:
+            self._stages[stage] = self._bars.add_task(stage, total=total)
+        self._bars.update(self._stages[stage], completed=done, total=total)
+        if done == total or time.monotonic() - self._logged >= 1:
+            self._logged = time.monotonic()
+            line = {"time": round(time.time(), 2), "stage": stage, "done": done, "total": total}
+            with (self.path / "progress.jsonl").open("a") as log:
+                log.write(json.dumps(line) + "\n")
+
+    def _left_behind(self) -> object:
+        """What the folder's config.json says of the run that wrote it, if anything."""
+        try:
+            found = json.loads((self.path / "config.json").read_text())
+            return {key: found[key] for key in ("command", "settings")}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
