@@ -153,7 +153,7 @@ def paper(
         seeds: Seeds 0 to this; the preset says how many unless given.
         device: cpu or cuda.
         predict_change: Let the networks predict next state minus state (both presets do) or the next state.
-        standardise: Scale inputs and targets (both presets do) or leave them as they are.
+        standardise: Scale inputs and targets, or leave them as they are (both presets do).
         out_dir: Folder to write; runs/TABLE-PRESET unless given.
     """
     if table != "table1":

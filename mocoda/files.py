@@ -29,7 +29,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
 def whole_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; it takes the name `path` only if the block ends well."""
     target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = target.parent / f".{target.name}.{os.getpid()}.part"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir():
@@ -50,7 +50,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
     with whole_file(path) as part:
-        part.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        part.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def versions() -> dict[str, str]:

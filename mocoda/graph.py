@@ -7,10 +7,12 @@ M(s, a) says which edges there are at one row.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +23,7 @@ Columns = int | slice | Sequence[int]
 MaskFunction = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LocalGraph:
     """Who listens to whom.
 
@@ -42,7 +44,7 @@ class LocalGraph:
     action: Mapping[str, Columns]
     edges: Mapping[str, Sequence[str]]
     local: MaskFunction | None = None
-    given_parent_sets: Sequence[Sequence[str]] | None = field(default=None)
+    given_parent_sets: Sequence[Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         clash = [name for name in self.state if name in self.action]
@@ -50,7 +52,11 @@ class LocalGraph:
             raise InputError(
                 f"the names {clash} stand for both state and action factors; every factor needs its own name."
             )
-        for child in self.edges:
+        if not self.state:
+            raise InputError("state names no factors; expected at least one.")
+        for child, listened in self.edges.items():
+            if isinstance(listened, str):
+                raise InputError(f"the parents of {child!r} must be a list of names, got the string {listened!r}.")
             if child not in self.state:
                 raise unknown_name("state factor", child, self.state)
         for child in self.children:
@@ -180,11 +186,11 @@ def _numbers(kind: str, name: str, columns: Columns) -> tuple[int, ...]:
     if isinstance(columns, slice):
         if columns.stop is None:
             raise InputError(f"{kind} factor {name!r} is an open slice; say where it ends.")
-        numbers = tuple(range(columns.start or 0, columns.stop, columns.step or 1))
-    else:
-        numbers = (columns,) if isinstance(columns, int) else tuple(columns)
-    if not numbers or min(numbers) < 0:
-        raise InputError(f"{kind} factor {name!r} must have columns, counted from 0, got {list(numbers)}.")
+        columns = range(columns.start or 0, columns.stop, columns.step or 1)
+    several = columns if isinstance(columns, Sequence | Tensor | np.ndarray) else [columns]
+    numbers = tuple(operator.index(column) for column in several)
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise InputError(f"{kind} factor {name!r} must have different columns, counted from 0, got {list(numbers)}.")
     return numbers
 
 

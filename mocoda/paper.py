@@ -56,10 +56,13 @@ class Table1:
 
 
 PRESETS = {
-    # The paper's sizes, epochs and learning rate; departures: the networks predict the change of state, standardised.
-    "paper": Table1("paper", seeds=5, dynamics=replace(DynamicsConfig.paper(), predict_change=True, standardise=True)),
+    # The paper's setting but for one thing: the networks predict the change of state (docs/method.md: what that did).
+    "paper": Table1("paper", seeds=5, dynamics=replace(DynamicsConfig.paper(), predict_change=True)),
     "quick": Table1(
-        "quick", seeds=2, dynamics=DynamicsConfig(hidden=(128, 128), features=64, epochs=12, window=3), test_rows=5_000
+        "quick",
+        seeds=2,
+        dynamics=DynamicsConfig(hidden=(128, 128), features=64, epochs=12, window=3, standardise=False),
+        test_rows=5_000,
     ),
 }
 

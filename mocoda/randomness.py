@@ -20,9 +20,10 @@ class Stream:
     """
 
     def __init__(self, seed: int, *labels: str | int, device: torch.device | str = "cpu") -> None:
-        self.seed, self.labels = int(seed), labels
+        self.seed = int(seed)
+        self.labels = tuple(label if isinstance(label, str) else int(label) for label in labels)
         self.device = torch.device(device)
-        digest = hashlib.sha256(repr((self.seed, *labels)).encode()).digest()
+        digest = hashlib.sha256(repr((self.seed, *self.labels)).encode()).digest()
         self._generator = torch.Generator(self.device)
         self._generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 

@@ -68,12 +68,12 @@ class Transitions:
             _check_finite(name, array)
         if terminal is None:
             terminal = torch.zeros(rows, dtype=torch.bool, device=arrays["state"].device)
-        arrays["terminal"] = torch.as_tensor(terminal).detach().to(torch.bool, copy=True)
+        arrays["terminal"] = _own("terminal", terminal, torch.bool)
         _check_vector("terminal", arrays["terminal"], rows)
         for name in ("state", "action", "next_state", "reward", "terminal"):
             object.__setattr__(self, name, arrays.get(name))
         object.__setattr__(self, "columns", _checked_columns(columns, states, actions))
-        object.__setattr__(self, "source", dict(source or {}))
+        object.__setattr__(self, "source", _checked_source(source or {}))
 
     def __len__(self) -> int:
         return len(self.state)
@@ -170,7 +170,7 @@ def _write_header(file: h5py.File, table: Transitions) -> None:
             name,
             data=values,
             maxshape=(None, *values.shape[1:]),
-            chunks=(16_384, *values.shape[1:]),
+            chunks=(min(len(table), 16_384), *values.shape[1:]),
         )
 
 
@@ -188,6 +188,12 @@ def _open(path: Path) -> h5py.File:
         raise InputError(
             f"{str(path)!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. "
             "Build a mocoda.Transitions from its arrays and save that."
+        )
+    missing = [name for name in ("format_version", "columns", "source") if name not in file.attrs]
+    if missing:
+        file.close()
+        raise InputError(
+            f"{str(path)!r} lacks the attributes {missing}; it was not written by mocoda, or damaged since."
         )
     found = int(file.attrs["format_version"])
     if found != FORMAT_VERSION:
@@ -208,13 +214,15 @@ def _stored(file: h5py.File) -> list[str]:
     return [name for name in ("state", "action", "reward", "next_state", "terminal") if name in file]
 
 
-def _own(name: str, array: Array) -> Tensor:
-    """`array` as a float32 tensor that shares no memory with it."""
+def _own(name: str, array: Array, dtype: torch.dtype = torch.float32) -> Tensor:
+    """`array` as a tensor that shares no memory with it."""
     try:
+        if isinstance(array, np.ndarray):  # torch takes neither reversed nor big-endian nor read-only arrays
+            array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
         given = torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be an array of numbers, got {type(array).__name__} ({error}).") from error
-    return given.detach().to(torch.float32, copy=True).contiguous()
+    return given.detach().to(dtype, copy=True).contiguous()
 
 
 def _checked_shape(name: str, array: Tensor, rows: int | None = None, columns: int | None = None) -> tuple[int, int]:
@@ -232,12 +240,20 @@ def _check_vector(name: str, array: Tensor, rows: int) -> None:
 
 def _checked_columns(columns: Sequence[str], states: int, actions: int) -> tuple[str, ...]:
     made_up = (*(f"state{i}" for i in range(states)), *(f"action{i}" for i in range(actions)))
-    names = tuple(columns) or made_up
+    names = tuple(str(name) for name in columns) or made_up
     if len(names) != len(made_up) or len(set(names)) != len(names):
         raise InputError(
             f"columns must name each of the {states} state and {actions} action columns once, got {list(names)}."
         )
     return names
+
+
+def _checked_source(source: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(dict(source)))  # what a file would give back
+    except (TypeError, ValueError) as error:
+        raise InputError(f"source must hold JSON values only, for it travels with the file ({error}).") from error
+    return copied
 
 
 def _check_finite(name: str, array: Tensor) -> None:
@@ -250,5 +266,6 @@ def _check_finite(name: str, array: Tensor) -> None:
 
 
 def _check_alike(first: Transitions, table: Transitions) -> None:
-    if table.columns != first.columns or table._arrays().keys() != first._arrays().keys():
+    one, other = ({name: array.shape[1:] for name, array in t._arrays().items()} for t in (first, table))
+    if table.columns != first.columns or one != other:
         raise InputError(f"tables must have the same columns and arrays to be joined, got {first!r} and {table!r}.")

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mocoda.files import InputError
 from mocoda.graph import LocalGraph
 from mocoda.randomness import Stream, as_stream
 from mocoda.transitions import Transitions
@@ -52,7 +53,7 @@ GRAPH = LocalGraph(
 
 
 class Navigation:
-    """The task, with recorded data that walks up the right side or right along the bottom, never across."""
+    """The task, with recorded data that walks up the right side or right along the bottom, not across."""
 
     name = "navigation"
     environment = "mocoda/Navigation2D-v0"
@@ -88,6 +89,8 @@ class Navigation:
 
         Both components of every action are U(-0.05, 0.05); the one that walks adds U(0.4, 0.9). A walk ends beyond 0.9.
         """
+        if rows < 1:
+            raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
         stream = as_stream(seed, "navigation-collect", device="cpu")
         up = self._walks(rows // 2, axis=1, low=(0.6, 0.0), high=(1.0, 0.15), stream=stream.child("up"))
         right = self._walks(rows - rows // 2, axis=0, low=(0.0, 0.0), high=(0.15, 0.4), stream=stream.child("right"))
