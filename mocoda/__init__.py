@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 if TYPE_CHECKING:
-    from mocoda.augment import augment as augment
-    from mocoda.augment import augment_chunks as augment_chunks
+    from mocoda.augmentation import augment as augment
+    from mocoda.augmentation import augment_chunks as augment_chunks
     from mocoda.dynamics import Dynamics as Dynamics
     from mocoda.dynamics import DynamicsConfig as DynamicsConfig
     from mocoda.dynamics import fit_dynamics as fit_dynamics
@@ -49,8 +49,8 @@ _HOME = {
     "fit_dynamics_runs": "dynamics",
     "Dynamics": "dynamics",
     "DynamicsConfig": "dynamics",
-    "augment": "augment",
-    "augment_chunks": "augment",
+    "augment": "augmentation",
+    "augment_chunks": "augmentation",
     "InputError": "files",
 }
 __all__ = list(_HOME)

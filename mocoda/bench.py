@@ -16,7 +16,7 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.augment import augment, augment_chunks
+from mocoda.augmentation import augment, augment_chunks
 from mocoda.density import kernel_density
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.files import InputError, versions

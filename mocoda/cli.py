@@ -28,7 +28,7 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
         device: cpu or cuda.
     """
     measured = _table1("quick", None, device, out_dir)
-    from mocoda.augment import augment_chunks
+    from mocoda.augmentation import augment_chunks
     from mocoda.report import draw_graph
     from mocoda.transitions import save_stream
 
@@ -92,7 +92,7 @@ def augment(
         keep_recorded: Put the recorded rows first.
         out_file: HDF5 file to write.
     """
-    from mocoda.augment import augment_chunks
+    from mocoda.augmentation import augment_chunks
     from mocoda.dynamics import Dynamics, fit_dynamics
     from mocoda.mechanisms import ARCHITECTURES
     from mocoda.parents import RECIPES, fit_parents
@@ -153,7 +153,7 @@ def paper(
         seeds: Seeds 0 to this; the preset says how many unless given.
         device: cpu or cuda.
         predict_change: Let the networks predict next state minus state (both presets do) or the next state.
-        standardise: Scale inputs and targets, or leave them as they are (both presets do).
+        standardise: Scale inputs and targets (quick does) or leave them as they are (paper does).
         out_dir: Folder to write; runs/TABLE-PRESET unless given.
     """
     if table != "table1":

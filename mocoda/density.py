@@ -9,6 +9,9 @@ from torch import Tensor
 
 from mocoda.files import InputError
 
+# Squared distance from the centre, in bandwidths, up to which float32 keeps three digits of the density.
+FLOAT32_REACH = 1e4
+
 
 def kernel_density(points: Tensor, at: Tensor, bandwidth: float) -> Tensor:
     """The mean of Gaussian kernels around `points` (M, D), evaluated `at` (N, D): (N,) float32.
@@ -26,8 +29,10 @@ def kernel_density(points: Tensor, at: Tensor, bandwidth: float) -> Tensor:
     # base 2, whose exponential is the fastest.
     unit = bandwidth / math.sqrt(math.log2(math.e))
     centre = points.double().mean(0)
-    sources = ((points.double() - centre) / unit).float()
-    targets = ((at.double() - centre) / unit).float()
+    sources = (points.double() - centre) / unit
+    targets = (at.double() - centre) / unit
+    if sources.square().sum(1).max() < FLOAT32_REACH and targets.square().sum(1).max() < FLOAT32_REACH:
+        sources, targets = sources.float(), targets.float()
     ones = torch.ones_like
     left = torch.cat([targets, ones(targets[:, :1]), -0.5 * targets.square().sum(1, keepdim=True)], 1)
     right = torch.cat([sources, -0.5 * sources.square().sum(1, keepdim=True), ones(sources[:, :1])], 1).T
@@ -35,4 +40,4 @@ def kernel_density(points: Tensor, at: Tensor, bandwidth: float) -> Tensor:
     rows = max(1, entries // len(points))
     total = torch.cat([(block @ right).exp2_().sum(1) for block in left.split(rows)])
     normaliser = len(points) * (bandwidth * math.sqrt(2 * math.pi)) ** points.shape[1]
-    return total / normaliser
+    return (total / normaliser).float()

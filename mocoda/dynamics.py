@@ -5,24 +5,23 @@ Axes: R runs, E ensemble members, B rows of a batch. All runs of a call train as
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import safetensors
 import torch
 from torch import Tensor
 
-from mocoda.files import InputError, unknown_name
+from mocoda.files import InputError, differing_keys, unknown_name
 from mocoda.graph import LocalGraph
 from mocoda.mechanisms import ARCHITECTURES, Mechanisms
 from mocoda.networks import Weights
 from mocoda.randomness import Stream, as_stream
-from mocoda.training import Adam, Checkpoint, Chunked, Progress, fingerprint, save_tensors, silent
+from mocoda.training import Adam, Checkpoint, Chunked, Progress, fingerprint, load_tensors, save_tensors, silent
 from mocoda.transitions import Array, Transitions
 
 SHARPEN = 3.0  # standard deviations are divided by this when sampling (Appendix B.4)
@@ -44,6 +43,13 @@ class DynamicsConfig:
     window: int = 5  # every member keeps its best weights of this many last epochs
     predict_change: bool = True  # the network gives next state minus state rather than next state
     standardise: bool = True  # inputs and targets have mean 0 and variance 1
+
+    def __post_init__(self) -> None:
+        for name in ("members", "features", "epochs", "batch", "window"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if not 0 < self.validation < 1:
+            raise InputError(f"validation must be a share of the rows between 0 and 1, got {self.validation}.")
 
     @staticmethod
     def paper() -> DynamicsConfig:
@@ -120,17 +126,16 @@ class Dynamics:
         if not Path(path).is_file():
             raise InputError(f"there is no file {str(path)!r}. `model.save(path)` makes one.")
         try:
-            with safetensors.safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors, metadata = load_tensors(path)
         except (safetensors.SafetensorError, OSError) as error:
             raise InputError(f"{str(path)!r} cannot be read as safetensors ({error}).") from error
         if "architecture" not in metadata:
             raise InputError(f"{str(path)!r} is not a mocoda dynamics model: it does not say its architecture.")
-        settings = json.loads(metadata["config"])
+        settings = metadata["config"]
         config = DynamicsConfig(**settings | {"hidden": tuple(settings["hidden"])})
-        if metadata != _metadata(graph, metadata["architecture"], config):
-            raise InputError(f"{str(path)!r} was fitted to another graph: {metadata.get('graph')}, not {graph!r}.")
+        if metadata["graph"] != graph.structure:
+            keys = differing_keys(metadata["graph"], graph.structure)
+            raise InputError(f"{str(path)!r} was fitted to another graph than {graph!r}; they differ in {keys}.")
         scaling = {name: tensors.pop(name) for name in ("input_shift", "input_scale", "target_shift", "target_scale")}
         return Dynamics(graph, metadata["architecture"], config, tensors, scaling)
 
@@ -241,7 +246,8 @@ def fit_dynamics_runs(
                 for name, weight in weights.items():
                     chosen = better.reshape(*better.shape, *[1] * (weight.ndim - 2))
                     best[name] = torch.where(chosen, weight, best[name])
-        if not bool(torch.isfinite(losses).all()):
+        last = epoch == config.epochs - 1  # whose last update no training loss has seen
+        if not bool(torch.isfinite(losses).all()) or (last and not bool(torch.isfinite(best_loss).all())):
             raise FloatingPointError(
                 f"the loss of the {architecture!r} dynamics became NaN or inf in epoch {epoch}; "
                 "lower the learning rate or standardise the data."
@@ -316,7 +322,7 @@ class _Table:
         return _Table(mechanisms, min(config.batch, rows.shape[1]), rows, held_out, *scaling)
 
     def batches(self, streams: Sequence[Stream]) -> Tensor:
-        """One epoch's row numbers (updates, R, E, B): every member sees every row once, in its own order."""
+        """One epoch's row numbers (updates, R, E, B): whole batches of all rows, in every member's own order."""
         members, rows = self.mechanisms.members, self.rows.shape[1]
         updates = rows // self.batch
         order = torch.stack([stream.uniform(members, rows) for stream in streams]).argsort(-1)
@@ -354,11 +360,11 @@ def _mechanisms(graph: LocalGraph, architecture: str, config: DynamicsConfig, de
     return Mechanisms(graph, architecture, config.members, config.hidden, config.features, device)
 
 
-def _metadata(graph: LocalGraph, architecture: str, config: DynamicsConfig) -> dict[str, str]:
+def _metadata(graph: LocalGraph, architecture: str, config: DynamicsConfig) -> dict[str, Any]:
     return {
         "architecture": architecture,
-        "config": json.dumps(asdict(config)),
-        "graph": repr(graph),
+        "config": asdict(config) | {"hidden": list(config.hidden)},
+        "graph": graph.structure,
     }
 
 

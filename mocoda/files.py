@@ -25,6 +25,11 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     return InputError(f"there is no {kind} {name!r}; there are: {', '.join(names)}.{hint}")
 
 
+def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The keys in which two settings differ, for a message."""
+    return ", ".join(sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key)))
+
+
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; it takes the name `path` only if the block ends well."""

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,6 +77,16 @@ class LocalGraph:
     def __repr__(self) -> str:
         edges = ", ".join(f"{child}' <- {', '.join(self.edges[child])}" for child in self.children)
         return f"LocalGraph({edges}{'' if self.local is None else ', and local edges'})"
+
+    @property
+    def structure(self) -> dict[str, Any]:
+        """Factors with their columns, and edges, as JSON values: what a fitted model depends on."""
+        return {
+            "children": list(self.children),
+            "factors": {name: list(columns) for name, columns in self.factors.items()},
+            "edges": {child: sorted(self.edges[child]) for child in self.children},
+            "local": self.local is not None,
+        }
 
     @property
     def parents(self) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ PRESETS = {
     "quick": Table1(
         "quick",
         seeds=2,
-        dynamics=DynamicsConfig(hidden=(128, 128), features=64, epochs=12, window=3, standardise=False),
+        dynamics=DynamicsConfig(hidden=(64, 64), features=64, epochs=12, batch=256, learning_rate=3e-3, window=3),
         test_rows=5_000,
     ),
 }

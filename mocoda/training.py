@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from mocoda.files import InputError, whole_file
+from mocoda.files import InputError, differing_keys, whole_file
 
 Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
 Update = Callable[[Tensor], Tensor]
@@ -76,7 +76,9 @@ class Adam:
             self.weights,
             lr=self.learning_rate,
             weight_decay=weight_decay,
-            fused=True,
+            # torch's fused CPU kernel rounds the last numbers of an array differently: runs would feel their company.
+            fused=device.type == "cuda",
+            foreach=False,
             capturable=device.type == "cuda",
         )
 
@@ -110,7 +112,7 @@ class Checkpoint:
 
     def __init__(self, path: str | Path | None, identity: Mapping[str, Any], interval: float = 30.0) -> None:
         self.path = None if path is None else Path(path)
-        self.identity = json.dumps(dict(identity), sort_keys=True)
+        self.identity = dict(identity)
         self.interval = interval
         self.saved_at = time.monotonic()
 
@@ -119,17 +121,16 @@ class Checkpoint:
         if self.path is None or not self.path.exists():
             return 0, {}
         try:
-            with safetensors.safe_open(self.path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except safetensors.SafetensorError as error:
+            tensors, metadata = load_tensors(self.path)
+        except (safetensors.SafetensorError, OSError) as error:
             raise InputError(
                 f"checkpoint {str(self.path)!r} cannot be read ({error}). Delete it to start anew."
             ) from error
-        if metadata.get("identity") != self.identity:
+        found = metadata.get("identity", {})
+        if found != self.identity:
             raise InputError(
-                f"checkpoint {str(self.path)!r} belongs to another training: {metadata.get('identity')}, "
-                f"not {self.identity}. Delete it, or write elsewhere."
+                f"checkpoint {str(self.path)!r} belongs to another training: it differs in "
+                f"{differing_keys(found, self.identity)}. Delete it, or write elsewhere."
             )
         return int(metadata["done"]), tensors
 
@@ -137,14 +138,22 @@ class Checkpoint:
         """Saves if it is time to."""
         if self.path is None or time.monotonic() - self.saved_at < self.interval:
             return
-        save_tensors(self.path, tensors(), {"identity": self.identity, "done": str(done)})
+        save_tensors(self.path, tensors(), {"identity": self.identity, "done": done})
         self.saved_at = time.monotonic()
 
 
-def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+    """A safetensors file; the metadata is one JSON text, for safetensors writes several keys in random order."""
     with whole_file(path) as part:
         ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        safetensors.torch.save_file(ready, part, dict(metadata))
+        safetensors.torch.save_file(ready, part, {"mocoda": json.dumps(dict(metadata), sort_keys=True)})
+
+
+def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_tensors` wrote; no metadata where another program wrote the file."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return tensors, json.loads((file.metadata() or {}).get("mocoda", "{}"))
 
 
 def fingerprint(*tensors: Tensor) -> str:

@@ -39,7 +39,7 @@ def augment(
 
     parents        where new states and actions come from, as from `fit_parents`, or any object with `sample(n, seed=)`
     model          gives their next states; recipes that recombine recorded transitions ("emp", "coda") need none
-    task           labels all rows with its reward; without one, no row has a reward
+    task           labels all rows; without one, no row has a reward and none is terminal
     keep_recorded  False: the generated rows alone
     """
     chunks = augment_chunks(
@@ -83,20 +83,21 @@ def augment_chunks(
     stream = as_stream(seed, "augment", device=data.device)
     if keep_recorded:
         yield _labelled(data.rows, data.next_state, data, task, source)
-    width, chunk = data.rows.shape[1], CHUNK[data.device.type]
+    width, states = data.rows.shape[1], data.state.shape[1]
+    chunk = CHUNK[data.device.type]
     for number, start in enumerate(range(0, rows, chunk)):
         n = min(chunk, rows - start)
         part = stream.child(number)
         if isinstance(parents, ParentsWithChildren):
             drawn, next_state = parents.sample_with_children(n, seed=part.child("parents"))
+            _check_shape(f"parents.sample_with_children({n})", "rows", drawn, (n, width))
+            _check_shape(f"parents.sample_with_children({n})", "next states", next_state, (n, states))
         else:
             assert model is not None
             drawn = parents.sample(n, seed=part.child("parents"))
-            if tuple(drawn.shape) != (n, width):
-                raise InputError(
-                    f"parents.sample({n}) must return rows of shape ({n}, {width}), got {tuple(drawn.shape)}."
-                )
+            _check_shape(f"parents.sample({n})", "rows", drawn, (n, width))
             next_state = model.sample(drawn, seed=part.child("model"))
+            _check_shape("model.sample", "next states", next_state, (n, states))
         yield _labelled(drawn, next_state, data, task, source)
         progress("augment", start + n, rows)
 
@@ -108,9 +109,16 @@ def _labelled(
     task: Labels | None,
     source: dict[str, object],
 ) -> Transitions:
+    # Labels are those of the rows as the table keeps them.
+    rows, next_state = rows.float(), next_state.float()
     state, action = rows.split([like.state.shape[1], like.action.shape[1]], 1)
     reward: Tensor | None = None
     terminal: Tensor | None = None
     if task is not None:
         reward, terminal = task.label(state, action, next_state)
     return Transitions(state, action, next_state, reward, terminal, columns=like.columns, source=source)
+
+
+def _check_shape(call: str, what: str, array: Tensor, shape: tuple[int, int]) -> None:
+    if tuple(array.shape) != shape:
+        raise InputError(f"{call} must return {what} of shape {shape}, got {tuple(array.shape)}.")
