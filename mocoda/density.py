@@ -31,7 +31,7 @@ def kernel_density(points: Tensor, at: Tensor, bandwidth: float) -> Tensor:
     centre = points.double().mean(0)
     sources = (points.double() - centre) / unit
     targets = (at.double() - centre) / unit
-    if sources.square().sum(1).max() < FLOAT32_REACH and targets.square().sum(1).max() < FLOAT32_REACH:
+    if torch.cat([sources, targets]).square().sum(1).max() < FLOAT32_REACH:
         sources, targets = sources.float(), targets.float()
     ones = torch.ones_like
     left = torch.cat([targets, ones(targets[:, :1]), -0.5 * targets.square().sum(1, keepdim=True)], 1)

@@ -22,7 +22,7 @@ from mocoda.mechanisms import ARCHITECTURES, Mechanisms
 from mocoda.networks import Weights
 from mocoda.randomness import Stream, as_stream
 from mocoda.training import Adam, Checkpoint, Chunked, Progress, fingerprint, load_tensors, save_tensors, silent
-from mocoda.transitions import Array, Transitions
+from mocoda.transitions import Array, Transitions, as_tensor
 
 SHARPEN = 3.0  # standard deviations are divided by this when sampling (Appendix B.4)
 
@@ -149,7 +149,7 @@ class Dynamics:
         return 1_024 if self.device.type == "cpu" else 131_072
 
     def _rows(self, rows: Array) -> Tensor:
-        rows = torch.as_tensor(rows, dtype=torch.float32, device=self.device)
+        rows = as_tensor(rows).to(self.device, torch.float32)
         self.graph.check_rows(rows)
         return rows
 
@@ -372,11 +372,7 @@ def _check_datasets(datasets: Sequence[Transitions], seeds: Sequence[int], graph
     if not datasets or len(datasets) != len(seeds):
         raise InputError(f"expected one seed per data set and at least one, got {len(datasets)} and {len(seeds)}.")
     for data in datasets:
-        graph.check_rows(data.rows[:1])
-        if data.state.shape[1] != graph.state_width:
-            raise InputError(
-                f"the data has {data.state.shape[1]} state columns, the graph {graph.state_width}; they must agree."
-            )
+        graph.check_data(data)
         if len(data) < 2:
             raise InputError("a dynamics model needs at least 2 rows, one of them to hold out, got 1.")
         if len(data) != len(datasets[0]):

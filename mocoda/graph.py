@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mocoda.files import InputError, unknown_name
-from mocoda.transitions import Array
+from mocoda.transitions import Array, Transitions, as_tensor
 
 Columns = int | slice | Sequence[int]
 MaskFunction = Callable[[Tensor], Tensor]
@@ -141,7 +141,7 @@ class LocalGraph:
 
     def mask(self, rows: Array) -> Tensor:
         """The edges at each row (N, S + A): bool (N, parents, children)."""
-        rows = torch.as_tensor(rows)
+        rows = as_tensor(rows)
         self.check_rows(rows)
         shape = (len(rows), len(self.parents), len(self.children))
         if self.local is None:
@@ -162,6 +162,16 @@ class LocalGraph:
                 f"the mask leaves child {self.children[child]!r} without parents in row {row}; expected at least one."
             )
         return mask
+
+    def check_data(self, data: Transitions) -> None:
+        """Raises unless the data has the graph's state and action columns."""
+        found = (data.state.shape[1], data.action.shape[1])
+        wanted = (self.state_width, self.width - self.state_width)
+        if found != wanted:
+            raise InputError(
+                f"the data has {found[0]} state and {found[1]} action columns, the graph {wanted[0]} and {wanted[1]}; "
+                "they must agree."
+            )
 
     def check_rows(self, rows: Tensor) -> None:
         """Raises unless `rows` has the graph's columns."""

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from mocoda.files import InputError
 from mocoda.randomness import Stream, as_stream
-from mocoda.transitions import Array
+from mocoda.transitions import Array, as_tensor
 
 RIDGE = 1e-6  # added to every variance, in units of the column's own variance
-KMEANS_POINTS, KMEANS_ROUNDS = 10_000, 10
+KMEANS_POINTS, KMEANS_ROUNDS = 10_000, 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class GaussianMixture:
         points      (N, D); columns may be constant or repeated; of fewer points than components, each gets its own
         covariance  "full" or "diag"
         """
-        points = torch.as_tensor(points)
+        points = as_tensor(points)
         if points.ndim != 2 or 0 in points.shape:
             raise InputError(f"points must have shape (N, D) with N and D at least 1, got {tuple(points.shape)}.")
         if not bool(torch.isfinite(points).all()):
@@ -132,7 +132,7 @@ class GaussianMixture:
         return completed
 
     def _checked(self, points: Array) -> Tensor:
-        points = torch.as_tensor(points)
+        points = as_tensor(points)
         if points.ndim != 2 or points.shape[1] != self.means.shape[1]:
             raise InputError(f"points must have shape (N, {self.means.shape[1]}), got {tuple(points.shape)}.")
         return points if points.is_floating_point() else points.float()
@@ -208,25 +208,30 @@ class _Start:
 
 
 def _kmeans_responsibilities(points: Tensor, components: int, stream: Stream) -> _Start:
-    """k-means++ and a few of Lloyd's rounds on at most KMEANS_POINTS of the points (D, N)."""
+    """Greedy k-means++ and Lloyd's rounds on at most KMEANS_POINTS of the points (D, N). Empty clusters are dropped."""
     chosen = stream.permutation(points.shape[1])[: max(KMEANS_POINTS, 4 * components)]
     sample = points[:, chosen].T.contiguous()
     centres = sample[:1]
     nearest = (sample - centres).square().sum(1)
+    candidates = 2 + int(math.log(components))
     for _ in range(1, components):
         # Where every point is taken already (duplicates), any further centre will do.
         weights = nearest if bool(nearest.sum() > 0) else torch.ones_like(nearest)
-        new = sample[stream.categories(weights, 1)]
-        centres = torch.cat([centres, new])
-        nearest = torch.minimum(nearest, (sample - new).square().sum(1))
+        new = sample[stream.categories(weights, candidates)]
+        left = torch.minimum(nearest, torch.cdist(new, sample).square())  # (candidates, points)
+        best = left.sum(1).argmin()
+        centres, nearest = torch.cat([centres, new[best][None]]), left[best]
     labels = torch.cdist(sample, centres).argmin(1)
     for _ in range(KMEANS_ROUNDS):
         member = torch.nn.functional.one_hot(labels, components).to(sample.dtype)
         count = member.sum(0)
         means = (member.T @ sample) / count.clamp(min=1)[:, None]
         centres = torch.where(count[:, None] > 0, means, centres)
-        labels = torch.cdist(sample, centres).argmin(1)
-    return _Start(sample.T, torch.nn.functional.one_hot(labels, components).to(sample.dtype).T)
+        previous, labels = labels, torch.cdist(sample, centres).argmin(1)
+        if bool((labels == previous).all()):
+            break
+    member = torch.nn.functional.one_hot(labels, components).to(sample.dtype)
+    return _Start(sample.T, member[:, member.any(0)].T)
 
 
 def _times(matrices: Tensor, which: Tensor, vectors: Tensor) -> Tensor:

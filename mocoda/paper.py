@@ -61,7 +61,9 @@ PRESETS = {
     "quick": Table1(
         "quick",
         seeds=2,
-        dynamics=DynamicsConfig(hidden=(64, 64), features=64, epochs=12, batch=256, learning_rate=3e-3, window=3),
+        dynamics=DynamicsConfig(
+            hidden=(64, 64), features=64, epochs=24, batch=256, learning_rate=3e-3, weight_decay=1e-3
+        ),
         test_rows=5_000,
     ),
 }

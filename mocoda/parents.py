@@ -94,7 +94,7 @@ def fit_parents(
     bandwidth, density_floor  of their density estimate; what is rarer than the floor is not favoured further
     acceptance                the share of their proposals to keep (less is flatter, and slower)
     """
-    graph.check_rows(data.rows[:1])
+    graph.check_data(data)
     if recipe == "emp":
         return Empirical(data)
     if recipe == "coda":
@@ -104,6 +104,8 @@ def fit_parents(
     if recipe == "dyna":
         if model is None:
             raise InputError("recipe 'dyna' rolls a dynamics model forward; pass model=mocoda.fit_dynamics(...).")
+        if horizon < 0:
+            raise InputError(f"horizon must be a number of steps, 0 or more, got {horizon}.")
         low, high = _box(data, task)
         width = data.state.shape[1]
         return Dyna(data.rows, model, horizon, low[width:], high[width:])
@@ -136,7 +138,7 @@ class Empirical:
 
     def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
         stream = as_stream(seed, "emp", device=self.data.device)
-        passes = -(-n // len(self.data))
+        passes = max(1, -(-n // len(self.data)))
         index = torch.cat([stream.permutation(len(self.data)) for _ in range(passes)])[:n]
         return self.data.rows[index], self.data.next_state[index]
 
@@ -235,7 +237,9 @@ class Dyna:
 class Mocoda:
     """The paper's Algorithm 1: one mixture per parent set, drawn in turn, each given the columns already drawn.
 
-    Every parent set keeps its recorded distribution; whatever is in no common set becomes independent.
+    Every parent set keeps its recorded distribution, and what no set has in common becomes independent. For that, the
+    sets are drawn along a tree: the next one is always that which shares the most columns with a single set already
+    drawn. Where the sets form a cycle (ab, bc, ca) no order is exact, and the last of them is conditioned on both.
     """
 
     width: int
@@ -263,14 +267,24 @@ class Mocoda:
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         stream = as_stream(seed, "mocoda", device=self.sets[0][1].means.device)
         if not self.shuffle:
-            return self._in_order(list(range(len(self.sets))), n, stream)
-        orders = min(n, 16)
+            return self._in_order(self._order(list(range(len(self.sets)))), n, stream)
+        orders = max(1, min(n, 16))
         sizes = [n // orders + (part < n % orders) for part in range(orders)]
         shuffled = [
-            self._in_order(stream.permutation(len(self.sets)).tolist(), size, stream.child("part", part))
+            self._in_order(self._order(stream.permutation(len(self.sets)).tolist()), size, stream.child("part", part))
             for part, size in enumerate(sizes)
         ]
         return torch.cat(shuffled)
+
+    def _order(self, preferred: list[int]) -> list[int]:
+        """All sets, the preferred ones as early as the tree allows."""
+        columns = [set(columns) for columns, _ in self.sets]
+        order, rest = preferred[:1], preferred[1:]
+        while rest:
+            following = max(rest, key=lambda new: max(len(columns[new] & columns[old]) for old in order))
+            rest.remove(following)
+            order.append(following)
+        return order
 
     def _in_order(self, order: list[int], n: int, stream: Stream) -> Tensor:
         rows = torch.zeros(n, self.width, device=stream.device)
@@ -328,7 +342,7 @@ class Flattened:
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         stream = as_stream(seed, "flattened", device=self.reference.device)
-        kept, have, batch = [], 0, 0
+        kept, have, batch = [self.proposals.sample(0, seed=stream)], 0, 0
         while have < n:
             rows = _inside(self.proposals, self.region, PROPOSALS, stream.child("batch", batch))
             accepted = rows[stream.uniform(len(rows)) < self.weights(rows)]

@@ -125,6 +125,13 @@ class Transitions:
         return {name: array for name in names if (array := getattr(self, name)) is not None}
 
 
+def as_tensor(array: Array) -> Tensor:
+    """`array` as a tensor; torch itself takes neither reversed nor big-endian nor read-only numpy arrays."""
+    if isinstance(array, np.ndarray):
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(array)
+
+
 def concatenate(tables: Sequence[Transitions], source: Mapping[str, Any] | None = None) -> Transitions:
     """One table of all the rows, in order; columns, and the source unless given, are the first table's."""
     if not tables:
@@ -217,9 +224,7 @@ def _stored(file: h5py.File) -> list[str]:
 def _own(name: str, array: Array, dtype: torch.dtype = torch.float32) -> Tensor:
     """`array` as a tensor that shares no memory with it."""
     try:
-        if isinstance(array, np.ndarray):  # torch takes neither reversed nor big-endian nor read-only arrays
-            array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-        given = torch.as_tensor(array)
+        given = as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be an array of numbers, got {type(array).__name__} ({error}).") from error
     return given.detach().to(dtype, copy=True).contiguous()

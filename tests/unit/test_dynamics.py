@@ -653,10 +653,10 @@ def test_data_of_another_width_is_refused() -> None:
     data = world()
     with pytest.raises(InputError) as caught:
         fit_dynamics(Transitions(data.state, data.action[:, :2], data.next_state), GRAPH, config=TINY)
-    assert str(caught.value) == ("rows must have shape (N, 9), the graph's 6 state and 3 action columns, got (1, 8).")
+    assert str(caught.value) == "the data has 6 state and 2 action columns, the graph 6 and 3; they must agree."
     with pytest.raises(InputError) as caught:
         fit_dynamics(Transitions(data.state[:, :5], some_rows(200)[:, :4], data.state[:, :5]), GRAPH, config=TINY)
-    assert str(caught.value) == "the data has 5 state columns, the graph 6; they must agree."
+    assert str(caught.value) == "the data has 5 state and 4 action columns, the graph 6 and 3; they must agree."
 
 
 def test_a_wrong_data_set_is_found_in_any_place() -> None:
