@@ -223,7 +223,8 @@ def _table1(
     results, figures = folder / "table1.json", [folder / "table1.png", folder / "figure3.png"]
     write_json(results, measured.results)
     draw_errors(measured.results, figures[0])
-    shown = {name: measured.rows[name][0][:1_500] for name in ("emp", "dyna", "mocoda", "mocoda-u", "rand")}
+    every = max(1, len(measured.rows["emp"][0]) // 1_500)
+    shown = {name: measured.rows[name][0][::every] for name in ("emp", "dyna", "mocoda", "mocoda-u", "rand")}
     model = measured.models["local"][0]
     draw_transitions({name: (rows[:, :2], model.sample(rows, seed=0)) for name, rows in shown.items()}, figures[1])
     out.print(

@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import mocoda
+
 
 class InputError(ValueError):
     """Something handed to mocoda cannot be used; the message says what, what was expected and the way out."""
@@ -60,8 +62,8 @@ def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    found = {"python": platform.python_version()}
-    for package in ("mocoda", "torch", "numpy", "h5py", "gymnasium", "scikit-learn"):
+    found = {"python": platform.python_version(), "mocoda": mocoda.__version__}
+    for package in ("torch", "numpy", "h5py", "gymnasium", "scikit-learn"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -66,7 +66,7 @@ def draw_errors(results: Mapping[str, Any], path: Path) -> None:
     axes.set_xticks(range(len(columns)), columns)
     axes.set_ylabel("next-state error × 100 (log scale)")
     axes.set_title("How far off the model is, by where it is asked", loc="left", fontsize=11, color=INK)
-    axes.legend(frameon=False, ncols=4, fontsize=9)
+    figure.legend(loc="outside lower center", frameon=False, ncols=4, fontsize=9)
     _bare(axes)
     _save(figure, path)
 
