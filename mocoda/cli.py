@@ -230,10 +230,8 @@ def _table1(
     out.print(
         as_table(measured.results, "Table 1: next-state error × 100 (mean norm), by architecture and distribution")
     )
-    out.print(
-        f"Measured in {measured.results['seconds']} s on {measured.results['device']}; cells in {results}",
-        soft_wrap=True,
-    )
+    took = f"{measured.results['seconds']} s{' after resuming' if measured.results['resumed'] else ''}"
+    out.print(f"Measured in {took} on {measured.results['device']}; cells in {results}", soft_wrap=True)
     out.print(f"Figures: {', '.join(map(str, figures))}", soft_wrap=True)
     return measured
 

@@ -89,6 +89,7 @@ def table1(settings: Table1, *, device: str, folder: Path | None = None, progres
     if settings.seeds < 1:
         raise InputError(f"seeds must be at least 1, got {settings.seeds}.")
     started = time.monotonic()
+    resumed = folder is not None and any(folder.glob("*.safetensors"))
     task = make_task("navigation")
     seeds = range(settings.seeds)
     datasets = [task.collect(settings.rows, seed=seed).to(device) for seed in seeds]
@@ -125,6 +126,7 @@ def table1(settings: Table1, *, device: str, folder: Path | None = None, progres
         "metric": TABLE1_METRIC,
         "device": device_name(device),
         "seconds": round(time.monotonic() - started, 1),
+        "resumed": resumed,  # if so, the seconds are those of the last part
         "versions": versions(),
         "config": asdict(settings),
         "cells": cells,
