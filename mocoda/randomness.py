@@ -61,5 +61,5 @@ class Stream:
 def as_stream(seed: int | Stream, *labels: str | int, device: torch.device | str) -> Stream:
     """The stream called `labels` under a user's seed, or under the stream of the stage that calls."""
     if isinstance(seed, Stream):
-        return seed.child(*labels)
+        return Stream(seed.seed, *seed.labels, *labels, device=device)
     return Stream(seed, *labels, device=device)
