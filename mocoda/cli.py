@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import rich.console
 import tyro
+from rich.text import Text
 from tyro.conf import Positional, arg
 
-from mocoda.files import InputError, unknown_name, write_json
+from mocoda.files import InputError, check_writable, unknown_name, write_json
 
 if TYPE_CHECKING:
     from mocoda.paper import Measured1
 
-out = rich.console.Console()
+out = rich.console.Console(width=None if sys.stdout.isatty() else 120)
 
 
 def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: str = "cpu") -> None:
@@ -39,8 +40,8 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
     rows = save_stream(out_dir / "navigation-mocoda.hdf5", chunks)
     draw_graph(measured.task.graph, out_dir / "graph.png", data.rows)
     made = f"{rows:,} transitions, {len(data):,} of them recorded and the rest counterfactual"
-    out.print(f"{made}: {out_dir}/navigation-mocoda.hdf5", soft_wrap=True)
-    out.print(f"Who listens to whom, and where: {out_dir}/graph.png", soft_wrap=True)
+    say(f"{made}: {out_dir}/navigation-mocoda.hdf5")
+    say(f"Who listens to whom, and where: {out_dir}/graph.png")
 
 
 def collect(
@@ -61,11 +62,12 @@ def collect(
     from mocoda.tasks import make_task
 
     chosen = make_task(task)
+    check_writable(out_file)
     with RunFolder(_beside(out_file), "collect", {"task": task, "rows": rows, "seed": seed}) as run:
         data = chosen.collect(rows, seed=seed)
         data.save(out_file)
         run.progress("collect", rows, rows)
-    out.print(f"{out_file}: {data!r}", soft_wrap=True)
+    say(f"{out_file}: {data!r}")
 
 
 def augment(
@@ -106,6 +108,7 @@ def augment(
         if name not in known:
             raise unknown_name(kind, name, known)
     _check_device(device)
+    check_writable(out_file)
     recorded = Transitions.load(data).to(device)
     settings = {"task": task, "recipe": recipe, "architecture": architecture, "rows": rows, "seed": seed}
     content = fingerprint(recorded.rows, recorded.next_state)
@@ -133,7 +136,7 @@ def augment(
             progress=run.progress,
         )
         total = save_stream(out_file, chunks)
-    out.print(f"{out_file}: {total:,} transitions, {rows:,} of them new by recipe {recipe}", soft_wrap=True)
+    say(f"{out_file}: {total:,} transitions, {rows:,} of them new by recipe {recipe}")
 
 
 def paper(
@@ -169,13 +172,20 @@ def bench(device: str = "cpu", out_file: Annotated[Path | None, arg(name="out")]
         out_file: JSON file to write, such as results/bench-cpu.json.
     """
     _check_device(device)
+    if out_file:
+        check_writable(out_file)
     from mocoda.bench import as_table, measure
 
-    results = measure(device, lambda name: out.print(f"[dim]timing {name} …[/dim]"))
+    results = measure(device, lambda name: say(f"timing {name} …"))
     out.print(as_table(results))
     if out_file:
         write_json(out_file, results)
-        out.print(f"Written to {out_file}", soft_wrap=True)
+        say(f"Written to {out_file}")
+
+
+def say(sentence: str) -> None:
+    """Prints a sentence as it is: brackets are no markup, and paths are not broken."""
+    out.print(Text(sentence), soft_wrap=True)
 
 
 def main() -> None:
@@ -191,7 +201,7 @@ def main() -> None:
     try:
         tyro.extras.subcommand_cli_from_dict(verbs, prog="mocoda", description=description)
     except InputError as error:
-        rich.console.Console(stderr=True).print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
+        rich.console.Console(stderr=True).print(Text("error: ", "red").append(str(error), "default"), soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -231,8 +241,8 @@ def _table1(
         as_table(measured.results, "Table 1: next-state error × 100 (mean norm), by architecture and distribution")
     )
     took = f"{measured.results['seconds']} s{' after resuming' if measured.results['resumed'] else ''}"
-    out.print(f"Measured in {took} on {measured.results['device']}; cells in {results}", soft_wrap=True)
-    out.print(f"Figures: {', '.join(map(str, figures))}", soft_wrap=True)
+    say(f"Measured in {took} on {measured.results['device']}; cells in {results}")
+    say(f"Figures: {', '.join(map(str, figures))}")
     return measured
 
 

@@ -32,10 +32,28 @@ def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     return ", ".join(sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key)))
 
 
+def check_writable(path: str | Path) -> None:
+    """Raises unless a file can be written there; for long work, before it starts."""
+    _begun(Path(path)).unlink()
+
+
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; it takes the name `path` only if the block ends well."""
-    target = Path(path)
+    part = _begun(Path(path))
+    mode = part.stat().st_mode
+    try:
+        yield part
+        part.chmod(mode)  # some writers make their files private
+        with part.open("rb") as handle:
+            os.fsync(handle.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _begun(target: Path) -> Path:
+    """An empty file beside `target`, which is to take its place."""
     part = target.parent / f".{target.name}.{os.getpid()}.part"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -46,13 +64,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         raise InputError(
             f"cannot write {str(target)!r}: {error.strerror}. Give a path in a folder that can be written."
         ) from error
-    try:
-        yield part
-        with part.open("rb") as handle:
-            os.fsync(handle.fileno())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    return part
 
 
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:

@@ -43,8 +43,10 @@ class RunFolder:
         )
         self._stages: dict[str, rich.progress.TaskID] = {}
         self._logged = 0.0
+        self._new = False
 
     def __enter__(self) -> Self:
+        self._new = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -62,6 +64,11 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
+        if self._new and kind is not None and issubclass(kind, InputError):  # nothing was begun
+            for name in ("config.json", "progress.jsonl"):
+                (self.path / name).unlink(missing_ok=True)
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
 
     def progress(self, stage: str, done: int, total: int) -> None:
         """Moves the stage's bar and, once a second and at its end, writes a line."""
