@@ -217,8 +217,7 @@ def fit_dynamics_runs(
         adam.step(loss.sum())
         return loss.detach()
 
-    best = {name: weight.detach().clone() for name, weight in weights.items()}
-    best_loss = torch.full((len(seeds), config.members), math.inf, device=device)
+    best = _Best.of(weights, len(seeds), config.members)
     identity = {
         **_metadata(graph, architecture, config),
         "seeds": list(seeds),
@@ -227,12 +226,11 @@ def fit_dynamics_runs(
     saved = Checkpoint(checkpoint, identity)
     done, tensors = saved.load()
     if done:
+        best.restore(tensors)
+        adam.restore(tensors)
         with torch.no_grad():
             for name, weight in weights.items():
                 weight.copy_(tensors[name])
-                best[name].copy_(tensors[f"best.{name}"])
-        best_loss.copy_(tensors["best_loss"])
-        adam.restore(tensors)
     chunked = Chunked(update, device)
     for epoch in range(done, config.epochs):
         if config.decay:
@@ -240,38 +238,47 @@ def fit_dynamics_runs(
         losses = chunked(training.batches([stream.child("epoch", epoch) for stream in streams]))
         if epoch >= config.epochs - config.window:
             with torch.no_grad():
-                loss = _loss(mechanisms, weights, training.held_out, training)
-                better = loss < best_loss
-                best_loss = torch.where(better, loss, best_loss)
-                for name, weight in weights.items():
-                    chosen = better.reshape(*better.shape, *[1] * (weight.ndim - 2))
-                    best[name] = torch.where(chosen, weight, best[name])
+                best.offer(weights, _loss(mechanisms, weights, training.held_out, training))
         last = epoch == config.epochs - 1  # whose last update no training loss has seen
-        if not bool(torch.isfinite(losses).all()) or (last and not bool(torch.isfinite(best_loss).all())):
+        if not bool(torch.isfinite(losses).all()) or (last and not bool(torch.isfinite(best.loss).all())):
             raise FloatingPointError(
                 f"the loss of the {architecture!r} dynamics became NaN or inf in epoch {epoch}; "
                 "lower the learning rate or standardise the data."
             )
         progress(f"dynamics {architecture}", epoch + 1, config.epochs)
-        saved.offer(
-            epoch + 1,
-            lambda: {
-                **weights,
-                **{f"best.{name}": weight for name, weight in best.items()},
-                "best_loss": best_loss,  # noqa: B023  (called at once)
-                **adam.state(),
-            },
-        )
+        saved.offer(epoch + 1, lambda: {**weights, **best.tensors(), **adam.state()})
     return [
-        Dynamics(
-            graph,
-            architecture,
-            config,
-            {name: w[run] for name, w in best.items()},
-            training.scaling(run),
-        )
+        Dynamics(graph, architecture, config, {name: w[run] for name, w in best.weights.items()}, training.scaling(run))
         for run in range(len(seeds))
     ]
+
+
+@dataclass(eq=False)
+class _Best:
+    """Every member's weights at its least held-out loss so far: validation-based stopping, one member at a time."""
+
+    weights: dict[str, Tensor]  # (R, E, ...) each
+    loss: Tensor  # (R, E)
+
+    @staticmethod
+    def of(weights: Weights, runs: int, members: int) -> _Best:
+        fresh = {name: weight.detach().clone() for name, weight in weights.items()}
+        device = next(iter(fresh.values())).device
+        return _Best(fresh, torch.full((runs, members), math.inf, device=device))
+
+    def offer(self, weights: Weights, loss: Tensor) -> None:
+        better = loss < self.loss
+        self.loss = torch.where(better, loss, self.loss)
+        for name, weight in weights.items():
+            chosen = better.reshape(*better.shape, *[1] * (weight.ndim - 2))
+            self.weights[name] = torch.where(chosen, weight, self.weights[name])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"best_loss": self.loss, **{f"best.{name}": weight for name, weight in self.weights.items()}}
+
+    def restore(self, tensors: Weights) -> None:
+        self.loss = tensors["best_loss"].to(self.loss.device)
+        self.weights = {name: tensors[f"best.{name}"].to(self.loss.device) for name in self.weights}
 
 
 def _loss(mechanisms: Mechanisms, weights: Weights, batch: Tensor, table: _Table) -> Tensor:

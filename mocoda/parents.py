@@ -23,6 +23,7 @@ from mocoda.transitions import Transitions
 
 FeatureMap = Callable[[Tensor], Tensor]  # rows (N, S + A) -> features (N, F)
 Region = Callable[[Tensor], Tensor]  # rows (N, S + A) -> bool (N,)
+RECIPES = ("emp", "coda", "dyna", "rand", "mocoda", "mocoda-u", "mocoda-p")
 PROPOSALS = 65_536  # rows proposed at a time by rejection
 
 
@@ -122,9 +123,6 @@ def fit_parents(
     features = features or (lambda rows: rows[:, : graph.state_width])
     stream = as_stream(seed, "flatten", device=data.device)
     return Flattened.fit(mixtures, features, region, bandwidth, density_floor, acceptance, stream)
-
-
-RECIPES = ("emp", "coda", "dyna", "rand", "mocoda", "mocoda-u", "mocoda-p")
 
 
 @dataclass(frozen=True, eq=False)
