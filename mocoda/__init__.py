@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
+from mocoda.files import VERSION
+
 if TYPE_CHECKING:
     from mocoda.augmentation import augment as augment
     from mocoda.augmentation import augment_chunks as augment_chunks
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from mocoda.transitions import concatenate as concatenate
     from mocoda.transitions import save_stream as save_stream
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Public name -> its module, in flow order. Loaded at first use, so that `mocoda --help` does not wait for torch.
 _HOME = {

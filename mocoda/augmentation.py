@@ -69,22 +69,36 @@ def augment_chunks(
     """The same table piece by piece, for `save_stream`: memory does not grow with `rows`."""
     if rows < 0 or (rows == 0 and not keep_recorded):
         raise InputError(f"rows must be positive, the number of rows to generate, got {rows}.")
-    recombined = isinstance(parents, ParentsWithChildren)
-    if model is None and not recombined:
+    if model is None and not isinstance(parents, ParentsWithChildren):
         raise InputError("these parents have no next states of their own; pass model=mocoda.fit_dynamics(...).")
+    stream = as_stream(seed, "augment", device=data.device)
     source = {
         "recorded": dict(data.source),
         "recorded_rows": len(data) if keep_recorded else 0,
         "generated_rows": rows,
-        "parents": type(parents).__name__,
-        "model": repr(model),
+        "recipe": getattr(parents, "name", type(parents).__name__),
+        "model": getattr(model, "settings", type(model).__name__),
         "task": getattr(task, "name", None),
+        "seed": stream.seed,
     }
-    stream = as_stream(seed, "augment", device=data.device)
+    return _chunks(data, parents, model, rows, task, stream, keep_recorded, progress, source)
+
+
+def _chunks(
+    data: Transitions,
+    parents: Parents,
+    model: Model | None,
+    rows: int,
+    task: Labels | None,
+    stream: Stream,
+    keep_recorded: bool,
+    progress: Progress,
+    source: dict[str, object],
+) -> Iterator[Transitions]:
     if keep_recorded:
         yield _labelled(data.rows, data.next_state, data, task, source)
     width, states = data.rows.shape[1], data.state.shape[1]
-    chunk = CHUNK[data.device.type]
+    chunk = CHUNK.get(data.device.type, CHUNK["cpu"])
     for number, start in enumerate(range(0, rows, chunk)):
         n = min(chunk, rows - start)
         part = stream.child(number)

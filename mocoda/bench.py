@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import tempfile
 import time
 import warnings
@@ -38,7 +37,7 @@ MEANING = {
     "kde": f"KDE of {KDE_PROPOSALS:,} rows over {KDE_POINTS:,} points: times faster",
     "generate": "MoCoDA rows per second, parents to labelled transition",
     "growth": "time per row at 10⁴ rows over time per row at 10⁶ (1 or more: no worse than linear)",
-    "memory": "peak memory of streaming 10⁵ rows to disk over that of 2·10⁶ (about 1: flat)",
+    "memory": "memory that streaming 2·10⁵ rows to disk takes over that of 2·10⁶ (about 1: flat)",
 }
 
 
@@ -82,28 +81,33 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
         large.append(generate(1_000_000) / 1_000_000)
     record("growth", [min(small) / min(large)], [min(large)])
     announce(MEANING["memory"])
-    peaks = [_streaming_peak(rows) for rows in (100_000, 2_000_000)]
-    record("memory", [peaks[0] / peaks[1]], [peaks[1]])
+    if Path("/proc/self/clear_refs").exists():  # Linux
+        needed = [_streaming_memory(rows, device) for rows in (200_000, 2_000_000)]
+        record("memory", [needed[0] / needed[1]], [needed[1]])
     return {
         "table": "bench",
         "preset": "bench",
-        "metric": "ratio as the row says; mocoda and scikit-learn in seconds (generate: rows per second; memory: MB)",
+        "metric": "ratio as the row says; mocoda and scikit-learn in seconds (generate: rows per second; "
+        "growth: seconds per row; memory: MB)",
         "device": device_name(device),
         "seconds": round(time.monotonic() - started, 1),
         "versions": versions(),
-        "config": {"rows": MEANING, "repeats": repeats, "reference threads": torch.get_num_threads()},
+        "config": {"meaning": MEANING, "repeats": repeats, "reference threads": torch.get_num_threads()},
         "cells": cells,
     }
 
 
 def as_table(results: dict[str, Any]) -> rich.table.Table:
+    """What was measured beside its target; the laws of growth and memory hold within a tenth, the rest outright."""
     table = rich.table.Table(title=f"mocoda bench on {results['device']}")
-    for column in ("what", "measured", "target"):
+    for column in ("what", "measured", "target", ""):
         table.add_column(column, justify="left" if column == "what" else "right")
     means = {(cell["row"], cell["column"]): cell["mean"] for cell in results["cells"]}
     for row, meaning in MEANING.items():
-        measured, target = means[row, "ratio"], means[row, "target"]
-        table.add_row(meaning, f"{measured:,.2f}", f"{target:,.0f}")
+        if (row, "ratio") in means:
+            measured, target = means[row, "ratio"], means[row, "target"]
+            met = measured >= target * (0.9 if row in ("growth", "memory") else 1.0)
+            table.add_row(meaning, f"{measured:,.2f}", f"{target:,.0f}", "met" if met else "missed")
     return table
 
 
@@ -111,7 +115,7 @@ def _seconds(work: Callable[[], object], device: str) -> float:
     start = time.perf_counter()
     work()
     if device.startswith("cuda"):
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
     return time.perf_counter() - start
 
 
@@ -166,19 +170,34 @@ def _generator(device: str) -> tuple[Task, Transitions, Parents, Dynamics]:
     return task, data, fit_parents(data, task.graph, seed=0), model
 
 
-def _streaming_peak(rows: int) -> float:
-    """Peak resident megabytes of a fresh process that streams `rows` generated rows to disk."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_stream_to_disk, args=(rows, there))
-    process.start()
-    peak: float = here.recv()
-    process.join()
-    return peak
-
-
-def _stream_to_disk(rows: int, answer: Connection) -> None:
-    task, data, parents, model = _generator("cpu")
+def _streaming_memory(rows: int, device: str) -> float:
+    """Megabytes that a fresh process needs on top, at its peak, to stream `rows` generated rows to disk."""
+    *_, model = _generator(device)
     with tempfile.TemporaryDirectory() as folder:
-        save_stream(Path(folder) / "rows.hdf5", augment_chunks(data, parents, model, rows=rows, task=task))
-    answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        saved = Path(folder) / "dynamics.safetensors"
+        model.save(saved)
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_stream_to_disk, args=(rows, device, saved, there))
+        process.start()
+        there.close()  # so that a child that dies is noticed
+        needed: float = here.recv()
+        process.join()
+    return needed
+
+
+def _stream_to_disk(rows: int, device: str, saved: Path, answer: Connection) -> None:
+    task = make_task("navigation")
+    data = task.collect(40_000, seed=0).to(device)
+    model, parents = Dynamics.load(saved, task.graph).to(device), fit_parents(data, task.graph, seed=0)
+    augment(data, parents, model, rows=1_000, task=task)  # so that nothing is loaded or allocated for the first time
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = _resident("VmRSS")
+    save_stream(saved.with_name("rows.hdf5"), augment_chunks(data, parents, model, rows=rows, task=task))
+    answer.send(_resident("VmHWM") - before)
+
+
+def _resident(key: str) -> float:
+    """Megabytes of this process by Linux's own account: VmRSS now, VmHWM at the peak."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
+    return int(line.split()[1]) / 1024

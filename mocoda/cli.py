@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -16,7 +17,12 @@ from tyro.conf import Positional, arg
 from mocoda.files import InputError, check_writable, unknown_name, write_json
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mocoda.paper import Measured1
+
+# Figure 3's red areas: where the two kinds of recorded walks start, and the middle of the square.
+SHADED = (((0.0, 0.0), 0.15, 0.4), ((0.6, 0.0), 0.4, 0.15), ((0.4, 0.4), 0.2, 0.2))
 
 out = rich.console.Console(width=None if sys.stdout.isatty() else 120)
 
@@ -31,16 +37,17 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
     measured = _table1("quick", None, device, out_dir)
     from mocoda.augmentation import augment_chunks
     from mocoda.report import draw_graph
+    from mocoda.runs import RunFolder
     from mocoda.transitions import save_stream
 
-    data = measured.datasets[0]
-    chunks = augment_chunks(
-        data, measured.parents["mocoda"][0], measured.models["local"][0], rows=160_000, task=measured.task, seed=0
-    )
-    rows = save_stream(out_dir / "navigation-mocoda.hdf5", chunks)
+    data, parents, model = measured.datasets[0], measured.parents["mocoda"][0], measured.models["local"][0]
+    file, rows = out_dir / "navigation-mocoda.hdf5", 160_000
+    with RunFolder(_beside(file), "demo", {"rows": rows, "seed": 0, "device": device}) as run:
+        save_stream(
+            file, augment_chunks(data, parents, model, rows=rows, task=measured.task, seed=0, progress=run.progress)
+        )
     draw_graph(measured.task.graph, out_dir / "graph.png", data.rows)
-    made = f"{rows:,} transitions, {len(data):,} of them recorded and the rest counterfactual"
-    say(f"{made}: {out_dir}/navigation-mocoda.hdf5")
+    say(f"{len(data):,} recorded transitions and {rows:,} counterfactual ones after them: {file}")
     say(f"Who listens to whom, and where: {out_dir}/graph.png")
 
 
@@ -104,6 +111,8 @@ def augment(
     from mocoda.transitions import Transitions, save_stream
 
     chosen = make_task(task)
+    if rows < 1:
+        raise InputError(f"rows must be positive, the number of rows to generate, got {rows}.")
     for kind, name, known in (("recipe", recipe, RECIPES), ("architecture", architecture, ARCHITECTURES)):
         if name not in known:
             raise unknown_name(kind, name, known)
@@ -153,7 +162,7 @@ def paper(
     Args:
         table: table1
         preset: quick (2 minutes on 2 cores) or paper (its sizes and epochs; meant for a GPU)
-        seeds: Seeds 0 to this; the preset says how many unless given.
+        seeds: How many seeds, counted from 0; the preset says so unless given.
         device: cpu or cuda.
         predict_change: Let the networks predict next state minus state (both presets do) or the next state.
         standardise: Scale inputs and targets (quick does) or leave them as they are (paper does).
@@ -164,7 +173,7 @@ def paper(
     _table1(preset, seeds, device, out_dir or Path(f"runs/{table}-{preset}"), predict_change, standardise)
 
 
-def bench(device: str = "cpu", out_file: Annotated[Path | None, arg(name="out")] = None) -> None:
+def bench(device: str = "cpu", out_file: Annotated[Path, arg(name="out")] = Path("runs/bench.json")) -> None:
     """Time the pieces against scikit-learn and against their targets, in one run.
 
     Args:
@@ -172,15 +181,13 @@ def bench(device: str = "cpu", out_file: Annotated[Path | None, arg(name="out")]
         out_file: JSON file to write, such as results/bench-cpu.json.
     """
     _check_device(device)
-    if out_file:
-        check_writable(out_file)
+    check_writable(out_file)
     from mocoda.bench import as_table, measure
 
     results = measure(device, lambda name: say(f"timing {name} …"))
     out.print(as_table(results))
-    if out_file:
-        write_json(out_file, results)
-        say(f"Written to {out_file}")
+    write_json(out_file, results)
+    say(f"Written to {out_file}")
 
 
 def say(sentence: str) -> None:
@@ -190,6 +197,7 @@ def say(sentence: str) -> None:
 
 def main() -> None:
     """The command line; bad input ends in one line and exit code 2."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was begun is cleared away
     verbs: dict[str, Callable[..., None]] = {
         "demo": demo,
         "collect": collect,
@@ -228,15 +236,13 @@ def _table1(
     if standardise is not None:
         dynamics = replace(dynamics, standardise=standardise)
     settings = replace(settings, dynamics=dynamics)
-    with RunFolder(folder, "paper table1", {**asdict(settings), "device": device}) as run:
+    outputs = ("table1.json", "table1.png", "figure3.png")
+    with RunFolder(folder, "paper table1", {**asdict(settings), "device": device}, outputs) as run:
         measured = table1(settings, device=device, folder=folder, progress=run.progress)
-    results, figures = folder / "table1.json", [folder / "table1.png", folder / "figure3.png"]
+    results, *figures = (folder / name for name in outputs)
     write_json(results, measured.results)
     draw_errors(measured.results, figures[0])
-    every = max(1, len(measured.rows["emp"][0]) // 1_500)
-    shown = {name: measured.rows[name][0][::every] for name in ("emp", "dyna", "mocoda", "mocoda-u", "rand")}
-    model = measured.models["local"][0]
-    draw_transitions({name: (rows[:, :2], model.sample(rows, seed=0)) for name, rows in shown.items()}, figures[1])
+    draw_transitions(_panels(measured), figures[1], SHADED)
     out.print(
         as_table(measured.results, "Table 1: next-state error × 100 (mean norm), by architecture and distribution")
     )
@@ -244,6 +250,17 @@ def _table1(
     say(f"Measured in {took} on {measured.results['device']}; cells in {results}")
     say(f"Figures: {', '.join(map(str, figures))}")
     return measured
+
+
+def _panels(measured: Measured1) -> dict[str, tuple[Tensor, Tensor]]:
+    """About 1,500 transitions of each distribution: recorded ones of emp, the locally factored model's of the rest."""
+    panels = {}
+    for name in ("emp", "dyna", "mocoda", "mocoda-u", "rand"):
+        rows = measured.rows[name][0]
+        rows = rows[:: max(1, len(rows) // 1_500)]
+        following = measured.task.step(rows) if name == "emp" else measured.models["local"][0].sample(rows, seed=0)
+        panels[name] = (rows[:, :2], following)
+    return panels
 
 
 def _beside(file: Path) -> Path:
@@ -254,10 +271,9 @@ def _beside(file: Path) -> Path:
 def _check_device(device: str) -> None:
     import torch
 
-    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
-        raise InputError(
-            f"device {device!r} is not here; there is: {'cpu, cuda' if torch.cuda.is_available() else 'cpu'}."
-        )
+    here = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if device not in (*here, *(["cuda"] if len(here) > 1 else [])):
+        raise InputError(f"device {device!r} is not here; there is: {', '.join(here)}.")
 
 
 if __name__ == "__main__":

@@ -45,9 +45,17 @@ class DynamicsConfig:
     standardise: bool = True  # inputs and targets have mean 0 and variance 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
         for name in ("members", "features", "epochs", "batch", "window"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if min(self.hidden, default=1) < 1:
+            raise InputError(f"hidden must name layers of at least 1 unit, got {self.hidden}.")
+        if not self.learning_rate > 0 or self.weight_decay < 0:
+            raise InputError(
+                f"learning_rate must be positive and weight_decay not negative, got {self.learning_rate} and "
+                f"{self.weight_decay}."
+            )
         if not 0 < self.validation < 1:
             raise InputError(f"validation must be a share of the rows between 0 and 1, got {self.validation}.")
 
@@ -87,6 +95,11 @@ class Dynamics:
     def device(self) -> torch.device:
         return self.scaling["input_shift"].device
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Architecture, configuration and graph as JSON values."""
+        return _metadata(self.graph, self.architecture, self.config)
+
     def predict(self, rows: Array) -> Prediction:
         """What every member expects after rows (N, S + A)."""
         blocks = [self._predict(self.weights, block) for block in self._rows(rows).split(self._block)]
@@ -114,11 +127,7 @@ class Dynamics:
 
     def save(self, path: str | Path) -> None:
         """Writes weights and settings to a safetensors file; the graph, being code, stays with you."""
-        save_tensors(
-            path,
-            {**self.weights, **self.scaling},
-            _metadata(self.graph, self.architecture, self.config),
-        )
+        save_tensors(path, {**self.weights, **self.scaling}, self.settings)
 
     @staticmethod
     def load(path: str | Path, graph: LocalGraph) -> Dynamics:
@@ -132,7 +141,7 @@ class Dynamics:
         if "architecture" not in metadata:
             raise InputError(f"{str(path)!r} is not a mocoda dynamics model: it does not say its architecture.")
         settings = metadata["config"]
-        config = DynamicsConfig(**settings | {"hidden": tuple(settings["hidden"])})
+        config = DynamicsConfig(**settings)
         if metadata["graph"] != graph.structure:
             keys = differing_keys(metadata["graph"], graph.structure)
             raise InputError(f"{str(path)!r} was fitted to another graph than {graph!r}; they differ in {keys}.")
@@ -218,11 +227,9 @@ def fit_dynamics_runs(
         return loss.detach()
 
     best = _Best.of(weights, len(seeds), config.members)
-    identity = {
-        **_metadata(graph, architecture, config),
-        "seeds": list(seeds),
-        "data": fingerprint(*(array for data in datasets for array in (data.rows, data.next_state))),
-    }
+    identity = {**_metadata(graph, architecture, config), "seeds": list(seeds), "device": device.type}
+    if checkpoint is not None:
+        identity["data"] = fingerprint(training.rows, training.held_out[:, 0])  # with the masks, where there are any
     saved = Checkpoint(checkpoint, identity)
     done, tensors = saved.load()
     if done:
@@ -238,7 +245,7 @@ def fit_dynamics_runs(
         losses = chunked(training.batches([stream.child("epoch", epoch) for stream in streams]))
         if epoch >= config.epochs - config.window:
             with torch.no_grad():
-                best.offer(weights, _loss(mechanisms, weights, training.held_out, training))
+                best.offer(weights, _held_out_loss(mechanisms, weights, training))
         last = epoch == config.epochs - 1  # whose last update no training loss has seen
         if not bool(torch.isfinite(losses).all()) or (last and not bool(torch.isfinite(best.loss).all())):
             raise FloatingPointError(
@@ -286,6 +293,13 @@ def _loss(mechanisms: Mechanisms, weights: Weights, batch: Tensor, table: _Table
     rows, target, mask = table.parts(batch)
     mean, variance = mechanisms(weights, rows, mask)
     return (0.5 * (variance.log() + (target - mean).square() / variance)).sum(-1).mean(-1)
+
+
+def _held_out_loss(mechanisms: Mechanisms, weights: Weights, table: _Table) -> Tensor:
+    """The loss over all held-out rows, (R, E), in blocks whose activations fit the memory."""
+    blocks = table.held_out.split(8_192, dim=2)
+    losses = [_loss(mechanisms, weights, block, table) * (block.shape[2] / table.held_out.shape[2]) for block in blocks]
+    return torch.stack(losses).sum(0)
 
 
 @dataclass(frozen=True, eq=False)

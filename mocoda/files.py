@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import json
 import os
 import platform
@@ -12,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import mocoda
+VERSION = "0.1.0"
 
 
 class InputError(ValueError):
@@ -33,38 +34,52 @@ def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises unless a file can be written there; for long work, before it starts."""
-    _begun(Path(path)).unlink()
+    """Raises unless a file can be written there; makes nothing. For long work, before it starts."""
+    target = Path(path)
+    nearest = next(parent for parent in target.absolute().parents if parent.exists())
+    if target.is_dir():
+        reason = "it is a folder"
+    elif target.exists() and not target.is_file():
+        reason = "it is not a regular file"
+    elif not nearest.is_dir():
+        reason = f"{str(nearest)!r} is not a folder"
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        reason = f"no permission to write in {str(nearest)!r}"
+    else:
+        return
+    raise InputError(f"cannot write {str(target)!r}: {reason}. Give a path in a folder that can be written.")
 
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; it takes the name `path` only if the block ends well."""
-    part = _begun(Path(path))
+    check_writable(path)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):  # of a process that was killed
+        if not _alive(left.name.split(".")[-2]):
+            left.unlink(missing_ok=True)
+    part = target.parent / f".{target.name}.{os.getpid()}.part"
+    part.touch()
     mode = part.stat().st_mode
     try:
         yield part
         part.chmod(mode)  # some writers make their files private
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
-        part.replace(path)
+        part.replace(target)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _begun(target: Path) -> Path:
-    """An empty file beside `target`, which is to take its place."""
-    part = target.parent / f".{target.name}.{os.getpid()}.part"
+def _alive(process: str) -> bool:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-        part.touch()
-    except OSError as error:
-        raise InputError(
-            f"cannot write {str(target)!r}: {error.strerror}. Give a path in a folder that can be written."
-        ) from error
-    return part
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
@@ -74,7 +89,7 @@ def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
-    found = {"python": platform.python_version(), "mocoda": mocoda.__version__}
+    found = {"python": platform.python_version(), "mocoda": VERSION}
     for package in ("torch", "numpy", "h5py", "gymnasium", "scikit-learn"):
         try:
             found[package] = version(package)

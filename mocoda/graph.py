@@ -215,7 +215,7 @@ def _numbers(kind: str, name: str, columns: Columns) -> tuple[int, ...]:
     return numbers
 
 
-def swappable_components(mask: Tensor) -> Tensor:
+def connected_components(mask: Tensor) -> Tensor:
     """Labels (M, parents + children) of the connected components of graphs (M, parents, children).
 
     Two nodes have the same label where edges link them; a label is the smallest node number of its component.

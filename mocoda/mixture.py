@@ -90,6 +90,8 @@ class GaussianMixture:
     def marginal(self, columns: Sequence[int]) -> GaussianMixture:
         """The mixture of these columns alone, in this order."""
         keep = _checked_columns("columns", columns, self.means.shape[1])
+        if not keep:
+            raise InputError("columns must name at least one column.")
         return GaussianMixture(self.weights, self.means[:, keep], self.covariances[:, keep][:, :, keep])
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
@@ -98,7 +100,9 @@ class GaussianMixture:
         component = stream.categories(self.weights, n)
         noise = stream.normal(n, self.means.shape[1])
         factor = torch.linalg.cholesky(self.covariances).float()
-        return self.means.float()[component] + _times(factor, component, noise)
+        block = _block_rows(self.means)
+        spread = [_times(factor, c, e) for c, e in zip(component.split(block), noise.split(block), strict=True)]
+        return self.means.float()[component] + torch.cat(spread)
 
     def complete(self, points: Array, *, known: Sequence[int], seed: int | Stream) -> Tensor:
         """Draws the columns that are not `known`, given those that are, which stay as they are to the bit.
@@ -135,7 +139,7 @@ class GaussianMixture:
         points = as_tensor(points)
         if points.ndim != 2 or points.shape[1] != self.means.shape[1]:
             raise InputError(f"points must have shape (N, {self.means.shape[1]}), got {tuple(points.shape)}.")
-        return points if points.is_floating_point() else points.float()
+        return (points if points.is_floating_point() else points.float()).to(self.means.device)
 
     def _joint(self, points: Tensor) -> Tensor:
         """log (weight · density) of every component: (N, D) -> (N, K)."""

@@ -170,8 +170,9 @@ def _models(
         progress=progress,
         checkpoint=checkpoint,
     )
-    for model, path in zip(models, paths, strict=bool(paths)):
-        model.save(path)
+    if paths:
+        for model, path in zip(models, paths, strict=True):
+            model.save(path)
     if checkpoint:
         checkpoint.unlink(missing_ok=True)
     return models

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mocoda.density import kernel_density
 from mocoda.files import InputError, unknown_name
-from mocoda.graph import LocalGraph, swappable_components
+from mocoda.graph import LocalGraph, connected_components
 from mocoda.mixture import GaussianMixture
 from mocoda.randomness import Stream, as_stream
 from mocoda.transitions import Transitions
@@ -122,12 +122,14 @@ def fit_parents(
             features, region = features or task.features, region or task.region
     features = features or (lambda rows: rows[:, : graph.state_width])
     stream = as_stream(seed, "flatten", device=data.device)
-    return Flattened.fit(mixtures, features, region, bandwidth, density_floor, acceptance, stream)
+    return Flattened.fit(recipe, mixtures, features, region, bandwidth, density_floor, acceptance, stream)
 
 
 @dataclass(frozen=True, eq=False)
 class Empirical:
     """The recorded rows themselves, every one as often as the others."""
+
+    name = "emp"
 
     data: Transitions
 
@@ -146,8 +148,10 @@ class Coda:
     """Recorded rows that exchange whole components with other recorded rows (Pitis et al. 2020).
 
     Two rows may exchange a group of factors if no edge links it to the rest in either row's local graph; the new row is
-    kept if its own local graph does not link the group either.
+    kept if every child's edges there are those that it had where it comes from.
     """
+
+    name = "coda"
 
     data: Transitions
     graph: LocalGraph
@@ -173,20 +177,19 @@ class Coda:
     def _swap(self, n: int, stream: Stream) -> tuple[Tensor, Tensor]:
         rows, children = self.data.rows, self.data.next_state
         one, other = stream.integers(len(rows), 2, n)
-        graphs = self.graph.mask(rows[one]) | self.graph.mask(rows[other])
-        kinds, kind = torch.unique(graphs, dim=0, return_inverse=True)
-        label = swappable_components(kinds)[kind]  # (n, parents + children)
+        graph_of_one, graph_of_other = self.graph.mask(rows[one]), self.graph.mask(rows[other])
+        kinds, kind = torch.unique(graph_of_one | graph_of_other, dim=0, return_inverse=True)
+        label = connected_components(kinds)[kind]  # (n, parents + children)
         # Take the component of a random node from the other row.
         node = stream.integers(label.shape[1], n, 1)
         taken = label == label.gather(1, node)
-        proper = taken.any(1) & ~taken.all(1)  # exchanging everything is no new row
         of_row, of_child = self._columns
         new_rows = torch.where(taken[:, of_row], rows[other], rows[one])
         new_children = torch.where(taken[:, of_child], children[other], children[one])
-        inside = taken[:, :, None] != taken[:, None, :]
-        parents = len(self.graph.parents)
-        crossing = (self.graph.mask(new_rows) & inside[:, :parents, parents:]).any((1, 2))
-        keep = proper & ~crossing
+        # Every child must listen in the new row to what it listened to where it comes from.
+        from_other = taken[:, None, len(self.graph.parents) :]
+        same = self.graph.mask(new_rows) == torch.where(from_other, graph_of_other, graph_of_one)
+        keep = same.all((1, 2)) & ~taken.all(1)  # exchanging everything is no new row
         return new_rows[keep], new_children[keep]
 
     @property
@@ -202,6 +205,8 @@ class Coda:
 class Uniform:
     """Anything in a box: no promise that the model knows anything about it."""
 
+    name = "rand"
+
     low: Tensor
     high: Tensor
 
@@ -213,6 +218,8 @@ class Uniform:
 @dataclass(frozen=True, eq=False)
 class Dyna:
     """Recorded rows, and model rollouts of `horizon` steps from them with uniformly random actions."""
+
+    name = "dyna"
 
     rows: Tensor
     model: Model
@@ -239,6 +246,8 @@ class Mocoda:
     sets are drawn along a tree: the next one is always that which shares the most columns with a single set already
     drawn. Where the sets form a cycle (ab, bc, ca) no order is exact, and the last of them is conditioned on both.
     """
+
+    name = "mocoda"
 
     width: int
     sets: tuple[tuple[tuple[int, ...], GaussianMixture], ...]  # columns of a row, and their mixture
@@ -272,7 +281,7 @@ class Mocoda:
             self._in_order(self._order(stream.permutation(len(self.sets)).tolist()), size, stream.child("part", part))
             for part, size in enumerate(sizes)
         ]
-        return torch.cat(shuffled)
+        return torch.cat(shuffled)[stream.permutation(n)]
 
     def _order(self, preferred: list[int]) -> list[int]:
         """All sets, the preferred ones as early as the tree allows."""
@@ -306,6 +315,7 @@ class Flattened:
     A proposal is kept with probability min(1, scale / density), density from a kernel estimate over `reference`.
     """
 
+    name: str
     proposals: Parents
     features: FeatureMap
     region: Region | None
@@ -316,6 +326,7 @@ class Flattened:
 
     @staticmethod
     def fit(
+        name: str,
         proposals: Parents,
         features: FeatureMap,
         region: Region | None,
@@ -330,8 +341,16 @@ class Flattened:
             raise InputError(f"acceptance must be a share of the proposals, above 0 and at most 1, got {acceptance}.")
         drawn = _inside(proposals, region, 2 * reference, stream)
         known = features(drawn[:reference])
-        unscaled = Flattened(proposals, features, region, bandwidth, density_floor, known)
-        return replace(unscaled, scale=acceptance / float(unscaled.weights(drawn[reference:]).mean()))
+        unscaled = Flattened(name, proposals, features, region, bandwidth, density_floor, known)
+        weights = unscaled.weights(drawn[reference:])
+        if float(weights.max()) < 1.01 * float(weights.min()):
+            spread = known.std(0).mean()
+            raise InputError(
+                f"with bandwidth {bandwidth} and density_floor {density_floor} every proposal looks alike: there is "
+                f"nothing to flatten. The features' standard deviation is about {spread:.3g}; try a bandwidth of a "
+                "fifth of that, and a floor well under the densities there."
+            )
+        return replace(unscaled, scale=acceptance / float(weights.mean()))
 
     def weights(self, rows: Tensor) -> Tensor:
         """scale / density at each row, (N,), not yet capped at 1."""

@@ -7,6 +7,7 @@ that starts to draw more, or a run that trains in company, never shifts what ano
 from __future__ import annotations
 
 import hashlib
+import operator
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ class Stream:
     """
 
     def __init__(self, seed: int, *labels: str | int, device: torch.device | str = "cpu") -> None:
-        self.seed = int(seed)
+        self.seed = operator.index(seed)  # 0.7 is no seed
         self.labels = tuple(label if isinstance(label, str) else int(label) for label in labels)
         self.device = torch.device(device)
         digest = hashlib.sha256(repr((self.seed, *self.labels)).encode()).digest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,20 @@ def draw_errors(results: Mapping[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
-def draw_transitions(panels: Mapping[str, tuple[Tensor, Tensor]], path: Path) -> None:
-    """Figure 3: per distribution, arrows from states (N, 2) to next states (N, 2)."""
+def draw_transitions(
+    panels: Mapping[str, tuple[Tensor, Tensor]],
+    path: Path,
+    shaded: Sequence[tuple[tuple[float, float], float, float]] = (),
+) -> None:
+    """Figure 3: per distribution, arrows from states (N, 2) to next states (N, 2).
+
+    shaded  rectangles behind them: corner, width and height
+    """
     figure = Figure(figsize=(3 * len(panels), 3.3), layout="constrained")
-    for axes, (name, (state, following)) in zip(figure.subplots(1, len(panels)).flat, panels.items(), strict=True):
-        for corner, width, height in (((0.0, 0.0), 0.15, 0.4), ((0.6, 0.0), 0.4, 0.15), ((0.4, 0.4), 0.2, 0.2)):
+    for axes, (name, (state, following)) in zip(
+        figure.subplots(1, len(panels), squeeze=False).flat, panels.items(), strict=True
+    ):
+        for corner, width, height in shaded:
             axes.add_patch(Rectangle(corner, width, height, color=RED, alpha=0.15, lw=0))
         start, move = state.cpu().numpy(), (following - state).cpu().numpy()
         axes.quiver(*start.T, *move.T, angles="xy", scale_units="xy", scale=1, width=0.003, color=BLUE, alpha=0.6)
@@ -86,7 +95,7 @@ def draw_transitions(panels: Mapping[str, tuple[Tensor, Tensor]], path: Path) ->
 
 
 def draw_graph(graph: LocalGraph, path: Path, rows: Tensor | None = None) -> None:
-    """The sparsest graph; with rows (N, S + A), also every other local graph among them and how often it holds."""
+    """The sparsest graph; with rows (N, S + A), the local graphs that hold among them, the six commonest at most."""
     pictures: list[tuple[str, Tensor]] = [("sparsest", graph.sparsest)]
     if rows is not None:
         found, counts = torch.unique(graph.mask(rows), dim=0, return_counts=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,13 +24,16 @@ class RunFolder:
     """The folder of one long command; a context that draws its progress bars.
 
     A folder that the same command with the same settings left behind is continued. After a change of settings, what the
-    old run saved here is removed first.
+    old run wrote here (its stages, and the `outputs` by name) is removed first. Other people's folders are refused.
     """
 
-    def __init__(self, path: str | Path, command: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: str | Path, command: str, settings: Mapping[str, Any], outputs: Sequence[str] = ()
+    ) -> None:
         self.path = Path(path)
         # As JSON reads them back, so that they can be compared.
         self.identity = json.loads(json.dumps({"command": command, "settings": dict(settings)}, default=str))
+        self.outputs = outputs
         console = rich.console.Console(stderr=True)
         self._bars = rich.progress.Progress(
             rich.progress.TextColumn("{task.description:>24}"),
@@ -39,7 +42,7 @@ class RunFolder:
             rich.progress.TimeElapsedColumn(),
             rich.progress.TimeRemainingColumn(),
             console=console,
-            transient=not console.is_terminal,
+            disable=not console.is_terminal,
         )
         self._stages: dict[str, rich.progress.TaskID] = {}
         self._logged = 0.0
@@ -54,7 +57,8 @@ class RunFolder:
                 f"cannot make the folder {str(self.path)!r}: {error.strerror}. Choose another path."
             ) from error
         if self._left_behind() != self.identity:
-            for old in (*self.path.glob("*.safetensors"), self.path / "progress.jsonl"):
+            stages = (*self.path.glob("dynamics*.safetensors"), *self.path.glob("checkpoint*.safetensors"))
+            for old in (*stages, *(self.path / name for name in (*self.outputs, "progress.jsonl"))):
                 old.unlink(missing_ok=True)
         write_json(self.path / "config.json", {**self.identity, "versions": versions()})
         self._bars.start()
@@ -82,9 +86,16 @@ class RunFolder:
                 log.write(json.dumps(line) + "\n")
 
     def _left_behind(self) -> object:
-        """What the folder's config.json says of the run that wrote it, if anything."""
-        try:
-            found = json.loads((self.path / "config.json").read_text())
-            return {key: found[key] for key in ("command", "settings")}
-        except (OSError, ValueError, KeyError, TypeError):
+        """What the folder's config.json says of the run that wrote it; None in a folder without runs."""
+        config = self.path / "config.json"
+        if not config.exists():
+            if any(self.path.glob("*.safetensors")):
+                raise InputError(f"the folder {str(self.path)!r} holds models of something else. Choose another path.")
             return None
+        try:
+            found = json.loads(config.read_text())
+            return {key: found[key] for key in ("command", "settings")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"the folder {str(self.path)!r} holds a config.json of something else. Choose another path."
+            ) from error

@@ -37,14 +37,18 @@ class Chunked:
 
     def __init__(self, update: Update, device: torch.device) -> None:
         self.update = update
-        self.captured = device.type == "cuda"
+        self.device = device
         self.graph: torch.cuda.CUDAGraph | None = None
         self.chunks = 0
 
     def __call__(self, chunk: Tensor) -> Tensor:
         self.chunks += 1
-        if not self.captured:
+        if self.device.type != "cuda":
             return self._run(chunk)
+        with torch.cuda.device(self.device):
+            return self._replayed(chunk)
+
+    def _replayed(self, chunk: Tensor) -> Tensor:
         if self.chunks == 1:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -73,7 +74,7 @@ class Transitions:
         for name in ("state", "action", "next_state", "reward", "terminal"):
             object.__setattr__(self, name, arrays.get(name))
         object.__setattr__(self, "columns", _checked_columns(columns, states, actions))
-        object.__setattr__(self, "source", _checked_source(source or {}))
+        object.__setattr__(self, "source", MappingProxyType(_checked_source(source or {})))
 
     def __len__(self) -> int:
         return len(self.state)
@@ -87,6 +88,8 @@ class Transitions:
 
     def __getitem__(self, rows: slice | Tensor) -> Transitions:
         """The chosen rows: a slice, indices (M,) or a boolean mask (N,)."""
+        if not isinstance(rows, slice | Tensor | np.ndarray | list):
+            raise InputError(f"rows are chosen by a slice, indices or a boolean mask, got {rows!r}.")
         return self._with({name: array[rows] for name, array in self._arrays().items()})
 
     @property
