@@ -29,15 +29,15 @@ from mocoda.transitions import Transitions, save_stream
 EM_POINTS, EM_COLUMNS, EM_COMPONENTS, EM_ITERATIONS = 200_000, 15, 32, 20
 KDE_POINTS, KDE_PROPOSALS, KDE_BANDWIDTH = 10_000, 100_000, 0.05
 TARGETS = {
-    "cpu": {"em": 1.0, "kde": 3.0, "generate": 100_000.0, "growth": 1.0, "memory": 1.0},
-    "cuda": {"em": 30.0, "kde": 3.0, "generate": 10_000_000.0, "growth": 1.0, "memory": 1.0},
+    "cpu": {"em": 1.0, "kde": 3.0, "generate": 100_000.0, "growth": 1.0, "memory": 2.0},
+    "cuda": {"em": 30.0, "kde": 3.0, "generate": 10_000_000.0, "growth": 1.0, "memory": 2.0},
 }
 MEANING = {
     "em": f"EM, {EM_COMPONENTS} full components, {EM_POINTS:,} × {EM_COLUMNS}, {EM_ITERATIONS} rounds: times faster",
     "kde": f"KDE of {KDE_PROPOSALS:,} rows over {KDE_POINTS:,} points: times faster",
     "generate": "MoCoDA rows per second, parents to labelled transition",
     "growth": "time per row at 10⁴ rows over time per row at 10⁶ (1 or more: no worse than linear)",
-    "memory": "memory that streaming 2·10⁵ rows to disk takes over that of 2·10⁶ (about 1: flat)",
+    "memory": "weight of 4·10⁶ rows over the memory it takes to stream them to disk (held at once: under 1)",
 }
 
 
@@ -82,8 +82,9 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
     record("growth", [min(small) / min(large)], [min(large)])
     announce(MEANING["memory"])
     if Path("/proc/self/clear_refs").exists():  # Linux
-        needed = [_streaming_memory(rows, device) for rows in (200_000, 2_000_000)]
-        record("memory", [needed[0] / needed[1]], [needed[1]])
+        rows, bytes_per_row = 4_000_000, 4 * 7 + 1
+        needed = _streaming_memory(rows, device)
+        record("memory", [rows * bytes_per_row / 2**20 / needed], [needed])
     return {
         "table": "bench",
         "preset": "bench",
@@ -98,7 +99,7 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
 
 
 def as_table(results: dict[str, Any]) -> rich.table.Table:
-    """What was measured beside its target; the laws of growth and memory hold within a tenth, the rest outright."""
+    """What was measured beside its target; the law of growth holds within a tenth, the rest outright."""
     table = rich.table.Table(title=f"mocoda bench on {results['device']}")
     for column in ("what", "measured", "target", ""):
         table.add_column(column, justify="left" if column == "what" else "right")
@@ -106,7 +107,7 @@ def as_table(results: dict[str, Any]) -> rich.table.Table:
     for row, meaning in MEANING.items():
         if (row, "ratio") in means:
             measured, target = means[row, "ratio"], means[row, "target"]
-            met = measured >= target * (0.9 if row in ("growth", "memory") else 1.0)
+            met = measured >= target * (0.9 if row == "growth" else 1.0)
             table.add_row(meaning, f"{measured:,.2f}", f"{target:,.0f}", "met" if met else "missed")
     return table
 

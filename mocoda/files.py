@@ -36,7 +36,7 @@ def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 def check_writable(path: str | Path) -> None:
     """Raises unless a file can be written there; makes nothing. For long work, before it starts."""
     target = Path(path)
-    nearest = next(parent for parent in target.absolute().parents if parent.exists())
+    nearest = next((parent for parent in target.parents if parent.exists()), Path())
     if target.is_dir():
         reason = "it is a folder"
     elif target.exists() and not target.is_file():

@@ -48,6 +48,10 @@ class Table1:
     components: int = 32
     covariance: str = "full"
 
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise InputError(f"seeds must be at least 1, got {self.seeds}.")
+
     @staticmethod
     def named(preset: str) -> Table1:
         if preset not in PRESETS:
@@ -86,8 +90,6 @@ def table1(settings: Table1, *, device: str, folder: Path | None = None, progres
 
     folder  where finished models and checkpoints are kept, and found again by a second call
     """
-    if settings.seeds < 1:
-        raise InputError(f"seeds must be at least 1, got {settings.seeds}.")
     started = time.monotonic()
     resumed = folder is not None and any(folder.glob("*.safetensors"))
     task = make_task("navigation")

@@ -46,10 +46,10 @@ class RunFolder:
         )
         self._stages: dict[str, rich.progress.TaskID] = {}
         self._logged = 0.0
-        self._new = False
+        self._made: list[Path] = []
 
     def __enter__(self) -> Self:
-        self._new = not self.path.exists()
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -68,11 +68,12 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
-        if self._new and kind is not None and issubclass(kind, InputError):  # nothing was begun
+        if kind is not None and issubclass(kind, InputError) and self._made:  # nothing was begun
             for name in ("config.json", "progress.jsonl"):
                 (self.path / name).unlink(missing_ok=True)
-            if not any(self.path.iterdir()):
-                self.path.rmdir()
+            for folder in self._made:
+                if not any(folder.iterdir()):
+                    folder.rmdir()
 
     def progress(self, stage: str, done: int, total: int) -> None:
         """Moves the stage's bar and, once a second and at its end, writes a line."""

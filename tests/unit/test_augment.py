@@ -184,13 +184,14 @@ def test_the_source_tells_recorded_from_generated_rows(data: Transitions) -> Non
         "recorded": {"task": "navigation", "rows": 200, "seed": 0},
         "recorded_rows": 200,
         "generated_rows": 300,
-        "parents": "Box",
-        "model": "Truth()",
+        "recipe": "Box",
+        "model": "Truth",
+        "seed": 0,
         "task": "navigation",
     }
     alone = augment(data, fit_parents(data, TASK.graph, "emp"), rows=30, keep_recorded=False)
     assert (alone.source["recorded_rows"], alone.source["generated_rows"]) == (0, 30)
-    assert (alone.source["parents"], alone.source["model"], alone.source["task"]) == ("Empirical", "None", None)
+    assert (alone.source["recipe"], alone.source["model"], alone.source["task"]) == ("emp", "NoneType", None)
 
 
 def test_the_source_survives_a_file(data: Transitions, tmp_path: Path) -> None:
@@ -340,7 +341,7 @@ def test_generated_next_states_obey_the_model(data: Transitions) -> None:
     assert int(apart.sum()) > 200
     error = (table.next_state - TASK.step(table.rows))[apart].square().mean().sqrt()
     assert float(error) < 0.01  # a step is 0.02 to 0.045 long
-    assert repr(model) == table.source["model"]
+    assert table.source["model"] == model.settings
 
 
 def test_dyna_is_augmented_with_a_model_too(data: Transitions) -> None:

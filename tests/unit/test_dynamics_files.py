@@ -293,3 +293,15 @@ def test_numpy_data_fits_the_same_model_as_torch_data() -> None:
     state, action, next_state = (np.asarray(part, np.float64) for part in (data.state, data.action, data.next_state))
     numpy = fit_dynamics(Transitions(state, action, next_state), GRAPH, config=TINY)
     assert same(numpy, fit_dynamics(data, GRAPH, config=TINY))
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+def test_a_checkpoint_under_another_mask_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    fit_dynamics(world(), GRAPH, config=TINY, checkpoint=path)
+    other = replace(GRAPH, local=lambda rows: torch.ones(len(rows), 5, 3, dtype=torch.bool))
+    with pytest.raises(InputError) as caught:
+        fit_dynamics(world(), other, config=TINY, checkpoint=path)
+    assert str(caught.value) == (
+        f"checkpoint {str(path)!r} belongs to another training: it differs in data. Delete it, or write elsewhere."
+    )

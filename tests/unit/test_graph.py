@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse import csgraph
 from torch import Tensor
 
 from mocoda.files import InputError
-from mocoda.graph import LocalGraph, swappable_components
+from mocoda.graph import LocalGraph, connected_components
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -284,7 +284,7 @@ def slow_components(mask: list[list[bool]]) -> list[int]:
     parents, children = len(mask), len(mask[0])
     adjacency = np.zeros((parents + children, parents + children))
     adjacency[:parents, parents:] = mask
-    _, labels = connected_components(adjacency, directed=False)
+    _, labels = csgraph.connected_components(adjacency, directed=False)
     return [int(np.flatnonzero(labels == label)[0]) for label in labels]
 
 
@@ -297,7 +297,7 @@ def slow_components(mask: list[list[bool]]) -> list[int]:
 )
 def test_components_are_those_that_scipy_finds(seed: int, parents: int, children: int, density: float) -> None:
     mask = np.random.default_rng(seed).random((4, parents, children)) < density
-    labels = swappable_components(torch.from_numpy(mask))
+    labels = connected_components(torch.from_numpy(mask))
     assert labels.tolist() == [slow_components(one) for one in mask.tolist()]
 
 
@@ -307,8 +307,8 @@ def test_a_long_chain_is_one_component(links: int) -> None:
     mask = torch.zeros(1, links, links + 1, dtype=torch.bool)
     for i in range(links):
         mask[0, i, i : i + 2] = True
-    assert swappable_components(mask).tolist() == [[0] * (2 * links + 1)]
+    assert connected_components(mask).tolist() == [[0] * (2 * links + 1)]
 
 
 def test_components_of_no_graphs_are_no_labels() -> None:
-    assert swappable_components(torch.zeros(0, 4, 2, dtype=torch.bool)).shape == (0, 6)
+    assert connected_components(torch.zeros(0, 4, 2, dtype=torch.bool)).shape == (0, 6)

@@ -12,7 +12,7 @@ import mocoda
 PACKAGE = Path(mocoda.__file__).parent
 ORDER = (
     *("files", "randomness", "transitions", "graph", "mixture", "density", "parents"),
-    *("networks", "training", "mechanisms", "dynamics", "augmentation"),
+    *("networks", "training", "mechanisms", "dynamics", "augmentation", "runs", "paper", "report", "bench", "cli"),
 )
 TASKS_MAY_IMPORT = {"files", "graph", "randomness", "transitions", "tasks"}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import mocoda
 import mocoda.parents
+from mocoda.files import InputError
 from mocoda.parents import (
     RECIPES,
     Coda,
@@ -232,7 +233,7 @@ def test_mocoda_p_without_task_and_features_is_refused() -> None:
 
 def flattened(proposals: Parents, **options: Any) -> Flattened:
     chosen = {"region": None, "bandwidth": 0.02, "density_floor": 0.01, "acceptance": 0.1, **options}
-    return Flattened.fit(proposals, first_column, stream=Stream(0, "test"), **chosen)
+    return Flattened.fit("test", proposals, first_column, stream=Stream(0, "test"), **chosen)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -362,3 +363,18 @@ def test_a_class_with_sample_alone_is_an_eighth_recipe() -> None:
     reward, terminal = TASK.label(augmented.state, augmented.action, augmented.next_state)
     assert augmented.reward is not None
     assert augmented.reward.equal(reward) and augmented.terminal.equal(terminal)
+
+
+@pytest.mark.parametrize("scale", [100.0, 0.001])
+def test_a_bandwidth_that_sees_nothing_to_flatten_is_refused(scale: float) -> None:
+    def features(rows: Tensor) -> Tensor:
+        return scale * rows[:, :2]
+
+    with pytest.raises(InputError) as caught:
+        fit_parents(DATA, GRAPH, "mocoda-u", features=features)
+    text = str(caught.value)
+    assert text.startswith(
+        "with bandwidth 0.05 and density_floor 0.01 every proposal looks alike: there is nothing to flatten. "
+        "The features' standard deviation is about "
+    )
+    assert text.endswith("; try a bandwidth of a fifth of that, and a floor well under the densities there.")

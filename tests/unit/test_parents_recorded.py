@@ -240,3 +240,24 @@ def test_rand_is_uniform_in_the_box_of_the_task_or_of_the_data(task: Navigation 
         assert kstest(rows[:, column].numpy(), "uniform", args=(low[column].item(), width)).pvalue > 0.001
     correlation = np.corrcoef(rows.T.numpy())
     assert np.abs(correlation - np.eye(4)).max() < 0.06
+
+
+def test_coda_keeps_a_row_only_where_every_child_has_the_edges_of_where_it_comes_from() -> None:
+    # a listens to u only where b > 0, so a's next value may not move to a row whose b has the other sign.
+    def local(rows: Tensor) -> Tensor:
+        mask = torch.tensor([[True, False], [True, True], [False, False]]).repeat(len(rows), 1, 1)
+        mask[:, 1, 0] = False
+        mask[:, 2, 0] = rows[:, 1] > 0
+        return mask
+
+    graph = LocalGraph(state={"a": 0, "b": 1}, action={"u": 0}, edges={"a": ["a"], "b": ["b"]}, local=local)
+    stream = Stream(0, "coda-edges")
+    state, action = stream.normal(2_000, 2), stream.normal(2_000, 1)
+
+    def truth(rows: Tensor) -> Tensor:
+        moved = torch.where(rows[:, 1] > 0, rows[:, 2], torch.zeros(()))
+        return torch.stack([rows[:, 0] + moved, rows[:, 1]], 1)
+
+    data = Transitions(state, action, truth(torch.cat([state, action], 1)))
+    rows, children = Coda(data, graph).sample_with_children(1_000, seed=0)
+    assert children.equal(truth(rows))

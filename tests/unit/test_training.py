@@ -69,7 +69,7 @@ def test_on_the_cpu_chunks_may_differ_in_length_and_nothing_is_captured() -> Non
     chunked = Chunked(lambda part: part.sum(), CPU)
     assert chunked(torch.ones(2, 5)).tolist() == [5.0, 5.0]
     assert chunked(torch.ones(1, 3)).tolist() == [3.0]
-    assert chunked.captured is False and chunked.graph is None and chunked.chunks == 2
+    assert chunked.graph is None and chunked.chunks == 2
 
 
 def test_silent_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -171,13 +173,12 @@ def listing(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-@pytest.mark.parametrize(
-    ("below", "reason"), [("plain/data.h5", "File exists"), ("plain/deeper/data.h5", "Not a directory")]
-)
-def test_saving_below_a_regular_file_is_refused_and_leaves_nothing(below: str, reason: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("below", ["plain/data.h5", "plain/deeper/data.h5"])
+def test_saving_below_a_regular_file_is_refused_and_leaves_nothing(below: str, tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("a regular file")
     before = listing(tmp_path)
     path = tmp_path / below
+    reason = f"{str(tmp_path / 'plain')!r} is not a folder"
     message = f"cannot write {str(path)!r}: {reason}. Give a path in a folder that can be written."
     assert refusal(lambda: table().save(path)) == message
     assert refusal(lambda: write_json(path, {})) == message
@@ -290,3 +291,21 @@ def test_an_unknown_name_is_answered_with_the_names_there_are_and_the_nearest() 
     assert str(unknown_name("task", "zzz", ["navigation", "push"])) == (
         "there is no task 'zzz'; there are: navigation, push."
     )
+
+
+def test_what_a_killed_process_left_is_cleared_away_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, kept = (tmp_path / f".data.h5.{process}.part" for process in (dead.pid, 1))
+    left.touch()
+    kept.touch()
+    table().save(tmp_path / "data.h5")
+    assert sorted(listing(tmp_path)) == sorted([kept.name, "data.h5"])
+
+
+def test_a_special_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "pipe"
+    message = f"cannot write {str(path)!r}: it is not a regular file. Give a path in a folder that can be written."
+    assert refusal(lambda: table().save(path)) == message
+    assert path.is_fifo()

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.colors
+import matplotlib.image
+import numpy as np
+import pytest
+import rich.console
+import torch
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from mocoda import InputError, LocalGraph, make_task
+from mocoda.randomness import Stream
+from mocoda.report import BLUE, COLOURS, RED, as_table, draw_errors, draw_graph, draw_transitions
+
+COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u")
+GRAPH = make_task("navigation").graph
+
+
+def results() -> dict[str, Any]:
+    """Cells all of whose numbers differ."""
+    cells = [
+        {
+            "row": row,
+            "column": column,
+            "mean": 1 + r + 10 * c / 7,
+            "std": 0.011 * (1 + r + c),
+            "paper_mean": 3.1 + r + c,
+        }
+        for r, row in enumerate(("full", "global", "local"))
+        for c, column in enumerate(COLUMNS)
+    ]
+    return {"cells": cells}
+
+
+def rendered(value: object) -> str:
+    console = rich.console.Console(file=io.StringIO(), width=220)
+    console.print(value)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def picture(path: Path) -> NDArray[np.float32]:
+    """The pixels (height, width, RGB), of a file that is a PNG and not blank."""
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    pixels = np.asarray(matplotlib.image.imread(path))[..., :3]
+    assert pixels.std() > 0.01
+    return pixels
+
+
+def has(pixels: NDArray[np.float32], colour: str) -> bool:
+    return bool((np.abs(pixels - np.array(matplotlib.colors.to_rgb(colour))).max(-1) < 0.02).sum() > 20)
+
+
+def panels(*names: str) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    stream = Stream(0, "test-report")
+    return {name: (state := stream.uniform(50, 2), state + 0.05 * stream.normal(50, 2)) for name in names}
+
+
+DRAWINGS: dict[str, Callable[[Path], None]] = {
+    "errors": lambda path: draw_errors(results(), path),
+    "transitions": lambda path: draw_transitions(panels("emp", "rand"), path),
+    "graph": lambda path: draw_graph(GRAPH, path),
+}
+
+
+# Tables
+
+
+def test_the_table_says_every_mean_deviation_and_cell_of_the_paper_in_its_place() -> None:
+    lines = rendered(as_table(results(), "The title")).splitlines()
+    assert "The title" in lines[0]
+    heading = next(line for line in lines if "mocoda-u" in line)
+    assert [name for name in heading.replace("┃", " ").split() if name in COLUMNS] == list(COLUMNS)
+    for row in ("full", "global", "local"):
+        (line,) = (line for line in lines if f" {row} " in line)
+        found = [text.strip() for text in line.strip("│ ").split("│")]
+        own = [cell for cell in results()["cells"] if cell["row"] == row]
+        assert found == [
+            row,
+            *(f"{cell['mean']:.3f} ± {cell['std']:.3f} ({cell['paper_mean']:.2f})" for cell in own),
+        ]
+    assert "over seeds" in lines[-1] and "the paper" in lines[-1]
+
+
+def test_the_least_of_every_column_is_bold_and_no_other() -> None:
+    given = results()
+    given["cells"][5 + 1]["mean"] = 0.5  # global, dyna
+    table = as_table(given, "")
+    bold = [[text.startswith("[bold]") for text in map(str, column.cells)] for column in table.columns]
+    first = [True, False, False]
+    assert bold == [[False] * 3, first, [False, True, False], first, first, first]
+
+
+# Figures
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_figures_are_pngs_with_something_on_them(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / f"{name}.png"
+    DRAWINGS[name](path)
+    picture(path)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_write_that_fails_leaves_nothing_new_and_keeps_the_old(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(figure: Figure, path: Path, **options: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Figure, "savefig", broken)
+    old = tmp_path / "old.png"
+    old.write_bytes(b"old")
+    for path in (old, tmp_path / "new.png"):
+        with pytest.raises(OSError, match=r"^disk full$"):
+            DRAWINGS[name](path)
+    assert [file.name for file in tmp_path.iterdir()] == ["old.png"] and old.read_bytes() == b"old"
+
+
+def test_a_path_that_cannot_be_written_is_refused_in_full(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    path = tmp_path / "file" / "x.png"
+    for draw in DRAWINGS.values():
+        with pytest.raises(InputError) as caught:
+            draw(path)
+        reason = f"{str(path.parent)!r} is not a folder. Give a path in a folder that can be written."
+        assert str(caught.value) == f"cannot write {str(path)!r}: {reason}"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_bars_have_the_colours_of_their_rows_and_red_marks_for_the_paper(tmp_path: Path) -> None:
+    draw_errors(results(), tmp_path / "bars.png")
+    pixels = picture(tmp_path / "bars.png")
+    assert all(has(pixels, colour) for colour in (*COLOURS.values(), RED))
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are drawn from here on, instead of files."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr("mocoda.report._save", lambda figure, path: drawn.append(figure))
+    return drawn
+
+
+def test_the_bars_are_as_high_as_the_means_and_the_marks_stand_at_the_paper(figures: list[Figure]) -> None:
+    given = results()
+    draw_errors(given, Path("unused"))
+    (axes,) = figures[0].axes
+    heights = [patch.get_height() for patch in axes.patches if hasattr(patch, "get_height")]
+    assert heights == [cell["mean"] for cell in given["cells"]]
+    marks = [np.asarray(thing.get_offsets())[:, 1] for thing in axes.collections if isinstance(thing, PathCollection)]
+    assert np.concatenate(marks) == pytest.approx([cell["paper_mean"] for cell in given["cells"]])
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(COLUMNS)
+
+
+def test_transitions_have_a_panel_each_under_its_name(figures: list[Figure]) -> None:
+    shown = panels("emp", "dyna", "mocoda", "mocoda-u", "rand", "mine")
+    draw_transitions(shown, Path("unused"))
+    titles = [axes.get_title() for axes in figures[0].axes]
+    assert titles == ["Emp", "Dyna", "MoCoDA", "MoCoDA-U", "Rand", "mine"]
+    for axes, (state, following) in zip(figures[0].axes, shown.values(), strict=True):
+        (arrows,) = (thing for thing in axes.collections if hasattr(thing, "XY"))
+        assert np.array_equal(arrows.XY, state.numpy())
+        moves = np.stack([getattr(arrows, "U"), getattr(arrows, "V")], 1)  # noqa: B009  (by name alone)
+        assert np.allclose(moves, (following - state).numpy())
+
+
+def test_transitions_of_a_single_distribution_are_drawn_too(tmp_path: Path) -> None:
+    draw_transitions(panels("emp"), tmp_path / "one.png")
+    picture(tmp_path / "one.png")
+
+
+def test_without_rows_the_sparsest_graph_alone_is_drawn(tmp_path: Path) -> None:
+    draw_graph(GRAPH, tmp_path / "graph.png")
+    pixels = picture(tmp_path / "graph.png")
+    assert has(pixels, BLUE) and not has(pixels, RED)
+
+
+def test_with_rows_edges_that_are_not_always_there_are_red(tmp_path: Path) -> None:
+    draw_graph(GRAPH, tmp_path / "graph.png", Stream(0, "test-report").uniform(200, 4))
+    pixels = picture(tmp_path / "graph.png")
+    assert has(pixels, BLUE) and has(pixels, RED)
+
+
+def test_graphs_among_rows_are_drawn_most_frequent_first_with_their_share(figures: list[Figure]) -> None:
+    rows = torch.zeros(8, 4)
+    rows[:2] = 0.9  # coupled
+    draw_graph(GRAPH, Path("unused"))
+    draw_graph(GRAPH, Path("unused"), rows)
+    sparsest, local = figures
+    assert [axes.get_title() for axes in sparsest.axes] == ["sparsest"]
+    assert [axes.get_title() for axes in local.axes] == ["in 75.0% of rows", "in 25.0% of rows"]
+    assert [len(axes.patches) for axes in (*sparsest.axes, *local.axes)] == [4, 4, 8]
+    names = [text.get_text() for text in sparsest.axes[0].texts]
+    assert names == ["x", "y", "dx", "dy", "x'", "y'"]
+
+
+def test_of_many_local_graphs_the_six_most_frequent_are_drawn(figures: list[Figure]) -> None:
+    def local(rows: torch.Tensor) -> torch.Tensor:  # the bits of the action say who listens
+        bits = rows[:, 3:].bool()
+        return torch.cat([torch.ones(len(rows), 3, 3, dtype=torch.bool), bits[:, None].expand(-1, 1, 3)], 1)
+
+    graph = LocalGraph(
+        state={"a": 0, "b": 1, "c": 2},
+        action={"u": [0, 1, 2]},
+        edges={"a": ["a"], "b": ["b"], "c": ["c"]},
+        local=local,
+    )
+    rows = torch.zeros(36, 6)
+    number = torch.repeat_interleave(torch.arange(8), torch.tensor([1, 2, 3, 4, 5, 6, 7, 8]))
+    rows[:, 3:] = (number[:, None] >> torch.arange(3)) & 1
+    draw_graph(graph, Path("unused"), rows)
+    shares = [axes.get_title() for axes in figures[0].axes]
+    assert shares == [f"in {100 * count / 36:.1f}% of rows" for count in (8, 7, 6, 5, 4, 3)]
