@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import tyro
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from mocoda.files import InputError, check_writable, unknown_name, write_json
+from mocoda.files import InputError, check_writable, discard_unfinished, unknown_name, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -197,7 +198,7 @@ def say(sentence: str) -> None:
 
 def main() -> None:
     """The command line; bad input ends in one line and exit code 2."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was begun is cleared away
+    signal.signal(signal.SIGTERM, _terminate)
     verbs: dict[str, Callable[..., None]] = {
         "demo": demo,
         "collect": collect,
@@ -213,6 +214,12 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Ends at once: an exception could be raised where nobody passes it on, in a library's callback, say."""
+    discard_unfinished()
+    os._exit(128 + number)
 
 
 def _table1(

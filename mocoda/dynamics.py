@@ -188,13 +188,7 @@ def fit_dynamics(
     checkpoint  a file to continue from if it exists, and to save progress to; the result is the same either way
     """
     return fit_dynamics_runs(
-        [data],
-        graph,
-        architecture,
-        seeds=[seed],
-        config=config,
-        progress=progress,
-        checkpoint=checkpoint,
+        [data], graph, architecture, seeds=[seed], config=config, progress=progress, checkpoint=checkpoint
     )[0]
 
 

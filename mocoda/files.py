@@ -61,6 +61,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             left.unlink(missing_ok=True)
     part = target.parent / f".{target.name}.{os.getpid()}.part"
     part.touch()
+    _unfinished.add(part)
     mode = part.stat().st_mode
     try:
         yield part
@@ -69,6 +70,16 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             os.fsync(handle.fileno())
         part.replace(target)
     finally:
+        part.unlink(missing_ok=True)
+        _unfinished.discard(part)
+
+
+_unfinished: set[Path] = set()
+
+
+def discard_unfinished() -> None:
+    """Removes what is being written, for a process that must end at once."""
+    for part in _unfinished:
         part.unlink(missing_ok=True)
 
 

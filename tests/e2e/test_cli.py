@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -56,15 +55,6 @@ def assert_same_rows(one: Transitions, other: Transitions) -> None:
     for name in ARRAYS:
         assert getattr(one, name).numpy().tobytes() == getattr(other, name).numpy().tobytes(), name
     assert one.columns == other.columns
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine make small work slow."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

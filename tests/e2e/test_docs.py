@@ -8,14 +8,13 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import mocoda.dynamics
 import mocoda.paper
@@ -58,15 +57,6 @@ def commands(text: str) -> list[list[str]]:
                     end = next((i for i, w in enumerate(rest) if re.fullmatch(r"[|&;<>]+.*|.*;", w)), len(rest))
                     found.append(rest[:end])
     return found
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine make small work slow."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @cache

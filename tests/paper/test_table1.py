@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import mocoda.dynamics
 import mocoda.paper
@@ -36,15 +35,6 @@ TINY = Table1(
     test_rows=300,
     components=4,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine make small work slow."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

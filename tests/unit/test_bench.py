@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import rich.console
-import torch
 
 import mocoda.bench
 from mocoda import (
@@ -31,15 +29,6 @@ from mocoda.files import versions
 from mocoda.paper import mean_and_std
 
 ROWS = ("em", "kde", "generate", "growth", "memory")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine make small work slow."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @cache
