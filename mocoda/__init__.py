@@ -7,6 +7,8 @@ Recorded transitions and a local causal graph in, new transitions out. In the or
     parents = fit_parents(data, task.graph)               new states and actions
     model = fit_dynamics(data, task.graph)                what happens next
     augmented = augment(data, parents, model, rows=160_000, task=task)
+    agents = train_agents({"recorded": data, "mocoda": augmented}, task=task)
+    print(evaluate(agents, task))                         steps, success and return, per data set and seed
 """
 
 from importlib import import_module
@@ -17,17 +19,24 @@ import gymnasium
 from mocoda.files import VERSION
 
 if TYPE_CHECKING:
+    from mocoda.agents import Agent as Agent
+    from mocoda.agents import make_agent as make_agent
     from mocoda.augmentation import augment as augment
     from mocoda.augmentation import augment_chunks as augment_chunks
     from mocoda.dynamics import Dynamics as Dynamics
     from mocoda.dynamics import DynamicsConfig as DynamicsConfig
     from mocoda.dynamics import fit_dynamics as fit_dynamics
     from mocoda.dynamics import fit_dynamics_runs as fit_dynamics_runs
+    from mocoda.evaluation import Evaluation as Evaluation
+    from mocoda.evaluation import evaluate as evaluate
     from mocoda.files import InputError as InputError
     from mocoda.graph import LocalGraph as LocalGraph
+    from mocoda.learning import train_agents as train_agents
     from mocoda.mixture import GaussianMixture as GaussianMixture
     from mocoda.parents import Parents as Parents
     from mocoda.parents import fit_parents as fit_parents
+    from mocoda.policies import Policies as Policies
+    from mocoda.policies import Policy as Policy
     from mocoda.tasks import Task as Task
     from mocoda.tasks import make_task as make_task
     from mocoda.transitions import Transitions as Transitions
@@ -53,6 +62,13 @@ _HOME = {
     "DynamicsConfig": "dynamics",
     "augment": "augmentation",
     "augment_chunks": "augmentation",
+    "train_agents": "learning",
+    "make_agent": "agents",
+    "Agent": "agents",
+    "Policy": "policies",
+    "Policies": "policies",
+    "evaluate": "evaluation",
+    "Evaluation": "evaluation",
     "InputError": "files",
 }
 __all__ = list(_HOME)

@@ -21,7 +21,17 @@ from mocoda.graph import LocalGraph
 from mocoda.mechanisms import ARCHITECTURES, Mechanisms
 from mocoda.networks import Weights
 from mocoda.randomness import Stream, as_stream
-from mocoda.training import Adam, Checkpoint, Chunked, Progress, fingerprint, load_tensors, save_tensors, silent
+from mocoda.training import (
+    Adam,
+    Captured,
+    Checkpoint,
+    Progress,
+    fingerprint,
+    in_turn,
+    load_tensors,
+    save_tensors,
+    silent,
+)
 from mocoda.transitions import Array, Transitions, as_tensor
 
 SHARPEN = 3.0  # standard deviations are divided by this when sampling (Appendix B.4)
@@ -215,8 +225,8 @@ def fit_dynamics_runs(
     weights = {name: torch.stack([w[name] for w in fresh]).requires_grad_() for name in fresh[0]}
     adam = Adam(list(weights.values()), config.learning_rate, config.weight_decay)
 
-    def update(index: Tensor) -> Tensor:
-        loss = _loss(mechanisms, weights, training.gather(index), training)
+    def update(part: Weights, number: int) -> Tensor:
+        loss = _loss(mechanisms, weights, training.gather(part["index"]), training)
         adam.step(loss.sum())
         return loss.detach()
 
@@ -232,11 +242,11 @@ def fit_dynamics_runs(
         with torch.no_grad():
             for name, weight in weights.items():
                 weight.copy_(tensors[name])
-    chunked = Chunked(update, device)
+    chunk = Captured(in_turn(update), device)
     for epoch in range(done, config.epochs):
         if config.decay:
             adam.learning_rate.fill_(config.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs)))
-        losses = chunked(training.batches([stream.child("epoch", epoch) for stream in streams]))
+        losses = chunk({"index": training.batches([stream.child("epoch", epoch) for stream in streams])})
         if epoch >= config.epochs - config.window:
             with torch.no_grad():
                 best.offer(weights, _held_out_loss(mechanisms, weights, training))

@@ -12,10 +12,14 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mocoda.randomness import Stream
 
 Weights = Mapping[str, Tensor]
+# Floats in a cache line. The rounding of Intel MKL's products depends on whether each matrix of a batch starts at one:
+# on a CPU, widths are padded to whole lines, so that a network's result does not depend on its company.
+LINE = 16
 
 
 def linear_weights(name: str, leading: Sequence[int], inputs: int, outputs: int, stream: Stream) -> dict[str, Tensor]:
@@ -34,8 +38,12 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
     batch = x.shape[-2]
     many = math.prod(leading)
     x = x.expand(*leading, batch, inputs).reshape(many, batch, inputs)
-    y = torch.baddbmm(bias.reshape(many, 1, outputs), x, weight.reshape(many, inputs, outputs))
-    return y.reshape(*leading, batch, outputs)
+    weight, bias = weight.reshape(many, inputs, outputs), bias.reshape(many, 1, outputs)
+    if x.device.type == "cpu" and (inputs % LINE or outputs % LINE):
+        more_inputs, more_outputs = -inputs % LINE, -outputs % LINE
+        x, bias = pad(x, (0, more_inputs)), pad(bias, (0, more_outputs))
+        weight = pad(weight, (0, more_outputs, 0, more_inputs))
+    return torch.baddbmm(bias, x, weight)[..., :outputs].reshape(*leading, batch, outputs)
 
 
 def mlp_weights(name: str, leading: Sequence[int], sizes: Sequence[int], stream: Stream) -> dict[str, Tensor]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,58 +22,89 @@ from torch import Tensor
 from mocoda.files import InputError, differing_keys, whole_file
 
 Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
-Update = Callable[[Tensor], Tensor]
+Tensors = Mapping[str, Tensor]
+Work = Callable[[Tensors, int], Tensor]
 
 
 def silent(stage: str, done: int, total: int) -> None:
     """The progress callback of those who did not ask."""
 
 
-class Chunked:
-    """Applies `update` to each slice of a chunk (U, ...) in turn and stacks what it returns, (U, ...).
+class Captured:
+    """Calls `work` with tensors and, on CUDA, replays it as one captured graph from the second call of a kind on.
 
-    On CUDA the first chunk runs eagerly, which also warms everything up; from the second on, a captured graph of all U
-    updates is replayed, so every chunk must have the first one's shape.
+    Calls are of a kind if their tensors have the same shapes and their `phase` is the same. The first of a kind runs
+    eagerly, with the same arithmetic, which also warms everything up; the CPU does nothing else.
     """
 
-    def __init__(self, update: Update, device: torch.device) -> None:
-        self.update = update
+    def __init__(self, work: Work, device: torch.device) -> None:
+        self.work = work
         self.device = device
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.chunks = 0
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor], Tensor] | None] = {}
 
-    def __call__(self, chunk: Tensor) -> Tensor:
-        self.chunks += 1
+    def __call__(self, tensors: Tensors, phase: int = 0) -> Tensor:
         if self.device.type != "cuda":
-            return self._run(chunk)
+            return self.work(tensors, phase)
         with torch.cuda.device(self.device):
-            return self._replayed(chunk)
+            return self._replayed(tensors, phase)
 
-    def _replayed(self, chunk: Tensor) -> Tensor:
-        if self.chunks == 1:
+    def _replayed(self, tensors: Tensors, phase: int) -> Tensor:
+        kind = (phase, *((name, tensor.shape) for name, tensor in tensors.items()))
+        if kind not in self._graphs:
+            self._graphs[kind] = None
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                result = self._run(chunk)
+                result = self.work(tensors, phase)
             torch.cuda.current_stream().wait_stream(side)
             return result
-        if self.graph is None:
-            self.static = chunk.clone()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.result = self._run(self.static)
-        self.static.copy_(chunk)
-        self.graph.replay()
-        return self.result.clone()
+        captured = self._graphs[kind]
+        if captured is None:
+            static = {name: tensor.clone() for name, tensor in tensors.items()}
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                output = self.work(static, phase)
+            captured = self._graphs[kind] = (graph, static, output)
+        graph, static, output = captured
+        for name, tensor in tensors.items():
+            static[name].copy_(tensor)
+        graph.replay()
+        return output.clone()
 
-    def _run(self, chunk: Tensor) -> Tensor:
-        return torch.stack([self.update(part) for part in chunk])
+
+def in_turn(update: Work) -> Work:
+    """`update` for each slice of a chunk of tensors (U, ...) in turn, its results stacked, (U, ...).
+
+    An update is told its number, counted from the phase.
+    """
+
+    def chunk(tensors: Tensors, phase: int) -> Tensor:
+        count = len(next(iter(tensors.values())))
+        parts = ({name: tensor[i] for name, tensor in tensors.items()} for i in range(count))
+        return torch.stack([update(part, phase + i) for i, part in enumerate(parts)])
+
+    return chunk
+
+
+@contextmanager
+def fast_products(device: torch.device) -> Iterator[None]:
+    """Lets a GPU multiply matrices in TF32 (products of 10-bit mantissas, summed in float32) inside the block."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class Adam:
     """torch's Adam over stacked weights: being elementwise, it is one optimiser per run."""
 
-    def __init__(self, weights: Sequence[Tensor], learning_rate: float, weight_decay: float) -> None:
+    def __init__(
+        self, weights: Sequence[Tensor], learning_rate: float, weight_decay: float = 0.0, name: str = "adam"
+    ) -> None:
+        self.name = name
         self.weights = list(weights)
         device = self.weights[0].device
         self.learning_rate = torch.tensor(learning_rate, device=device)
@@ -94,14 +126,14 @@ class Adam:
     def state(self) -> dict[str, Tensor]:
         """The optimiser's tensors by name, as `restore` takes them."""
         return {
-            f"adam.{i}.{name}": value
+            f"{self.name}.{i}.{name}": value
             for i, weight in enumerate(self.weights)
             for name, value in self.optimiser.state[weight].items()
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         for i, weight in enumerate(self.weights):
-            prefix = f"adam.{i}."
+            prefix = f"{self.name}.{i}."
             for name, value in tensors.items():
                 if name.startswith(prefix):
                     # A step counter lives on the CPU unless it is captured; the rest lives with its weight.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from mocoda.files import unknown_name
@@ -46,6 +47,13 @@ class Task(Protocol):
 
     def step(self, rows: Tensor) -> Tensor:
         """The true next states (N, S) of rows (N, S + A)."""
+
+    @property
+    def horizon(self) -> int:
+        """Steps after which an episode that has not ended is a failure."""
+
+    def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
+        """States (n, S) in which episodes of the target task start."""
 
 
 TASKS = {"navigation": Navigation}

@@ -1,0 +1,109 @@
+"""BCQ (Fujimoto et al., 2019): a critic that only ever compares actions the data might have.
+
+First, mixture density networks learn which actions the data takes; then, wherever an action is needed, they propose
+some and the critic chooses: its target is the best proposal's value, and to act is to take the best. There is no actor
+and no perturbation network; one critic, as in DDPG.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, squared_error, values
+from mocoda.networks import Weights, mlp, softplus
+from mocoda.randomness import Stream
+
+LEAST_SCALE = 1e-3  # of a component
+
+
+@dataclass(frozen=True)
+class BCQ(Agent):
+    name: ClassVar[str] = "bcq"
+
+    proposals: int = 20
+    samplers: int = 7
+    components: int = 5
+    sampler_hidden: tuple[int, ...] = (128, 128)
+    sampler_updates: int = 1_000
+    sampler_batch: int = 2_000
+    sampler_weight_decay: float = 5e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "sampler_hidden", tuple(self.sampler_hidden))
+
+    def networks(self, state: int, action: int) -> dict[str, Network]:
+        outputs = self.components * (1 + 2 * action)
+        return {
+            "sampler": Network((state, *self.sampler_hidden, outputs), members=self.samplers),
+            "critic": Network((state + action, *self.hidden, 1), members=1),
+        }
+
+    def stages(self) -> tuple[Stage, ...]:
+        sampler = Stage({"sampler": 1}, self.sampler_batch, self.sampler_updates, self.sampler_weight_decay)
+        return sampler, Stage({"critic": 1, "target-critic": 1}, self.batch)
+
+    def losses(self) -> dict[str, Loss]:
+        return {"sampler": self.sampler_loss, "critic": self.critic_loss}
+
+    def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
+        return self._proposing_noise(stream, (updates, self.batch), action)
+
+    def acting_noise(self, stream: Stream, states: int, action: int) -> dict[str, Tensor]:
+        return self._proposing_noise(stream, (states,), action)
+
+    def sampler_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        """Negative log likelihood of the data's actions, summed over the ensemble."""
+        log_share, mean, scale = self._mixture(weights, batch.state, batch.action.shape[-1])
+        offset = (batch.action[:, None, :, None] - mean) / scale
+        log_density = (-0.5 * offset.square() - scale.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return -(log_share + log_density).logsumexp(-1).mean(-1).sum(-1)
+
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        _, worth = self._best(weights, "target-critic", batch.next_state, noise)
+        return squared_error(
+            values(weights, "critic", batch.state, batch.action),
+            self.bootstrapped(batch, worth),
+        )
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return self._best(weights, "critic", state, noise)[0]
+
+    def _best(self, weights: Weights, critic: str, state: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """The best of the proposals (R, B, A) in the critic's eyes, and its value (R, B)."""
+        proposed = self._proposals(weights, state, noise)  # (R, B, P, A)
+        repeated = state[:, :, None].expand(*proposed.shape[:3], state.shape[-1])
+        worth = values(weights, critic, repeated.flatten(1, 2), proposed.flatten(1, 2))[:, 0]
+        best, choice = worth.unflatten(-1, proposed.shape[1:3]).max(-1)
+        index = choice[..., None, None].expand(*choice.shape, 1, proposed.shape[-1])
+        return proposed.gather(2, index)[:, :, 0], best
+
+    def _proposals(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        """Actions (R, B, P, A): a random member's random component, each."""
+        log_share, mean, scale = self._mixture(weights, state, noise["offset"].shape[-1])
+        # Every member's components in a row: to choose one is one gather.
+        upto = log_share.exp().cumsum(-1).movedim(1, 2)  # (R, B, E, K)
+        own = upto.gather(2, noise["member"][..., None].expand(*noise["member"].shape, self.components))
+        component = (own[..., :-1] <= noise["component"][..., None]).sum(-1)
+        flat = noise["member"] * self.components + component
+        chosen = flat[..., None].expand(*flat.shape, mean.shape[-1])
+        mean, scale = (part.movedim(1, 2).flatten(2, 3).gather(2, chosen) for part in (mean, scale))
+        return (mean + scale * noise["offset"]).clamp(-1, 1)
+
+    def _mixture(self, weights: Weights, state: Tensor, action: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Log shares (R, E, B, K), means and scales (R, E, B, K, A) of every member's mixture."""
+        output = mlp(weights, "sampler", state[:, None]).unflatten(-1, (self.components, 1 + 2 * action))
+        log_share = output[..., 0].log_softmax(-1)
+        return log_share, output[..., 1 : 1 + action], softplus(output[..., 1 + action :]) + LEAST_SCALE
+
+    def _proposing_noise(self, stream: Stream, leading: tuple[int, ...], action: int) -> dict[str, Tensor]:
+        shape = (*leading, self.proposals)
+        return {
+            "member": stream.integers(self.samplers, *shape),
+            "component": stream.uniform(*shape),
+            "offset": stream.normal(*shape, action),
+        }

@@ -1,0 +1,70 @@
+"""SAC (Haarnoja et al., 2018): twin critics, a stochastic actor, and a fixed price on its certainty.
+
+The actor minimises  mean (entropy · log π(a|s) - min(Q1, Q2)(s, a))  over its own actions a, and the same bonus for
+randomness is part of what a next state is worth. Made for learning online: it has nothing that keeps it near the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, squared_error, values
+from mocoda.networks import Weights, mlp, softplus
+from mocoda.randomness import Stream
+
+LOG_SCALE = (-20.0, 2.0)  # of the actor's Gaussian
+
+
+@dataclass(frozen=True)
+class SAC(Agent):
+    name: ClassVar[str] = "sac"
+
+    entropy: float = 0.2
+
+    def networks(self, state: int, action: int) -> dict[str, Network]:
+        return {
+            "critic": Network((state + action, *self.hidden, 1), members=2),
+            "actor": Network((state, *self.hidden, 2 * action)),
+        }
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage({"critic": 1, "actor": 1, "target-critic": 1}, self.batch),)
+
+    def losses(self) -> dict[str, Loss]:
+        return {"critic": self.critic_loss, "actor": self.actor_loss}
+
+    def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
+        return {
+            "following": stream.normal(updates, self.batch, action),
+            "action": stream.normal(updates, self.batch, action),
+        }
+
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        following, log_density = drawn_action(weights, batch.next_state, noise["following"])
+        worth = values(weights, "target-critic", batch.next_state, following).amin(1) - self.entropy * log_density
+        return squared_error(
+            values(weights, "critic", batch.state, batch.action),
+            self.bootstrapped(batch, worth),
+        )
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        action, log_density = drawn_action(weights, batch.state, noise["action"])
+        worth = values(weights, "critic", batch.state, action).amin(1)
+        return (self.entropy * log_density - worth).mean(-1)
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return mlp(weights, "actor", state).chunk(2, -1)[0].tanh()
+
+
+def drawn_action(weights: Weights, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions (R, B, A) of the tanh-squashed Gaussian, and their log density (R, B)."""
+    mean, log_scale = mlp(weights, "actor", state).chunk(2, -1)
+    log_scale = log_scale.clamp(*LOG_SCALE)
+    free = mean + log_scale.exp() * noise
+    gaussian = -0.5 * noise.square() - log_scale - 0.5 * math.log(2 * math.pi)
+    squashing = 2 * (math.log(2) - free - softplus(-2 * free))  # log (1 - tanh²), without its overflow
+    return free.tanh(), (gaussian - squashing).sum(-1)
