@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-long lint check clean
+.PHONY: demo test test-long test-cuda lint check clean
 
 demo: $(READY)
 	$(BIN)/mocoda demo
@@ -13,6 +13,9 @@ test: $(READY)
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long --timeout 900
+
+test-cuda: $(READY)
+	$(BIN)/python -m pytest -m cuda
 
 lint: $(READY)
 	$(BIN)/ruff check mocoda tests

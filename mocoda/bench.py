@@ -20,10 +20,11 @@ from mocoda.density import kernel_density
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.files import InputError, versions
 from mocoda.mixture import GaussianMixture
-from mocoda.paper import device_name, mean_and_std
 from mocoda.parents import Parents, fit_parents
 from mocoda.randomness import Stream
+from mocoda.statistics import mean_and_std
 from mocoda.tasks import Task, make_task
+from mocoda.training import device_name
 from mocoda.transitions import Transitions, save_stream
 
 EM_POINTS, EM_COLUMNS, EM_COMPONENTS, EM_ITERATIONS = 200_000, 15, 32, 20

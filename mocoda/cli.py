@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.console
 import tyro
@@ -18,38 +19,41 @@ from tyro.conf import Positional, arg
 from mocoda.files import InputError, check_writable, discard_unfinished, unknown_name, write_json
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from mocoda.paper import Measured1
-
-# Figure 3's red areas: where the two kinds of recorded walks start, and the middle of the square.
-SHADED = (((0.0, 0.0), 0.15, 0.4), ((0.6, 0.0), 0.4, 0.15), ((0.4, 0.4), 0.2, 0.2))
+    from mocoda.dynamics import Dynamics
+    from mocoda.paper.table1 import Measured1
+    from mocoda.paper.table2 import Measured2
 
 out = rich.console.Console(width=None if sys.stdout.isatty() else 120)
 
 
 def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: str = "cpu") -> None:
-    """The whole method in minutes: data, graph, MoCoDA, a small Table 1 and its figures.
+    """The whole method in minutes: data, MoCoDA, small Tables 1 and 2, and agents that cut the corner.
 
     Args:
-        out_dir: Folder for the augmented data, the table and the figures.
+        out_dir: Folder for the augmented data, the tables and the figures.
         device: cpu or cuda.
     """
-    measured = _table1("quick", None, device, out_dir)
+    first = _table1("quick", device, out_dir)
     from mocoda.augmentation import augment_chunks
-    from mocoda.report import draw_graph
+    from mocoda.paper.table2 import paths
+    from mocoda.report import draw_graph, draw_walks
     from mocoda.runs import RunFolder
     from mocoda.transitions import save_stream
 
-    data, parents, model = measured.datasets[0], measured.parents["mocoda"][0], measured.models["local"][0]
+    data, parents, model = first.datasets[0], first.parents["mocoda"][0], first.models["local"][0]
     file, rows = out_dir / "navigation-mocoda.hdf5", 160_000
     with RunFolder(_beside(file), "demo", {"rows": rows, "seed": 0, "device": device}) as run:
         save_stream(
-            file, augment_chunks(data, parents, model, rows=rows, task=measured.task, seed=0, progress=run.progress)
+            file, augment_chunks(data, parents, model, rows=rows, task=first.task, seed=0, progress=run.progress)
         )
-    draw_graph(measured.task.graph, out_dir / "graph.png", data.rows)
+    draw_graph(first.task.graph, out_dir / "graph.png", data.rows)
     say(f"{len(data):,} recorded transitions and {rows:,} counterfactual ones after them: {file}")
     say(f"Who listens to whom, and where: {out_dir}/graph.png")
+    second = _table2("quick", device, out_dir / "agents", models=first.models["local"])
+    walked = paths(second, ["emp", "mocoda"])["td3-bc"]
+    titles = {"emp": "trained on the recorded data: walks the L", "mocoda": "trained on MoCoDA's: cuts the diagonal"}
+    draw_walks({titles[name]: path for name, path in walked.items()}, out_dir / "walks.png", data.state)
+    say(f"What all this is for: {out_dir}/walks.png")
 
 
 def collect(
@@ -149,6 +153,90 @@ def augment(
     say(f"{out_file}: {total:,} transitions, {rows:,} of them new by recipe {recipe}")
 
 
+def train(
+    data: Positional[list[Path]],
+    task: str = "navigation",
+    agent: str = "td3-bc",
+    seeds: int = 5,
+    updates: int = 25_000,
+    hidden: tuple[int, ...] = (512, 512),
+    batch: int = 500,
+    device: str = "cpu",
+    out_dir: Annotated[Path, arg(name="out")] = Path("runs/agents"),
+) -> None:
+    """Train an agent per data set and seed, all as one program.
+
+    Args:
+        data: HDF5 files of transitions; each is called by its file's name.
+        task: Evaluates the agents while they train: navigation
+        agent: td3-bc, bcq, cql or sac
+        seeds: How many seeds, counted from 0.
+        updates: Gradient steps of each agent.
+        hidden: Widths of the hidden layers.
+        batch: Rows of each gradient step.
+        device: cpu or cuda.
+        out_dir: Folder for the policies and their learning curves.
+    """
+    from mocoda.agents import make_agent
+    from mocoda.learning import train_agents
+    from mocoda.runs import RunFolder
+    from mocoda.tasks import make_task
+    from mocoda.training import fingerprint
+    from mocoda.transitions import Transitions
+
+    chosen, learner = make_task(task), make_agent(agent, hidden=hidden, batch=batch)
+    if seeds < 1:
+        raise InputError(f"seeds must be at least 1, got {seeds}.")
+    names = [file.stem for file in data]
+    if len(set(names)) != len(names):
+        raise InputError(f"data sets are called by their files' names, which must differ, got {', '.join(names)}.")
+    _check_device(device)
+    datasets = {file.stem: Transitions.load(file).to(device) for file in data}
+    settings = {"task": task, "agent": agent, "seeds": seeds, "updates": updates, "hidden": hidden, "batch": batch}
+    settings |= {"device": device, "data": {name: fingerprint(d.rows, d.next_state) for name, d in datasets.items()}}
+    with RunFolder(out_dir, "train", settings, ("agents.json", "evaluation.json")) as run:
+        checkpoint = out_dir / "checkpoint.safetensors"
+        policies = train_agents(
+            datasets,
+            learner,
+            seeds=range(seeds),
+            updates=updates,
+            task=chosen,
+            checkpoint=checkpoint,
+            progress=run.progress,
+        )
+        policies.save(out_dir)
+        checkpoint.unlink(missing_ok=True)
+    say(f"{len(policies)} agents in {out_dir}; `mocoda evaluate {out_dir}` tells how they do")
+
+
+def evaluate(
+    folder: Positional[Path],
+    episodes: int = 50,
+    seed: int = 0,
+    device: str = "cpu",
+) -> None:
+    """Let trained agents solve their task, all from the same starts.
+
+    Args:
+        folder: What `mocoda train` wrote.
+        episodes: Starts of every agent.
+        seed: Same seed, same starts.
+        device: cpu or cuda.
+    """
+    _check_device(device)
+    from mocoda import evaluation
+    from mocoda.policies import Policies
+    from mocoda.runs import settings_of
+    from mocoda.tasks import make_task
+
+    policies = Policies.load(folder).to(device)
+    results = evaluation.evaluate(policies, make_task(settings_of(folder)["task"]), episodes=episodes, seed=seed)
+    out.print(results)
+    write_json(folder / "evaluation.json", {**results.to_json(), "seed": seed})
+    say(f"Every agent's figures: {folder / 'evaluation.json'}")
+
+
 def paper(
     table: Positional[str],
     preset: str = "quick",
@@ -156,22 +244,31 @@ def paper(
     device: str = "cpu",
     predict_change: bool | None = None,
     standardise: bool | None = None,
+    columns: tuple[str, ...] | None = None,
+    published_code: bool = False,
     out_dir: Annotated[Path | None, arg(name="out")] = None,
 ) -> None:
     """Measure a table of the paper and draw its figures.
 
     Args:
-        table: table1
-        preset: quick (2 minutes on 2 cores) or paper (its sizes and epochs; meant for a GPU)
+        table: table1 (how far off the dynamics are) or table2 (how fast the agents are)
+        preset: quick (minutes on 2 cores) or paper (its sizes and epochs; meant for a GPU)
         seeds: How many seeds, counted from 0; the preset says so unless given.
         device: cpu or cuda.
         predict_change: Let the networks predict next state minus state (both presets do) or the next state.
         standardise: Scale inputs and targets (quick does) or leave them as they are (paper does).
+        columns: table2 only: the data sets, all of the table's unless given.
+        published_code: table2 only: draw parents as the paper's code does rather than its text.
         out_dir: Folder to write; runs/TABLE-PRESET unless given.
     """
-    if table != "table1":
-        raise unknown_name("table", table, ["table1"])
-    _table1(preset, seeds, device, out_dir or Path(f"runs/{table}-{preset}"), predict_change, standardise)
+    folder = out_dir or Path(f"runs/{table}-{preset}")
+    dynamics = {"predict_change": predict_change, "standardise": standardise}
+    if table == "table1":
+        _table1(preset, device, folder, seeds, dynamics)
+    elif table == "table2":
+        _table2(preset, device, folder, seeds, dynamics, columns, published_code)
+    else:
+        raise unknown_name("table", table, ["table1", "table2"])
 
 
 def bench(device: str = "cpu", out_file: Annotated[Path, arg(name="out")] = Path("runs/bench.json")) -> None:
@@ -203,6 +300,8 @@ def main() -> None:
         "demo": demo,
         "collect": collect,
         "augment": augment,
+        "train": train,
+        "evaluate": evaluate,
         "paper": paper,
         "bench": bench,
     }
@@ -224,50 +323,61 @@ def _terminate(number: int, frame: object) -> None:
 
 def _table1(
     preset: str,
-    seeds: int | None,
     device: str,
     folder: Path,
-    predict_change: bool | None = None,
-    standardise: bool | None = None,
+    seeds: int | None = None,
+    dynamics: Mapping[str, Any] = MappingProxyType({}),
 ) -> Measured1:
     _check_device(device)
-    from mocoda.paper import Table1, table1
-    from mocoda.report import as_table, draw_errors, draw_transitions
+    from mocoda.paper import table1
     from mocoda.runs import RunFolder
 
-    settings = Table1.named(preset)
-    settings = replace(settings, seeds=settings.seeds if seeds is None else seeds)
-    dynamics = settings.dynamics
-    if predict_change is not None:
-        dynamics = replace(dynamics, predict_change=predict_change)
-    if standardise is not None:
-        dynamics = replace(dynamics, standardise=standardise)
-    settings = replace(settings, dynamics=dynamics)
-    outputs = ("table1.json", "table1.png", "figure3.png")
-    with RunFolder(folder, "paper table1", {**asdict(settings), "device": device}, outputs) as run:
-        measured = table1(settings, device=device, folder=folder, progress=run.progress)
-    results, *figures = (folder / name for name in outputs)
-    write_json(results, measured.results)
-    draw_errors(measured.results, figures[0])
-    draw_transitions(_panels(measured), figures[1], SHADED)
-    out.print(
-        as_table(measured.results, "Table 1: next-state error × 100 (mean norm), by architecture and distribution")
+    settings = table1.Table1.named(preset)
+    settings = replace(
+        settings,
+        seeds=settings.seeds if seeds is None else seeds,
+        dynamics=replace(settings.dynamics, **{name: given for name, given in dynamics.items() if given is not None}),
     )
-    took = f"{measured.results['seconds']} s{' after resuming' if measured.results['resumed'] else ''}"
-    say(f"Measured in {took} on {measured.results['device']}; cells in {results}")
-    say(f"Figures: {', '.join(map(str, figures))}")
+    with RunFolder(folder, "paper table1", {**asdict(settings), "device": device}, table1.OUTPUTS) as run:
+        measured = table1.table1(settings, device=device, folder=folder, progress=run.progress)
+    out.print(table1.write(measured, folder))
+    _say_where(measured.results, folder, table1.OUTPUTS)
     return measured
 
 
-def _panels(measured: Measured1) -> dict[str, tuple[Tensor, Tensor]]:
-    """About 1,500 transitions of each distribution: recorded ones of emp, the locally factored model's of the rest."""
-    panels = {}
-    for name in ("emp", "dyna", "mocoda", "mocoda-u", "rand"):
-        rows = measured.rows[name][0]
-        rows = rows[:: max(1, len(rows) // 1_500)]
-        following = measured.task.step(rows) if name == "emp" else measured.models["local"][0].sample(rows, seed=0)
-        panels[name] = (rows[:, :2], following)
-    return panels
+def _table2(
+    preset: str,
+    device: str,
+    folder: Path,
+    seeds: int | None = None,
+    dynamics: Mapping[str, Any] = MappingProxyType({}),
+    columns: tuple[str, ...] | None = None,
+    published_code: bool = False,
+    models: list[Dynamics] | None = None,
+) -> Measured2:
+    _check_device(device)
+    from mocoda.paper import table2
+    from mocoda.runs import RunFolder
+
+    settings = table2.Table2.named(preset)
+    settings = replace(
+        settings,
+        seeds=settings.seeds if seeds is None else seeds,
+        dynamics=replace(settings.dynamics, **{name: given for name, given in dynamics.items() if given is not None}),
+        columns=columns or settings.columns,
+        published_code=published_code,
+    )
+    with RunFolder(folder, "paper table2", {**settings.config(), "device": device}, table2.OUTPUTS) as run:
+        measured = table2.table2(settings, device=device, folder=folder, models=models, progress=run.progress)
+    out.print(table2.write(measured, folder))
+    _say_where(measured.results, folder, table2.OUTPUTS)
+    return measured
+
+
+def _say_where(results: Mapping[str, Any], folder: Path, outputs: Sequence[str]) -> None:
+    took = f"{results['seconds']} s{' after resuming' if results['resumed'] else ''}"
+    say(f"Measured in {took} on {results['device']}; cells in {folder / outputs[0]}")
+    say(f"Figures: {', '.join(str(folder / name) for name in outputs if name.endswith('.png'))}")
 
 
 def _beside(file: Path) -> Path:

@@ -94,6 +94,10 @@ class GaussianMixture:
             raise InputError("columns must name at least one column.")
         return GaussianMixture(self.weights, self.means[:, keep], self.covariances[:, keep][:, :, keep])
 
+    def evened(self) -> GaussianMixture:
+        """The same components, all of the same weight."""
+        return GaussianMixture(torch.full_like(self.weights, 1 / len(self.weights)), self.means, self.covariances)
+
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         """n points, (n, D) float32."""
         stream = as_stream(seed, "mixture-sample", device=self.means.device)

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from mocoda import fused
 from mocoda.randomness import Stream
 
 Weights = Mapping[str, Tensor]
 # Floats in a cache line. The rounding of Intel MKL's products depends on whether each matrix of a batch starts at one:
 # on a CPU, widths are padded to whole lines, so that a network's result does not depend on its company.
 LINE = 16
+FUSED_INPUTS = 32  # up to this many, the fused kernels pay: their first layer is made for few
 
 
 def linear_weights(name: str, leading: Sequence[int], inputs: int, outputs: int, stream: Stream) -> dict[str, Tensor]:
@@ -57,6 +59,12 @@ def mlp_weights(name: str, leading: Sequence[int], sizes: Sequence[int], stream:
 def mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
     """Linear layers with ReLU between them."""
     layers = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in weights)
+    if layers > 1 and x.shape[-1] <= FUSED_INPUTS and fused.usable(x):
+        own = [weights[f"{name}.{layer}.{part}"] for part in ("weight", "bias") for layer in range(layers)]
+        leading = own[0].shape[:-2]
+        flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (x.expand(*leading, *x.shape[-2:]), *own)]
+        made = fused.mlp(flat[0], flat[1 : layers + 1], flat[layers + 1 :])
+        return made.reshape(*leading, *made.shape[-2:])
     for layer in range(layers):
         x = linear(weights, f"{name}.{layer}", x)
         if layer < layers - 1:

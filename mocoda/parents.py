@@ -83,6 +83,7 @@ def fit_parents(
     bandwidth: float = 0.05,
     acceptance: float = 0.1,
     density_floor: float = 0.01,
+    published_code: bool = False,
 ) -> Parents:
     """The parent distribution called `recipe`, fitted to the recorded rows.
 
@@ -94,12 +95,14 @@ def fit_parents(
     features, region          what "mocoda-u" and "mocoda-p" flatten, and where; the whole state, everywhere
     bandwidth, density_floor  of their density estimate; what is rarer than the floor is not favoured further
     acceptance                the share of their proposals to keep (less is flatter, and slower)
+    published_code            as the paper's code rather than its text: "coda" exchanges what the sparsest graph
+                              disconnects, whatever the local one says; mixtures draw their components evenly
     """
     graph.check_data(data)
     if recipe == "emp":
         return Empirical(data)
     if recipe == "coda":
-        return Coda(data, graph)
+        return Coda(data, graph, local=not published_code)
     if recipe == "rand":
         return Uniform(*_box(data, task))
     if recipe == "dyna":
@@ -113,6 +116,8 @@ def fit_parents(
     if recipe not in RECIPES:
         raise unknown_name("recipe", recipe, RECIPES)
     mixtures = Mocoda.fit(data, graph, components, covariance, shuffle, as_stream(seed, "parents", device=data.device))
+    if published_code:
+        mixtures = replace(mixtures, sets=tuple((columns, mixture.evened()) for columns, mixture in mixtures.sets))
     if recipe == "mocoda":
         return mixtures
     if recipe == "mocoda-p":
@@ -155,6 +160,7 @@ class Coda:
 
     data: Transitions
     graph: LocalGraph
+    local: bool = True  # else the sparsest graph is taken to hold everywhere
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         return self.sample_with_children(n, seed=seed)[0]
@@ -177,7 +183,7 @@ class Coda:
     def _swap(self, n: int, stream: Stream) -> tuple[Tensor, Tensor]:
         rows, children = self.data.rows, self.data.next_state
         one, other = stream.integers(len(rows), 2, n)
-        graph_of_one, graph_of_other = self.graph.mask(rows[one]), self.graph.mask(rows[other])
+        graph_of_one, graph_of_other = self._mask(rows[one]), self._mask(rows[other])
         kinds, kind = torch.unique(graph_of_one | graph_of_other, dim=0, return_inverse=True)
         label = connected_components(kinds)[kind]  # (n, parents + children)
         # Take the component of a random node from the other row.
@@ -188,9 +194,14 @@ class Coda:
         new_children = torch.where(taken[:, of_child], children[other], children[one])
         # Every child must listen in the new row to what it listened to where it comes from.
         from_other = taken[:, None, len(self.graph.parents) :]
-        same = self.graph.mask(new_rows) == torch.where(from_other, graph_of_other, graph_of_one)
+        same = self._mask(new_rows) == torch.where(from_other, graph_of_other, graph_of_one)
         keep = same.all((1, 2)) & ~taken.all(1)  # exchanging everything is no new row
         return new_rows[keep], new_children[keep]
+
+    def _mask(self, rows: Tensor) -> Tensor:
+        if self.local:
+            return self.graph.mask(rows)
+        return self.graph.sparsest.to(rows.device).expand(len(rows), -1, -1)
 
     @property
     def _columns(self) -> tuple[Tensor, Tensor]:

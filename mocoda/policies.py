@@ -91,7 +91,7 @@ class Policy:
             raise InputError(f"{str(path)!r} is not a mocoda policy: it does not say its agent.")
         if metadata["mocoda"] != VERSION:
             raise InputError(
-                f"{str(path)!r} was written by mocoda {metadata['mocoda']}, this is {VERSION}: read it with that version."
+                f"{str(path)!r} was written by mocoda {metadata['mocoda']}, this is {VERSION}; use that version."
             )
         settings = metadata["policy"]
         if agent is None:
@@ -131,6 +131,9 @@ class Policies(Mapping[tuple[str, int], Policy]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._policies
+
+    def to(self, device: torch.device | str) -> Policies:
+        return Policies({key: policy.to(device) for key, policy in self.items()}, self.curves)
 
     def __repr__(self) -> str:
         return f"Policies({', '.join(map(str, self._policies))})"

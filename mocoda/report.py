@@ -18,14 +18,22 @@ from mocoda.graph import LocalGraph
 
 INK, BLUE, RED, GREY = "#1f2430", "#2563a8", "#c0392b", "#9aa3b2"
 COLOURS = {"full": "#9aa3b2", "global": "#e0a243", "local": "#2563a8"}
-PANEL_TITLES = {"emp": "Emp", "dyna": "Dyna", "mocoda": "MoCoDA", "mocoda-u": "MoCoDA-U", "rand": "Rand"}
+RECIPE_COLOURS = {
+    **{"emp": "#9aa3b2", "dyna": "#8a5a44", "rand": "#e0a243", "coda": "#7b5ea7"},
+    **{"mocoda": "#2563a8", "mocoda-u": "#c0392b", "mocoda-p": "#2e8b57"},
+}
+PANEL_TITLES = {
+    **{"emp": "Emp", "dyna": "Dyna", "rand": "Rand", "coda": "CoDA"},
+    **{"mocoda": "MoCoDA", "mocoda-u": "MoCoDA-U", "mocoda-p": "MoCoDA-P"},
+}
+AGENT_TITLES = {"td3-bc": "TD3-BC", "bcq": "BCQ", "cql": "CQL", "sac": "SAC"}
 
 
-def as_table(results: Mapping[str, Any], title: str) -> Table:
-    """Ours with its spread over seeds, the paper's cell behind it; the least of a column is bold."""
+def as_table(results: Mapping[str, Any], title: str, digits: int = 3, best_of: str = "column") -> Table:
+    """Ours with its spread over seeds, the paper's cell behind it; the least of a column, or of a row, is bold."""
     cells = results["cells"]
     columns = list(dict.fromkeys(cell["column"] for cell in cells))
-    best = {c: min(cell["mean"] for cell in cells if cell["column"] == c) for c in columns}
+    best = {c[best_of]: min(cell["mean"] for cell in cells if cell[best_of] == c[best_of]) for c in cells}
     table = Table(title=title, caption="mean ± standard deviation over seeds (in brackets: the paper)")
     table.add_column("")
     for column in columns:
@@ -33,10 +41,11 @@ def as_table(results: Mapping[str, Any], title: str) -> Table:
     for row in dict.fromkeys(cell["row"] for cell in cells):
         texts = []
         for cell in (cell for cell in cells if cell["row"] == row):
-            ours = f"{cell['mean']:.3f} ± {cell['std']:.3f}"
-            if cell["mean"] == best[cell["column"]]:
+            ours = f"{cell['mean']:.{digits}f} ± {cell['std']:.{digits}f}"
+            if cell["mean"] == best[cell[best_of]]:
                 ours = f"[bold]{ours}[/bold]"
-            texts.append(f"{ours} [dim]({cell['paper_mean']:.2f})[/dim]")
+            paper = "" if cell["paper_mean"] is None else f" [dim]({cell['paper_mean']:.{min(digits, 2)}f})[/dim]"
+            texts.append(ours + paper)
         table.add_row(row, *texts)
     return table
 
@@ -94,6 +103,55 @@ def draw_transitions(
     _save(figure, path)
 
 
+def draw_curves(agents: Mapping[str, Any], optimum: float, path: Path) -> None:
+    """Learning curves, one panel an agent: the mean over seeds, and the range of the seeds."""
+    figure = Figure(figsize=(3.4 * len(agents), 3.5), layout="constrained")
+    panels = figure.subplots(1, len(agents), squeeze=False, sharey=True).flat
+    for axes, (name, curves) in zip(panels, agents.items(), strict=True):
+        for column, seeds in curves["steps"].items():
+            steps = _smoothed(torch.tensor(seeds))
+            updates = torch.tensor(curves["updates"]).numpy()
+            axes.plot(updates, steps.mean(0), color=RECIPE_COLOURS[column], lw=1.6, label=column)
+            axes.fill_between(updates, steps.amin(0), steps.amax(0), color=RECIPE_COLOURS[column], alpha=0.12, lw=0)
+        axes.axhline(optimum, color=INK, lw=1, ls=":", label="optimum")
+        axes.set_title(AGENT_TITLES.get(name, name), fontsize=12, color=INK)
+        axes.set(xlabel="updates", ylim=(15, 72))
+        _bare(axes)
+    figure.axes[0].set_ylabel("steps to the goal")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=len(labels), fontsize=9)
+    _save(figure, path)
+
+
+def draw_paths(paths: Mapping[str, Mapping[str, Tensor]], path: Path) -> None:
+    """Where agents walk: a row an agent, a column a data set, lines through (T + 1, episodes, 2)."""
+    columns = list(next(iter(paths.values())))
+    size = (2.1 * len(columns) + 0.4, 2.1 * len(paths) + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(paths), len(columns), squeeze=False)
+    for row, (agent, by_data) in enumerate(paths.items()):
+        for place, (name, walked) in enumerate(by_data.items()):
+            axes = grid[row][place]
+            _draw_walks(axes, walked)
+            if row == 0:
+                axes.set_title(PANEL_TITLES.get(name, name), fontsize=12, color=INK)
+            if place == 0:
+                axes.set_ylabel(AGENT_TITLES.get(agent, agent), fontsize=12, color=INK)
+    _save(figure, path)
+
+
+def draw_walks(panels: Mapping[str, Tensor], path: Path, recorded: Tensor) -> None:
+    """Walks (T + 1, episodes, 2), a panel each, over the recorded states (N, 2)."""
+    figure = Figure(figsize=(4.6 * len(panels), 4.9), layout="constrained")
+    for axes, (title, walked) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.items(), strict=True):
+        axes.plot(*recorded[:: max(1, len(recorded) // 4_000)].cpu().numpy().T, ",", color=GREY, alpha=0.6)
+        _draw_walks(axes, walked)
+        axes.set_title(title, fontsize=12, color=INK)
+        for place, name in (((0.02, -0.07), "start"), ((0.8, 0.92), "goal")):
+            axes.text(*place, name, fontsize=10, color=INK)
+    _save(figure, path)
+
+
 def draw_graph(graph: LocalGraph, path: Path, rows: Tensor | None = None) -> None:
     """The sparsest graph; with rows (N, S + A), the local graphs that hold among them, the six commonest at most."""
     pictures: list[tuple[str, Tensor]] = [("sparsest", graph.sparsest)]
@@ -126,6 +184,23 @@ def _draw_edges(axes: Axes, graph: LocalGraph, mask: Tensor) -> None:
         axes.text(1, y, f"{name}'", bbox={"boxstyle": "round", "fc": "white", "ec": GREY}, **style)
     axes.set(xlim=(-0.35, 1.35), ylim=(-len(left) + 0.4, 0.6))
     axes.axis("off")
+
+
+def _draw_walks(axes: Axes, walked: Tensor) -> None:
+    """Lines through (T + 1, episodes, 2), over the start, the goal and the quadrant where the sub-actions interfere."""
+    axes.add_patch(Rectangle((0.5, 0.5), 0.6, 0.6, color=GREY, alpha=0.12, lw=0))
+    axes.add_patch(Rectangle((0.0, 0.0), 0.15, 0.15, color=BLUE, alpha=0.2, lw=0))
+    axes.add_patch(Rectangle((0.8, 0.8), 0.1, 0.1, color="#2e8b57", alpha=0.45, lw=0))
+    for episode in walked.cpu().transpose(0, 1).numpy():
+        axes.plot(*episode.T, color=BLUE, lw=0.8, alpha=0.6)
+        axes.plot(*episode[-1], ".", color=INK, ms=3)
+    axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), xticks=[], yticks=[], aspect="equal")
+
+
+def _smoothed(curves: Tensor, width: int = 5) -> Tensor:
+    """Running means over `width` evaluations of curves (seeds, K); the first few over those there are."""
+    padded = torch.nn.functional.pad(curves[None], (width - 1, 0), mode="replicate")[0]
+    return padded.unfold(1, width, 1).mean(-1)
 
 
 def _bare(axes: Axes) -> None:

@@ -19,6 +19,23 @@ import rich.progress
 
 from mocoda.files import InputError, versions, write_json
 
+# What finished and unfinished stages leave in a folder.
+STAGES = (
+    *("dynamics*.safetensors", "checkpoint*.safetensors", "policy-*.safetensors"),
+    *("agents-*/policy-*.safetensors", "agents-*/agents.json"),
+)
+
+
+def settings_of(folder: str | Path) -> dict[str, Any]:
+    """The settings of the command that wrote a folder."""
+    try:
+        settings: dict[str, Any] = json.loads((Path(folder) / "config.json").read_text())["settings"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"the folder {str(folder)!r} does not say how it was made: no config.json of mocoda's."
+        ) from error
+    return settings
+
 
 class RunFolder:
     """The folder of one long command; a context that draws its progress bars.
@@ -57,7 +74,7 @@ class RunFolder:
                 f"cannot make the folder {str(self.path)!r}: {error.strerror}. Choose another path."
             ) from error
         if self._left_behind() != self.identity:
-            stages = (*self.path.glob("dynamics*.safetensors"), *self.path.glob("checkpoint*.safetensors"))
+            stages = (old for pattern in STAGES for old in self.path.glob(pattern))
             for old in (*stages, *(self.path / name for name in (*self.outputs, "progress.jsonl"))):
                 old.unlink(missing_ok=True)
         write_json(self.path / "config.json", {**self.identity, "versions": versions()})

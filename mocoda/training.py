@@ -6,6 +6,7 @@ and returns its losses. On the CPU a chunk is a loop; on a GPU it is one capture
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import time
@@ -62,8 +63,13 @@ class Captured:
         if captured is None:
             static = {name: tensor.clone() for name, tensor in tensors.items()}
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                output = self.work(static, phase)
+            gc.collect()
+            gc.disable()  # a graph of earlier work that is freed during a capture would break it
+            try:
+                with torch.cuda.graph(graph):
+                    output = self.work(static, phase)
+            finally:
+                gc.enable()
             captured = self._graphs[kind] = (graph, static, output)
         graph, static, output = captured
         for name, tensor in tensors.items():
@@ -190,6 +196,13 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     with safetensors.safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return tensors, json.loads((file.metadata() or {}).get("mocoda", "{}"))
+
+
+def device_name(device: str) -> str:
+    """The device as a reader of results knows it."""
+    return (
+        torch.cuda.get_device_name(device) if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
+    )
 
 
 def fingerprint(*tensors: Tensor) -> str:

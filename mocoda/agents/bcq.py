@@ -63,12 +63,12 @@ class BCQ(Agent):
         log_density = (-0.5 * offset.square() - scale.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
         return -(log_share + log_density).logsumexp(-1).mean(-1).sum(-1)
 
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         _, worth = self._best(weights, "target-critic", batch.next_state, noise)
-        return squared_error(
-            values(weights, "critic", batch.state, batch.action),
-            self.bootstrapped(batch, worth),
-        )
+        return self.bootstrapped(batch, worth)
+
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return squared_error(values(weights, "critic", batch.state, batch.action), self.target(weights, batch, noise))
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         return self._best(weights, "critic", state, noise)[0]

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import Batch, Noise, values
+from mocoda.agents.agent import Batch, Noise, squared_error, values
 from mocoda.agents.sac import SAC, drawn_action
 from mocoda.files import unknown_name
 from mocoda.networks import Weights
@@ -51,7 +51,9 @@ class CQL(SAC):
     def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         recorded = values(weights, "critic", batch.state, batch.action)
         penalty = self._towards_bounds if self.penalty == "l1" else self._log_sum_exp
-        return super().critic_loss(weights, batch, noise) + self.weight * penalty(weights, batch, noise, recorded)
+        return squared_error(recorded, self.target(weights, batch, noise)) + self.weight * penalty(
+            weights, batch, noise, recorded
+        )
 
     def _towards_bounds(self, weights: Weights, batch: Batch, noise: Noise, recorded: Tensor) -> Tensor:
         random = values(weights, "critic", batch.state, noise["random"])

@@ -43,13 +43,13 @@ class SAC(Agent):
             "action": stream.normal(updates, self.batch, action),
         }
 
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         following, log_density = drawn_action(weights, batch.next_state, noise["following"])
-        worth = values(weights, "target-critic", batch.next_state, following).amin(1) - self.entropy * log_density
-        return squared_error(
-            values(weights, "critic", batch.state, batch.action),
-            self.bootstrapped(batch, worth),
-        )
+        worth = values(weights, "target-critic", batch.next_state, following).amin(1)
+        return self.bootstrapped(batch, worth - self.entropy * log_density)
+
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return squared_error(values(weights, "critic", batch.state, batch.action), self.target(weights, batch, noise))
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         action, log_density = drawn_action(weights, batch.state, noise["action"])

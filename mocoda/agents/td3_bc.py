@@ -41,14 +41,14 @@ class TD3BC(Agent):
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         return {"smoothing": stream.normal(updates, self.batch, action)}
 
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         smoothing = (self.smoothing * noise["smoothing"]).clamp(-self.smoothing_clip, self.smoothing_clip)
         following = (policy(weights, "target-actor", batch.next_state) + smoothing).clamp(-1, 1)
         worth = values(weights, "target-critic", batch.next_state, following).amin(1)
-        return squared_error(
-            values(weights, "critic", batch.state, batch.action),
-            self.bootstrapped(batch, worth),
-        )
+        return self.bootstrapped(batch, worth)
+
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return squared_error(values(weights, "critic", batch.state, batch.action), self.target(weights, batch, noise))
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         action = policy(weights, "actor", batch.state)

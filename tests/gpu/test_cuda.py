@@ -1,0 +1,121 @@
+"""On a GPU: the captured path is the eager one, runs do not feel their company, and a killed training goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import mocoda
+from mocoda import learning
+from mocoda.agents import AGENTS, Agent
+from mocoda.training import Captured, Tensors, in_turn
+
+pytestmark = pytest.mark.cuda
+
+SMALL = {"hidden": (64, 64), "batch": 128}
+SAMPLERS = {"sampler_updates": 40, "sampler_batch": 64, "samplers": 2}
+
+
+def small(name: str) -> Agent:
+    return mocoda.make_agent(name, **SMALL, **(SAMPLERS if name == "bcq" else {}))
+
+
+def recorded(seed: int = 0, rows: int = 2_000) -> mocoda.Transitions:
+    return mocoda.make_task("navigation").collect(rows, seed=seed).to("cuda")
+
+
+def trained(name: str, seeds: list[int], updates: int = 400, checkpoint: Path | None = None) -> mocoda.Policies:
+    task = mocoda.make_task("navigation")
+    data = {"one": recorded(0), "other": recorded(1)}
+    return mocoda.train_agents(
+        data, small(name), seeds=seeds, updates=updates, task=task, evaluate_every=50, episodes=3, checkpoint=checkpoint
+    )
+
+
+def assert_close(one: mocoda.Policy, other: mocoda.Policy, tolerance: float) -> None:
+    for name, weight in one.weights.items():
+        torch.testing.assert_close(weight, other.weights[name], rtol=tolerance, atol=tolerance, msg=name)
+
+
+def test_work_is_captured_from_the_second_call_of_a_kind_on() -> None:
+    calls = []
+    total = torch.zeros(3, device="cuda")
+
+    def update(part: Tensors, number: int) -> Tensor:
+        calls.append(number)
+        total.add_(part["x"] * (number + 1))
+        return total.clone()
+
+    chunk = Captured(in_turn(update), torch.device("cuda"))
+    x = torch.arange(12.0, device="cuda").reshape(4, 3)
+    for phase in (0, 0, 0, 1, 0):
+        chunk({"x": x}, phase)
+    assert calls == [0, 1, 2, 3] * 2 + [1, 2, 3, 4]  # eager and captured, then replayed; another phase is eager anew
+    once = sum(x[i] * (i + 1) for i in range(4))
+    shifted = sum(x[i] * (i + 2) for i in range(4))
+    torch.testing.assert_close(total, 4 * once + shifted)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_captured_path_equals_the_eager_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = trained(name, [0])
+    monkeypatch.setattr(Captured, "_replayed", lambda self, tensors, phase: self.work(tensors, phase))
+    eager = trained(name, [0])
+    for key in captured:
+        assert_close(captured[key], eager[key], 1e-6)
+    assert captured.curves["steps"].equal(eager.curves["steps"])
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_run_is_the_same_alone_and_in_company_to_tolerance(name: str) -> None:
+    together, alone = trained(name, [0, 1, 2], updates=50), trained(name, [1], updates=50)
+    for data in ("one", "other"):
+        assert_close(together[data, 1], alone[data, 1], 1e-3)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_interrupted_training_goes_on_and_ends_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if done >= 250:
+            raise StopError
+
+    whole = trained(name, [0])
+    eager_checkpoint = learning.Checkpoint
+    monkeypatch.setattr(learning, "Checkpoint", lambda path, identity: eager_checkpoint(path, identity, interval=0.0))
+    file = tmp_path / "checkpoint.safetensors"
+    data = {"one": recorded(0), "other": recorded(1)}
+    task = mocoda.make_task("navigation")
+    with pytest.raises(StopError):
+        mocoda.train_agents(
+            data,
+            small(name),
+            seeds=[0],
+            updates=400,
+            task=task,
+            evaluate_every=50,
+            episodes=3,
+            checkpoint=file,
+            progress=stop,
+        )
+    again = trained(name, [0], checkpoint=file)
+    for key in whole:
+        assert_close(whole[key], again[key], 1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["full", "local"])
+def test_the_captured_dynamics_are_the_eager_ones(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = mocoda.DynamicsConfig(hidden=(32, 32), features=32, epochs=4, batch=128, window=2)
+    graph = mocoda.make_task("navigation").graph
+    captured = mocoda.fit_dynamics(recorded(), graph, architecture, config=config)
+    monkeypatch.setattr(Captured, "_replayed", lambda self, tensors, phase: self.work(tensors, phase))
+    eager = mocoda.fit_dynamics(recorded(), graph, architecture, config=config)
+    for name, weight in captured.weights.items():
+        torch.testing.assert_close(weight, eager.weights[name], rtol=1e-5, atol=1e-6, msg=name)
