@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mocoda.agents import make_agent as make_agent
     from mocoda.augmentation import augment as augment
     from mocoda.augmentation import augment_chunks as augment_chunks
+    from mocoda.contract import check_agent as check_agent
     from mocoda.dynamics import Dynamics as Dynamics
     from mocoda.dynamics import DynamicsConfig as DynamicsConfig
     from mocoda.dynamics import fit_dynamics as fit_dynamics
@@ -67,6 +68,7 @@ _HOME = {
     "Agent": "agents",
     "Policy": "policies",
     "Policies": "policies",
+    "check_agent": "contract",
     "evaluate": "evaluation",
     "Evaluation": "evaluation",
     "InputError": "files",

@@ -18,7 +18,7 @@ from mocoda.agents import Agent, Batch, Stage, make_agent
 from mocoda.agents.agent import TARGET
 from mocoda.evaluation import episode_noise, rollout
 from mocoda.files import VERSION, InputError
-from mocoda.networks import Weights, mlp_weights
+from mocoda.networks import Weights, half_precision, mlp_weights
 from mocoda.policies import Policies, Policy, agent_settings, unscaled
 from mocoda.randomness import Stream
 from mocoda.tasks import Task
@@ -48,6 +48,7 @@ def train_agents(
     task: Task | None = None,
     evaluate_every: int = 100,
     episodes: int = 10,
+    half: bool = False,
     checkpoint: str | Path | None = None,
     progress: Progress = silent,
 ) -> Policies:
@@ -57,6 +58,7 @@ def train_agents(
     agent           "td3-bc", "bcq", "cql", "sac", or one made by `make_agent` or by you
     task            gives the range of actions and the evaluations; without one, actions must lie in [-1, 1]
     evaluate_every  updates between evaluations of `episodes` episodes, whose results are the `curves` of the answer
+    half            on a GPU, keep hidden layers in bfloat16: a quarter faster, and less precise
     checkpoint      a file to continue from if it exists, and to save progress to; the result is the same either way
     """
     agent = make_agent(agent) if isinstance(agent, str) else agent
@@ -66,7 +68,7 @@ def train_agents(
     runs = _runs(datasets, list(seeds))
     table = _Table.of(runs, task)
     streams = [Stream(run.seed, "agent", agent.name, device=table.device) for run in runs]
-    with fast_products(table.device):
+    with fast_products(table.device), half_precision(half):
         learner = _Learner.of(agent, table, streams)
         evaluator = None if task is None else _Evaluator(learner, task, episodes)
         identity = {
@@ -76,6 +78,7 @@ def train_agents(
             "updates": updates,
             "evaluations": [evaluate_every, episodes, None if task is None else task.name],
             "device": table.device.type,
+            "half": half,
         }
         if checkpoint is not None:
             identity["data"] = fingerprint(table.rows, table.offset, table.length)

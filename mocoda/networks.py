@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ Weights = Mapping[str, Tensor]
 # Floats in a cache line. The rounding of Intel MKL's products depends on whether each matrix of a batch starts at one:
 # on a CPU, widths are padded to whole lines, so that a network's result does not depend on its company.
 LINE = 16
+_half: ContextVar[bool] = ContextVar("half", default=False)
 FUSED_INPUTS = 32  # up to this many, the fused kernels pay: their first layer is made for few
 
 
@@ -63,13 +66,23 @@ def mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
         own = [weights[f"{name}.{layer}.{part}"] for part in ("weight", "bias") for layer in range(layers)]
         leading = own[0].shape[:-2]
         flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (x.expand(*leading, *x.shape[-2:]), *own)]
-        made = fused.mlp(flat[0], flat[1 : layers + 1], flat[layers + 1 :])
+        made = fused.mlp(flat[0], flat[1 : layers + 1], flat[layers + 1 :], half=_half.get())
         return made.reshape(*leading, *made.shape[-2:])
     for layer in range(layers):
         x = linear(weights, f"{name}.{layer}", x)
         if layer < layers - 1:
             x = x.relu()
     return x
+
+
+@contextmanager
+def half_precision(wanted: bool) -> Iterator[None]:
+    """Inside the block, the fused kernels keep hidden layers in bfloat16, if wanted; a CPU has none, and goes on."""
+    token = _half.set(wanted)
+    try:
+        yield
+    finally:
+        _half.reset(token)
 
 
 def softplus(x: Tensor) -> Tensor:

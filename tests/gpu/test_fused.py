@@ -1,4 +1,4 @@
-"""On a GPU as they are; elsewhere under Triton's interpreter: TRITON_INTERPRET=1 pytest test_fused.py."""
+"""The fused kernels against torch, on a GPU; without one by Triton's interpreter: TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton")
-
 from mocoda import fused
 from mocoda.randomness import Stream
+
+pytestmark = pytest.mark.cuda
 
 Layers = tuple[Tensor, list[Tensor], list[Tensor]]
 
 
 @pytest.fixture
 def device() -> torch.device:
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return torch.device("cpu")
-    pytest.skip("needs a GPU or TRITON_INTERPRET=1")
+    return torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
 
 
 def draw(device: torch.device, many: int, rows: int, *sizes: int) -> Layers:
@@ -273,7 +269,8 @@ def test_a_captured_graph_repeats_it(many: int, outputs: int, half: bool, device
         graph.replay()
         for got, wanted in zip(captured, eager, strict=True):
             assert got.equal(wanted)
-    assert_near(eager, gradients(layers, g, exact=True), 0.1 if half else 1e-4)
+    # At this size a few units lie so near 0 that rounding decides whether they are on.
+    assert_near(eager, gradients(layers, g, exact=True), 0.1 if half else 1e-3)
 
 
 def test_more_numbers_than_32_bits_count(device: torch.device) -> None:

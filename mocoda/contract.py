@@ -1,0 +1,152 @@
+"""an Agent -> nothing, or an error that says which promise it breaks: the battery for an algorithm of your own.
+
+    mocoda.check_agent(MyAgent())
+
+Small networks and batches are enough: what holds for them holds for large ones. It takes a few seconds on a CPU.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mocoda.agents import Agent, Batch
+from mocoda.agents.agent import TARGET
+from mocoda.files import InputError
+from mocoda.learning import train_agents
+from mocoda.networks import mlp_weights
+from mocoda.policies import Policies, Policy, agent_settings
+from mocoda.randomness import Stream
+from mocoda.transitions import Transitions
+
+STATE, ACTION, RUNS = 3, 2, 2  # widths and runs of the trial; unequal, so that a mix-up shows
+
+
+def check_agent(agent: Agent) -> None:
+    """Raises an InputError at the first promise of the contract (mocoda.Agent) that `agent` breaks."""
+    weights = _check_networks(agent)
+    _check_noise(agent)
+    _check_losses(agent, weights)
+    _check_actions(agent, weights)
+    policies = _train(agent, {"a": _data(0), "b": _data(1)}, [0, 1])
+    _check_company(agent, policies)
+    _check_file(agent, policies["a", 0])
+
+
+def _promise(agent: Agent, kept: bool, broken: str) -> None:
+    if not kept:
+        raise InputError(f"agent {getattr(agent, 'name', type(agent).__name__)!r} breaks its contract: {broken}")
+
+
+def _check_networks(agent: Agent) -> dict[str, Tensor]:
+    """Groups, stages and losses name each other; fresh weights (R, ...) of all of them."""
+    _promise(agent, isinstance(getattr(agent, "name", None), str), "it has no name.")
+    try:
+        agent_settings(agent)
+    except TypeError as error:
+        raise InputError(
+            f"agent {agent.name!r} breaks its contract: its settings are no JSON values ({error})."
+        ) from error
+    networks, losses, stages = agent.networks(STATE, ACTION), agent.losses(), agent.stages()
+    _promise(agent, bool(networks) and bool(stages), "it has no networks, or no stages.")
+    _promise(
+        agent, stages[-1].updates is None, "its last stage must take as many updates as the caller asks for: None."
+    )
+    for stage in stages:
+        for group, every in stage.rhythm.items():
+            source = group.removeprefix(TARGET)
+            _promise(agent, source in networks, f"stage moves {group!r}, but there is no network {source!r}.")
+            _promise(agent, group.startswith(TARGET) or group in losses, f"group {group!r} moves, but has no loss.")
+            _promise(agent, every >= 1, f"group {group!r} must move every 1 or more updates, not {every}.")
+    weights: dict[str, Tensor] = {}
+    for group, network in networks.items():
+        leading = (RUNS,) if network.members is None else (RUNS, network.members)
+        weights |= mlp_weights(group, leading, network.sizes, Stream(0, "contract", group))
+    for group in {group for stage in stages for group in stage.rhythm if group.startswith(TARGET)}:
+        source = group.removeprefix(TARGET)
+        weights |= {TARGET + name: weights[name].clone() for name in list(weights) if name.startswith(f"{source}.")}
+    return weights
+
+
+def _check_noise(agent: Agent) -> None:
+    for what, draw, n in (("noise", agent.noise, 4), ("acting_noise", agent.acting_noise, 6)):
+        first, again = (draw(Stream(0, "contract"), n, ACTION) for _ in range(2))
+        for name, value in first.items():
+            _promise(agent, len(value) == n, f"{what} {name!r} must be ({n}, ...), got {tuple(value.shape)}.")
+            _promise(agent, value.equal(again[name]), f"{what} {name!r} is not drawn from the stream it is given.")
+
+
+def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:
+    """A loss a run, which moves its own group and nothing of another run's."""
+    for stage in agent.stages():
+        batch = _batch(stage.batch)
+        drawn = [agent.noise(Stream(run, "contract"), 1, ACTION) for run in range(RUNS)]
+        noise = {name: torch.stack([own[name][0] for own in drawn]) for name in drawn[0]}
+        for group in stage.rhythm:
+            if group.startswith(TARGET):
+                continue
+            own = {n: w.clone().requires_grad_() for n, w in weights.items() if n.startswith(f"{group}.")}
+            loss = agent.losses()[group]({**weights, **own}, batch, noise)
+            _promise(
+                agent, loss.shape == (RUNS,), f"the {group} loss must be (R,), here ({RUNS},), got {tuple(loss.shape)}."
+            )
+            _promise(agent, bool(loss.isfinite().all()), f"the {group} loss of plain numbers is {loss.tolist()}.")
+            gradients = torch.autograd.grad(loss[0], list(own.values()), allow_unused=True)
+            for name, gradient in zip(own, gradients, strict=True):
+                _promise(agent, gradient is not None, f"the {group} loss does not depend on its weights {name!r}.")
+                assert gradient is not None
+                _promise(
+                    agent, not bool(gradient[1].any()), f"the {group} loss of one run moves {name!r} of another run."
+                )
+
+
+def _check_actions(agent: Agent, weights: dict[str, Tensor]) -> None:
+    states = 6
+    drawn = [agent.acting_noise(Stream(run, "contract"), states, ACTION) for run in range(RUNS)]
+    noise = {name: torch.stack([own[name] for own in drawn]) for name in drawn[0]}
+    acting = {name: weight for name, weight in weights.items() if not name.startswith(TARGET)}
+    action = agent.act(acting, _batch(states).state, noise)
+    expected = (RUNS, states, ACTION)
+    _promise(agent, action.shape == expected, f"act must return (R, B, A), here {expected}, got {tuple(action.shape)}.")
+    _promise(agent, bool((action.abs() <= 1).all()), "act must return actions in [-1, 1].")
+
+
+def _check_company(agent: Agent, together: Policies) -> None:
+    alone = _train(agent, {"b": _data(1)}, [1])
+    for name, weight in alone["b", 1].weights.items():
+        _promise(
+            agent,
+            weight.equal(together["b", 1].weights[name]),
+            f"trained alone and in company, a run's weights {name!r} differ: something is shared between runs.",
+        )
+
+
+def _check_file(agent: Agent, policy: Policy) -> None:
+    state = _data(2).state
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "policy.safetensors"
+        policy.save(file)
+        loaded = Policy.load(file, agent)
+    before, after = (torch.as_tensor(one.act(state)) for one in (policy, loaded))
+    _promise(agent, before.equal(after), "saved and loaded, it acts differently.")
+
+
+def _train(agent: Agent, datasets: dict[str, Transitions], seeds: list[int]) -> Policies:
+    return train_agents(datasets, agent, seeds=seeds, updates=4)
+
+
+def _data(seed: int) -> Transitions:
+    stream = Stream(seed, "contract-data")
+    state, action = stream.normal(64, STATE), stream.uniform(64, ACTION, low=-1.0)
+    terminal = stream.uniform(64) < 0.1
+    return Transitions(state, action, state + 0.1 * action.sum(1, keepdim=True), terminal.float() - 1, terminal)
+
+
+def _batch(rows: int) -> Batch:
+    stream = Stream(0, "contract-batch")
+    state, action = stream.normal(RUNS, rows, STATE), stream.uniform(RUNS, rows, ACTION, low=-1.0)
+    reward, terminal = -stream.uniform(RUNS, rows), (stream.uniform(RUNS, rows) < 0.1).float()
+    return Batch(state, action, reward, state + 0.1, terminal)
