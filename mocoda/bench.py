@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
+import logging
 import multiprocessing
 import tempfile
 import time
@@ -11,17 +15,21 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import rich.table
 import torch
 from torch import Tensor
 
+from mocoda.agents import AGENTS, Agent, make_agent
 from mocoda.augmentation import augment, augment_chunks
 from mocoda.density import kernel_density
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.files import InputError, versions
+from mocoda.learning import CHUNK, train_agents
 from mocoda.mixture import GaussianMixture
 from mocoda.parents import Parents, fit_parents
 from mocoda.randomness import Stream
+from mocoda.roofline import work
 from mocoda.statistics import mean_and_std
 from mocoda.tasks import Task, make_task
 from mocoda.training import device_name
@@ -29,8 +37,9 @@ from mocoda.transitions import Transitions, save_stream
 
 EM_POINTS, EM_COLUMNS, EM_COMPONENTS, EM_ITERATIONS = 200_000, 15, 32, 20
 KDE_POINTS, KDE_PROPOSALS, KDE_BANDWIDTH = 10_000, 100_000, 0.05
+RUNS = (1, 5, 25, 100)  # agents that train at once
 TARGETS = {
-    "cpu": {"em": 1.0, "kde": 3.0, "generate": 100_000.0, "growth": 1.0, "memory": 2.0},
+    "cpu": {"em": 1.0, "kde": 3.0, "generate": 100_000.0, "growth": 1.0, "memory": 2.0, "d3rlpy": 1.0},
     "cuda": {"em": 30.0, "kde": 3.0, "generate": 10_000_000.0, "growth": 1.0, "memory": 2.0},
 }
 MEANING = {
@@ -38,6 +47,7 @@ MEANING = {
     "kde": f"KDE of {KDE_PROPOSALS:,} rows over {KDE_POINTS:,} points: times faster",
     "generate": "MoCoDA rows per second, parents to labelled transition",
     "growth": "time per row at 10⁴ rows over time per row at 10⁶ (1 or more: no worse than linear)",
+    "d3rlpy": "TD3-BC, one agent, 2 × 256, batch 256, against d3rlpy's TD3+BC: times faster",
     "memory": "weight of 4·10⁶ rows over the memory it takes to stream them to disk (held at once: under 1)",
 }
 
@@ -46,14 +56,18 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
     """All benchmarks, in the schema of every results file; `values` holds the repeats."""
     try:
         import sklearn  # noqa: F401
+
+        if device == "cpu":
+            with contextlib.redirect_stderr(io.StringIO()):  # a package it loads prints a notice of its own
+                import d3rlpy  # noqa: F401
     except ImportError as error:
-        raise InputError("mocoda bench compares with scikit-learn; pip install 'mocoda[bench]'.") from error
+        raise InputError("mocoda bench compares with scikit-learn and d3rlpy; pip install 'mocoda[bench]'.") from error
     started = time.monotonic()
     cells: list[dict[str, Any]] = []
 
     def record(row: str, ratios: list[float], ours: list[float], reference: list[float] | None = None) -> None:
         target = TARGETS["cuda" if device.startswith("cuda") else "cpu"][row]
-        for column, values in (("ratio", ratios), ("mocoda", ours), ("scikit-learn", reference), ("target", [target])):
+        for column, values in (("ratio", ratios), ("mocoda", ours), ("reference", reference), ("target", [target])):
             if values is not None:
                 mean, std = mean_and_std(values)
                 cell = {"row": row, "column": column, "values": values, "mean": mean, "std": std}
@@ -86,11 +100,18 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
         rows, bytes_per_row = 4_000_000, 4 * 7 + 1
         needed = _streaming_memory(rows, device)
         record("memory", [rows * bytes_per_row / 2**20 / needed], [needed])
+    if device == "cpu":
+        announce(MEANING["d3rlpy"])
+        ours_took, theirs_took = _td3_bc(repeats)
+        record("d3rlpy", [b / a for a, b in zip(ours_took, theirs_took, strict=True)], ours_took, theirs_took)
+    else:
+        cells += _agents(device, announce)
     return {
         "table": "bench",
         "preset": "bench",
-        "metric": "ratio as the row says; mocoda and scikit-learn in seconds (generate: rows per second; "
-        "growth: seconds per row; memory: MB)",
+        "metric": "ratio as the row says; mocoda and the reference in seconds (generate: rows per second; growth: "
+        "seconds per row; memory: MB; an agent and its number of runs: milliseconds per agent and update, beside the "
+        "least that operations and traffic allow)",
         "device": device_name(device),
         "seconds": round(time.monotonic() - started, 1),
         "versions": versions(),
@@ -110,7 +131,97 @@ def as_table(results: dict[str, Any]) -> rich.table.Table:
             measured, target = means[row, "ratio"], means[row, "target"]
             met = measured >= target * (0.9 if row == "growth" else 1.0)
             table.add_row(meaning, f"{measured:,.2f}", f"{target:,.0f}", "met" if met else "missed")
+    for cell in results["cells"]:
+        if cell["column"] == "agent":
+            least = means.get((cell["row"], "roofline"))
+            text = f"{cell['row']} at once: ms per agent and update" + (f" (at least {least:.4f})" if least else "")
+            table.add_row(text, f"{cell['mean']:.4f}", "", "")
     return table
+
+
+def _agents(device: str, announce: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Every agent at every number of runs, at the paper's size, and how fast it could be."""
+    data = make_task("navigation").collect(40_000, seed=0).to(device)
+    cells: list[dict[str, Any]] = []
+    for name in AGENTS:
+        few = {"sampler_updates": 2} if name == "bcq" else {}  # its first stage is not what is timed
+        agent = make_agent(name, **few)
+        counted = work(agent, 2, 2)
+        for half in (False, True):
+            for runs in RUNS:
+                row = f"{name}{' in bfloat16' if half else ''} × {runs}"
+                announce(row)
+                times = [1e3 * seconds / runs for seconds in _update_seconds(agent, data, runs, 800, half)]
+                least = None if half else counted.milliseconds(runs, device_name(device))
+                for column, values in (("agent", times), ("roofline", None if least is None else [least / runs])):
+                    if values is not None:
+                        mean, std = mean_and_std(values)
+                        cell = {"row": row, "column": column, "values": values, "mean": mean, "std": std}
+                        cells.append(cell | {"paper_mean": None, "paper_std": None})
+    return cells
+
+
+def _update_seconds(agent: Agent, data: Transitions, runs: int, updates: int, half: bool = False) -> list[float]:
+    """Seconds an update of all runs, chunk by chunk; the first half of the chunks warms up."""
+    marks = [time.perf_counter()]
+
+    def mark(stage: str, done: int, total: int) -> None:  # the losses were looked at: the work is done
+        marks.append(time.perf_counter())
+
+    train_agents({"data": data}, agent, seeds=range(runs), updates=updates, half=half, progress=mark)
+    spans = [(after - before) / CHUNK for before, after in itertools.pairwise(marks)]
+    return spans[len(spans) // 2 :]
+
+
+def _td3_bc(repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds an update of ours and of d3rlpy's, in turns, from the same rows and at the same sizes.
+
+    d3rlpy gets its batches from plain arrays, which is faster than its replay buffer.
+    """
+    import structlog
+    from d3rlpy.algos import TD3PlusBCConfig
+    from d3rlpy.dataset import TransitionMiniBatch
+    from d3rlpy.models.encoders import VectorEncoderFactory
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    data = make_task("navigation").collect(20_000, seed=0)
+    assert data.reward is not None
+    agent = make_agent("td3-bc", hidden=(256, 256), batch=256, normalise=True)
+    encoder = VectorEncoderFactory([256, 256])
+    config = TD3PlusBCConfig(
+        actor_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
+        actor_encoder_factory=encoder,
+        critic_encoder_factory=encoder,
+        batch_size=256,
+    )
+    theirs = config.create(device="cpu:0")
+    theirs.create_impl((2,), 2)
+    columns = (data.state, data.action, data.reward[:, None], data.next_state, data.terminal[:, None].float())
+    state, action, reward, following, terminal = (column.numpy() for column in columns)
+    stream = Stream(0, "bench-d3rlpy")
+
+    def updates(n: int) -> None:
+        for rows in stream.integers(len(data), n, 256).numpy():
+            theirs.update(
+                TransitionMiniBatch(
+                    observations=state[rows],
+                    actions=action[rows],
+                    rewards=reward[rows],
+                    next_observations=following[rows],
+                    next_actions=action[rows],
+                    terminals=terminal[rows],
+                    intervals=np.ones_like(reward[rows]),
+                    transitions=[],
+                )
+            )
+
+    updates(50)  # warm-up
+    mine, reference = [], []
+    for _ in range(repeats):
+        mine.append(min(_update_seconds(agent, data, 1, 400)))
+        reference.append(min(_seconds(lambda: updates(CHUNK), "cpu") / CHUNK for _ in range(2)))
+    return mine, reference
 
 
 def _seconds(work: Callable[[], object], device: str) -> float:

@@ -26,7 +26,7 @@ from mocoda import (
 from mocoda.augmentation import augment
 from mocoda.bench import MEANING, TARGETS, as_table, measure
 from mocoda.files import versions
-from mocoda.paper import mean_and_std
+from mocoda.statistics import mean_and_std
 
 ROWS = ("em", "kde", "generate", "growth", "memory")
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mocoda.networks import linear, linear_weights, mlp, mlp_weights, softplus
+from mocoda.networks import LINE, half_precision, linear, linear_weights, mlp, mlp_weights, softplus
 from mocoda.randomness import Stream
 
 LEADING = [(), (3,), (2, 3), (2, 1, 3)]
@@ -124,6 +124,100 @@ def test_gradients_of_stacked_networks_are_those_of_each_network_alone() -> None
         alone = torch.autograd.grad(mlp(own, "net", x[number]).square().sum(), list(own.values()))
         for a, t in zip(alone, together, strict=True):
             torch.testing.assert_close(a, t[number], rtol=1e-5, atol=1e-5)
+
+
+# Widths that are no whole cache lines
+
+
+ODD = [(1, 1), (3, 7), (5, 13), (15, 17), (16, 4), (31, 33), (17, 48), (100, 1)]
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), ODD)
+@pytest.mark.parametrize("batch", [1, 37])
+def test_padding_changes_nothing_but_bits(inputs: int, outputs: int, batch: int) -> None:
+    weights = {n: w.requires_grad_() for n, w in linear_weights("l", (3,), inputs, outputs, stream("w")).items()}
+    x = stream("x").normal(3, batch, inputs).requires_grad_()
+    given = [x, weights["l.weight"], weights["l.bias"]]
+    padded, plain = linear(weights, "l", x), x @ weights["l.weight"] + weights["l.bias"]
+    assert padded.shape == plain.shape == (3, batch, outputs)
+    torch.testing.assert_close(padded, plain, rtol=1e-5, atol=1e-5)
+    slope = stream("slope").normal(3, batch, outputs)
+    for found, expected, tensor in zip(
+        torch.autograd.grad(padded, given, slope), torch.autograd.grad(plain, given, slope), given, strict=True
+    ):
+        assert found.shape == tensor.shape
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_inf_or_nan_stays_in_its_row() -> None:
+    weights = mlp_weights("net", (2,), (5, 7, 3), stream("weights"))
+    x = stream("x").normal(2, 9, 5)
+    clean = mlp(weights, "net", x)
+    x[1, 4, 2], x[0, 0, 0] = math.nan, math.inf
+    found = mlp(weights, "net", x)
+    hurt = torch.zeros(2, 9, dtype=torch.bool)
+    hurt[1, 4] = hurt[0, 0] = True
+    assert found[~hurt].equal(clean[~hurt]) and not bool(found[hurt].isfinite().all(1).any())
+
+
+def taught(weights: dict[str, Tensor], x: Tensor, target: Tensor) -> list[Tensor]:
+    """Outputs and all gradients of every network."""
+    leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+    given = x.clone().requires_grad_()
+    made = mlp(leaves, "net", given)
+    loss = ((made - target) * (made - target)).sum()
+    return [made.detach(), *torch.autograd.grad(loss, [given, *leaves.values()])]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("sizes", "batch"),
+    [((4, 13, 7, 3), 37), ((5, 6, 4), 7), ((1, 1), 1), ((3, 33, 65, 2), 129), ((15, 17, 1), 50), ((4, 64, 64, 2), 256)],
+    ids=str,
+)
+def test_a_network_is_the_same_alone_and_in_company_to_the_bit(
+    sizes: tuple[int, ...], batch: int, threads: int
+) -> None:
+    weights = mlp_weights("net", (5,), sizes, stream("weights"))
+    x, target = stream("x").normal(5, batch, sizes[0]), stream("target").normal(5, batch, sizes[-1])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = taught(weights, x, target)
+        for own in (slice(0, 1), slice(3, 4), slice(1, 3), slice(2, 5)):
+            alone = taught({name: weight[own].clone() for name, weight in weights.items()}, x[own], target[own])
+            assert all(a.equal(t[own]) for a, t in zip(alone, together, strict=True))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("batch", [*range(1, 13), 17, 27])
+def test_so_are_few_rows_when_threads_share_them(batch: int) -> None:
+    weights = mlp_weights("net", (3,), (4, 64, 33, 2), stream("weights"))
+    x, target = stream("x").normal(3, batch, 4), stream("target").normal(3, batch, 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = taught(weights, x, target)
+        alone = taught({name: weight[:1].clone() for name, weight in weights.items()}, x[:1], target[:1])
+    finally:
+        torch.set_num_threads(before)
+    assert all(a.equal(t[:1]) for a, t in zip(alone, together, strict=True))
+
+
+def test_the_padded_width_is_a_cache_line() -> None:
+    assert LINE * torch.float32.itemsize == 64
+
+
+def test_half_precision_is_nothing_to_a_cpu() -> None:
+    weights, x = mlp_weights("net", (3,), (5, 16, 4), stream("weights")), stream("x").normal(3, 7, 5)
+    plain = mlp(weights, "net", x)
+    for wanted in (True, False):
+        with half_precision(wanted):
+            assert mlp(weights, "net", x).equal(plain)
+
+
+# Softplus
 
 
 def awkward_numbers() -> Tensor:

@@ -341,6 +341,27 @@ def test_mixtures_have_the_components_and_covariance_asked_for(covariance: str) 
         assert bool((mixture.covariances[:, 0, 1] == 0).all()) == (covariance == "diag")
 
 
+@pytest.mark.usefixtures("small_batches")
+def test_mixtures_of_the_published_code_draw_their_components_evenly() -> None:
+    plain, published = fitted("mocoda"), fitted("mocoda", published_code=True)
+    assert isinstance(plain, Mocoda) and isinstance(published, Mocoda)
+    assert [columns for columns, _ in published.sets] == [columns for columns, _ in plain.sets]
+    for (_, even), (_, mixture) in zip(published.sets, plain.sets, strict=True):
+        assert even.weights.tolist() == [1 / 8] * 8 and not mixture.weights.equal(even.weights)
+        assert even.means.equal(mixture.means) and even.covariances.equal(mixture.covariances)
+    assert not published.sample(100, seed=0).equal(plain.sample(100, seed=0))
+    for recipe in ("mocoda-u", "mocoda-p"):  # which draw from the same mixtures
+        flat = fitted(recipe, published_code=True)
+        assert isinstance(flat, Flattened) and isinstance(flat.proposals, Mocoda)
+        assert all(mixture.weights.unique().numel() == 1 for _, mixture in flat.proposals.sets)
+
+
+@pytest.mark.parametrize("recipe", ["emp", "dyna", "rand"])
+def test_the_published_code_s_other_recipes_are_the_paper_s(recipe: str) -> None:
+    one, other = (fitted(recipe, published_code=flag).sample(200, seed=0) for flag in (False, True))
+    assert one.equal(other)
+
+
 # An eighth recipe
 
 

@@ -150,6 +150,37 @@ def test_coda_without_disconnected_components_is_refused() -> None:
     )
 
 
+def test_coda_of_the_published_code_exchanges_what_the_sparsest_graph_disconnects_everywhere() -> None:
+    parents = fit_parents(DATA, GRAPH, "coda", published_code=True)
+    assert isinstance(parents, Coda) and not parents.local
+    rows, children = with_children(parents, 3_000)
+    for axis in (0, 1):
+        recorded = as_set(DATA.rows[:, axis], DATA.rows[:, axis + 2], DATA.next_state[:, axis])
+        drawn = as_set(rows[:, axis], rows[:, axis + 2], children[:, axis])
+        assert drawn <= recorded
+        linked = DATA[coupled(DATA.rows)]  # these give and take too
+        assert drawn & as_set(linked.rows[:, axis], linked.rows[:, axis + 2], linked.next_state[:, axis])
+    # Which is why some of its rows are not true: those where one link of the two is wrong.
+    assert coupled(rows).float().mean() > 0.1
+    wrong = (TASK.step(rows) - children).abs().amax(1) > 1e-6
+    assert 0.05 < wrong.float().mean() < 0.9
+    assert int(wrong.sum()) == int((wrong & (coupled(rows) | ~as_recorded(rows, children))).sum())
+
+
+def as_recorded(rows: Tensor, children: Tensor) -> Tensor:
+    """Where each coordinate moved as it does outside of the linked quadrant."""
+    return (rows[:, :2] + 0.05 * rows[:, 2:] - children).abs().amax(1) < 1e-6
+
+
+def test_without_local_edges_the_published_code_s_coda_is_the_paper_s() -> None:
+    sparsest = LocalGraph(GRAPH.state, GRAPH.action, GRAPH.edges)
+    local, published = (fit_parents(DATA, sparsest, "coda", published_code=flag) for flag in (False, True))
+    for one, other in zip(with_children(local, 500), with_children(published, 500), strict=True):
+        assert one.equal(other)
+    # Over a graph with local edges it is what the sparsest graph alone would give.
+    assert fit_parents(DATA, GRAPH, "coda", published_code=True).sample(500, seed=0).equal(local.sample(500, seed=0))
+
+
 # dyna
 
 

@@ -13,7 +13,19 @@ from torch import Tensor
 
 from mocoda import InputError
 from mocoda.randomness import Stream
-from mocoda.training import Adam, Checkpoint, Chunked, fingerprint, load_tensors, save_tensors, silent
+from mocoda.training import (
+    Adam,
+    Captured,
+    Checkpoint,
+    Tensors,
+    device_name,
+    fast_products,
+    fingerprint,
+    in_turn,
+    load_tensors,
+    save_tensors,
+    silent,
+)
 
 CPU = torch.device("cpu")
 
@@ -42,34 +54,76 @@ def fresh(*shapes: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
     return weights, targets
 
 
-# Chunked
+# Captured and in_turn
 
 
 def test_a_chunk_is_its_updates_in_turn_and_returns_what_they_returned() -> None:
     total = torch.zeros(3)
     seen: list[Tensor] = []
 
-    def update(part: Tensor) -> Tensor:
-        seen.append(part.clone())
-        total.add_(part)
+    def update(part: Tensors, number: int) -> Tensor:
+        seen.append(part["a"].clone())
+        total.add_(part["a"] * part["b"])
         return total.clone()
 
-    chunked = Chunked(update, CPU)
-    first, second = stream("chunk").normal(2, 4, 3)
-    results = [chunked(first), chunked(second)]
+    chunk = Captured(in_turn(update), CPU)
+    (first, second), factors = stream("chunk").normal(2, 4, 3), stream("factors").normal(2, 4)
+    results = [chunk({"a": first, "b": factors[0]}), chunk({"a": second, "b": factors[1]})]
     assert torch.stack(seen).equal(torch.cat([first, second]))
     expected = torch.zeros(3)
-    for part, result in zip(torch.cat([first, second]), torch.cat(results), strict=True):
-        expected = expected + part
+    for part, factor, result in zip(torch.cat([first, second]), factors.flatten(), torch.cat(results), strict=True):
+        expected = expected + part * factor
         assert result.equal(expected)
     assert results[0].shape == (4, 3)
 
 
-def test_on_the_cpu_chunks_may_differ_in_length_and_nothing_is_captured() -> None:
-    chunked = Chunked(lambda part: part.sum(), CPU)
-    assert chunked(torch.ones(2, 5)).tolist() == [5.0, 5.0]
-    assert chunked(torch.ones(1, 3)).tolist() == [3.0]
-    assert chunked.graph is None and chunked.chunks == 2
+@pytest.mark.parametrize("phase", [0, 1, 7])
+def test_updates_are_numbered_from_the_phase(phase: int) -> None:
+    told: list[int] = []
+
+    def update(part: Tensors, number: int) -> Tensor:
+        told.append(number)
+        return number * part["a"]
+
+    chunk = in_turn(update)
+    assert chunk({"a": torch.ones(3)}, phase).tolist() == [phase, phase + 1, phase + 2]
+    assert chunk({"a": torch.ones(1)}, phase).tolist() == [phase]
+    assert told == [phase, phase + 1, phase + 2, phase]
+
+
+def test_on_the_cpu_work_is_called_every_time_with_its_own_tensors_and_phase() -> None:
+    calls: list[tuple[Tensors, int]] = []
+
+    def work(tensors: Tensors, phase: int) -> Tensor:
+        calls.append((tensors, phase))
+        return phase + tensors["a"].sum()
+
+    captured = Captured(work, CPU)
+    given = [{"a": torch.ones(2, 5)}, {"a": torch.ones(2, 5)}, {"a": torch.ones(1, 3)}]
+    assert [float(captured(tensors, phase)) for tensors, phase in zip(given, (2, 2, 4), strict=True)] == [12, 12, 7]
+    assert float(captured(given[0])) == 10.0
+    assert [phase for _, phase in calls] == [2, 2, 4, 0]
+    assert all(seen is tensors for (seen, _), tensors in zip(calls, [*given, given[0]], strict=True))
+    assert captured._graphs == {}
+
+
+def test_fast_products_leave_a_cpu_as_precise_as_before() -> None:
+    before = torch.get_float32_matmul_precision()
+    with fast_products(CPU):
+        assert torch.get_float32_matmul_precision() == before
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_fast_products_end_with_their_block_whatever_happens_in_it() -> None:
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(RuntimeError, match=r"^inside$"), fast_products(torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "high"
+        raise RuntimeError("inside")
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_cpu_is_named_with_its_threads() -> None:
+    assert device_name("cpu") == "CPU, 1 threads"
 
 
 def test_silent_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,6 +213,29 @@ def test_the_state_of_adam_has_one_tensor_per_weight_and_moment() -> None:
     moments = {f"adam.{i}.{m}": s for i, s in enumerate([(4, 3), (5,)]) for m in ("exp_avg", "exp_avg_sq")}
     assert shapes == moments | {"adam.0.step": (), "adam.1.step": ()}
     assert float(adam.state()["adam.0.step"]) == 2.0
+
+
+def test_the_state_of_an_adam_goes_by_its_name_and_restores_no_other(tmp_path: Path) -> None:
+    """Of several optimisers in one file; one name may begin with another's."""
+    names = ("actor", "actors", "a")
+
+    def optimisers() -> dict[str, Adam]:
+        return {name: Adam([stream(name).normal(3).requires_grad_()], 0.01, name=name) for name in names}
+
+    target, through, halfway = [torch.ones(3)], optimisers(), optimisers()
+    expected = {name: train(adam, target, 3 + i)[0] for i, (name, adam) in enumerate(through.items())}
+    for i, adam in enumerate(halfway.values()):
+        train(adam, target, 1 + i)
+    state = {key: value for adam in halfway.values() for key, value in adam.state().items()}
+    assert set(state) == {f"{name}.0.{part}" for name in names for part in ("step", "exp_avg", "exp_avg_sq")}
+    save_tensors(tmp_path / "state", state, {})
+    loaded, _ = load_tensors(tmp_path / "state")
+    for i, (name, adam) in enumerate(halfway.items()):
+        resumed = Adam([adam.weights[0].detach().clone().requires_grad_()], 0.01, name=name)
+        resumed.restore(loaded)
+        assert resumed.state().keys() == adam.state().keys()
+        assert float(resumed.state()[f"{name}.0.step"]) == 1 + i
+        assert train(resumed, target, 2)[0].equal(expected[name])
 
 
 # Checkpoint
