@@ -148,10 +148,10 @@ def _agents(device: str, announce: Callable[[str], None]) -> list[dict[str, Any]
         agent = make_agent(name, **few)
         counted = work(agent, 2, 2)
         for half in (False, True):
-            for runs in RUNS:
+            for runs in RUNS[-1:] if half else RUNS:
                 row = f"{name}{' in bfloat16' if half else ''} × {runs}"
                 announce(row)
-                times = [1e3 * seconds / runs for seconds in _update_seconds(agent, data, runs, 800, half)]
+                times = [1e3 * seconds / runs for seconds in _update_seconds(agent, data, runs, 600, half)]
                 least = None if half else counted.milliseconds(runs, device_name(device))
                 for column, values in (("agent", times), ("roofline", None if least is None else [least / runs])):
                     if values is not None:

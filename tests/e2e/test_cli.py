@@ -27,7 +27,12 @@ VERBS = {
     "demo": {"--out", "--device"},
     "collect": {"--rows", "--seed", "--out"},
     "augment": {"--task", "--recipe", "--architecture", "--rows", "--seed", "--device", "--keep-recorded", "--out"},
-    "paper": {"--preset", "--seeds", "--device", "--predict-change", "--standardise", "--out"},
+    "train": {"--task", "--agent", "--seeds", "--updates", "--hidden", "--batch", "--device", "--out"},
+    "evaluate": {"--episodes", "--seed", "--device"},
+    "paper": {
+        *("--preset", "--seeds", "--device", "--predict-change", "--standardise", "--out"),
+        *("--columns", "--published-code"),
+    },
     "bench": {"--device", "--out"},
 }
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
@@ -63,6 +68,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     succeed("collect", "navigation", "--rows", "400", "--seed", "3", "--out", "data.hdf5", cwd=folder)
     return folder / "data.hdf5"
+
+
+@pytest.fixture(scope="module")
+def files(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What stands for a file in the commands below: a file of data, another of its name, and one without rewards."""
+    folder = tmp_path_factory.mktemp("files")
+    data = Transitions.load(recorded)
+    data.save(folder / recorded.name)
+    Transitions(data.state, data.action, data.next_state).save(folder / "bare.hdf5")
+    return {"DATA": str(recorded), "TWIN": str(folder / recorded.name), "BARE": str(folder / "bare.hdf5")}
 
 
 # Help
@@ -266,7 +281,36 @@ REFUSED = {
     "augment DATA --recipe coda --rows -1": "rows must be positive, the number of rows to generate, got -1.",
     "augment DATA --recipe emp --out FILE/x.hdf5": f"cannot write 'FILE/x.hdf5': 'FILE' is not a folder. {WRITABLE}",
     "augment none.hdf5 --out new/x.hdf5": "there is no file 'none.hdf5'. `mocoda collect` makes one.",
-    "paper table2": "there is no table 'table2'; there are: table1. Did you mean 'table1'?",
+    "train DATA TWIN": "data sets are called by their files' names, which must differ, got data, data.",
+    "train DATA DATA": "data sets are called by their files' names, which must differ, got data, data.",
+    "train DATA --agent td3": "there is no agent 'td3'; there are: td3-bc, bcq, cql, sac. Did you mean 'td3-bc'?",
+    "train DATA --agent ppo": "there is no agent 'ppo'; there are: td3-bc, bcq, cql, sac.",
+    "train DATA --task maze": "there is no task 'maze'; there are: navigation.",
+    "train DATA --seeds 0": "seeds must be at least 1, got 0.",
+    "train DATA --updates 0": "updates must be at least 1, got 0.",
+    "train DATA --updates -1 --out new/deep": "updates must be at least 1, got -1.",
+    "train DATA --batch 0": "batch must be at least 1, got 0.",
+    "train DATA --hidden 8 0": "hidden must name layers of at least 1 unit, got (8, 0).",
+    "train BARE": (
+        "data set 'bare' has no rewards. Label it: mocoda.augment(..., task=task), or a Transitions with reward=."
+    ),
+    "train DATA BARE": (
+        "data set 'bare' has no rewards. Label it: mocoda.augment(..., task=task), or a Transitions with reward=."
+    ),
+    "train none.hdf5": "there is no file 'none.hdf5'. `mocoda collect` makes one.",
+    "train": "expected at least one data set and one seed, got 0 and 5.",
+    "train DATA --out FILE/x": "cannot make the folder 'FILE/x': Not a directory. Choose another path.",
+    "train DATA --out FILE": "cannot make the folder 'FILE': File exists. Choose another path.",
+    "train DATA --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
+    "evaluate FOLDER": "the folder 'FOLDER' holds no agents.json. `mocoda train` makes one.",
+    "evaluate none": "the folder 'none' holds no agents.json. `mocoda train` makes one.",
+    "evaluate FILE": "the folder 'FILE' holds no agents.json. `mocoda train` makes one.",
+    "evaluate FOLDER --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
+    "paper table3": "there is no table 'table3'; there are: table1, table2. Did you mean 'table2'?",
+    "paper table2 --preset fast": "there is no preset 'fast'; there are: paper, quick.",
+    "paper table2 --seeds 0": "seeds must be at least 1, got 0.",
+    "paper table2 --out FILE/x": "cannot make the folder 'FILE/x': Not a directory. Choose another path.",
+    "paper table2 --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
     "paper table1 --preset fast": "there is no preset 'fast'; there are: paper, quick.",
     "paper table1 --seeds 0": "seeds must be at least 1, got 0.",
     "paper table1 --out FILE/x": "cannot make the folder 'FILE/x': Not a directory. Choose another path.",
@@ -275,6 +319,11 @@ REFUSED = {
     "bench --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
     "bench --out FILE/x.json": f"cannot write 'FILE/x.json': 'FILE' is not a folder. {WRITABLE}",
 }
+if not torch.cuda.is_available():
+    REFUSED |= dict.fromkeys(
+        ("train DATA --device cuda", "evaluate FOLDER --device cuda", "paper table2 --device cuda"),
+        f"device 'cuda' is not here; there is: {HERE}.",
+    )
 
 
 AS_PROCESSES = (
@@ -282,17 +331,19 @@ AS_PROCESSES = (
     "collect navigation --rows 0",
     "augment [/dim].hdf5",
     "augment DATA --device tpu",
+    "train BARE",
+    "evaluate FOLDER",
     "paper table1 --seeds 0",
     "bench --out FILE/x.json",
 )
 
 
-def refused(words: str, data: Path, folder: Path, *, process: bool) -> tuple[object, str]:
+def refused(words: str, files: dict[str, str], folder: Path, *, process: bool) -> tuple[object, str]:
     """Exit code and stderr of a command that does nothing else; in this process it is the same code, but quicker."""
     (folder / "FILE").write_text("mine")
     (folder / "FOLDER").mkdir()
     before = below(folder)
-    given = [str(data) if word == "DATA" else word for word in words.split()]
+    given = [files.get(word, word) for word in words.split()]
     if process:
         done = cli(*given, cwd=folder)
         code: object = done.returncode
@@ -312,16 +363,16 @@ def refused(words: str, data: Path, folder: Path, *, process: bool) -> tuple[obj
 
 @pytest.mark.parametrize("words", AS_PROCESSES)
 def test_a_process_with_bad_input_ends_in_one_whole_line_exit_code_2_and_nothing_on_disk(
-    words: str, recorded: Path, tmp_path: Path
+    words: str, files: dict[str, str], tmp_path: Path
 ) -> None:
-    assert refused(words, recorded, tmp_path, process=True) == (2, f"error: {REFUSED[words]}\n")
+    assert refused(words, files, tmp_path, process=True) == (2, f"error: {REFUSED[words]}\n")
 
 
 @pytest.mark.parametrize("words", [words for words in REFUSED if words not in AS_PROCESSES])
 def test_bad_input_ends_in_one_whole_line_exit_code_2_and_nothing_on_disk(
-    words: str, recorded: Path, tmp_path: Path
+    words: str, files: dict[str, str], tmp_path: Path
 ) -> None:
-    assert refused(words, recorded, tmp_path, process=False) == (2, f"error: {REFUSED[words]}\n")
+    assert refused(words, files, tmp_path, process=False) == (2, f"error: {REFUSED[words]}\n")
 
 
 def test_a_file_that_is_no_hdf5_is_refused(tmp_path: Path) -> None:
@@ -334,7 +385,7 @@ def test_a_file_that_is_no_hdf5_is_refused(tmp_path: Path) -> None:
     assert below(tmp_path) == ["bad.hdf5"]
 
 
-@pytest.mark.parametrize("words", [[], ["fly"], ["collect"], ["collect", "navigation", "--rows", "many"]])
+@pytest.mark.parametrize("words", [[], ["fly"], ["collect"], ["collect", "navigation", "--rows", "many"], ["evaluate"]])
 def test_a_command_line_that_cannot_be_read_is_refused(words: list[str], tmp_path: Path) -> None:
     done = cli(*words, cwd=tmp_path)
     assert done.returncode == 2 and "Traceback" not in done.stderr and len(done.stderr) > 20

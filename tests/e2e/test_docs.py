@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 import mocoda.dynamics
-import mocoda.paper
-from mocoda import Dynamics, DynamicsConfig, fit_dynamics_runs
+import mocoda.learning
+import mocoda.paper.table1
+import mocoda.paper.table2
+from mocoda import Agent, Dynamics, DynamicsConfig, Policies, fit_dynamics_runs, make_agent, train_agents
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-VERBS = ("demo", "collect", "augment", "paper", "bench")
+VERBS = ("demo", "collect", "augment", "train", "evaluate", "paper", "bench")
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -81,7 +83,15 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
         return fit_dynamics_runs(*given, config=tiny, **options)
 
     monkeypatch.setattr(mocoda.dynamics, "fit_dynamics_runs", small)
-    monkeypatch.setattr(mocoda.paper, "fit_dynamics_runs", small)
+    monkeypatch.setattr(mocoda.paper.table1, "fit_dynamics_runs", small)
+
+    def few(datasets: Any, agent: str | Agent = "td3-bc", **options: Any) -> Policies:
+        learner = make_agent(agent) if isinstance(agent, str) else agent
+        brief = {"updates": 2, "evaluate_every": 1, "episodes": 2}
+        return train_agents(datasets, replace(learner, hidden=(8,), batch=16), **{**options, **brief})
+
+    for module in (mocoda, mocoda.learning, mocoda.paper.table2):
+        monkeypatch.setattr(module, "train_agents", few)
 
 
 def execute(document: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_installed_package_is_not_the_checkout(binaries: Path, tmp_path: Pat
 @pytest.mark.long
 def test_the_installed_command_helps_and_collects(binaries: Path, tmp_path: Path) -> None:
     said = run(binaries / "mocoda", "--help", cwd=tmp_path)
-    assert all(verb in said for verb in ("demo", "collect", "augment", "paper", "bench"))
+    assert all(verb in said for verb in ("demo", "collect", "augment", "train", "evaluate", "paper", "bench"))
     run(binaries / "mocoda", "collect", "navigation", "--rows", "100", "--out", "x.hdf5", cwd=tmp_path)
     script = "import mocoda; print(len(mocoda.Transitions.load('x.hdf5')))"
     assert run(binaries / "python", "-c", script, cwd=tmp_path) == "100\n"

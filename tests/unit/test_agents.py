@@ -157,13 +157,13 @@ def test_what_td3s_twin_is_tested_on_has_every_case() -> None:
     assert bool(((target > -50) & (target < 0)).any()) and bool(batch.terminal.any())
 
 
-def test_an_ended_episode_is_worth_its_reward() -> None:
-    for name in AGENTS:
-        agent = make_agent(name, **SMALL, **(SAMPLERS if name == "bcq" else {}))
-        assert isinstance(agent, TD3BC | SAC | BCQ)
-        batch = some_batch()._replace(terminal=torch.ones(R, B, dtype=torch.float64))
-        expected = torch.stack([clipped(reward, agent.lowest) for reward in batch.reward])
-        assert agent.target(some_weights(agent), batch, some_noise(agent)).equal(expected)
+@each_agent
+def test_an_ended_episode_is_worth_its_reward(name: str) -> None:
+    agent = make_agent(name, **SMALL, **(SAMPLERS if name == "bcq" else {}))
+    assert isinstance(agent, TD3BC | SAC | BCQ)
+    batch = some_batch()._replace(terminal=torch.ones(R, B, dtype=torch.float64))
+    expected = torch.stack([clipped(reward, agent.lowest) for reward in batch.reward])
+    assert agent.target(some_weights(agent), batch, some_noise(agent)).equal(expected)
 
 
 @pytest.mark.parametrize("imitation", [1.0, 0.3])
@@ -187,7 +187,7 @@ def test_td3s_normalised_actor_climbs_the_first_critic_in_units_of_its_size() ->
         state = batch.state[run]
         action = torch.tanh(plain(weights, "actor", run)(state))
         first = critics(weights, "critic", run)[0](state, action)
-        size = sum(map(abs, first.tolist())) / B  # a number: it is not climbed
+        size: float = sum(map(abs, first.tolist())) / B  # a number: it is not climbed
         return -2.5 * first.mean() / size + torch.nn.functional.mse_loss(action, batch.action[run])
 
     assert_loss_is(agent, "actor", twin)

@@ -5,6 +5,7 @@ import json
 import sys
 from functools import cache
 from itertools import pairwise
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,13 @@ from mocoda import (
     fit_parents,
     make_task,
 )
+from mocoda.agents import AGENTS, make_agent
 from mocoda.augmentation import augment
 from mocoda.bench import MEANING, TARGETS, as_table, measure
 from mocoda.files import versions
 from mocoda.statistics import mean_and_std
 
-ROWS = ("em", "kde", "generate", "growth", "memory")
+ROWS = ("em", "kde", "generate", "growth", "memory", "d3rlpy")
 
 
 @cache
@@ -57,8 +59,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "_generator": small_generator,
         "augment": fewer_rows,
         "_streaming_memory": lambda rows, device: {4_000_000: 20.0}[rows],
+        "_td3_bc": lambda repeats: ([0.5] * repeats, [2.0] * repeats),
     }.items():
         monkeypatch.setattr(mocoda.bench, name, value)
+    monkeypatch.setitem(sys.modules, "d3rlpy", ModuleType("d3rlpy"))
 
 
 def by_place(results: dict[str, Any]) -> dict[tuple[str, str], list[float]]:
@@ -74,15 +78,16 @@ def test_results_have_the_schema_of_a_results_file() -> None:
     assert results["table"] == results["preset"] == "bench"
     assert results["device"].startswith("CPU, ") and results["versions"] == versions()
     assert 0 <= results["seconds"] < 60 and results["config"]["repeats"] == 1
-    assert announced == list(MEANING.values()) and tuple(MEANING) == tuple(TARGETS["cpu"]) == tuple(TARGETS["cuda"])
+    assert announced == [MEANING[row] for row in ROWS] and set(MEANING) == set(TARGETS["cpu"]) == set(ROWS)
+    assert set(TARGETS["cuda"]) == set(ROWS) - {"d3rlpy"}  # which is timed on a CPU alone
     for cell in results["cells"]:
         assert set(cell) == {"row", "column", "values", "mean", "std", "paper_mean", "paper_std"}
         assert (cell["mean"], cell["std"]) == mean_and_std(cell["values"])
         assert cell["paper_mean"] is None and cell["paper_std"] is None
         assert all(value > 0 for value in cell["values"])
     columns = {row: [cell["column"] for cell in results["cells"] if cell["row"] == row] for row in ROWS}
-    timed, counted = ["ratio", "mocoda", "scikit-learn", "target"], ["ratio", "mocoda", "target"]
-    assert columns == {"em": timed, "kde": timed, "generate": counted, "growth": counted, "memory": counted}
+    timed, counted = ["ratio", "mocoda", "reference", "target"], ["ratio", "mocoda", "target"]
+    assert columns == {row: timed if row in ("em", "kde", "d3rlpy") else counted for row in ROWS}
     assert [cell["mean"] for cell in results["cells"] if cell["column"] == "target"] == list(TARGETS["cpu"].values())
 
 
@@ -90,11 +95,13 @@ def test_results_have_the_schema_of_a_results_file() -> None:
 def test_ratios_are_those_of_the_measured_seconds() -> None:
     values = by_place(measure("cpu", repeats=2))
     for row in ("em", "kde"):
-        (reference,) = values[row, "scikit-learn"]
+        (reference,) = values[row, "reference"]
         assert len(values[row, "mocoda"]) == 2
         assert values[row, "ratio"] == [reference / mine for mine in values[row, "mocoda"]]
     assert len(values["generate", "ratio"]) == 2
     assert values["memory", "ratio"] == [4_000_000 * 29 / 2**20 / 20.0] and values["memory", "mocoda"] == [20.0]
+    assert values["d3rlpy", "mocoda"] == [0.5] * 2 and values["d3rlpy", "reference"] == [2.0] * 2
+    assert values["d3rlpy", "ratio"] == [4.0] * 2
 
 
 @pytest.mark.usefixtures("small")
@@ -124,7 +131,7 @@ def test_both_sides_do_the_same_work() -> None:
 
 
 def test_the_table_says_meaning_ratio_and_target() -> None:
-    ratios = {"em": 1.25, "kde": 12.5, "generate": 123_456.789, "growth": 0.98, "memory": 2.01}
+    ratios = {"em": 1.25, "kde": 12.5, "generate": 123_456.789, "growth": 0.98, "memory": 2.01, "d3rlpy": 1.5}
     cells = [
         {"row": row, "column": column, "mean": mean}
         for row, ratio in ratios.items()
@@ -145,12 +152,70 @@ def test_the_table_says_meaning_ratio_and_target() -> None:
         ]
 
 
-def test_without_scikit_learn_the_way_out_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
+def test_the_table_tells_agents_by_their_number_beside_the_least_they_could_take() -> None:
+    cells = [
+        {"row": row, "column": column, "mean": mean}
+        for row, column, mean in (
+            ("sac × 5", "agent", 0.12345),
+            ("sac × 5", "roofline", 0.0125),
+            ("sac in bfloat16 × 5", "agent", 0.1),
+        )
+    ]
+    console = rich.console.Console(width=200)
+    with console.capture() as said:
+        console.print(as_table({"device": "NVIDIA H200", "cells": cells}))
+    lines = [[text.strip() for text in line.strip("│ ").split("│")] for line in said.get().splitlines() if "×" in line]
+    assert lines == [
+        ["sac × 5 at once: ms per agent and update (at least 0.0125)", "0.1235"],
+        ["sac in bfloat16 × 5 at once: ms per agent and update", "0.1000"],
+    ]
+
+
+def test_an_update_is_timed_chunk_by_chunk_after_as_many_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 50.0, 51.0, 53.0, 57.0])
+    monkeypatch.setattr("mocoda.bench.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    agent, data = make_agent("td3-bc", hidden=(4,), batch=2), make_task("navigation").collect(50, seed=0)
+    assert mocoda.bench._update_seconds(agent, data, 2, 400) == [2.0 / 100, 4.0 / 100]
+
+
+def test_every_agent_is_timed_at_every_number_of_runs_in_either_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int, bool]] = []
+
+    def seconds(agent: mocoda.Agent, data: Transitions, runs: int, updates: int, half: bool) -> list[float]:
+        asked.append((agent.name, runs, half))
+        return [0.004, 0.008]
+
+    monkeypatch.setattr(mocoda.bench, "_update_seconds", seconds)
+    monkeypatch.setattr(mocoda.bench, "work", lambda agent, state, action: mocoda.roofline.Work(1e9, 1e6))
+    monkeypatch.setattr(mocoda.bench, "device_name", lambda device: "NVIDIA H200")
+    announced: list[str] = []
+    cells = mocoda.bench._agents("cpu", announced.append)
+    assert asked == [(name, runs, half) for name in AGENTS for half in (False, True) for runs in mocoda.bench.RUNS]
+    assert announced == [f"{name}{' in bfloat16' * half} × {runs}" for name, runs, half in asked]
+    found = by_place({"cells": cells})
+    assert set(found) == {
+        (row, column) for row in announced for column in ("agent", "roofline") if column == "agent" or "16 ×" not in row
+    }
+    assert found["sac × 5", "agent"] == pytest.approx([0.8, 1.6])
+    assert found["sac × 5", "roofline"] == pytest.approx([1e3 * 1e9 / 494e12])  # an agent's share
+
+
+@pytest.mark.parametrize("missing", ["sklearn", "d3rlpy"])
+def test_without_what_is_compared_with_the_way_out_is_told_before_anything_runs(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(mocoda.bench, "_em", lambda device: pytest.fail("measured"))
     with pytest.raises(InputError) as caught:
         measure("cpu")
-    assert str(caught.value) == "mocoda bench compares with scikit-learn; pip install 'mocoda[bench]'."
+    assert str(caught.value) == "mocoda bench compares with scikit-learn and d3rlpy; pip install 'mocoda[bench]'."
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_both_td3_bcs_are_timed_as_often() -> None:
+    ours, theirs = mocoda.bench._td3_bc(2)
+    assert len(ours) == len(theirs) == 2 and min(*ours, *theirs) > 0
 
 
 def test_streaming_needs_no_more_memory_for_more_rows_and_holding_the_rows_would_show(
@@ -174,6 +239,6 @@ def test_a_streaming_child_that_dies_is_an_error_and_no_endless_wait(
 
 
 def test_targets_are_positive_and_the_gpu_s_are_no_lower() -> None:
-    for row in ROWS:
-        assert 0 < TARGETS["cpu"][row] <= TARGETS["cuda"][row]
+    for row, target in TARGETS["cuda"].items():
+        assert 0 < TARGETS["cpu"][row] <= target
     assert all(first != second for first, second in pairwise(MEANING.values()))

@@ -14,7 +14,7 @@ ORDER = (
     *("files", "randomness", "transitions", "graph", "mixture", "density", "parents"),
     *("fused", "networks", "training", "mechanisms", "dynamics", "augmentation"),
     *("agents", "statistics", "policies", "evaluation", "learning", "contract"),
-    *("runs", "report", "paper", "bench", "cli"),
+    *("runs", "report", "paper", "roofline", "bench", "cli"),
 )
 FOLDERS = ("agents", "paper", "tasks")
 TASKS_MAY_IMPORT = {"files", "graph", "randomness", "transitions", "tasks"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import gymnasium
@@ -105,6 +106,127 @@ def test_starts_are_uniform_in_their_corner_and_repeatable() -> None:
     assert starts.mean(0).tolist() == pytest.approx([0.075, 0.075], abs=0.003)
     assert starts.equal(TASK.start(5000, seed=1))
     assert not starts.equal(TASK.start(5000, seed=2))
+
+
+def test_the_horizon_is_the_environment_s() -> None:
+    spec = gymnasium.spec(ID)
+    assert TASK.horizon == spec.max_episode_steps == 70
+
+
+# --- the fewest steps
+
+
+def towards(state: Tensor, point: float) -> Tensor:
+    """The actions that move nearest to (point, point), cut to their range."""
+    inside = coupled(state)[:, None]
+    way = (point - state) / torch.where(inside, 0.0021, 0.05)
+    return torch.where(inside, 0.05 * way + 0.02 * way.flip(1), way).clamp(-1, 1)
+
+
+def straight(state: Tensor) -> Tensor:
+    return torch.ones_like(state)
+
+
+def catching_up(state: Tensor) -> Tensor:
+    """As fast as can be, but inside the quadrant the coordinate that is ahead slows down for the other."""
+    far = torch.where(state > 0.8, 0.5, 1.0)
+    return torch.where(coupled(state)[:, None], (far + 10 * (state.flip(1) - state)).clamp(-1, 1), far)
+
+
+def waiting(state: Tensor) -> Tensor:
+    """First one coordinate to 0.8 while the other waits below the quadrant, then the other."""
+    ahead = state.argmax(1, keepdim=True) == torch.arange(2)
+    first = torch.where(ahead, 1.0, torch.where(state < 0.45, 1.0, 0.0))
+    return torch.where((state.amax(1) < 0.8)[:, None] & ~coupled(state)[:, None], first, towards(state, 0.83))
+
+
+def staggering(state: Tensor) -> Tensor:
+    drift = Stream(0, "test-navigation", "stagger", round(1e6 * float(state[0, 0]))).uniform(*state.shape, low=-0.3)
+    return (towards(state, 0.84) + drift).clamp(-1, 1)
+
+
+POLICIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "straight": straight,
+    "to the middle": lambda state: towards(state, 0.85),
+    "to the near corner": lambda state: towards(state, 0.803),
+    "catching up": catching_up,
+    "waiting": waiting,
+    "staggering": staggering,
+}
+
+
+def steps_of(policy: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """How many steps it needs from each start, (N,); inf where the horizon is not enough."""
+    state, steps = start, torch.full((len(start),), torch.inf, dtype=torch.float64)
+    for step in range(1, TASK.horizon + 1):
+        action = policy(state)
+        assert bool((action.abs() <= 1).all())
+        state = TASK.step(torch.cat([state, action], 1))
+        reached = TASK.label(state, action, state)[1]
+        steps = torch.where(reached & steps.isinf(), float(step), steps)
+    return steps
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_is_faster_than_the_fewest_steps(name: str) -> None:
+    start = TASK.start(2_000, seed=0).double()
+    assert bool((steps_of(POLICIES[name], start) >= TASK.least_steps(start)).all())
+
+
+def test_on_the_diagonal_walking_straight_takes_the_fewest_steps() -> None:
+    ticks = (torch.arange(300, dtype=torch.float64) + 0.5) / 2_000  # between those that end on the goal's border
+    start = torch.stack([ticks, ticks], 1)
+    assert steps_of(straight, start).equal(TASK.least_steps(start))
+    assert TASK.least_steps(torch.tensor([[0.0, 0.0], [0.15, 0.15]])).tolist() == [20.0, 17.0]
+
+
+def test_the_fewest_steps_do_not_depend_on_which_coordinate_is_ahead_nor_on_the_other_starts() -> None:
+    start = TASK.start(500, seed=1)
+    least = TASK.least_steps(start)
+    assert least.shape == (500,) and set(least.tolist()) <= {17.0, 18.0, 19.0, 20.0}
+    assert TASK.least_steps(start.flip(1)).equal(least)
+    assert TASK.least_steps(start[7:8]).equal(least[7:8])
+    assert TASK.least_steps(start[:0]).shape == (0,)
+
+
+Lattice = NDArray[np.bool_]
+CELLS, MARGIN = 131, 10  # of width 0.01, from -0.1 to 1.2
+
+
+def shifted(there: Lattice, x: int, y: int) -> Lattice:
+    """Whether one stands in a cell of `there` after moving by (x, y)."""
+    found = np.zeros_like(there)
+    own = tuple(slice(max(0, -move), CELLS - max(0, move)) for move in (x, y))
+    other = tuple(slice(max(0, move), CELLS - max(0, -move)) for move in (x, y))
+    found[own] = there[other]
+    return found
+
+
+@cache
+def lattice_steps() -> NDArray[np.float64]:
+    """Steps to the goal of the best policy that stays on the lattice, by dynamic programming from the goal on."""
+    place = np.arange(CELLS) - MARGIN  # in hundredths
+    goal = (place > 80) & (place < 90)
+    inside = np.outer(place > 50, place > 50)
+    moves = [(x, y) for x in range(-7, 8) for y in range(-7, 8)]
+    outer = [(x, y) for x, y in moves if max(abs(x), abs(y)) <= 5]
+    inner = [(x, y) for x, y in moves if max(abs(5 * x + 2 * y), abs(2 * x + 5 * y)) <= 21]  # actions are within 1
+    there = np.outer(goal, goal)
+    steps = np.where(there, 0.0, np.inf)
+    for step in range(1, 30):
+        before = np.logical_or.reduce([shifted(there, *move) for move in outer]) & ~inside
+        before |= np.logical_or.reduce([shifted(there, *move) for move in inner]) & inside
+        there = there | before
+        steps = np.where(there & np.isinf(steps), step, steps)
+    return steps
+
+
+def test_dynamic_programming_on_a_lattice_finds_no_fewer_steps_and_at_most_one_more() -> None:
+    ticks = torch.arange(16, dtype=torch.float64) / 100
+    least = TASK.least_steps(torch.cartesian_prod(ticks, ticks)).reshape(16, 16)
+    more = torch.from_numpy(lattice_steps()[MARGIN : MARGIN + 16, MARGIN : MARGIN + 16]) - least
+    assert set(more.flatten().tolist()) <= {0.0, 1.0}
+    assert float((more == 0).double().mean()) > 0.5
 
 
 # --- the graph's ground truth

@@ -11,13 +11,29 @@ import numpy as np
 import pytest
 import rich.console
 import torch
-from matplotlib.collections import PathCollection
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from mocoda import InputError, LocalGraph, make_task
+from mocoda.agents import AGENTS
+from mocoda.parents import RECIPES
 from mocoda.randomness import Stream
-from mocoda.report import BLUE, COLOURS, RED, as_table, draw_errors, draw_graph, draw_transitions
+from mocoda.report import (
+    AGENT_TITLES,
+    BLUE,
+    COLOURS,
+    PANEL_TITLES,
+    RECIPE_COLOURS,
+    RED,
+    as_table,
+    draw_curves,
+    draw_errors,
+    draw_graph,
+    draw_paths,
+    draw_transitions,
+    draw_walks,
+)
 
 COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u")
 GRAPH = make_task("navigation").graph
@@ -64,10 +80,35 @@ def panels(*names: str) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return {name: (state := stream.uniform(50, 2), state + 0.05 * stream.normal(50, 2)) for name in names}
 
 
+def curves(*agents: str, evaluations: int = 8) -> dict[str, Any]:
+    """Two data sets and three seeds of each agent, all of whose numbers differ."""
+    stream = Stream(0, "test-report", "curves")
+    return {
+        agent: {
+            "updates": [100 * (k + 1) for k in range(evaluations)],
+            "steps": {column: stream.uniform(3, evaluations, low=20, high=60).tolist() for column in ("emp", "mocoda")},
+        }
+        for agent in agents
+    }
+
+
+def walks(*names: str) -> dict[str, torch.Tensor]:
+    """Eleven places of each of five episodes."""
+    stream = Stream(0, "test-report", "walks")
+    return {name: 0.08 * stream.uniform(11, 5, 2).cumsum(0) for name in names}
+
+
+def recorded() -> torch.Tensor:
+    return Stream(0, "test-report", "recorded").uniform(9_000, 2)
+
+
 DRAWINGS: dict[str, Callable[[Path], None]] = {
     "errors": lambda path: draw_errors(results(), path),
     "transitions": lambda path: draw_transitions(panels("emp", "rand"), path),
     "graph": lambda path: draw_graph(GRAPH, path),
+    "curves": lambda path: draw_curves(curves("td3-bc", "sac"), 18.5, path),
+    "paths": lambda path: draw_paths({"td3-bc": walks("emp", "mocoda"), "mine": walks("emp", "mocoda")}, path),
+    "walks": lambda path: draw_walks(walks("one", "other"), path, recorded()),
 }
 
 
@@ -97,6 +138,49 @@ def test_the_least_of_every_column_is_bold_and_no_other() -> None:
     bold = [[text.startswith("[bold]") for text in map(str, column.cells)] for column in table.columns]
     first = [True, False, False]
     assert bold == [[False] * 3, first, [False, True, False], first, first, first]
+
+
+def test_the_least_of_every_row_is_bold_where_rows_compete() -> None:
+    given = results()
+    given["cells"][5 + 1]["mean"] = 0.5  # global, dyna
+    table = as_table(given, "", best_of="row")
+    bold = [[text.startswith("[bold]") for text in map(str, column.cells)] for column in table.columns]
+    assert bold == [[False] * 3, [True, False, True], [False, True, False], *([[False] * 3] * 3)]
+
+
+def test_cells_that_share_the_least_are_all_bold() -> None:
+    given = results()
+    for cell in given["cells"]:
+        cell["mean"] = 18.0
+    table = as_table(given, "", best_of="row")
+    assert all(text.startswith("[bold]") for column in table.columns[1:] for text in map(str, column.cells))
+
+
+@pytest.mark.parametrize(
+    ("digits", "text"), [(0, "21 ± 1 (20)"), (1, "21.2 ± 0.7 (20.0)"), (3, "21.235 ± 0.679 (20.04)")]
+)
+def test_numbers_have_the_digits_asked_for_and_the_paper_s_two_at_most(digits: int, text: str) -> None:
+    cell = {"row": "sac", "column": "emp", "mean": 21.2346, "std": 0.6789, "paper_mean": 20.04}
+    lines = rendered(as_table({"cells": [cell]}, "", digits=digits)).splitlines()
+    (line,) = (line for line in lines if " sac " in line)
+    assert [part.strip() for part in line.strip("│ ").split("│")] == ["sac", text]
+
+
+def test_a_cell_that_the_paper_does_not_have_stands_without_brackets() -> None:
+    given = results()
+    for cell in given["cells"]:
+        if cell["column"] == "dyna" or cell["row"] == "local":
+            cell["paper_mean"] = None
+    lines = rendered(as_table(given, "", digits=1)).splitlines()
+    for row, brackets in (("full", 4), ("global", 4), ("local", 0)):
+        (line,) = (line for line in lines if f" {row} " in line)
+        assert line.count("(") == line.count(")") == brackets
+        own = [cell for cell in given["cells"] if cell["row"] == row]
+        assert [part.split("(")[0].strip() for part in line.strip("│ ").split("│")] == [
+            row,
+            *(f"{cell['mean']:.1f} ± {cell['std']:.1f}" for cell in own),
+        ]
+    assert "None" not in "".join(lines)
 
 
 # Figures
@@ -222,3 +306,61 @@ def test_of_many_local_graphs_the_six_most_frequent_are_drawn(figures: list[Figu
     draw_graph(graph, Path("unused"), rows)
     shares = [axes.get_title() for axes in figures[0].axes]
     assert shares == [f"in {100 * count / 36:.1f}% of rows" for count in (8, 7, 6, 5, 4, 3)]
+
+
+def test_curves_are_running_means_over_five_evaluations_of_the_mean_of_the_seeds(figures: list[Figure]) -> None:
+    given = curves("td3-bc", "sac", "mine")
+    draw_curves(given, 18.5, Path("unused"))
+    assert [axes.get_title() for axes in figures[0].axes] == ["TD3-BC", "SAC", "mine"]
+    for axes, agent in zip(figures[0].axes, given.values(), strict=True):
+        emp, mocoda, optimum = axes.lines
+        for line, (column, seeds) in zip((emp, mocoda), agent["steps"].items(), strict=True):
+            mean = np.array(seeds).mean(0)
+            padded = np.concatenate([[mean[0]] * 4, mean])
+            expected = [padded[k : k + 5].mean() for k in range(8)]
+            assert (line.get_label(), line.get_color()) == (column, RECIPE_COLOURS[column])
+            assert np.asarray(line.get_xdata()).tolist() == agent["updates"]
+            assert np.asarray(line.get_ydata()) == pytest.approx(expected, rel=1e-5)
+        assert np.asarray(optimum.get_ydata()).tolist() == [18.5, 18.5]
+        assert len([thing for thing in axes.collections if isinstance(thing, PolyCollection)]) == 2
+    (legend,) = figures[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["emp", "mocoda", "optimum"]
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 4])
+def test_curves_of_few_evaluations_are_drawn_too(evaluations: int, tmp_path: Path) -> None:
+    draw_curves(curves("bcq", evaluations=evaluations), 18.5, tmp_path / "short.png")
+    picture(tmp_path / "short.png")
+
+
+def test_paths_have_a_row_an_agent_and_a_column_a_data_set(figures: list[Figure]) -> None:
+    given = {agent: walks("emp", "mocoda", "mine") for agent in ("td3-bc", "bcq")}
+    draw_paths(given, Path("unused"))
+    panels = figures[0].axes
+    assert [axes.get_title() for axes in panels] == ["Emp", "MoCoDA", "mine", "", "", ""]
+    assert [axes.get_ylabel() for axes in panels] == ["TD3-BC", "", "", "BCQ", "", ""]
+    for axes, walked in zip(panels, [walk for row in given.values() for walk in row.values()], strict=True):
+        lines, ends = axes.lines[::2], axes.lines[1::2]
+        assert len(lines) == len(ends) == 5
+        for episode, (line, end) in enumerate(zip(lines, ends, strict=True)):
+            assert np.array_equal(line.get_xydata(), walked[:, episode].numpy())
+            assert np.array_equal(end.get_xydata(), walked[-1:, episode].numpy())
+
+
+def test_walks_stand_over_some_of_the_recorded_states_between_start_and_goal(figures: list[Figure]) -> None:
+    given = walks("walks the L", "cuts the diagonal")
+    draw_walks(given, Path("unused"), recorded())
+    draw_walks(given, Path("unused"), recorded()[:10])
+    for figure, behind in zip(figures, (recorded()[::2], recorded()[:10]), strict=True):
+        assert [axes.get_title() for axes in figure.axes] == list(given)
+        for axes, walked in zip(figure.axes, given.values(), strict=True):
+            assert np.array_equal(axes.lines[0].get_xydata(), behind.numpy())
+            assert np.array_equal(axes.lines[1].get_xydata(), walked[:, 0].numpy())
+            assert len(axes.lines) == 1 + 2 * 5
+            assert [text.get_text() for text in axes.texts] == ["start", "goal"]
+
+
+def test_every_recipe_and_agent_has_a_title_and_every_recipe_a_colour_of_its_own() -> None:
+    assert set(PANEL_TITLES) == set(RECIPE_COLOURS) == set(RECIPES)
+    assert len(set(RECIPE_COLOURS.values())) == len(RECIPES)
+    assert set(AGENT_TITLES) == set(AGENTS)

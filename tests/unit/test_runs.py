@@ -10,7 +10,7 @@ import pytest
 
 from mocoda import InputError
 from mocoda.files import versions
-from mocoda.runs import RunFolder
+from mocoda.runs import STAGES, RunFolder, settings_of
 
 SETTINGS = {"rows": 10, "sizes": (1, 2), "out": Path("somewhere")}
 
@@ -85,15 +85,24 @@ def test_every_line_is_on_disk_as_soon_as_it_is_due(tmp_path: Path, clock: Clock
         assert len(log(tmp_path)) == 2
 
 
+SAVED = (
+    *("dynamics.safetensors", "dynamics-full-0.safetensors", "checkpoint.safetensors", "checkpoint-sac.safetensors"),
+    *("policy-emp-0.safetensors", "agents-sac/policy-emp-0.safetensors", "agents-sac/agents.json"),
+)
+OTHERS = (
+    *("notes.txt", "table1.json", "agents.json", "mine.safetensors", "my-dynamics.safetensors", "policy.json"),
+    *("below/own.safetensors", "below/policy-emp-0.safetensors", "agents-sac/notes.txt", "agents-sac/mine.safetensors"),
+)
+
+
 def left_behind(folder: Path) -> dict[str, str]:
     """A run with SETTINGS, what it saved, and files of somebody else."""
     with RunFolder(folder, "paper", SETTINGS) as run:
         run.progress("fit", 1, 1)
-    contents = {"dynamics.safetensors": "m", "checkpoint.safetensors": "c", "notes.txt": "n", "table1.json": "t"}
+    contents = {name: f"the old {name}" for name in (*SAVED, *OTHERS)}
     for name, text in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    (folder / "below").mkdir()
-    (folder / "below" / "own.safetensors").write_text("o")
     return contents
 
 
@@ -113,13 +122,17 @@ def test_the_same_command_and_settings_go_on_from_what_is_there(tmp_path: Path) 
 def test_after_a_change_only_what_the_old_run_saved_is_removed(
     tmp_path: Path, command: str, settings: dict[str, Any]
 ) -> None:
-    left_behind(tmp_path)
+    contents = left_behind(tmp_path)
     with RunFolder(tmp_path, command, settings):
         pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["below", "config.json", "notes.txt", "table1.json"]
-    assert (tmp_path / "notes.txt").read_text() == "n" and (tmp_path / "table1.json").read_text() == "t"
-    assert (tmp_path / "below" / "own.safetensors").read_text() == "o"
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"config.json", *OTHERS}
+    assert all((tmp_path / name).read_text() == contents[name] for name in OTHERS)
     assert json.loads((tmp_path / "config.json").read_text())["command"] == command
+
+
+def test_every_kind_of_stage_is_among_those_above() -> None:
+    assert all(any(Path(name).match(pattern) for name in SAVED) for pattern in STAGES)
 
 
 @pytest.mark.parametrize("config", ["", "{", "[]", "3", '{"command": "paper"}', '{"model_type": "llama"}'])
@@ -145,9 +158,10 @@ def test_a_folder_with_models_and_no_config_is_refused(tmp_path: Path) -> None:
 
 def test_after_a_change_the_outputs_of_the_old_run_are_removed(tmp_path: Path) -> None:
     left_behind(tmp_path)
-    with RunFolder(tmp_path, "paper", {**SETTINGS, "rows": 11}, outputs=["table1.json"]):
+    with RunFolder(tmp_path, "paper", {**SETTINGS, "rows": 11}, outputs=["table1.json", "agents.json", "none.json"]):
         pass
-    assert not (tmp_path / "table1.json").exists() and (tmp_path / "notes.txt").exists()
+    assert not (tmp_path / "table1.json").exists() and not (tmp_path / "agents.json").exists()
+    assert (tmp_path / "notes.txt").exists()
 
 
 def test_another_version_of_the_libraries_goes_on_and_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +171,27 @@ def test_another_version_of_the_libraries_goes_on_and_is_noted(tmp_path: Path, m
         pass
     assert (tmp_path / "dynamics.safetensors").exists()
     assert json.loads((tmp_path / "config.json").read_text())["versions"] == {"python": "9"}
+
+
+def test_a_folder_gives_back_the_settings_it_was_made_with_as_json_has_them(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", "train", SETTINGS):
+        pass
+    expected = {"rows": 10, "sizes": [1, 2], "out": "somewhere"}
+    assert settings_of(tmp_path / "run") == settings_of(str(tmp_path / "run")) == expected
+
+
+@pytest.mark.parametrize("config", [None, "", "{", "[]", "3", '{"command": "paper"}', '{"model_type": "llama"}'])
+def test_a_folder_that_does_not_say_how_it_was_made_is_refused(tmp_path: Path, config: str | None) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(InputError) as caught:
+        settings_of(tmp_path)
+    assert str(caught.value) == (
+        f"the folder {str(tmp_path)!r} does not say how it was made: no config.json of mocoda's."
+    )
+    with pytest.raises(InputError) as caught:
+        settings_of("no/such/folder")
+    assert str(caught.value) == "the folder 'no/such/folder' does not say how it was made: no config.json of mocoda's."
 
 
 def test_an_error_inside_passes_through_and_keeps_the_folder(tmp_path: Path) -> None:
