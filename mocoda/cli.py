@@ -187,6 +187,8 @@ def train(
     chosen, learner = make_task(task), make_agent(agent, hidden=hidden, batch=batch)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}.")
+    if not data:
+        raise InputError("there is nothing to train on: name at least one HDF5 file of transitions.")
     names = [file.stem for file in data]
     if len(set(names)) != len(names):
         raise InputError(f"data sets are called by their files' names, which must differ, got {', '.join(names)}.")
@@ -195,19 +197,19 @@ def train(
     settings = {"task": task, "agent": agent, "seeds": seeds, "updates": updates, "hidden": hidden, "batch": batch}
     settings |= {"device": device, "data": {name: fingerprint(d.rows, d.next_state) for name, d in datasets.items()}}
     with RunFolder(out_dir, "train", settings, ("agents.json", "evaluation.json")) as run:
-        checkpoint = out_dir / "checkpoint.safetensors"
-        policies = train_agents(
-            datasets,
-            learner,
-            seeds=range(seeds),
-            updates=updates,
-            task=chosen,
-            checkpoint=checkpoint,
-            progress=run.progress,
-        )
-        policies.save(out_dir)
-        checkpoint.unlink(missing_ok=True)
-    say(f"{len(policies)} agents in {out_dir}; `mocoda evaluate {out_dir}` tells how they do")
+        if not (out_dir / "agents.json").exists():  # else the same command has done it all
+            checkpoint = out_dir / "checkpoint.safetensors"
+            train_agents(
+                datasets,
+                learner,
+                seeds=range(seeds),
+                updates=updates,
+                task=chosen,
+                checkpoint=checkpoint,
+                progress=run.progress,
+            ).save(out_dir)
+            checkpoint.unlink(missing_ok=True)
+    say(f"{len(datasets) * seeds} agents in {out_dir}; `mocoda evaluate {out_dir}` tells how they do")
 
 
 def evaluate(

@@ -20,9 +20,9 @@ from mocoda import fused
 from mocoda.randomness import Stream
 
 Weights = Mapping[str, Tensor]
-# Floats in a cache line. The rounding of Intel MKL's products depends on whether each matrix of a batch starts at one:
-# on a CPU, widths are padded to whole lines, so that a network's result does not depend on its company.
-LINE = 16
+# Intel MKL rounds a product differently if a matrix of a batch does not start at a cache line (16 floats) or if threads
+# share the rows of a single one unevenly. On a CPU all are padded, so that no network's result depends on its company.
+LINE, ROWS = 16, 4
 _half: ContextVar[bool] = ContextVar("half", default=False)
 FUSED_INPUTS = 32  # up to this many, the fused kernels pay: their first layer is made for few
 
@@ -44,11 +44,11 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
     many = math.prod(leading)
     x = x.expand(*leading, batch, inputs).reshape(many, batch, inputs)
     weight, bias = weight.reshape(many, inputs, outputs), bias.reshape(many, 1, outputs)
-    if x.device.type == "cpu" and (inputs % LINE or outputs % LINE):
+    if x.device.type == "cpu" and (inputs % LINE or outputs % LINE or batch % ROWS):
         more_inputs, more_outputs = -inputs % LINE, -outputs % LINE
-        x, bias = pad(x, (0, more_inputs)), pad(bias, (0, more_outputs))
+        x, bias = pad(x, (0, more_inputs, 0, -batch % ROWS)), pad(bias, (0, more_outputs))
         weight = pad(weight, (0, more_outputs, 0, more_inputs))
-    return torch.baddbmm(bias, x, weight)[..., :outputs].reshape(*leading, batch, outputs)
+    return torch.baddbmm(bias, x, weight)[:, :batch, :outputs].reshape(*leading, batch, outputs)
 
 
 def mlp_weights(name: str, leading: Sequence[int], sizes: Sequence[int], stream: Stream) -> dict[str, Tensor]:

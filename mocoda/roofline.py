@@ -7,12 +7,15 @@ weight, gradient and two moments and writes three of them) and the targets. What
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mocoda import networks
 from mocoda.agents import Agent
 from mocoda.agents.agent import TARGET
 from mocoda.learning import train_agents
@@ -53,11 +56,22 @@ def work(agent: Agent, state: int, action: int) -> Work:
     data = Transitions(rows, stream.uniform(8, action, low=-1.0), rows, -torch.ones(8))
     counts = []
     for updates in (0, period):  # the difference leaves out stages before the last
-        with _Products() as products:
+        with _unpadded(), _Products() as products:
             train_agents({"data": data}, agent, seeds=[0], updates=period + updates)
         counts.append((products.operations, products.bytes))
     operations, traffic = ((after - before) / period for before, after in zip(counts[0], counts[1], strict=True))
     return Work(operations, traffic + moved)
+
+
+@contextmanager
+def _unpadded() -> Iterator[None]:
+    """Matrices of their true size, which a CPU would otherwise pad."""
+    line, rows = networks.LINE, networks.ROWS
+    networks.LINE = networks.ROWS = 1
+    try:
+        yield
+    finally:
+        networks.LINE, networks.ROWS = line, rows
 
 
 class _Products(TorchDispatchMode):

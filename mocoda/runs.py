@@ -85,7 +85,8 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
-        if kind is not None and issubclass(kind, InputError) and self._made:  # nothing was begun
+        begun = any(True for pattern in STAGES for _ in self.path.glob(pattern))
+        if kind is not None and issubclass(kind, InputError) and self._made and not begun:
             for name in ("config.json", "progress.jsonl"):
                 (self.path / name).unlink(missing_ok=True)
             for folder in self._made:

@@ -64,6 +64,11 @@ class Table2:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
+        for column in self.columns:
+            if column not in COLUMNS:
+                raise unknown_name("column", column, COLUMNS)
+        if not self.columns or len(set(self.columns)) != len(self.columns):
+            raise InputError(f"columns must name each data set once, and at least one, got {list(self.columns)}.")
 
     @staticmethod
     def named(preset: str) -> Table2:
@@ -81,7 +86,7 @@ def _small(name: str, **settings: Any) -> Agent:
 
 
 PRESETS = {
-    # The paper's agents and sizes; the data is made by the dynamics that are closest on MoCoDA's distributions (Table 1).
+    # The paper's agents and sizes; the data comes from the dynamics that are closest on MoCoDA's distributions.
     "paper": Table2("paper", seeds=5, dynamics=replace(table1.PRESETS["paper"].dynamics, standardise=True)),
     "quick": Table2(
         "quick",
@@ -93,6 +98,7 @@ PRESETS = {
             _small("cql"),
             _small("sac"),
         ),
+        total=80_000,
         updates=3_000,
         last=10,
     ),

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import mocoda.dynamics
-import mocoda.learning
 import mocoda.paper.table1
 import mocoda.paper.table2
 from mocoda import Agent, Dynamics, DynamicsConfig, Policies, fit_dynamics_runs, make_agent, train_agents
@@ -90,7 +89,7 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
         brief = {"updates": 2, "evaluate_every": 1, "episodes": 2}
         return train_agents(datasets, replace(learner, hidden=(8,), batch=16), **{**options, **brief})
 
-    for module in (mocoda, mocoda.learning, mocoda.paper.table2):
+    for module in (mocoda, mocoda.paper.table2):
         monkeypatch.setattr(module, "train_agents", few)
 
 

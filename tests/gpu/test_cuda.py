@@ -12,7 +12,7 @@ from torch import Tensor
 import mocoda
 from mocoda import learning
 from mocoda.agents import AGENTS, Agent
-from mocoda.training import Captured, Tensors, in_turn
+from mocoda.training import Captured, Checkpoint, Tensors, in_turn
 
 pytestmark = pytest.mark.cuda
 
@@ -92,8 +92,7 @@ def test_an_interrupted_training_goes_on_and_ends_the_same(
             raise StopError
 
     whole = trained(name, [0])
-    eager_checkpoint = learning.Checkpoint
-    monkeypatch.setattr(learning, "Checkpoint", lambda path, identity: eager_checkpoint(path, identity, interval=0.0))
+    monkeypatch.setattr(learning, "Checkpoint", lambda path, identity: Checkpoint(path, identity, interval=0.0))
     file = tmp_path / "checkpoint.safetensors"
     data = {"one": recorded(0), "other": recorded(1)}
     task = mocoda.make_task("navigation")

@@ -201,6 +201,21 @@ def test_an_error_inside_passes_through_and_keeps_the_folder(tmp_path: Path) -> 
     assert steps(tmp_path / "run") == [("fit", 1, 2)]
 
 
+def test_bad_input_before_anything_was_begun_leaves_no_new_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^bad$"), RunFolder(tmp_path / "a" / "b", "x", {}) as run:
+        run.progress("fit", 1, 2)
+        raise InputError("bad")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_after_a_stage_leaves_a_folder_to_go_on_from(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^bad$"), RunFolder(tmp_path / "run", "x", {}):
+        (tmp_path / "run" / "dynamics.safetensors").write_text("mine")
+        raise InputError("bad")
+    with RunFolder(tmp_path / "run", "x", {}):
+        assert (tmp_path / "run" / "dynamics.safetensors").read_text() == "mine"
+
+
 def test_a_folder_that_cannot_be_made_is_refused_in_full(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     folder = tmp_path / "file" / "run"
