@@ -2,12 +2,13 @@
 
     mocoda.check_agent(MyAgent())
 
-Small networks and batches are enough: what holds for them holds for large ones. It takes a few seconds on a CPU.
+Give it small networks, batches and first stages: what holds for them holds for large ones, and takes a few seconds.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -73,10 +74,11 @@ def _check_networks(agent: Agent) -> dict[str, Tensor]:
 
 def _check_noise(agent: Agent) -> None:
     for what, draw, n in (("noise", agent.noise, 4), ("acting_noise", agent.acting_noise, 6)):
-        first, again = (draw(Stream(0, "contract"), n, ACTION) for _ in range(2))
+        first, again, other = (draw(Stream(seed, "contract"), n, ACTION) for seed in (0, 0, 1))
         for name, value in first.items():
             _promise(agent, len(value) == n, f"{what} {name!r} must be ({n}, ...), got {tuple(value.shape)}.")
-            _promise(agent, value.equal(again[name]), f"{what} {name!r} is not drawn from the stream it is given.")
+            own = value.equal(again[name]) and not value.equal(other[name])
+            _promise(agent, own, f"{what} {name!r} is not drawn from the stream it is given.")
 
 
 def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:
@@ -94,13 +96,15 @@ def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:
                 agent, loss.shape == (RUNS,), f"the {group} loss must be (R,), here ({RUNS},), got {tuple(loss.shape)}."
             )
             _promise(agent, bool(loss.isfinite().all()), f"the {group} loss of plain numbers is {loss.tolist()}.")
-            gradients = torch.autograd.grad(loss[0], list(own.values()), allow_unused=True)
-            for name, gradient in zip(own, gradients, strict=True):
-                _promise(agent, gradient is not None, f"the {group} loss does not depend on its weights {name!r}.")
-                assert gradient is not None
-                _promise(
-                    agent, not bool(gradient[1].any()), f"the {group} loss of one run moves {name!r} of another run."
-                )
+            for run, other in ((0, 1), (1, 0)):
+                gradients: Sequence[Tensor | None] = [None] * len(own)
+                if loss.requires_grad:
+                    gradients = torch.autograd.grad(loss[run], list(own.values()), allow_unused=True, retain_graph=True)
+                for name, gradient in zip(own, gradients, strict=True):
+                    if gradient is None:
+                        _promise(agent, False, f"the {group} loss does not depend on its weights {name!r}.")
+                    elif bool(gradient[other].any()):
+                        _promise(agent, False, f"the {group} loss of one run moves {name!r} of another run.")
 
 
 def _check_actions(agent: Agent, weights: dict[str, Tensor]) -> None:
@@ -108,10 +112,16 @@ def _check_actions(agent: Agent, weights: dict[str, Tensor]) -> None:
     drawn = [agent.acting_noise(Stream(run, "contract"), states, ACTION) for run in range(RUNS)]
     noise = {name: torch.stack([own[name] for own in drawn]) for name in drawn[0]}
     acting = {name: weight for name, weight in weights.items() if not name.startswith(TARGET)}
-    action = agent.act(acting, _batch(states).state, noise)
     expected = (RUNS, states, ACTION)
-    _promise(agent, action.shape == expected, f"act must return (R, B, A), here {expected}, got {tuple(action.shape)}.")
-    _promise(agent, bool((action.abs() <= 1).all()), "act must return actions in [-1, 1].")
+    for far in (1.0, 1e4):  # fresh weights make small actions of small states
+        state = far * _batch(states).state
+        action = agent.act(acting, state, noise)
+        found = tuple(action.shape)
+        _promise(agent, found == expected, f"act must return (R, B, A), here {expected}, got {found}.")
+        _promise(agent, bool((action.abs() <= 1).all()), "act must return actions in [-1, 1].")
+        alone = ({name: value[:1] for name, value in part.items()} for part in (acting, noise))
+        first = agent.act(next(alone), state[:1], next(alone))
+        _promise(agent, action[:1].equal(first), "what one run does depends on the others.")
 
 
 def _check_company(agent: Agent, together: Policies) -> None:

@@ -44,7 +44,7 @@ class Episodes(NamedTuple):
     steps: Tensor  # (R, E)
     success: Tensor  # (R, E), 1.0 where it ended in time
     reward: Tensor  # (R, E), the sum over the episode
-    path: Tensor  # (T + 1, R, E, S) if asked for, else (1, R, E, S); an ended episode stays where it is
+    path: Tensor  # if asked for, (steps + 1, R, E, S) until all have ended; an ended episode stays where it is
 
 
 def rollout(
@@ -119,10 +119,8 @@ class Evaluation:
 
     def improvement(self, data: str, over: str, measure: str = "steps") -> float:
         """The probability that a seed of `data` does better than one of `over`."""
-        lower = MEASURES[measure] == "fewer is better"
-        return probability_of_improvement(
-            self.over_seeds(measure, data), self.over_seeds(measure, over), lower_is_better=lower
-        )
+        ours, theirs = self.over_seeds(measure, data), self.over_seeds(measure, over)
+        return probability_of_improvement(ours, theirs, lower_is_better=MEASURES[measure] == "fewer is better")
 
     def to_json(self) -> dict[str, Any]:
         """Every value, and every summary, as JSON values."""

@@ -129,7 +129,7 @@ def _chunks(stages: Sequence[Stage], updates: int, evaluate_every: int) -> Itera
         total, start = stage.updates or updates, 0
         while start < total:
             due = (start // evaluate_every + 1) * evaluate_every
-            count = min(CHUNK, due - start, total - start)
+            count = min(CHUNK - start % CHUNK, due - start, total - start)
             evaluated = number == len(stages) - 1 and start + count == due
             yield _Chunk(number, before, start, count, evaluated)
             before, start = before + count, start + count
@@ -190,6 +190,7 @@ class _Learner:
     weights: dict[str, Tensor]  # (R, ...) each
     optimisers: dict[str, Adam]  # by group
     captured: list[Captured]  # by stage
+    drawn: tuple[int, int, dict[str, Tensor]] = (-1, -1, {})  # stage, first update, and what was drawn for it
 
     @staticmethod
     def of(agent: Agent, table: _Table, streams: Sequence[Stream]) -> _Learner:
@@ -218,15 +219,22 @@ class _Learner:
     def learn(self, chunk: _Chunk) -> Tensor:
         """Makes the updates of a chunk; the losses (U, G, R) of its groups, 0 where one did not move."""
         stage = self.agent.stages()[chunk.stage]
-        drawn: list[dict[str, Tensor]] = []
-        for number, stream in enumerate(self.streams):
-            own = stream.child("updates", chunk.stage, chunk.start)
-            index = own.integers(int(self.table.length[number]), chunk.updates, stage.batch)
-            noise = self.agent.noise(own.child("noise"), chunk.updates, self.table.action_width)
-            drawn.append({"index": index + self.table.offset[number], **noise})
-        tensors = {name: torch.stack([own[name] for own in drawn], 1) for name in drawn[0]}
+        block, begin = chunk.start - chunk.start % CHUNK, chunk.start % CHUNK
+        if self.drawn[:2] != (chunk.stage, block):
+            self.drawn = (chunk.stage, block, self._draw(stage, chunk.stage, block))
+        tensors = {name: tensor[begin : begin + chunk.updates] for name, tensor in self.drawn[2].items()}
         period = math.lcm(*stage.rhythm.values())
         return self.captured[chunk.stage](tensors, chunk.start % period)
+
+    def _draw(self, stage: Stage, number: int, block: int) -> dict[str, Tensor]:
+        """Row numbers and noise of CHUNK updates, (CHUNK, R, ...) each: what is drawn depends on no evaluation."""
+        drawn: list[dict[str, Tensor]] = []
+        for run, stream in enumerate(self.streams):
+            own = stream.child("updates", number, block)
+            index = own.integers(int(self.table.length[run]), CHUNK, stage.batch)
+            noise = self.agent.noise(own.child("noise"), CHUNK, self.table.action_width)
+            drawn.append({"index": index + self.table.offset[run], **noise})
+        return {name: torch.stack([own[name] for own in drawn], 1) for name in drawn[0]}
 
     def tensors(self) -> dict[str, Tensor]:
         """All there is to save."""
@@ -363,7 +371,9 @@ def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[_Run], learner: 
     if not bool(bad.any() | ~torch.isfinite(effect).all()):
         return
     first = (
-        bad.nonzero()[0] if bool(bad.any()) else torch.tensor([chunk.updates - 1, 0, int(effect.isfinite().argmin())])
+        bad.nonzero()[0]
+        if bool(bad.any())
+        else torch.tensor([chunk.updates - 1, 0, int(effect.isfinite().float().argmin())])
     )
     run = runs[int(first[2])]
     raise FloatingPointError(

@@ -158,8 +158,11 @@ class Policies(Mapping[tuple[str, int], Policy]):
         try:
             content = json.loads(listed.read_text())
             runs = {(run["data"], int(run["seed"])): run["file"] for run in content["runs"]}
-            curves = {name: torch.tensor(curve) for name, curve in content["curves"].items()}
-        except (ValueError, KeyError, TypeError) as error:
+            curves = {
+                name: torch.tensor(curve, dtype=torch.int64 if name == "updates" else torch.float32)
+                for name, curve in content["curves"].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{str(listed)!r} was not written by mocoda, or damaged since ({error!r}).") from error
         return Policies({key: Policy.load(Path(folder) / file, agent) for key, file in runs.items()}, curves)
 

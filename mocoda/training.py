@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from mocoda.files import InputError, differing_keys, whole_file
+from mocoda.files import InputError, check_writable, differing_keys, whole_file
 
 Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
 Tensors = Mapping[str, Tensor]
@@ -154,6 +154,8 @@ class Checkpoint:
 
     def __init__(self, path: str | Path | None, identity: Mapping[str, Any], interval: float = 30.0) -> None:
         self.path = None if path is None else Path(path)
+        if self.path is not None:
+            check_writable(self.path)
         self.identity = dict(identity)
         self.interval = interval
         self.saved_at = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from mocoda.agents.agent import Agent, Batch, Network, Stage
@@ -20,7 +21,7 @@ def make_agent(name: str, **settings: Any) -> Agent:
     """The agent called `name`, with the paper's settings for 2D Navigation but for those given."""
     if name not in AGENTS:
         raise unknown_name("agent", name, AGENTS)
-    known = AGENTS[name].__dataclass_fields__
+    known = [field.name for field in fields(AGENTS[name])]
     for setting in settings:
         if setting not in known:
             raise unknown_name(f"setting of {name}", setting, known)

@@ -72,11 +72,8 @@ class Agent:
     highest: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        if min(self.hidden, default=1) < 1:
-            raise InputError(f"hidden must name layers of at least 1 unit, got {self.hidden}.")
-        if self.batch < 1:
-            raise InputError(f"batch must be at least 1, got {self.batch}.")
+        self._check_layers("hidden")
+        self._check_counts("batch")
         if not self.learning_rate > 0:
             raise InputError(f"learning_rate must be positive, got {self.learning_rate}.")
         for share in ("discount", "polyak"):
@@ -84,6 +81,22 @@ class Agent:
                 raise InputError(f"{share} must lie between 0 and 1, got {getattr(self, share)}.")
         if not self.lowest < self.highest:
             raise InputError(f"lowest must be below highest, got {self.lowest} and {self.highest}.")
+
+    def _check_counts(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    def _check_not_negative(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must not be negative, got {getattr(self, name)}.")
+
+    def _check_layers(self, name: str) -> None:
+        sizes = tuple(getattr(self, name))
+        object.__setattr__(self, name, sizes)  # a file gives back a list
+        if min(sizes, default=1) < 1:
+            raise InputError(f"{name} must name layers of at least 1 unit, got {sizes}.")
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
         """The groups of weights for states and actions this wide."""

@@ -34,7 +34,9 @@ class BCQ(Agent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "sampler_hidden", tuple(self.sampler_hidden))
+        self._check_counts("proposals", "samplers", "components", "sampler_updates", "sampler_batch")
+        self._check_layers("sampler_hidden")
+        self._check_not_negative("sampler_weight_decay")
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
         outputs = self.components * (1 + 2 * action)

@@ -35,6 +35,7 @@ class CQL(SAC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_counts("proposals")
         if self.penalty not in PENALTIES:
             raise unknown_name("penalty", self.penalty, PENALTIES)
 

@@ -26,6 +26,10 @@ class TD3BC(Agent):
     normalise: bool = False
     normalised_scale: float = 2.5
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_not_negative("smoothing", "smoothing_clip", "imitation")
+
     def networks(self, state: int, action: int) -> dict[str, Network]:
         return {
             "critic": Network((state + action, *self.hidden, 1), members=2),
