@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from mocoda.dynamics import Dynamics
     from mocoda.paper.table1 import Measured1
     from mocoda.paper.table2 import Measured2
+    from mocoda.transitions import Transitions
 
-out = rich.console.Console(width=None if sys.stdout.isatty() else 120)
+out = rich.console.Console(width=None if sys.stdout.isatty() else 140)
 
 
 def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: str = "cpu") -> None:
@@ -112,7 +113,6 @@ def augment(
     from mocoda.parents import RECIPES, fit_parents
     from mocoda.runs import RunFolder
     from mocoda.tasks import make_task
-    from mocoda.training import fingerprint
     from mocoda.transitions import Transitions, save_stream
 
     chosen = make_task(task)
@@ -125,8 +125,7 @@ def augment(
     check_writable(out_file)
     recorded = Transitions.load(data).to(device)
     settings = {"task": task, "recipe": recipe, "architecture": architecture, "rows": rows, "seed": seed}
-    content = fingerprint(recorded.rows, recorded.next_state)
-    settings |= {"data": str(data), "content": content, "device": device, "keep_recorded": keep_recorded}
+    settings |= {"data": str(data), "content": _content(recorded), "device": device, "keep_recorded": keep_recorded}
     with RunFolder(_beside(out_file), "augment", settings) as run:
         saved = run.path / "dynamics.safetensors"
         model: Dynamics | None = None
@@ -181,7 +180,6 @@ def train(
     from mocoda.learning import train_agents
     from mocoda.runs import RunFolder
     from mocoda.tasks import make_task
-    from mocoda.training import fingerprint
     from mocoda.transitions import Transitions
 
     chosen, learner = make_task(task), make_agent(agent, hidden=hidden, batch=batch)
@@ -195,7 +193,7 @@ def train(
     _check_device(device)
     datasets = {file.stem: Transitions.load(file).to(device) for file in data}
     settings = {"task": task, "agent": agent, "seeds": seeds, "updates": updates, "hidden": hidden, "batch": batch}
-    settings |= {"device": device, "data": {name: fingerprint(d.rows, d.next_state) for name, d in datasets.items()}}
+    settings |= {"device": device, "data": {name: _content(d) for name, d in datasets.items()}}
     with RunFolder(out_dir, "train", settings, ("agents.json", "evaluation.json")) as run:
         if not (out_dir / "agents.json").exists():  # else the same command has done it all
             checkpoint = out_dir / "checkpoint.safetensors"
@@ -209,7 +207,8 @@ def train(
                 progress=run.progress,
             ).save(out_dir)
             checkpoint.unlink(missing_ok=True)
-    say(f"{len(datasets) * seeds} agents in {out_dir}; `mocoda evaluate {out_dir}` tells how they do")
+    count = len(datasets) * seeds
+    say(f"{count} agent{'s' * (count != 1)} in {out_dir}; `mocoda evaluate {out_dir}` tells how they do")
 
 
 def evaluate(
@@ -385,6 +384,14 @@ def _say_where(results: Mapping[str, Any], folder: Path, outputs: Sequence[str])
 def _beside(file: Path) -> Path:
     """The folder that says how `file` was made."""
     return file.with_name(f"{file.name}.run")
+
+
+def _content(data: Transitions) -> str:
+    """A short hash of all that is in a table."""
+    from mocoda.training import fingerprint
+
+    rewards = () if data.reward is None else (data.reward,)
+    return fingerprint(data.rows, data.next_state, data.terminal, *rewards)
 
 
 def _check_device(device: str) -> None:

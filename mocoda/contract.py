@@ -75,9 +75,10 @@ def _check_networks(agent: Agent) -> dict[str, Tensor]:
 def _check_noise(agent: Agent) -> None:
     for what, draw, n in (("noise", agent.noise, 4), ("acting_noise", agent.acting_noise, 6)):
         first, again, other = (draw(Stream(seed, "contract"), n, ACTION) for seed in (0, 0, 1))
+        elsewhere = all(value.equal(other[name]) for name, value in first.items())
         for name, value in first.items():
             _promise(agent, len(value) == n, f"{what} {name!r} must be ({n}, ...), got {tuple(value.shape)}.")
-            own = value.equal(again[name]) and not value.equal(other[name])
+            own = value.equal(again[name]) and not elsewhere
             _promise(agent, own, f"{what} {name!r} is not drawn from the stream it is given.")
 
 

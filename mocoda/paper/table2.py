@@ -28,7 +28,7 @@ from mocoda.report import as_table, draw_curves, draw_paths
 from mocoda.statistics import probability_of_improvement, summarise
 from mocoda.tasks.navigation import START_HIGH, Navigation
 from mocoda.training import Progress, device_name, silent
-from mocoda.transitions import Transitions, concatenate
+from mocoda.transitions import Transitions
 
 COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u", "coda")
 # Table 2 of the paper, (mean, standard deviation) over five seeds.
@@ -64,6 +64,12 @@ class Table2:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
+        if self.total < self.rows:
+            raise InputError(f"total must be at least rows, which are among it, got {self.total} and {self.rows}.")
+        if not 1 <= self.last <= self.updates // self.evaluate_every:
+            raise InputError(
+                f"last must be a number of evaluations, from 1 to {self.updates // self.evaluate_every}, got {self.last}."
+            )
         for column in self.columns:
             if column not in COLUMNS:
                 raise unknown_name("column", column, COLUMNS)
@@ -82,7 +88,7 @@ class Table2:
 
 
 def _small(name: str, **settings: Any) -> Agent:
-    return make_agent(name, hidden=(64, 64), batch=256, polyak=0.02, **settings)
+    return make_agent(name, hidden=(128, 128), batch=256, polyak=0.015, **settings)
 
 
 PRESETS = {
@@ -94,12 +100,13 @@ PRESETS = {
         dynamics=table1.PRESETS["quick"].dynamics,
         agents=(
             _small("td3-bc"),
-            _small("bcq", samplers=3, sampler_hidden=(64, 64), sampler_updates=300, sampler_batch=512),
+            _small("bcq", proposals=10, samplers=3, sampler_hidden=(64, 64), sampler_updates=300, sampler_batch=512),
             _small("cql"),
             _small("sac"),
         ),
+        columns=("emp", "mocoda"),
         total=80_000,
-        updates=3_000,
+        updates=6_000,
         last=10,
     ),
 }
@@ -206,7 +213,7 @@ def _dataset(
     """`total` rows with the recorded ones among them."""
     more = settings.total - len(recorded)
     if column == "emp":  # as often as it takes
-        return concatenate([recorded] * (settings.total // len(recorded)))
+        return recorded[torch.arange(settings.total, device=recorded.device) % len(recorded)]
     parents = fit_parents(
         recorded,
         task.graph,
@@ -283,7 +290,7 @@ def _cell(policies: Policies, row: str, column: str, settings: Table2) -> dict[s
 
 def _optimum(task: Navigation, settings: Table2) -> list[dict[str, Any]]:
     """The same for every column: the mean over a fine grid of starts."""
-    ticks = START_HIGH * (torch.arange(1_000, dtype=torch.float64) + 0.5) / 1_000
+    ticks = START_HIGH * (torch.arange(400, dtype=torch.float64) + 0.5) / 400
     mean = float(task.least_steps(torch.cartesian_prod(ticks, ticks)).mean())
     same = {"values": [mean], "mean": mean, "std": 0.0, "paper_mean": None, "paper_std": None}
     return [{"row": "optimum", "column": column, **same} for column in settings.columns]

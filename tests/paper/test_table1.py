@@ -322,13 +322,11 @@ def test_committed_benchmarks_reach_their_targets(name: str, kind: str) -> None:
     results = committed(name)
     assert ("H200" if kind == "cuda" else "CPU") in results["device"]
     found = cells(results)
-    # The H200's memory row awaits its next run: the first measured the wrong process.
-    rows = [row for row in TARGETS[kind] if (kind, row) != ("cuda", "memory")]
-    assert {row for row, column in found if column == "ratio"} == set(rows)
-    for row in rows:
-        assert found[row, "target"]["values"] == [TARGETS[kind][row]]
+    assert {row for row, column in found if column == "ratio"} == set(TARGETS[kind])
+    for row, target in TARGETS[kind].items():
+        assert found[row, "target"]["values"] == [target]
         tolerance = 0.9 if row == "growth" else 1.0
-        assert found[row, "ratio"]["mean"] >= tolerance * TARGETS[kind][row]
+        assert found[row, "ratio"]["mean"] >= tolerance * target
 
 
 @pytest.mark.long

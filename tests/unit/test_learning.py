@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -23,6 +23,14 @@ from mocoda.networks import Weights, mlp_weights
 from mocoda.policies import scaled
 from mocoda.randomness import Stream
 from mocoda.training import Checkpoint
+
+SLIM: dict[str, Any] = {"hidden": (5,), "batch": 3}
+
+
+def slim(name: str) -> Agent:
+    """An agent for trainings of many updates."""
+    samplers = {"samplers": 2, "components": 2, "sampler_hidden": (4,), "sampler_updates": 103, "sampler_batch": 3}
+    return small(name, **SLIM, **(samplers | {"proposals": 2} if name == "bcq" else {}))
 
 
 @functools.cache
@@ -142,8 +150,8 @@ def test_that_holds_for_few_rows_too(rows: int) -> None:
     data = {"a": HILL.collect(101, seed=0), "b": HILL.collect(67, seed=1)}
     train = functools.partial(train_agents, task=HILL, evaluate_every=2, episodes=rows)
     for agent in (small("sac", batch=rows), Cloning(hidden=(48, 32), batch=rows)):
-        together = train(data, agent, seeds=[5, 6], updates=4)
-        alone = train({"b": data["b"]}, agent, seeds=[6], updates=4)
+        together = train(data, agent, seeds=[5, 6], updates=2)
+        alone = train({"b": data["b"]}, agent, seeds=[6], updates=2)
         assert same(alone["b", 6], together["b", 6])
         assert alone.curves["return"][0].equal(together.curves["return"][3])
 
@@ -264,13 +272,13 @@ def by_hand(agent: Agent, data: Transitions, seed: int, updates: int) -> dict[st
     assert data.reward is not None
     columns = [data.state, data.action, data.reward, data.next_state, data.terminal]
     for number, stage in enumerate(agent.stages()):
-        total = stage.updates or updates
-        stream = Stream(seed, "agent", agent.name, "updates", number, 0)
-        index = stream.integers(len(data), total, stage.batch)
-        noise = agent.noise(stream.child("noise"), total, A)
-        for update in range(total):
-            batch = Batch(*(column[index[update]][None].double() for column in columns))
-            drawn = {key: as_one_run(value[update]) for key, value in noise.items()}
+        for update in range(stage.updates or updates):
+            block, place = update - update % learning.CHUNK, update % learning.CHUNK
+            stream = Stream(seed, "agent", agent.name, "updates", number, block)
+            index = stream.integers(len(data), learning.CHUNK, stage.batch)
+            noise = agent.noise(stream.child("noise"), learning.CHUNK, A)
+            batch = Batch(*(column[index[place]][None].double() for column in columns))
+            drawn = {key: as_one_run(value[place]) for key, value in noise.items()}
             for group, every in stage.rhythm.items():
                 if (update + 1) % every:
                     continue
@@ -322,11 +330,16 @@ def whole_state(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     return states
 
 
+@pytest.mark.parametrize("block", [100, 2])
 @each_agent
-def test_a_training_is_polyak_and_adam_on_the_agents_losses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_is_polyak_and_adam_on_the_agents_losses(
+    name: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rows and noise drawn for 100 updates, of which five are made, and for two at a time."""
     decay = {"sampler_weight_decay": 0.5} if name == "bcq" else {}
     agent, data = small(name, polyak=0.3, **decay), recorded()
     states = whole_state(monkeypatch)
+    monkeypatch.setattr(learning, "CHUNK", block)
     train_agents({"one": recorded(50, seed=1), "two": data}, agent, seeds=[3], updates=5)
     expected = by_hand(agent, data, 3, 5)
     assert expected.keys() <= states[-1].keys()
@@ -370,7 +383,7 @@ def test_targets_start_where_their_networks_start(monkeypatch: pytest.MonkeyPatc
 def test_td3s_actor_moves_at_every_second_update_whatever_the_chunks(
     every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One row, no smoothing: nothing is drawn, so that the training is the same for all chunks if its rhythm is."""
+    """One row, no smoothing: nothing is drawn, so that the training is the same in shorter blocks if its rhythm is."""
     agent, data = small("td3-bc", smoothing=0.0, batch=3), recorded(1)
     one_by_one = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=1)
     chunked = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=every)
@@ -393,7 +406,7 @@ def test_td3s_actor_rests_at_odd_updates(monkeypatch: pytest.MonkeyPatch) -> Non
     ("name", "updates", "every", "expected"),
     [
         ("td3-bc", 250, 1_000, [100, 200, 250]),
-        ("td3-bc", 250, 120, [100, 120, 220, 240, 250]),
+        ("td3-bc", 250, 120, [100, 120, 200, 240, 250]),
         ("sac", 6, 3, [3, 6]),
         ("sac", 7, 3, [3, 6, 7]),
         ("sac", 2, 3, [2]),
@@ -480,20 +493,61 @@ def test_without_a_task_there_are_no_evaluations() -> None:
     assert {made.curves[name].shape for name in ("steps", "success", "return")} == {(2, 0)}
 
 
+class Unit(Hill):
+    """A hill whose actions need no scaling, so that a training with it can be compared with one without."""
+
+    @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor([-3.0, -3.0, -3.0, -1.0, -1.0]), torch.ones(5)
+
+
 def test_to_evaluate_does_not_touch_the_training() -> None:
-    data = recorded()
-
-    class Unit(Hill):
-        @property
-        def box(self) -> tuple[Tensor, Tensor]:
-            return torch.tensor([-3.0, -3.0, -3.0, -1.0, -1.0]), torch.ones(5)
-
     with_task, without = (
-        train_agents({"one": data}, small("sac"), seeds=[0], updates=6, evaluate_every=2, task=task)
+        train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=6, evaluate_every=2, task=task)
         for task in (Unit(), None)
     )
     assert same(with_task["one", 0], without["one", 0])
     assert with_task.curves["updates"].tolist() == [2, 4, 6]
+
+
+@each_agent
+def test_what_is_learned_does_not_depend_on_when_it_is_evaluated(name: str) -> None:
+    """Past the first hundred updates, whose rows and noise are drawn at once, and with chunks that end at odd ones."""
+    fit = functools.partial(train_agents, {"one": recorded()}, slim(name), seeds=[0, 1], updates=107, episodes=1)
+    expected = fit(evaluate_every=100)
+    for every in (3, 7, 100):
+        for task in (None, Unit()):
+            made = fit(evaluate_every=every, task=task)
+            assert all(same(made[key], policy) for key, policy in expected.items())
+            assert made.curves["updates"].tolist() == ([] if task is None else list(range(every, 108, every)))
+
+
+def test_batches_do_not_depend_on_evaluations_and_no_two_are_alike(seen: list[Batch]) -> None:
+    drawn = []
+    for every in (3, 7, 100):
+        train_agents({"one": recorded()}, Watchful(**SLIM), seeds=[0], updates=107, evaluate_every=every)
+        drawn.append(torch.stack([batch.state for batch in seen]))
+        seen.clear()
+    assert drawn[0].equal(drawn[1]) and drawn[0].equal(drawn[2])
+    assert len(drawn[0].flatten(1).unique(dim=0)) == 107  # those after the hundredth are not the first again
+
+
+@each_agent
+def test_the_first_updates_do_not_depend_on_how_many_follow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = whole_state(monkeypatch)
+
+    def fit(updates: int) -> list[dict[str, Tensor]]:
+        """Weights, targets and optimisers after every chunk."""
+        states.clear()
+        train_agents({"one": recorded()}, slim(name), seeds=[0, 1], updates=updates, evaluate_every=10)
+        return list(states)
+
+    longest = fit(120)
+    for updates in (10, 90, 100, 110):
+        shorter = fit(updates)
+        assert len(shorter) < len(longest)
+        for ours, theirs in zip(shorter, longest, strict=False):
+            assert ours.keys() == theirs.keys() and all(tensor.equal(theirs[key]) for key, tensor in ours.items())
 
 
 def test_navigation_learns_to_imitate_its_data() -> None:
