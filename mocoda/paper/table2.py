@@ -66,10 +66,9 @@ class Table2:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
         if self.total < self.rows:
             raise InputError(f"total must be at least rows, which are among it, got {self.total} and {self.rows}.")
-        if not 1 <= self.last <= self.updates // self.evaluate_every:
-            raise InputError(
-                f"last must be a number of evaluations, from 1 to {self.updates // self.evaluate_every}, got {self.last}."
-            )
+        evaluations = self.updates // self.evaluate_every
+        if not 1 <= self.last <= evaluations:
+            raise InputError(f"last must be a number of evaluations, from 1 to {evaluations}, got {self.last}.")
         for column in self.columns:
             if column not in COLUMNS:
                 raise unknown_name("column", column, COLUMNS)

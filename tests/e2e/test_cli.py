@@ -298,7 +298,7 @@ REFUSED = {
         "data set 'bare' has no rewards. Label it: mocoda.augment(..., task=task), or a Transitions with reward=."
     ),
     "train none.hdf5": "there is no file 'none.hdf5'. `mocoda collect` makes one.",
-    "train": "expected at least one data set and one seed, got 0 and 5.",
+    "train": "there is nothing to train on: name at least one HDF5 file of transitions.",
     "train DATA --out FILE/x": "cannot make the folder 'FILE/x': Not a directory. Choose another path.",
     "train DATA --out FILE": "cannot make the folder 'FILE': File exists. Choose another path.",
     "train DATA --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
