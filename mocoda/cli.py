@@ -52,7 +52,7 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
     say(f"Who listens to whom, and where: {out_dir}/graph.png")
     second = _table2("quick", device, out_dir / "agents", models=first.models["local"])
     walked = paths(second, ["emp", "mocoda"])["td3-bc"]
-    titles = {"emp": "trained on the recorded data: walks the L", "mocoda": "trained on MoCoDA's: cuts the diagonal"}
+    titles = {"emp": "trained on the recorded data", "mocoda": "trained on MoCoDA's data"}
     draw_walks({titles[name]: path for name, path in walked.items()}, out_dir / "walks.png", data.state)
     say(f"What all this is for: {out_dir}/walks.png")
 

@@ -87,7 +87,7 @@ class Table2:
 
 
 def _small(name: str, **settings: Any) -> Agent:
-    return make_agent(name, hidden=(128, 128), batch=256, polyak=0.015, **settings)
+    return make_agent(name, hidden=(128, 128), batch=256, polyak=0.01, **settings)
 
 
 PRESETS = {
@@ -99,13 +99,10 @@ PRESETS = {
         dynamics=table1.PRESETS["quick"].dynamics,
         agents=(
             _small("td3-bc"),
-            _small("bcq", proposals=10, samplers=3, sampler_hidden=(64, 64), sampler_updates=300, sampler_batch=512),
-            _small("cql"),
-            _small("sac"),
+            _small("bcq", samplers=3, sampler_hidden=(64, 64), sampler_updates=300, sampler_batch=512),
         ),
         columns=("emp", "mocoda"),
-        total=80_000,
-        updates=6_000,
+        updates=9_000,
         last=10,
     ),
 }

@@ -426,7 +426,7 @@ def test_a_number_of_rows_that_cannot_be_is_refused_before_a_model_is_trained(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_demo_ends_well_within_five_minutes_and_names_files_that_are_there(
+def test_the_demo_ends_within_eight_minutes_and_names_files_that_are_there(
     tmp_path: Path,
 ) -> None:
     start = time.monotonic()
@@ -439,10 +439,11 @@ def test_the_demo_ends_well_within_five_minutes_and_names_files_that_are_there(
         timeout=590,
     )
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - start < 300
-    named = set(re.findall(r"shown/[\w.-]+\.\w+", done.stdout))
-    figures = {"shown/table1.png", "shown/figure3.png", "shown/graph.png"}
-    assert named == figures | {"shown/table1.json", "shown/navigation-mocoda.hdf5"}
+    assert time.monotonic() - start < 480
+    named = set(re.findall(r"shown/[\w./-]+\.\w+", done.stdout))
+    figures = {"shown/table1.png", "shown/figure3.png", "shown/graph.png", "shown/walks.png"}
+    figures |= {"shown/agents/table2-curves.png", "shown/agents/table2-policies.png"}
+    assert named == figures | {"shown/table1.json", "shown/navigation-mocoda.hdf5", "shown/agents/table2.json"}
     for name in figures:
         assert (tmp_path / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     results = json.loads((tmp_path / "shown" / "table1.json").read_text())
