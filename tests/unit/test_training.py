@@ -354,8 +354,10 @@ def test_garbage_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        Checkpoint(tmp_path, {}).load()
-    assert str(caught.value).startswith(f"checkpoint {str(tmp_path)!r} cannot be read (")
+        Checkpoint(tmp_path, {})
+    assert str(caught.value) == (
+        f"cannot write {str(tmp_path)!r}: it is a folder. Give a path in a folder that can be written."
+    )
 
 
 def test_a_checkpoint_whose_writing_fails_leaves_the_one_before(
