@@ -132,13 +132,13 @@ def test_the_readme_has_code_commands_and_pictures() -> None:
 
 
 @pytest.mark.long
-def test_the_readme_s_first_example_as_it_stands_takes_under_three_minutes(tmp_path: Path) -> None:
+def test_the_readme_s_first_example_as_it_stands_takes_under_five_minutes(tmp_path: Path) -> None:
     _, block = blocks((ROOT / "README.md").read_text("utf-8"), "python")[0]
     (tmp_path / "example.py").write_text(block, "utf-8")
     start = time.monotonic()
-    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=290)
+    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=590)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - start < 180
+    assert time.monotonic() - start < 300
 
 
 # The readers above read what they should
