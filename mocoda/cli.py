@@ -20,8 +20,8 @@ from mocoda.files import InputError, check_writable, discard_unfinished, unknown
 
 if TYPE_CHECKING:
     from mocoda.dynamics import Dynamics
-    from mocoda.paper.table1 import Measured1
-    from mocoda.paper.table2 import Measured2
+    from mocoda.paper.table1 import Measured1, Table1
+    from mocoda.paper.table2 import Measured2, Table2
     from mocoda.transitions import Transitions
 
 out = rich.console.Console(width=None if sys.stdout.isatty() else 140)
@@ -334,11 +334,7 @@ def _table1(
     from mocoda.runs import RunFolder
 
     settings = table1.Table1.named(preset)
-    settings = replace(
-        settings,
-        seeds=settings.seeds if seeds is None else seeds,
-        dynamics=replace(settings.dynamics, **{name: given for name, given in dynamics.items() if given is not None}),
-    )
+    settings = replace(settings, **_given(settings, seeds, dynamics))
     with RunFolder(folder, "paper table1", {**asdict(settings), "device": device}, table1.OUTPUTS) as run:
         measured = table1.table1(settings, device=device, folder=folder, progress=run.progress)
     out.print(table1.write(measured, folder))
@@ -361,18 +357,22 @@ def _table2(
     from mocoda.runs import RunFolder
 
     settings = table2.Table2.named(preset)
-    settings = replace(
-        settings,
-        seeds=settings.seeds if seeds is None else seeds,
-        dynamics=replace(settings.dynamics, **{name: given for name, given in dynamics.items() if given is not None}),
-        columns=columns or settings.columns,
-        published_code=published_code,
-    )
+    changes = _given(settings, seeds, dynamics) | {"columns": columns or settings.columns}
+    settings = replace(settings, **changes, published_code=published_code)
     with RunFolder(folder, "paper table2", {**settings.config(), "device": device}, table2.OUTPUTS) as run:
         measured = table2.table2(settings, device=device, folder=folder, models=models, progress=run.progress)
     out.print(table2.write(measured, folder))
     _say_where(measured.results, folder, table2.OUTPUTS)
     return measured
+
+
+def _given(settings: Table1 | Table2, seeds: int | None, dynamics: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command line says of a table's seeds and dynamics, the rest as the preset has it."""
+    wanted = {name: given for name, given in dynamics.items() if given is not None}
+    return {
+        "seeds": settings.seeds if seeds is None else seeds,
+        "dynamics": replace(settings.dynamics, **wanted),
+    }
 
 
 def _say_where(results: Mapping[str, Any], folder: Path, outputs: Sequence[str]) -> None:

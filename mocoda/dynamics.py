@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors
 import torch
 from torch import Tensor
 
@@ -28,7 +27,7 @@ from mocoda.training import (
     Progress,
     fingerprint,
     in_turn,
-    load_tensors,
+    load_saved,
     save_tensors,
     silent,
 )
@@ -142,12 +141,7 @@ class Dynamics:
     @staticmethod
     def load(path: str | Path, graph: LocalGraph) -> Dynamics:
         """Reads what `save` wrote, for the same graph."""
-        if not Path(path).is_file():
-            raise InputError(f"there is no file {str(path)!r}. `model.save(path)` makes one.")
-        try:
-            tensors, metadata = load_tensors(path)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise InputError(f"{str(path)!r} cannot be read as safetensors ({error}).") from error
+        tensors, metadata = load_saved(path, "model")
         if "architecture" not in metadata:
             raise InputError(f"{str(path)!r} is not a mocoda dynamics model: it does not say its architecture.")
         settings = metadata["config"]

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from mocoda.agents import AGENTS, Agent
 from mocoda.files import VERSION, InputError, differing_keys, write_json
 from mocoda.networks import Weights
 from mocoda.randomness import as_stream
-from mocoda.training import load_tensors, save_tensors
+from mocoda.training import load_saved, save_tensors
 from mocoda.transitions import Array, as_tensor
 
 BOUNDS = ("lowest_action", "highest_action")
@@ -81,12 +80,7 @@ class Policy:
     @staticmethod
     def load(path: str | Path, agent: Agent | None = None) -> Policy:
         """Reads what `save` wrote; an agent of your own class has to be given."""
-        if not Path(path).is_file():
-            raise InputError(f"there is no file {str(path)!r}. `policy.save(path)` makes one.")
-        try:
-            tensors, metadata = load_tensors(path)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise InputError(f"{str(path)!r} cannot be read as safetensors ({error}).") from error
+        tensors, metadata = load_saved(path, "policy")
         if "policy" not in metadata:
             raise InputError(f"{str(path)!r} is not a mocoda policy: it does not say its agent.")
         if metadata["mocoda"] != VERSION:

@@ -200,6 +200,16 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return tensors, json.loads((file.metadata() or {}).get("mocoda", "{}"))
 
 
+def load_saved(path: str | Path, maker: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """`load_tensors` of a file that a user names and `maker.save` wrote."""
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {str(path)!r}. `{maker}.save(path)` makes one.")
+    try:
+        return load_tensors(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise InputError(f"{str(path)!r} cannot be read as safetensors ({error}).") from error
+
+
 def device_name(device: str) -> str:
     """The device as a reader of results knows it."""
     return (
