@@ -76,6 +76,7 @@ _HOME = {
 __all__ = list(_HOME)
 
 gymnasium.register("mocoda/Navigation2D-v0", "mocoda.tasks.navigation:Navigation2D", max_episode_steps=70)
+gymnasium.register("mocoda/HookSweep2-v0", "mocoda.tasks.hooksweep_env:HookSweep2Env", max_episode_steps=75)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from mocoda.files import InputError
 from mocoda.parents import Model, Parents, ParentsWithChildren
 from mocoda.randomness import Stream, as_stream
-from mocoda.training import Progress, silent
 from mocoda.transitions import Transitions, concatenate
+from mocoda.workers import Progress, silent
 
 # Rows generated at a time, at most; part of what a seed means on that kind of device.
 CHUNK = {"cpu": 65_536, "cuda": 1_048_576}
@@ -24,23 +26,40 @@ class Labels(Protocol):
         """Reward (N,) and terminal, bool (N,)."""
 
 
+@runtime_checkable
+class GoalLabels(Protocol):
+    """What a task with goals says of transitions: every row can be about any goal."""
+
+    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
+        """Goals (n, G) of the target task."""
+
+    def achieved(self, state: Tensor) -> Tensor:
+        """The goals (N, G) that are reached in states (N, S)."""
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """Reward (N,) and terminal, bool (N,), for goals (N, G)."""
+
+
 def augment(
     data: Transitions,
     parents: Parents,
     model: Model | None = None,
     *,
     rows: int,
-    task: Labels | None = None,
+    task: Labels | GoalLabels | None = None,
     seed: int | Stream = 0,
     keep_recorded: bool = True,
+    hindsight: float = 0.0,
     progress: Progress = silent,
 ) -> Transitions:
     """The recorded rows, followed by `rows` generated ones.
 
     parents        where new states and actions come from, as from `fit_parents`, or any object with `sample(n, seed=)`
     model          gives their next states; recipes that recombine recorded transitions ("emp", "coda") need none
-    task           labels all rows; without one, no row has a reward and none is terminal
+    task           labels all rows; without one, no row has a reward and none is terminal. One with goals draws a goal
+                   for every row, recorded ones too
     keep_recorded  False: the generated rows alone
+    hindsight      the share of rows whose goal is what their own next state achieves
     """
     chunks = augment_chunks(
         data,
@@ -50,6 +69,7 @@ def augment(
         task=task,
         seed=seed,
         keep_recorded=keep_recorded,
+        hindsight=hindsight,
         progress=progress,
     )
     return concatenate(list(chunks))
@@ -61,9 +81,10 @@ def augment_chunks(
     model: Model | None = None,
     *,
     rows: int,
-    task: Labels | None = None,
+    task: Labels | GoalLabels | None = None,
     seed: int | Stream = 0,
     keep_recorded: bool = True,
+    hindsight: float = 0.0,
     progress: Progress = silent,
 ) -> Iterator[Transitions]:
     """The same table piece by piece, for `save_stream`: memory does not grow with `rows`."""
@@ -71,6 +92,11 @@ def augment_chunks(
         raise InputError(f"rows must be positive, the number of rows to generate, got {rows}.")
     if model is None and not isinstance(parents, ParentsWithChildren):
         raise InputError("these parents have no next states of their own; pass model=mocoda.fit_dynamics(...).")
+    if not 0 <= hindsight <= 1:
+        raise InputError(f"hindsight must be a share of the rows between 0 and 1, got {hindsight}.")
+    goals = isinstance(task, GoalLabels)
+    if hindsight and not goals:
+        raise InputError("hindsight needs a task with goals: methods goals, achieved and label(..., goal).")
     stream = as_stream(seed, "augment", device=data.device)
     source = {
         "recorded": dict(data.source),
@@ -80,8 +106,10 @@ def augment_chunks(
         "model": getattr(model, "settings", type(model).__name__),
         "task": getattr(task, "name", None),
         "seed": stream.seed,
+        **({"hindsight": hindsight} if goals else {}),
     }
-    return _chunks(data, parents, model, rows, task, stream, keep_recorded, progress, source)
+    labelled = partial(_labelled, like=data, task=task, hindsight=hindsight, source=source)
+    return _chunks(data, parents, model, rows, stream, keep_recorded, progress, labelled)
 
 
 def _chunks(
@@ -89,14 +117,13 @@ def _chunks(
     parents: Parents,
     model: Model | None,
     rows: int,
-    task: Labels | None,
     stream: Stream,
     keep_recorded: bool,
     progress: Progress,
-    source: dict[str, object],
+    labelled: Callable[[Tensor, Tensor, Stream], Transitions],
 ) -> Iterator[Transitions]:
     if keep_recorded:
-        yield _labelled(data.rows, data.next_state, data, task, source)
+        yield labelled(data.rows, data.next_state, stream.child("recorded"))
     width, states = data.rows.shape[1], data.state.shape[1]
     chunk = CHUNK.get(data.device.type, CHUNK["cpu"])
     for number, start in enumerate(range(0, rows, chunk)):
@@ -112,15 +139,17 @@ def _chunks(
             _check_shape(f"parents.sample({n})", "rows", drawn, (n, width))
             next_state = model.sample(drawn, seed=part.child("model"))
             _check_shape("model.sample", "next states", next_state, (n, states))
-        yield _labelled(drawn, next_state, data, task, source)
+        yield labelled(drawn, next_state, part)
         progress("augment", start + n, rows)
 
 
 def _labelled(
     rows: Tensor,
     next_state: Tensor,
+    stream: Stream,
     like: Transitions,
-    task: Labels | None,
+    task: Labels | GoalLabels | None,
+    hindsight: float,
     source: dict[str, object],
 ) -> Transitions:
     # Labels are those of the rows as the table keeps them.
@@ -128,11 +157,26 @@ def _labelled(
     state, action = rows.split([like.state.shape[1], like.action.shape[1]], 1)
     reward: Tensor | None = None
     terminal: Tensor | None = None
-    if task is not None:
+    goal: Tensor | None = None
+    if isinstance(task, GoalLabels):
+        goal = _goals(next_state, task, hindsight, stream)
+        reward, terminal = task.label(state, action, next_state, goal)
+    elif task is not None:
         reward, terminal = task.label(state, action, next_state)
-    return Transitions(state, action, next_state, reward, terminal, columns=like.columns, source=source)
+    return Transitions(state, action, next_state, reward, terminal, goal, like.columns, source)
 
 
-def _check_shape(call: str, what: str, array: Tensor, shape: tuple[int, int]) -> None:
+def _goals(next_state: Tensor, task: GoalLabels, hindsight: float, stream: Stream) -> Tensor:
+    """A goal (N, G) for every row: one of the target task, or what the row achieves."""
+    drawn = task.goals(len(next_state), seed=stream.child("goals"), device=next_state.device).float()
+    if hindsight == 0:
+        return drawn
+    achieved = task.achieved(next_state).float()
+    _check_shape("task.achieved", "goals", achieved, tuple(drawn.shape))
+    own = stream.child("hindsight").uniform(len(next_state), 1) < hindsight
+    return torch.where(own, achieved, drawn)
+
+
+def _check_shape(call: str, what: str, array: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(array.shape) != shape:
         raise InputError(f"{call} must return {what} of shape {shape}, got {tuple(array.shape)}.")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import inspect
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +23,11 @@ from mocoda.files import InputError, check_writable, discard_unfinished, unknown
 
 if TYPE_CHECKING:
     from mocoda.dynamics import Dynamics
+    from mocoda.paper.scarcity import Scarcity
     from mocoda.paper.table1 import Measured1, Table1
     from mocoda.paper.table2 import Measured2, Table2
+    from mocoda.paper.table3 import Table3
+    from mocoda.policies import Policy
     from mocoda.transitions import Transitions
 
 out = rich.console.Console(width=None if sys.stdout.isatty() else 140)
@@ -61,24 +67,38 @@ def collect(
     task: Positional[str],
     rows: int = 40_000,
     seed: int = 0,
+    variety: str | None = None,
+    workers: int | None = None,
     out_file: Annotated[Path, arg(name="out")] = Path("data.hdf5"),
 ) -> None:
     """Record a task's data.
 
     Args:
-        task: navigation
+        task: navigation or hooksweep2
         rows: Transitions to record.
         seed: Same seed, same rows.
+        variety: hooksweep2 only: varied (unless given) or plain, how the expert sweeps.
+        workers: hooksweep2 only: how many processes simulate, one per core unless given. The rows are the same.
         out_file: HDF5 file to write.
     """
     from mocoda.runs import RunFolder
     from mocoda.tasks import make_task
 
     chosen = make_task(task)
+    takes = inspect.signature(chosen.collect).parameters
+    for name, value in (("variety", variety), ("workers", workers)):
+        if value is not None and name not in takes:
+            raise InputError(f"the task {task!r} is recorded in one way and one process: leave --{name} away.")
     check_writable(out_file)
-    with RunFolder(_beside(out_file), "collect", {"task": task, "rows": rows, "seed": seed}) as run:
-        data = chosen.collect(rows, seed=seed)
+    chosen_variety = {} if variety is None else {"variety": variety}
+    settings = {"task": task, "rows": rows, "seed": seed, **chosen_variety}
+    with RunFolder(_beside(out_file), "collect", settings) as run:
+        parts = run.path / "parts"
+        simulating = {"workers": workers, "folder": parts, "progress": run.progress}
+        options = {name: value for name, value in simulating.items() if name in takes}
+        data = chosen.collect(rows, seed=seed, **chosen_variety, **options)
         data.save(out_file)
+        shutil.rmtree(parts, ignore_errors=True)
         run.progress("collect", rows, rows)
     say(f"{out_file}: {data!r}")
 
@@ -98,7 +118,7 @@ def augment(
 
     Args:
         data: HDF5 file of transitions.
-        task: Gives the graph and the rewards: navigation
+        task: Gives the graph and the rewards: navigation or hooksweep2
         recipe: emp, coda, dyna, rand, mocoda, mocoda-u or mocoda-p
         architecture: full, global or local
         rows: Transitions to generate.
@@ -167,7 +187,7 @@ def train(
 
     Args:
         data: HDF5 files of transitions; each is called by its file's name.
-        task: Evaluates the agents while they train: navigation
+        task: Evaluates the agents while they train: navigation or hooksweep2
         agent: td3-bc, bcq, cql or sac
         seeds: How many seeds, counted from 0.
         updates: Gradient steps of each agent.
@@ -238,6 +258,37 @@ def evaluate(
     say(f"Every agent's figures: {folder / 'evaluation.json'}")
 
 
+def watch(
+    who: Positional[str],
+    task: str = "hooksweep2",
+    episodes: int = 3,
+    seed: int = 0,
+    data: str | None = None,
+    agent_seed: int | None = None,
+    out_file: Annotated[Path, arg(name="out")] = Path("sweep.mp4"),
+) -> None:
+    """Film a trained agent, or the scripted expert, at its task.
+
+    Args:
+        who: A folder that `mocoda train` wrote, a policy's file in it, or the word expert.
+        task: One whose environment draws pictures: hooksweep2
+        episodes: Shown one after the other.
+        seed: Same seed, same starts.
+        data: In a folder: the agent trained on this data set, the first unless given.
+        agent_seed: In a folder: the agent trained with this seed, the first unless given.
+        out_file: Video to write, .mp4 or .gif.
+    """
+    if sys.platform == "linux" and "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a screen; has to be known before mujoco is imported
+    from mocoda.film import film
+    from mocoda.tasks import make_task
+
+    check_writable(out_file)
+    name, policy = _filmed(who, data, agent_seed)
+    successes = film(out_file, make_task(task), policy, episodes=episodes, seed=seed)
+    say(f"{out_file}: {name}, {successes} of {episodes} episode{'s' * (episodes != 1)} successful")
+
+
 def paper(
     table: Positional[str],
     preset: str = "quick",
@@ -247,19 +298,22 @@ def paper(
     standardise: bool | None = None,
     columns: tuple[str, ...] | None = None,
     published_code: bool = False,
+    workers: int | None = None,
     out_dir: Annotated[Path | None, arg(name="out")] = None,
 ) -> None:
     """Measure a table of the paper and draw its figures.
 
     Args:
-        table: table1 (how far off the dynamics are) or table2 (how fast the agents are)
+        table: table1 (how far off the dynamics are), table2 (how fast the agents are), table3 (who sweeps two boxes) or
+            scarcity (table3 by the number of recorded rows)
         preset: quick (minutes on 2 cores) or paper (its sizes and epochs; meant for a GPU)
         seeds: How many seeds, counted from 0; the preset says so unless given.
         device: cpu or cuda.
         predict_change: Let the networks predict next state minus state (both presets do) or the next state.
         standardise: Scale inputs and targets (quick does) or leave them as they are (paper does).
-        columns: table2 only: the data sets, all of the table's unless given.
+        columns: table2 and table3 only: the data sets, all of the preset's unless given.
         published_code: table2 only: draw parents as the paper's code does rather than its text.
+        workers: table3 and scarcity only: processes that simulate; one per core unless given.
         out_dir: Folder to write; runs/TABLE-PRESET unless given.
     """
     folder = out_dir or Path(f"runs/{table}-{preset}")
@@ -268,8 +322,12 @@ def paper(
         _table1(preset, device, folder, seeds, dynamics)
     elif table == "table2":
         _table2(preset, device, folder, seeds, dynamics, columns, published_code)
+    elif table == "table3":
+        _table3(preset, device, folder, seeds, dynamics, columns, workers)
+    elif table == "scarcity":
+        _scarcity(preset, device, folder, seeds, dynamics, workers)
     else:
-        raise unknown_name("table", table, ["table1", "table2"])
+        raise unknown_name("table", table, ["table1", "table2", "table3", "scarcity"])
 
 
 def bench(device: str = "cpu", out_file: Annotated[Path, arg(name="out")] = Path("runs/bench.json")) -> None:
@@ -303,6 +361,7 @@ def main() -> None:
         "augment": augment,
         "train": train,
         "evaluate": evaluate,
+        "watch": watch,
         "paper": paper,
         "bench": bench,
     }
@@ -310,10 +369,19 @@ def main() -> None:
     try:
         tyro.extras.subcommand_cli_from_dict(verbs, prog="mocoda", description=description)
     except InputError as error:
-        rich.console.Console(stderr=True).print(Text("error: ", "red").append(str(error), "default"), soft_wrap=True)
+        _complain(str(error))
+        sys.exit(2)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _complain("the disk is full. Make room and run the same command again: it goes on from what is finished.")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _complain(sentence: str) -> None:
+    rich.console.Console(stderr=True).print(Text("error: ", "red").append(sentence, "default"), soft_wrap=True)
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -366,7 +434,45 @@ def _table2(
     return measured
 
 
-def _given(settings: Table1 | Table2, seeds: int | None, dynamics: Mapping[str, Any]) -> dict[str, Any]:
+def _table3(
+    preset: str,
+    device: str,
+    folder: Path,
+    seeds: int | None,
+    dynamics: Mapping[str, Any],
+    columns: tuple[str, ...] | None,
+    workers: int | None,
+) -> None:
+    _check_device(device)
+    from mocoda.paper import table3
+    from mocoda.runs import RunFolder
+
+    settings = table3.Table3.named(preset)
+    settings = replace(settings, **_given(settings, seeds, dynamics), columns=columns or settings.columns)
+    with RunFolder(folder, "paper table3", {**settings.config(), "device": device}, table3.OUTPUTS) as run:
+        measured = table3.table3(settings, device=device, folder=folder, workers=workers, progress=run.progress)
+    out.print(table3.write(measured, folder))
+    _say_where(measured.results, folder, table3.OUTPUTS)
+
+
+def _scarcity(
+    preset: str, device: str, folder: Path, seeds: int | None, dynamics: Mapping[str, Any], workers: int | None
+) -> None:
+    _check_device(device)
+    from mocoda.paper import scarcity
+    from mocoda.runs import RunFolder
+
+    settings = scarcity.Scarcity.named(preset)
+    settings = replace(settings, **_given(settings, seeds, dynamics))
+    with RunFolder(folder, "paper scarcity", {**settings.config(), "device": device}, scarcity.OUTPUTS) as run:
+        results = scarcity.scarcity(settings, device=device, folder=folder, workers=workers, progress=run.progress)
+    out.print(scarcity.write(results, folder))
+    _say_where(results, folder, scarcity.OUTPUTS)
+
+
+def _given(
+    settings: Table1 | Table2 | Table3 | Scarcity, seeds: int | None, dynamics: Mapping[str, Any]
+) -> dict[str, Any]:
     """What the command line says of a table's seeds and dynamics, the rest as the preset has it."""
     wanted = {name: given for name, given in dynamics.items() if given is not None}
     return {
@@ -381,6 +487,21 @@ def _say_where(results: Mapping[str, Any], folder: Path, outputs: Sequence[str])
     say(f"Figures: {', '.join(str(folder / name) for name in outputs if name.endswith('.png'))}")
 
 
+def _filmed(who: str, data: str | None, agent_seed: int | None) -> tuple[str, Policy | None]:
+    """What to call the one to be filmed, and its policy; None: the expert."""
+    from mocoda.policies import Policies, Policy
+
+    if Path(who).is_dir():
+        policies = Policies.load(who)
+        for key, policy in policies.items():
+            if data in (None, key[0]) and agent_seed in (None, key[1]):
+                return f"{key[0]}, seed {key[1]}", policy
+        raise InputError(f"no agent in {who!r} is of that data and seed; there are: {', '.join(map(str, policies))}.")
+    if data is not None or agent_seed is not None:
+        raise InputError(f"--data and --agent-seed choose among the agents of a folder, and {who!r} is none.")
+    return (who, None) if who == "expert" else (who, Policy.load(who))
+
+
 def _beside(file: Path) -> Path:
     """The folder that says how `file` was made."""
     return file.with_name(f"{file.name}.run")
@@ -390,8 +511,8 @@ def _content(data: Transitions) -> str:
     """A short hash of all that is in a table."""
     from mocoda.training import fingerprint
 
-    rewards = () if data.reward is None else (data.reward,)
-    return fingerprint(data.rows, data.next_state, data.terminal, *rewards)
+    labels = (label for label in (data.reward, data.goal) if label is not None)
+    return fingerprint(data.rows, data.next_state, data.terminal, *labels)
 
 
 def _check_device(device: str) -> None:

@@ -5,8 +5,10 @@ Axes: R runs, E ensemble members, B rows of a batch. All runs of a call train as
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +27,7 @@ from mocoda.training import (
     Captured,
     Checkpoint,
     Progress,
+    fast_products,
     fingerprint,
     in_turn,
     load_saved,
@@ -34,6 +37,7 @@ from mocoda.training import (
 from mocoda.transitions import Array, Transitions, as_tensor
 
 SHARPEN = 3.0  # standard deviations are divided by this when sampling (Appendix B.4)
+SCALING = ("input_shift", "input_scale", "target_shift", "target_scale")
 
 
 @dataclass(frozen=True)
@@ -44,20 +48,23 @@ class DynamicsConfig:
     hidden: tuple[int, ...] = (256, 256)
     features: int = 128  # width of the Masked Composer's embeddings
     epochs: int = 30
+    epoch_rows: int | None = None  # rows of an epoch, drawn afresh for every member; None: all of them once
     batch: int = 512
     learning_rate: float = 1e-3
     decay: bool = True  # lower the learning rate to zero along a cosine
     weight_decay: float = 5e-5
-    validation: float = 0.125  # share of the rows held out to choose when to stop
+    validation: float | int = 0.125  # share, or if whole the number, of rows held out to choose when to stop
     window: int = 5  # every member keeps its best weights of this many last epochs
     predict_change: bool = True  # the network gives next state minus state rather than next state
     standardise: bool = True  # inputs and targets have mean 0 and variance 1
+    tf32: bool = False  # let a GPU multiply in TF32 while training: faster, and less precise
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
-        for name in ("members", "features", "epochs", "batch", "window"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("members", "features", "epochs", "epoch_rows", "batch", "window"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise InputError(f"{name} must be at least 1, got {number}.")
         if min(self.hidden, default=1) < 1:
             raise InputError(f"hidden must name layers of at least 1 unit, got {self.hidden}.")
         if not self.learning_rate > 0 or self.weight_decay < 0:
@@ -65,18 +72,16 @@ class DynamicsConfig:
                 f"learning_rate must be positive and weight_decay not negative, got {self.learning_rate} and "
                 f"{self.weight_decay}."
             )
-        if not 0 < self.validation < 1:
-            raise InputError(f"validation must be a share of the rows between 0 and 1, got {self.validation}.")
+        if not (0 < self.validation < 1 or (isinstance(self.validation, int) and self.validation >= 1)):
+            raise InputError(
+                "validation must be a share of the rows between 0 and 1 or a whole number of them, "
+                f"got {self.validation}."
+            )
 
     @staticmethod
     def paper() -> DynamicsConfig:
         return DynamicsConfig(
-            epochs=600,
-            learning_rate=1e-4,
-            decay=False,
-            window=50,
-            predict_change=False,
-            standardise=False,
+            epochs=600, learning_rate=1e-4, decay=False, window=50, predict_change=False, standardise=False
         )
 
 
@@ -144,12 +149,11 @@ class Dynamics:
         tensors, metadata = load_saved(path, "model")
         if "architecture" not in metadata:
             raise InputError(f"{str(path)!r} is not a mocoda dynamics model: it does not say its architecture.")
-        settings = metadata["config"]
-        config = DynamicsConfig(**settings)
+        config = DynamicsConfig(**metadata["config"])
         if metadata["graph"] != graph.structure:
             keys = differing_keys(metadata["graph"], graph.structure)
             raise InputError(f"{str(path)!r} was fitted to another graph than {graph!r}; they differ in {keys}.")
-        scaling = {name: tensors.pop(name) for name in ("input_shift", "input_scale", "target_shift", "target_scale")}
+        scaling = {name: tensors.pop(name) for name in SCALING}
         return Dynamics(graph, metadata["architecture"], config, tensors, scaling)
 
     @cached_property
@@ -206,28 +210,32 @@ def fit_dynamics_runs(
     progress: Progress = silent,
     checkpoint: str | Path | None = None,
 ) -> list[Dynamics]:
-    """One model per data set and seed, all trained as one program; each is what it would be if trained alone."""
+    """One model per data set and seed, all trained as one program; each is what it would be if trained alone.
+
+    With `config.epoch_rows`, data sets may differ in length.
+    """
     if architecture not in ARCHITECTURES:
         raise unknown_name("architecture", architecture, ARCHITECTURES)
     config = config or DynamicsConfig()
-    _check_datasets(datasets, seeds, graph)
+    _check_datasets(datasets, seeds, graph, config)
     device = datasets[0].device
     streams = [Stream(seed, "dynamics", architecture, device=device) for seed in seeds]
     mechanisms = _mechanisms(graph, architecture, config, device)
-    training = _Table.of(datasets, mechanisms, config, streams)
+    table = _Table.of(datasets, mechanisms, config, streams)
     fresh = [mechanisms.initial_weights(stream.child("weights")) for stream in streams]
     weights = {name: torch.stack([w[name] for w in fresh]).requires_grad_() for name in fresh[0]}
     adam = Adam(list(weights.values()), config.learning_rate, config.weight_decay)
 
     def update(part: Weights, number: int) -> Tensor:
-        loss = _loss(mechanisms, weights, training.gather(part["index"]), training)
-        adam.step(loss.sum())
+        with fast_products(device) if config.tf32 else nullcontext():
+            loss = _loss(table, weights, table.rows[part["index"]])
+            adam.step(loss.sum())
         return loss.detach()
 
     best = _Best.of(weights, len(seeds), config.members)
     identity = {**_metadata(graph, architecture, config), "seeds": list(seeds), "device": device.type}
     if checkpoint is not None:
-        identity["data"] = fingerprint(training.rows, training.held_out[:, 0])  # with the masks, where there are any
+        identity["data"] = fingerprint(table.rows, *table.held_out)  # with the masks, where there are any
     saved = Checkpoint(checkpoint, identity)
     done, tensors = saved.load()
     if done:
@@ -240,10 +248,9 @@ def fit_dynamics_runs(
     for epoch in range(done, config.epochs):
         if config.decay:
             adam.learning_rate.fill_(config.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs)))
-        losses = chunk({"index": training.batches([stream.child("epoch", epoch) for stream in streams])})
+        losses = chunk({"index": table.batches([stream.child("epoch", epoch) for stream in streams])})
         if epoch >= config.epochs - config.window:
-            with torch.no_grad():
-                best.offer(weights, _held_out_loss(mechanisms, weights, training))
+            best.offer(weights, _held_out_loss(table, weights))
         last = epoch == config.epochs - 1  # whose last update no training loss has seen
         if not bool(torch.isfinite(losses).all()) or (last and not bool(torch.isfinite(best.loss).all())):
             raise FloatingPointError(
@@ -253,8 +260,8 @@ def fit_dynamics_runs(
         progress(f"dynamics {architecture}", epoch + 1, config.epochs)
         saved.offer(epoch + 1, lambda: {**weights, **best.tensors(), **adam.state()})
     return [
-        Dynamics(graph, architecture, config, {name: w[run] for name, w in best.weights.items()}, training.scaling(run))
-        for run in range(len(seeds))
+        Dynamics(graph, architecture, config, {name: w[run] for name, w in best.weights.items()}, scaling)
+        for run, scaling in enumerate(table.scaling)
     ]
 
 
@@ -271,6 +278,7 @@ class _Best:
         device = next(iter(fresh.values())).device
         return _Best(fresh, torch.full((runs, members), math.inf, device=device))
 
+    @torch.no_grad()
     def offer(self, weights: Weights, loss: Tensor) -> None:
         better = loss < self.loss
         self.loss = torch.where(better, loss, self.loss)
@@ -286,93 +294,97 @@ class _Best:
         self.weights = {name: tensors[f"best.{name}"].to(self.loss.device) for name in self.weights}
 
 
-def _loss(mechanisms: Mechanisms, weights: Weights, batch: Tensor, table: _Table) -> Tensor:
-    """Gaussian negative log likelihood of batches (R, E, B, columns): (R, E)."""
+def _loss(table: _Table, weights: Weights, batch: Tensor) -> Tensor:
+    """Gaussian negative log likelihood of batches (*L, B, columns): (*L,)."""
     rows, target, mask = table.parts(batch)
-    mean, variance = mechanisms(weights, rows, mask)
+    mean, variance = table.mechanisms(weights, rows, mask)
     return (0.5 * (variance.log() + (target - mean).square() / variance)).sum(-1).mean(-1)
 
 
-def _held_out_loss(mechanisms: Mechanisms, weights: Weights, table: _Table) -> Tensor:
-    """The loss over all held-out rows, (R, E), in blocks whose activations fit the memory."""
-    blocks = table.held_out.split(8_192, dim=2)
-    losses = [_loss(mechanisms, weights, block, table) * (block.shape[2] / table.held_out.shape[2]) for block in blocks]
-    return torch.stack(losses).sum(0)
+@torch.no_grad()
+def _held_out_loss(table: _Table, weights: Weights) -> Tensor:
+    """The loss over all held-out rows, (R, E): by run, for they may differ in number, in blocks that fit memory."""
+    losses: list[Tensor] = []
+    for run, rows in enumerate(table.held_out):
+        own = {name: weight[run] for name, weight in weights.items()}
+        blocks = rows.expand(table.mechanisms.members, -1, -1).split(8_192, dim=1)
+        parts = [_loss(table, own, block) * (block.shape[1] / len(rows)) for block in blocks]
+        losses.append(torch.stack(parts).sum(0))
+    return torch.stack(losses)
 
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The runs' training rows as one table, so that a batch of all runs and members is one gather.
+    """The training rows of all runs as one table, so that a batch of all runs and members is one gather.
 
     Columns: standardised state and action, standardised target, and the mask where the architecture wants it.
     """
 
     mechanisms: Mechanisms
-    batch: int
-    rows: Tensor  # (R, N, columns)
-    held_out: Tensor  # (R, E, V, columns)
-    input_shift: Tensor  # (R, 1, S + A)
-    input_scale: Tensor
-    target_shift: Tensor  # (R, 1, S)
-    target_scale: Tensor
+    config: DynamicsConfig
+    rows: Tensor  # (N, columns), run after run
+    lengths: list[int]  # rows of each run
+    held_out: list[Tensor]  # (V, columns) of each run
+    scaling: list[dict[str, Tensor]]  # of each run
 
     @staticmethod
     def of(
         datasets: Sequence[Transitions], mechanisms: Mechanisms, config: DynamicsConfig, streams: Sequence[Stream]
     ) -> _Table:
-        n = len(datasets[0])
-        kept_out = min(n - 1, max(1, round(config.validation * n)))
-        inputs = torch.stack([data.rows for data in datasets])
-        target = torch.stack([data.next_state for data in datasets])
-        mask = None
-        if mechanisms.architecture == "local":
-            mask = torch.stack([mechanisms.graph.mask(data.rows) for data in datasets])
-        if config.predict_change:
-            target = target - mechanisms.kept_state(inputs, mask)
-        scaling = [*_standard(inputs, config.standardise), *_standard(target, config.standardise)]
-        columns = [(inputs - scaling[0]) / scaling[1], (target - scaling[2]) / scaling[3]]
-        if mask is not None:
-            columns.append(mask.flatten(-2).float())
-        table = torch.cat(columns, -1)
-        order = torch.stack([stream.child("split").permutation(n) for stream in streams])
-        shuffled = table.gather(1, order[..., None].expand(-1, -1, table.shape[-1]))
-        held_out = shuffled[:, None, :kept_out].expand(-1, config.members, -1, -1)
-        rows = shuffled[:, kept_out:].contiguous()
-        return _Table(mechanisms, min(config.batch, rows.shape[1]), rows, held_out, *scaling)
+        rows, held_out, scaling = [], [], []
+        for data, stream in zip(datasets, streams, strict=True):
+            columns, own_scaling = _columns(data, mechanisms, config)
+            n, wanted = len(data), config.validation
+            split = wanted if isinstance(wanted, int) else min(n - 1, max(1, round(wanted * n)))
+            order = stream.child("split").permutation(n)
+            held_out.append(columns[order[:split]])
+            rows.append(columns[order[split:]])
+            scaling.append(own_scaling)
+        return _Table(mechanisms, config, torch.cat(rows), list(map(len, rows)), held_out, scaling)
 
     def batches(self, streams: Sequence[Stream]) -> Tensor:
-        """One epoch's row numbers (updates, R, E, B): whole batches of all rows, in every member's own order."""
-        members, rows = self.mechanisms.members, self.rows.shape[1]
-        updates = rows // self.batch
-        order = torch.stack([stream.uniform(members, rows) for stream in streams]).argsort(-1)
-        batches: Tensor = order[..., : updates * self.batch].unflatten(-1, (updates, self.batch))
+        """One epoch's row numbers (updates, R, E, B): whole batches, every member's its own."""
+        begins = itertools.accumulate(self.lengths[:-1], initial=0)
+        runs = zip(begins, self.lengths, streams, strict=True)
+        drawn = torch.stack([begin + self._epoch(length, stream) for begin, length, stream in runs])
+        batch = min(self.config.batch, drawn.shape[-1])
+        updates = drawn.shape[-1] // batch
+        batches: Tensor = drawn[..., : updates * batch].unflatten(-1, (updates, batch))
         return batches.movedim(2, 0).contiguous()
 
-    def gather(self, index: Tensor) -> Tensor:
-        """(R, E, B) -> (R, E, B, columns)."""
-        runs = torch.arange(len(self.rows), device=index.device)[:, None, None]
-        return self.rows[runs, index]
-
     def parts(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        graph = self.mechanisms.graph
-        width, states = graph.width, graph.state_width
-        mask = None
-        if self.mechanisms.architecture == "local":
-            shape = (len(graph.parents), len(graph.children))
-            mask = batch[..., width + states :].unflatten(-1, shape) > 0.5
-        return batch[..., :width], batch[..., width : width + states], mask
+        """Rows, targets and, for those who want them, masks."""
+        graph, local = self.mechanisms.graph, self.mechanisms.architecture == "local"
+        rows, target, mask = batch.tensor_split([graph.width, graph.width + graph.state_width], -1)
+        return rows, target, mask.unflatten(-1, tuple(graph.sparsest.shape)) > 0.5 if local else None
 
-    def scaling(self, run: int) -> dict[str, Tensor]:
-        names = ("input_shift", "input_scale", "target_shift", "target_scale")
-        return {name: getattr(self, name)[run, 0].clone() for name in names}
+    def _epoch(self, length: int, stream: Stream) -> Tensor:
+        """The numbers, among a run's own, of the rows that its members see in an epoch, (E, rows)."""
+        if self.config.epoch_rows is None:
+            return stream.uniform(self.mechanisms.members, length).argsort(-1)
+        return stream.integers(length, self.mechanisms.members, self.config.epoch_rows)
+
+
+def _columns(data: Transitions, mechanisms: Mechanisms, config: DynamicsConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """A data set's rows with the columns of `_Table`, and the scaling that standardised them."""
+    inputs, target = data.rows, data.next_state
+    mask = mechanisms.graph.mask(inputs) if mechanisms.architecture == "local" else None
+    if config.predict_change:
+        target = target - mechanisms.kept_state(inputs, mask)
+    scaling = [*_standard(inputs, config.standardise), *_standard(target, config.standardise)]
+    columns = [(inputs - scaling[0]) / scaling[1], (target - scaling[2]) / scaling[3]]
+    if mask is not None:
+        columns.append(mask.flatten(-2).float())
+    return torch.cat(columns, -1), dict(zip(SCALING, scaling, strict=True))
 
 
 def _standard(values: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
-    """Shift and scale (R, 1, columns) that standardise values (R, N, columns); a constant column is only shifted."""
+    """Shift and scale (columns,) that standardise values (N, columns); a constant column is only shifted."""
     if not wanted:
-        return torch.zeros_like(values[:, :1]), torch.ones_like(values[:, :1])
-    scale = values.double().std(1, correction=0, keepdim=True).float()
-    return values.double().mean(1, keepdim=True).float(), torch.where(scale > 1e-8, scale, 1.0)
+        return torch.zeros_like(values[0]), torch.ones_like(values[0])
+    exact = values.double()
+    scale = exact.std(0, correction=0).float()
+    return exact.mean(0).float(), torch.where(scale > 1e-8, scale, 1.0)
 
 
 def _mechanisms(graph: LocalGraph, architecture: str, config: DynamicsConfig, device: torch.device) -> Mechanisms:
@@ -387,15 +399,20 @@ def _metadata(graph: LocalGraph, architecture: str, config: DynamicsConfig) -> d
     }
 
 
-def _check_datasets(datasets: Sequence[Transitions], seeds: Sequence[int], graph: LocalGraph) -> None:
+def _check_datasets(
+    datasets: Sequence[Transitions], seeds: Sequence[int], graph: LocalGraph, config: DynamicsConfig
+) -> None:
     if not datasets or len(datasets) != len(seeds):
         raise InputError(f"expected one seed per data set and at least one, got {len(datasets)} and {len(seeds)}.")
     for data in datasets:
         graph.check_data(data)
         if len(data) < 2:
             raise InputError("a dynamics model needs at least 2 rows, one of them to hold out, got 1.")
-        if len(data) != len(datasets[0]):
-            raise InputError(
-                f"runs that train together need the same number of rows, got {sorted({len(d) for d in datasets})}. "
-                "Call fit_dynamics for each."
-            )
+        if len(data) <= config.validation:
+            raise InputError(f"validation holds out {config.validation} rows, and the data has only {len(data)}.")
+    lengths = sorted({len(data) for data in datasets})
+    if len(lengths) > 1 and config.epoch_rows is None:
+        raise InputError(
+            f"runs that train together need the same number of rows, got {lengths}. "
+            "Set epoch_rows, or call fit_dynamics for each."
+        )

@@ -1,5 +1,7 @@
 """Policies, Task -> Evaluation: episodes of all agents at once, and what they say about seeds.
 
+A simulated task's episodes are batches of tensors, played here; any other task's are played in its environment.
+
 Axes: R runs, E episodes, S and A columns of state and action, T steps.
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import rich.console
 import rich.table
@@ -16,26 +18,15 @@ from torch import Tensor
 
 from mocoda.agents import Agent
 from mocoda.agents.agent import Noise
+from mocoda.episodes import Played, played_in_environment
 from mocoda.files import InputError, unknown_name
 from mocoda.networks import Weights
 from mocoda.policies import Policy, agent_settings, scaled
 from mocoda.randomness import Stream
 from mocoda.statistics import Summary, probability_of_improvement, summarise
+from mocoda.tasks import SimulatedTask, Task
 
 MEASURES = {"steps": "fewer is better", "success": "more is better", "return": "more is better"}
-
-
-class Simulated(Protocol):
-    """What of a task an evaluation needs."""
-
-    @property
-    def horizon(self) -> int: ...
-
-    def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor: ...
-
-    def step(self, rows: Tensor) -> Tensor: ...
-
-    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 class Episodes(NamedTuple):
@@ -50,7 +41,7 @@ class Episodes(NamedTuple):
 def rollout(
     agent: Agent,
     weights: Weights,
-    task: Simulated,
+    task: SimulatedTask,
     start: Tensor,
     noise: Noise,
     bounds: tuple[Tensor, Tensor],
@@ -79,7 +70,7 @@ def rollout(
 
 
 def episode_noise(
-    agent: Agent, streams: list[Stream], task: Simulated, episodes: int, action: int
+    agent: Agent, streams: list[Stream], task: SimulatedTask, episodes: int, action: int
 ) -> dict[str, Tensor]:
     """Every run's random numbers to act throughout its episodes, (T, R, E, ...) each."""
     drawn = [agent.acting_noise(stream, task.horizon * episodes, action) for stream in streams]
@@ -160,22 +151,40 @@ class Evaluation:
 
 
 def evaluate(
-    agents: Mapping[tuple[str, int], Policy], task: Simulated, *, episodes: int = 50, seed: int = 0
+    agents: Mapping[tuple[str, int], Policy],
+    task: Task,
+    *,
+    episodes: int = 50,
+    seed: int = 0,
+    workers: int | None = None,
 ) -> Evaluation:
-    """Lets every agent solve the task from the same `episodes` starts, all of them side by side."""
+    """Lets every agent solve the task from the same `episodes` starts, all of them side by side.
+
+    workers  how many processes play where the task needs its environment; None: one per core. Results are the same
+    """
     if not agents:
         raise InputError("there are no agents to evaluate.")
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, got {episodes}.")
     found: dict[tuple[str, int], list[float]] = {}
-    for keys in _alike(agents):
-        together = played([agents[key] for key in keys], task, episodes=episodes, seed=seed)
-        means = torch.stack([together.steps, together.success, together.reward]).double().mean(-1)  # (3, R)
-        found |= dict(zip(keys, means.T.tolist(), strict=True))
+    if isinstance(task, SimulatedTask):
+        for keys in _alike(agents):
+            together = played([agents[key] for key in keys], task, episodes=episodes, seed=seed)
+            found |= dict(zip(keys, means(together).T.tolist(), strict=True))
+    else:
+        made = played_in_environment(list(agents.values()), task, episodes=episodes, seed=seed, workers=workers)
+        found = dict(zip(agents, means(made).T.tolist(), strict=True))
     return Evaluation({name: {key: found[key][i] for key in agents} for i, name in enumerate(MEASURES)}, episodes)
 
 
-def played(policies: list[Policy], task: Simulated, *, episodes: int, seed: int, keep_path: bool = False) -> Episodes:
+def means(made: Episodes | Played) -> Tensor:
+    """Every run's steps, success and return, (3, R)."""
+    return torch.stack([torch.as_tensor(measured) for measured in made[:3]]).double().mean(-1)
+
+
+def played(
+    policies: list[Policy], task: SimulatedTask, *, episodes: int, seed: int, keep_path: bool = False
+) -> Episodes:
     """The episodes of agents of one kind, all from the same starts and with the same noise."""
     first = policies[0]
     stream = Stream(seed, "evaluate", device=first.device)

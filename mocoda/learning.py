@@ -1,13 +1,16 @@
 """Transitions -> Policies: all data sets and seeds of a call train as one program.
 
-Axes: R runs (data sets × seeds), U updates of a chunk, B rows of a batch, S and A columns of state and action.
+Axes: R runs (data sets × seeds), U updates of a chunk, B rows of a batch, S, A and G columns of state, action and goal.
+Where rows have goals, agents see state and goal side by side.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,27 +19,28 @@ from torch import Tensor
 
 from mocoda.agents import Agent, Batch, Stage, make_agent
 from mocoda.agents.agent import TARGET
-from mocoda.evaluation import episode_noise, rollout
+from mocoda.episodes import Job, Played, gathered, jobs, play
+from mocoda.evaluation import episode_noise, means, rollout
 from mocoda.files import VERSION, InputError
 from mocoda.networks import Weights, half_precision, mlp_weights
-from mocoda.policies import Policies, Policy, agent_settings, unscaled
+from mocoda.policies import Policies, Policy, acting_weights, agent_settings, unscaled
 from mocoda.randomness import Stream
-from mocoda.tasks import Task
+from mocoda.tasks import SimulatedTask, Task
 from mocoda.training import (
     Adam,
     Captured,
     Checkpoint,
-    Progress,
     Tensors,
     Work,
     fast_products,
     fingerprint,
     in_turn,
-    silent,
 )
 from mocoda.transitions import Transitions
+from mocoda.workers import Progress, Workers, silent
 
 CHUNK = 100  # updates at a time, at most: one CUDA graph
+UNDER_WAY = 2  # evaluations in other processes, at most
 
 
 def train_agents(
@@ -50,6 +54,7 @@ def train_agents(
     episodes: int = 10,
     half: bool = False,
     checkpoint: str | Path | None = None,
+    workers: int | None = None,
     progress: Progress = silent,
 ) -> Policies:
     """Trains an agent per data set and seed, on the device the data is on; each is what it would be if trained alone.
@@ -60,17 +65,18 @@ def train_agents(
     evaluate_every  updates between evaluations of `episodes` episodes, whose results are the `curves` of the answer
     half            on a GPU, keep hidden layers in bfloat16: a quarter faster, and less precise
     checkpoint      a file to continue from if it exists, and to save progress to; the result is the same either way
+    workers         processes that evaluate while the training goes on, if the task is played in its environment; None:
+                    one per core. The result is the same
     """
     agent = make_agent(agent) if isinstance(agent, str) else agent
     for name, number in (("updates", updates), ("evaluate_every", evaluate_every), ("episodes", episodes)):
         if number < 1:
             raise InputError(f"{name} must be at least 1, got {number}.")
     runs = _runs(datasets, list(seeds))
-    table = _Table.of(runs, task)
+    table = _Table.of(runs, task, agent.standardise)
     streams = [Stream(run.seed, "agent", agent.name, device=table.device) for run in runs]
-    with fast_products(table.device), half_precision(half):
-        learner = _Learner.of(agent, table, streams)
-        evaluator = None if task is None else _Evaluator(learner, task, episodes)
+    learner = _Learner.of(agent, table, streams)
+    with fast_products(table.device), half_precision(half), _evaluator(learner, task, episodes, workers) as evaluator:
         identity = {
             "version": VERSION,
             "agent": agent_settings(agent),
@@ -84,10 +90,9 @@ def train_agents(
             identity["data"] = fingerprint(table.rows, table.offset, table.length)
         saved = Checkpoint(checkpoint, identity)
         done, tensors = saved.load()
-        curves: list[Tensor] = []
         if done:
             learner.restore(tensors)
-            curves = list(tensors["curves"].to(table.device))
+            evaluator.found = list(tensors["curves"].to(table.device))
         stages = agent.stages()
         total = sum(stage.updates or updates for stage in stages)
         for chunk in _chunks(stages, updates, evaluate_every):
@@ -95,15 +100,13 @@ def train_agents(
                 continue
             losses = learner.learn(chunk)  # (U, G, R)
             _check_finite(losses, chunk, runs, learner)
-            if chunk.evaluated and evaluator is not None:
-                curves.append(evaluator.measure(len(curves)))
+            if chunk.evaluated:
+                evaluator.begin()
             now = chunk.before + chunk.updates
             progress(f"agents {agent.name}", now, total)
-            saved.offer(now, lambda: {**learner.tensors(), "curves": _stacked(curves, len(runs), table.device)})
-    return Policies(
-        {(run.name, run.seed): learner.policy(number) for number, run in enumerate(runs)},
-        _curves(_stacked(curves, len(runs), table.device), evaluate_every),
-    )
+            saved.offer(now, lambda: {**learner.tensors(), "curves": evaluator.curves()})
+        curves = _curves(evaluator.curves(), evaluate_every)
+    return Policies({(run.name, run.seed): learner.policy(number) for number, run in enumerate(runs)}, curves)
 
 
 class _Run(NamedTuple):
@@ -119,6 +122,7 @@ class _Chunk(NamedTuple):
     before: int  # updates of the whole training before this one
     start: int  # updates of the stage before this one
     updates: int
+    total: int  # updates of the stage
     evaluated: bool
 
 
@@ -131,7 +135,7 @@ def _chunks(stages: Sequence[Stage], updates: int, evaluate_every: int) -> Itera
             due = (start // evaluate_every + 1) * evaluate_every
             count = min(CHUNK - start % CHUNK, due - start, total - start)
             evaluated = number == len(stages) - 1 and start + count == due
-            yield _Chunk(number, before, start, count, evaluated)
+            yield _Chunk(number, before, start, count, total, evaluated)
             before, start = before + count, start + count
 
 
@@ -139,44 +143,63 @@ def _chunks(stages: Sequence[Stage], updates: int, evaluate_every: int) -> Itera
 class _Table:
     """All data sets as one table on the device, each stored once; runs know where theirs begins."""
 
-    rows: Tensor  # (N, S + A + 1 + S + 1): state, action in [-1, 1], reward, next state, terminal
+    rows: Tensor  # (N, S + A + 1 + S + 1 + G): state, action in [-1, 1], reward, next state, terminal, goal
     offset: Tensor  # (R,)
     length: Tensor  # (R,)
     state_width: int
     action_width: int
+    goal_width: int
     bounds: tuple[Tensor, Tensor]  # lowest and highest action, (A,) each
+    shift: Tensor  # (R, S + G), and
+    scale: Tensor  # (R, S + G): what agents see is state and goal less shift, over scale
 
     @property
     def device(self) -> torch.device:
         return self.rows.device
 
+    @property
+    def seen_width(self) -> int:
+        """Columns of what an agent sees: state and goal."""
+        return self.state_width + self.goal_width
+
     @staticmethod
-    def of(runs: Sequence[_Run], task: Task | None) -> _Table:
+    def of(runs: Sequence[_Run], task: Task | None, standardise: bool) -> _Table:
         distinct = {id(run.data): run for run in runs}
         first = runs[0].data
         bounds = _bounds(list(distinct.values()), task)
-        parts, place = [], {}
+        states, actions, goals = first.state.shape[1], first.action.shape[1], _goal_width(first)
+        # Filled in place: a table may take more than half of the memory that the data leaves.
+        rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), 2 * states + actions + goals + 2)
+        place, scaling = {}, {}
         begin = 0
         for key, run in distinct.items():
             data = run.data
             assert data.reward is not None
+            seen = data.state if data.goal is None else torch.cat([data.state, data.goal], 1)
+            shift, scale = scaling[key] = _standard(seen, standardise)
+            seen, following = (seen - shift) / scale, (data.next_state - shift[:states]) / scale[:states]
+            columns = [seen[:, :states], unscaled(data.action, *bounds), data.reward[:, None], following]
+            columns += [data.terminal[:, None].float(), seen[:, states:]]
+            torch.cat(columns, 1, out=rows[begin : begin + len(data)])
             place[key] = begin
             begin += len(data)
-            columns = [data.state, unscaled(data.action, *bounds), data.reward[:, None], data.next_state]
-            parts.append(torch.cat([*columns, data.terminal[:, None].float()], 1))
         return _Table(
-            torch.cat(parts),
+            rows,
             torch.tensor([place[id(run.data)] for run in runs], device=first.device),
             torch.tensor([len(run.data) for run in runs], device=first.device),
-            first.state.shape[1],
-            first.action.shape[1],
+            states,
+            actions,
+            goals,
             bounds,
+            *(torch.stack(ends) for ends in zip(*(scaling[id(run.data)] for run in runs), strict=True)),
         )
 
     def batch(self, index: Tensor) -> Batch:
         """The rows (R, B) of all runs, one gather."""
-        widths = [self.state_width, self.action_width, 1, self.state_width, 1]
-        state, action, reward, next_state, terminal = self.rows[index].split(widths, -1)
+        widths = [self.state_width, self.action_width, 1, self.state_width, 1, self.goal_width]
+        state, action, reward, next_state, terminal, goal = self.rows[index].split(widths, -1)
+        if self.goal_width:
+            state, next_state = torch.cat([state, goal], -1), torch.cat([next_state, goal], -1)
         return Batch(state, action, reward[..., 0], next_state, terminal[..., 0])
 
 
@@ -194,7 +217,7 @@ class _Learner:
 
     @staticmethod
     def of(agent: Agent, table: _Table, streams: Sequence[Stream]) -> _Learner:
-        networks = agent.networks(table.state_width, table.action_width)
+        networks = agent.networks(table.seen_width, table.action_width)
         fresh: list[dict[str, Tensor]] = []
         for stream in streams:
             own: dict[str, Tensor] = {}
@@ -223,6 +246,11 @@ class _Learner:
         if self.drawn[:2] != (chunk.stage, block):
             self.drawn = (chunk.stage, block, self._draw(stage, chunk.stage, block))
         tensors = {name: tensor[begin : begin + chunk.updates] for name, tensor in self.drawn[2].items()}
+        if self.agent.decay and chunk.stage == len(self.captured) - 1:
+            # By the block, not the chunk, so that the rate depends on no evaluation.
+            rate = self.agent.learning_rate * 0.5 * (1 + math.cos(math.pi * block / chunk.total))
+            for group in set(stage.rhythm) & set(self.optimisers):
+                self.optimisers[group].learning_rate.fill_(rate)
         period = math.lcm(*stage.rhythm.values())
         return self.captured[chunk.stage](tensors, chunk.start % period)
 
@@ -252,8 +280,33 @@ class _Learner:
             adam.restore({name.removeprefix(prefix): value for name, value in tensors.items() if prefix in name})
 
     def policy(self, run: int) -> Policy:
-        own = {n: w[run].detach().clone() for n, w in self.weights.items() if not n.startswith(TARGET)}
-        return Policy(self.agent, self.table.state_width, own, *self.table.bounds)
+        weights = self.for_raw_inputs(self.weights)
+        own = {n: w[run].detach().clone() for n, w in weights.items() if not n.startswith(TARGET)}
+        return Policy(self.agent, self.table.seen_width, own, *self.table.bounds)
+
+    def acting(self) -> list[Policy]:
+        """The runs' policies as they are now, copied to the CPU, with the weights that they act by."""
+        weights = self.for_raw_inputs(acting_weights(self.agent, self.weights))
+        weights = {n: w.detach().to("cpu", copy=True) for n, w in weights.items()}
+        bounds = [end.cpu() for end in self.table.bounds]
+        return [
+            Policy(self.agent, self.table.seen_width, {name: weight[run] for name, weight in weights.items()}, *bounds)
+            for run in range(len(self.streams))
+        ]
+
+    def for_raw_inputs(self, weights: Weights) -> dict[str, Tensor]:
+        """The weights with their first layers changed so that they take states and goals that are not standardised."""
+        changed = dict(weights)
+        if self.agent.standardise:
+            shift, scale = self.table.shift, self.table.scale
+            for name in [name for name in weights if name.endswith(".0.weight")]:
+                bias = name.replace("weight", "bias")
+                middle = (1,) * (weights[name].ndim - 3)  # of ensembles
+                seen, rest = weights[name].split([shift.shape[1], weights[name].shape[-2] - shift.shape[1]], -2)
+                seen = seen / scale.reshape(len(scale), *middle, -1, 1)
+                changed[name] = torch.cat([seen, rest], -2)
+                changed[bias] = weights[bias] - shift.reshape(len(shift), *middle, 1, -1) @ seen
+        return changed
 
     def _update(self, stage: Stage) -> Work:
         losses = self.agent.losses()
@@ -282,27 +335,86 @@ class _Learner:
         return update
 
 
+@dataclass(eq=False)
 class _Evaluator:
-    """Episodes of all runs between updates, as one program."""
+    """Evaluations between updates; none, without a task."""
 
-    def __init__(self, learner: _Learner, task: Task, episodes: int) -> None:
-        self.learner, self.task, self.episodes = learner, task, episodes
+    learner: _Learner
+    found: list[Tensor] = field(default_factory=list)  # mean steps, success and return of every run's episodes, (3, R)
+
+    def begin(self) -> None:
+        """Evaluates the agents as they are now."""
+
+    def curves(self) -> Tensor:
+        """What all evaluations that were begun have found, (K, 3, R)."""
+        none = torch.zeros(0, 3, len(self.learner.streams), device=self.learner.table.device)
+        return torch.stack(self.found) if self.found else none
+
+
+class _SimulatedEvaluator(_Evaluator):
+    """Episodes of all runs as one program, while the training waits."""
+
+    def __init__(self, learner: _Learner, task: SimulatedTask, episodes: int) -> None:
+        super().__init__(learner)
+        self.task, self.episodes = task, episodes
         self._captured = Captured(self._measures, learner.table.device)
 
-    def measure(self, number: int) -> Tensor:
-        """Mean steps, success and return of every run's episodes, (3, R). Each run has starts of its own seed."""
+    def begin(self) -> None:
         table, agent = self.learner.table, self.learner.agent
-        streams = [stream.child("evaluation", number) for stream in self.learner.streams]
+        streams = [stream.child("evaluation", len(self.found)) for stream in self.learner.streams]
         start = [self.task.start(self.episodes, seed=stream, device=table.device) for stream in streams]
         noise = episode_noise(agent, streams, self.task, self.episodes, table.action_width)
-        return self._captured({"start": torch.stack(start), **noise})
+        self.found.append(self._captured({"start": torch.stack(start), **noise}))
 
     @torch.no_grad()
     def _measures(self, tensors: Tensors, phase: int) -> Tensor:
         noise = {name: value for name, value in tensors.items() if name != "start"}
         learner = self.learner
-        made = rollout(learner.agent, learner.weights, self.task, tensors["start"], noise, learner.table.bounds)
+        weights = learner.for_raw_inputs(learner.weights)
+        made = rollout(learner.agent, weights, self.task, tensors["start"], noise, learner.table.bounds)
         return torch.stack([made.steps.mean(-1), made.success.mean(-1), made.reward.mean(-1)])
+
+
+class _EnvironmentEvaluator(_Evaluator):
+    """Episodes of all runs in other processes, while the training goes on."""
+
+    def __init__(self, learner: _Learner, environment: str, episodes: int, workers: Workers[Job, Played]) -> None:
+        super().__init__(learner)
+        self.environment, self.episodes, self.workers = environment, episodes, workers
+        self._under_way: deque[list[int]] = deque()  # the jobs of every evaluation whose result is not yet known
+
+    def begin(self) -> None:
+        if len(self._under_way) == UNDER_WAY:
+            self._await_first()
+        number = len(self.found) + len(self._under_way)
+        streams = [stream.child("evaluation", number) for stream in self.learner.streams]
+        todo = [
+            job
+            for policy, stream in zip(self.learner.acting(), streams, strict=True)
+            for job in jobs(policy, self.environment, self.episodes, stream)
+        ]
+        self._under_way.append([self.workers.submit(job) for job in todo])
+
+    def curves(self) -> Tensor:
+        while self._under_way:
+            self._await_first()
+        return super().curves()
+
+    def _await_first(self) -> None:
+        parts = [self.workers.result(number) for number in self._under_way.popleft()]
+        made = gathered(parts, len(self.learner.streams))
+        self.found.append(means(made).to(self.learner.table.device, torch.float32))
+
+
+@contextmanager
+def _evaluator(learner: _Learner, task: Task | None, episodes: int, workers: int | None) -> Iterator[_Evaluator]:
+    if task is None:
+        yield _Evaluator(learner)
+    elif isinstance(task, SimulatedTask):
+        yield _SimulatedEvaluator(learner, task, episodes)
+    else:
+        with Workers(play, workers) as processes:
+            yield _EnvironmentEvaluator(learner, task.environment, episodes, processes)
 
 
 def _names(weights: Weights, group: str) -> list[str]:
@@ -328,6 +440,12 @@ def _runs(datasets: Mapping[str, Transitions | Sequence[Transitions]], seeds: li
             raise InputError(
                 f"data sets that train together need the same columns: {first.name!r} has {expected[0]} of state and "
                 f"{expected[1]} of action, {run.name!r} has {widths[0]} and {widths[1]}. Train them apart."
+            )
+        goals, expected_goals = _goal_width(run.data), _goal_width(first.data)
+        if goals != expected_goals:
+            raise InputError(
+                f"data sets that train together need the same columns of goal: {first.name!r} has {expected_goals}, "
+                f"{run.name!r} has {goals}. Train them apart."
             )
         if run.data.reward is None:
             raise InputError(
@@ -360,8 +478,24 @@ def _bounds(runs: Sequence[_Run], task: Task | None) -> tuple[Tensor, Tensor]:
             f"task {task.name!r} has {graph.state_width} columns of state and {graph.width - graph.state_width} of "
             f"action, but data set {runs[0].name!r} has {states} and {actions}."
         )
+    if data.goal is not None and isinstance(task, SimulatedTask):
+        raise InputError(
+            f"task {task.name!r} has no goals, but data set {runs[0].name!r} has {_goal_width(data)} columns of them."
+        )
     lowest, highest = (end[states:].to(data.device) for end in task.box)
     return lowest, highest
+
+
+def _standard(seen: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
+    """Shift and scale (columns,) that standardise rows (N, columns); a constant column is only shifted."""
+    if not wanted:
+        return torch.zeros_like(seen[0]), torch.ones_like(seen[0])
+    scale = seen.double().std(0, correction=0).float()
+    return seen.double().mean(0).float(), torch.where(scale > 1e-6, scale, 1.0)
+
+
+def _goal_width(data: Transitions) -> int:
+    return 0 if data.goal is None else data.goal.shape[1]
 
 
 def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[_Run], learner: _Learner) -> None:
@@ -380,11 +514,6 @@ def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[_Run], learner: 
         f"the loss of {learner.agent.name} on data set {run.name!r}, seed {run.seed}, became NaN or inf at update "
         f"{chunk.start + int(first[0]) + 1}. Lower the learning rate, or look for extreme values in the data."
     )
-
-
-def _stacked(curves: list[Tensor], runs: int, device: torch.device) -> Tensor:
-    """(K, 3, R), also where there are none yet."""
-    return torch.stack(curves) if curves else torch.zeros(0, 3, runs, device=device)
 
 
 def _curves(measured: Tensor, every: int) -> dict[str, Tensor]:

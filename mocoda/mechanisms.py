@@ -58,9 +58,8 @@ class Mechanisms:
             hidden = self._composed(weights, rows, mask)
         else:
             hidden = torch.where(self._gates, rows[..., None, :, :], 0.0)
-        output = mlp(weights, "mlp", hidden)  # (*L, C, B, 2 W)
-        mean, raw = output.chunk(2, -1)
-        return self._assembled(mean), softplus(self._assembled(raw)) + VARIANCE_FLOOR
+        mean, raw = self._assembled(mlp(weights, "mlp", hidden)).chunk(2, -1)
+        return mean, softplus(raw) + VARIANCE_FLOOR
 
     def kept_state(self, rows: Tensor, mask: Tensor | None) -> Tensor:
         """The state (*L, B, S) to which a predicted change is added: only where a child listens to its own past."""
@@ -99,10 +98,14 @@ class Mechanisms:
 
     @cached_property
     def _slots(self) -> Tensor:
-        """Where each state column stands among the mechanisms' outputs, which are padded to the widest, (S,)."""
+        """Where the state columns' means, and then their raw variances, stand among the mechanisms' outputs, (2 S,).
+
+        Every mechanism gives both for as many columns as the widest.
+        """
         width = max(map(len, self.outputs))
-        slots = {column: c * width + i for c, own in enumerate(self.outputs) for i, column in enumerate(own)}
-        return torch.tensor([slots[column] for column in range(self.graph.state_width)], device=self.device)
+        slots = {column: 2 * c * width + i for c, own in enumerate(self.outputs) for i, column in enumerate(own)}
+        means = [slots[column] for column in range(self.graph.state_width)]
+        return torch.tensor([*means, *(slot + width for slot in means)], device=self.device)
 
     def _composed(self, weights: Weights, rows: Tensor, mask: Tensor) -> Tensor:
         """The Masked Composer: Σ over parents of mask · relu(embedding), (*L, C, B, features).
@@ -120,5 +123,5 @@ class Mechanisms:
         return total
 
     def _assembled(self, output: Tensor) -> Tensor:
-        """Mechanisms' outputs (*L, C, B, W) as state columns (*L, B, S)."""
+        """Mechanisms' outputs (*L, C, B, 2 W) as means and raw variances of the state columns, (*L, B, 2 S)."""
         return output.transpose(-3, -2).flatten(-2).index_select(-1, self._slots)

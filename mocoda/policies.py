@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from mocoda.agents import AGENTS, Agent
+from mocoda.agents.agent import TARGET
 from mocoda.files import VERSION, InputError, differing_keys, write_json
 from mocoda.networks import Weights
-from mocoda.randomness import as_stream
+from mocoda.randomness import Stream, as_stream
 from mocoda.training import load_saved, save_tensors
 from mocoda.transitions import Array, as_tensor
 
@@ -42,7 +43,7 @@ class Policy:
     def device(self) -> torch.device:
         return self.lowest_action.device
 
-    def act(self, state: Array, *, seed: int = 0) -> Array:
+    def act(self, state: Array, *, seed: int | Stream = 0) -> Array:
         """The action (A,) for a state (S,), or (N, A) for (N, S); numpy for numpy, torch for torch.
 
         seed  for agents that draw proposals: same state, same seed, same action
@@ -164,7 +165,17 @@ class Policies(Mapping[tuple[str, int], Policy]):
 def agent_settings(agent: Agent) -> dict[str, Any]:
     """The agent as JSON values."""
     settings: dict[str, Any] = json.loads(json.dumps({"agent": agent.name, **asdict(agent)}))
+    for added in ("decay", "standardise"):
+        if not settings[added]:  # files that are older than this setting do not have it
+            del settings[added]
     return settings
+
+
+def acting_weights(agent: Agent, weights: Weights) -> dict[str, Tensor]:
+    """Those of the weights that `agent.act` reads."""
+    groups = {name.split(".")[0] for name in weights}
+    acting = set(agent.acting) if groups.issuperset(agent.acting) else groups
+    return {name: w for name, w in weights.items() if name.split(".")[0] in acting and not name.startswith(TARGET)}
 
 
 def scaled(action: Tensor, lowest: Tensor, highest: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""results -> tables and figures: the only import of matplotlib."""
+"""results -> tables and figures: with `report_sweeps`, the only import of matplotlib."""
 
 from __future__ import annotations
 
@@ -109,10 +109,7 @@ def draw_curves(agents: Mapping[str, Any], optimum: float, path: Path) -> None:
     panels = figure.subplots(1, len(agents), squeeze=False, sharey=True).flat
     for axes, (name, curves) in zip(panels, agents.items(), strict=True):
         for column, seeds in curves["steps"].items():
-            steps = _smoothed(torch.tensor(seeds))
-            updates = torch.tensor(curves["updates"]).numpy()
-            axes.plot(updates, steps.mean(0), color=RECIPE_COLOURS[column], lw=1.6, label=column)
-            axes.fill_between(updates, steps.amin(0), steps.amax(0), color=RECIPE_COLOURS[column], alpha=0.12, lw=0)
+            plot_curve(axes, curves["updates"], seeds, color=RECIPE_COLOURS[column], lw=1.6, label=column)
         axes.axhline(optimum, color=INK, lw=1, ls=":", label="optimum")
         axes.set_title(AGENT_TITLES.get(name, name), fontsize=12, color=INK)
         axes.set(xlabel="updates", ylim=(15, 72))
@@ -121,6 +118,13 @@ def draw_curves(agents: Mapping[str, Any], optimum: float, path: Path) -> None:
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=len(labels), fontsize=9)
     _save(figure, path)
+
+
+def plot_curve(axes: Axes, updates: Sequence[int], seeds: Sequence[Sequence[float]], **style: Any) -> None:
+    """Running means over a few evaluations: the mean over seeds as a line, and the range of the seeds."""
+    values = _smoothed(torch.tensor(seeds))
+    axes.plot(updates, values.mean(0), **style)
+    axes.fill_between(updates, values.amin(0), values.amax(0), color=style["color"], alpha=0.12, lw=0)
 
 
 def draw_paths(paths: Mapping[str, Mapping[str, Tensor]], path: Path) -> None:

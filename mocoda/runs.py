@@ -22,7 +22,7 @@ from mocoda.files import InputError, versions, write_json
 # What finished and unfinished stages leave in a folder.
 STAGES = (
     *("dynamics*.safetensors", "checkpoint*.safetensors", "policy-*.safetensors"),
-    *("agents-*/policy-*.safetensors", "agents-*/agents.json"),
+    *("agents*/policy-*.safetensors", "agents*/agents.json", "recorded.hdf5", "recording/part-*.npz"),
 )
 
 

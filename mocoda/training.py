@@ -21,14 +21,11 @@ import torch
 from torch import Tensor
 
 from mocoda.files import InputError, check_writable, differing_keys, whole_file
+from mocoda.workers import Progress as Progress
+from mocoda.workers import silent as silent
 
-Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
 Tensors = Mapping[str, Tensor]
 Work = Callable[[Tensors, int], Tensor]
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """The progress callback of those who did not ask."""
 
 
 class Captured:
@@ -221,5 +218,6 @@ def fingerprint(*tensors: Tensor) -> str:
     """A short hash of the numbers in the tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        for block in tensor.detach().reshape(-1).split(2**26):  # a table may be larger than what memory is left
+            digest.update(block.cpu().numpy())
     return digest.hexdigest()[:16]

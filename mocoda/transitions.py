@@ -18,6 +18,7 @@ from torch import Tensor
 from mocoda.files import InputError, versions, whole_file
 
 FORMAT, FORMAT_VERSION = "mocoda-transitions", 1
+ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal")  # in the order of a file
 Array = Tensor | np.ndarray[Any, Any] | ArrayLike
 
 
@@ -30,6 +31,7 @@ class Transitions:
     next_state  (N, S)  float32
     reward      (N,)    float32, or None while no task has labelled the rows
     terminal    (N,)    bool: no value is to be bootstrapped from next_state; all False unless given
+    goal        (N, G)  float32, what the row's reward is about; no part of the dynamics. None where tasks have no goals
     columns     the S + A names of the state's and the action's columns
     source      how the rows were made, as JSON values; travels with the file
 
@@ -41,6 +43,7 @@ class Transitions:
     next_state: Tensor
     reward: Tensor | None
     terminal: Tensor
+    goal: Tensor | None
     columns: tuple[str, ...]
     source: Mapping[str, Any]
 
@@ -51,6 +54,7 @@ class Transitions:
         next_state: Array,
         reward: Array | None = None,
         terminal: Array | None = None,
+        goal: Array | None = None,
         columns: Sequence[str] = (),
         source: Mapping[str, Any] | None = None,
     ) -> None:
@@ -65,13 +69,16 @@ class Transitions:
         if reward is not None:
             arrays["reward"] = _own("reward", reward)
             _check_vector("reward", arrays["reward"], rows)
+        if goal is not None:
+            arrays["goal"] = _own("goal", goal)
+            _checked_shape("goal", arrays["goal"], rows=rows)
         for name, array in arrays.items():
             _check_finite(name, array)
         if terminal is None:
             terminal = torch.zeros(rows, dtype=torch.bool, device=arrays["state"].device)
         arrays["terminal"] = _own("terminal", terminal, torch.bool)
         _check_vector("terminal", arrays["terminal"], rows)
-        for name in ("state", "action", "next_state", "reward", "terminal"):
+        for name in ARRAYS:
             object.__setattr__(self, name, arrays.get(name))
         object.__setattr__(self, "columns", _checked_columns(columns, states, actions))
         object.__setattr__(self, "source", MappingProxyType(_checked_source(source or {})))
@@ -81,9 +88,10 @@ class Transitions:
 
     def __repr__(self) -> str:
         reward = "None" if self.reward is None else f"({len(self):,},)"
+        goal = "" if self.goal is None else f"goal={tuple(self.goal.shape)}, "
         return (
             f"Transitions(rows={len(self):,}, state={tuple(self.state.shape)}, action={tuple(self.action.shape)}, "
-            f"reward={reward}, columns=[{', '.join(self.columns)}], device={self.state.device.type})"
+            f"reward={reward}, {goal}columns=[{', '.join(self.columns)}], device={self.state.device.type})"
         )
 
     def __getitem__(self, rows: slice | Tensor) -> Transitions:
@@ -124,8 +132,7 @@ class Transitions:
 
     def _arrays(self) -> dict[str, Tensor]:
         """The arrays that are there, by name."""
-        names = ("state", "action", "reward", "next_state", "terminal")
-        return {name: array for name in names if (array := getattr(self, name)) is not None}
+        return {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
 
 
 def as_tensor(array: Array) -> Tensor:
@@ -221,7 +228,7 @@ def _stored(file: h5py.File) -> list[str]:
         raise InputError(
             f"{file.filename!r} lacks the arrays {missing}; it was not written by mocoda, or damaged since."
         )
-    return [name for name in ("state", "action", "reward", "next_state", "terminal") if name in file]
+    return [name for name in ARRAYS if name in file]
 
 
 def _own(name: str, array: Array, dtype: torch.dtype = torch.float32) -> Tensor:

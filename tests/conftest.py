@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes.util
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+if ctypes.util.find_library("EGL"):
+    os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a screen; mujoco asks once, when it is imported
 
 
 @pytest.fixture(scope="session", autouse=True)

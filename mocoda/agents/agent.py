@@ -62,6 +62,7 @@ class Agent:
     """What all agents share. An algorithm derives from it and says its networks, stages, losses and actions."""
 
     name: ClassVar[str]
+    acting: ClassVar[tuple[str, ...]] = ("actor",)  # the groups that `act` reads; all, in an agent without these
 
     hidden: tuple[int, ...] = (512, 512)
     batch: int = 500
@@ -70,6 +71,9 @@ class Agent:
     polyak: float = 0.005
     lowest: float = -50.0  # what a state can be worth at all: targets are clipped
     highest: float = 0.0
+    decay: bool = False  # lower the learning rate to zero along a cosine over the last stage
+    # Let networks see states of mean 0 and variance 1 over their data; every first layer must take the state first.
+    standardise: bool = False
 
     def __post_init__(self) -> None:
         self._check_layers("hidden")

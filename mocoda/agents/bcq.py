@@ -23,6 +23,7 @@ LEAST_SCALE = 1e-3  # of a component
 @dataclass(frozen=True)
 class BCQ(Agent):
     name: ClassVar[str] = "bcq"
+    acting: ClassVar[tuple[str, ...]] = ("sampler", "critic")
 
     proposals: int = 20
     samplers: int = 7

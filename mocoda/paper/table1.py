@@ -20,7 +20,8 @@ from mocoda.parents import Parents, fit_parents
 from mocoda.randomness import Stream
 from mocoda.report import as_table, draw_errors, draw_transitions
 from mocoda.statistics import mean_and_std
-from mocoda.tasks import Task, make_task
+from mocoda.tasks import Task
+from mocoda.tasks.navigation import Navigation
 from mocoda.training import Progress, device_name, silent
 from mocoda.transitions import Transitions
 
@@ -84,7 +85,7 @@ class Measured1:
     """Table 1 and what it was measured with."""
 
     results: dict[str, Any]
-    task: Task
+    task: Navigation
     datasets: list[Transitions]  # one per seed, and so on
     models: dict[str, list[Dynamics]]
     parents: dict[str, list[Parents]]
@@ -98,7 +99,7 @@ def table1(settings: Table1, *, device: str, folder: Path | None = None, progres
     """
     started = time.monotonic()
     resumed = folder is not None and any(folder.glob("*.safetensors"))
-    task = make_task("navigation")
+    task = Navigation()
     seeds = range(settings.seeds)
     datasets = [task.collect(settings.rows, seed=seed).to(device) for seed in seeds]
     models = {
@@ -193,14 +194,14 @@ def fitted(
     return models
 
 
-def _test_rows(task: Task, column: str, parents: Parents, settings: Table1, seed: int, device: str) -> Tensor:
+def _test_rows(task: Navigation, column: str, parents: Parents, settings: Table1, seed: int, device: str) -> Tensor:
     stream = Stream(seed, "table1-test", column, device=device)
     if column == "emp":  # held out: recorded alike, but neither trained nor validated on
         return task.collect(settings.test_rows, seed=stream).rows.to(device)
     return parents.sample(settings.test_rows, seed=stream)
 
 
-def _cell(task: Task, row: str, column: str, models: list[Dynamics], rows: list[Tensor]) -> dict[str, Any]:
+def _cell(task: Navigation, row: str, column: str, models: list[Dynamics], rows: list[Tensor]) -> dict[str, Any]:
     norms, squares = [], []
     for seed, (model, parents) in enumerate(zip(models, rows, strict=True)):
         drawn = model.sample(parents, seed=Stream(seed, "table1-draw", column, device=parents.device))

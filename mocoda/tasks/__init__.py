@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,7 +16,11 @@ from mocoda.transitions import Transitions
 
 
 class Task(Protocol):
-    """What mocoda needs to know of a task. Yours needs these members and no base class."""
+    """What mocoda needs to know of a task. Yours needs these members and no base class.
+
+    One whose reward is about a goal has two more: `goals(n, seed=, device=)`, goals (n, G) of the target task, and
+    `achieved(state)`, the goals (N, G) that are reached in states (N, S).
+    """
 
     @property
     def name(self) -> str:
@@ -23,7 +28,11 @@ class Task(Protocol):
 
     @property
     def environment(self) -> str:
-        """The id under which Gymnasium makes it."""
+        """The id under which Gymnasium makes it, "module:id" where a module has to be imported first.
+
+        Observations are states, or of the keys "observation", a state, and "desired_goal". Every episode ends, and a
+        reset leaves no trace of the one before.
+        """
 
     @property
     def graph(self) -> LocalGraph:
@@ -36,14 +45,24 @@ class Task(Protocol):
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
         """The recorded data, labelled with the target task's rewards."""
 
-    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
-        """The target task's reward (N,) and whether the episode ends there, bool (N,)."""
+    @property
+    def label(self) -> Callable[..., tuple[Tensor, Tensor]]:
+        """A method `label(state, action, next_state)`, or `label(state, action, next_state, goal)` if there are goals:
+        the target task's reward (N,) and whether the episode ends there, bool (N,)."""
 
     def features(self, rows: Tensor) -> Tensor:
         """The features (N, F) in which "mocoda-p" spreads the parents."""
 
     def region(self, rows: Tensor) -> Tensor:
         """Which rows "mocoda-p" may use, bool (N,)."""
+
+
+@runtime_checkable
+class SimulatedTask(Task, Protocol):
+    """A task whose state is all there is to know of its simulator, so that episodes run as batches of tensors.
+
+    Any other task is evaluated in its Gymnasium environment.
+    """
 
     def step(self, rows: Tensor) -> Tensor:
         """The true next states (N, S) of rows (N, S + A)."""
@@ -56,7 +75,13 @@ class Task(Protocol):
         """States (n, S) in which episodes of the target task start."""
 
 
-TASKS = {"navigation": Navigation}
+def _hooksweep2() -> Task:
+    from mocoda.tasks.hooksweep import HookSweep2  # with mujoco, which nobody else should wait for
+
+    return HookSweep2()
+
+
+TASKS: dict[str, Callable[[], Task]] = {"navigation": Navigation, "hooksweep2": _hooksweep2}
 
 
 def make_task(name: str) -> Task:

@@ -25,10 +25,11 @@ from mocoda.transitions import concatenate
 
 VERBS = {
     "demo": {"--out", "--device"},
-    "collect": {"--rows", "--seed", "--out"},
+    "collect": {"--rows", "--seed", "--variety", "--workers", "--out"},
     "augment": {"--task", "--recipe", "--architecture", "--rows", "--seed", "--device", "--keep-recorded", "--out"},
     "train": {"--task", "--agent", "--seeds", "--updates", "--hidden", "--batch", "--device", "--out"},
     "evaluate": {"--episodes", "--seed", "--device"},
+    "watch": {"--task", "--episodes", "--seed", "--data", "--agent-seed", "--out"},
     "paper": {
         *("--preset", "--seeds", "--device", "--predict-change", "--standardise", "--out"),
         *("--columns", "--published-code"),
@@ -95,7 +96,7 @@ def test_help_lists_all_verbs_in_under_a_second(tmp_path: Path) -> None:
 
 
 def test_the_command_line_is_there_before_anything_heavy_is_imported(tmp_path: Path) -> None:
-    script = "import sys, mocoda.cli; print({'torch', 'matplotlib', 'h5py', 'sklearn'} & set(sys.modules))"
+    script = "import sys, mocoda.cli; print({'torch', 'matplotlib', 'h5py', 'sklearn', 'mujoco'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "set()\n")
 
@@ -257,16 +258,18 @@ def test_a_killed_augment_leaves_no_output_and_running_it_again_ends_the_same(re
 HERE = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
 WRITABLE = "Give a path in a folder that can be written."
 REFUSED = {
-    "collect maze": "there is no task 'maze'; there are: navigation.",
-    "collect navigatoin": "there is no task 'navigatoin'; there are: navigation. Did you mean 'navigation'?",
-    "collect [x]": "there is no task '[x]'; there are: navigation.",
+    "collect maze": "there is no task 'maze'; there are: navigation, hooksweep2.",
+    "collect navigatoin": (
+        "there is no task 'navigatoin'; there are: navigation, hooksweep2. Did you mean 'navigation'?"
+    ),
+    "collect [x]": "there is no task '[x]'; there are: navigation, hooksweep2.",
     "collect navigation --rows 0": "rows must be at least 1, the number of transitions to record, got 0.",
     "collect navigation --rows 0 --out new/x.hdf5": (
         "rows must be at least 1, the number of transitions to record, got 0."
     ),
     "collect navigation --out FILE/x.hdf5": f"cannot write 'FILE/x.hdf5': 'FILE' is not a folder. {WRITABLE}",
     "collect navigation --rows 9 --out FOLDER": f"cannot write 'FOLDER': it is a folder. {WRITABLE}",
-    "augment DATA --task maze": "there is no task 'maze'; there are: navigation.",
+    "augment DATA --task maze": "there is no task 'maze'; there are: navigation, hooksweep2.",
     "augment DATA --recipe mocoda-x": (
         "there is no recipe 'mocoda-x'; there are: emp, coda, dyna, rand, mocoda, mocoda-u, mocoda-p. "
         "Did you mean 'mocoda-u'?"
@@ -285,7 +288,7 @@ REFUSED = {
     "train DATA DATA": "data sets are called by their files' names, which must differ, got data, data.",
     "train DATA --agent td3": "there is no agent 'td3'; there are: td3-bc, bcq, cql, sac. Did you mean 'td3-bc'?",
     "train DATA --agent ppo": "there is no agent 'ppo'; there are: td3-bc, bcq, cql, sac.",
-    "train DATA --task maze": "there is no task 'maze'; there are: navigation.",
+    "train DATA --task maze": "there is no task 'maze'; there are: navigation, hooksweep2.",
     "train DATA --seeds 0": "seeds must be at least 1, got 0.",
     "train DATA --updates 0": "updates must be at least 1, got 0.",
     "train DATA --updates -1 --out new/deep": "updates must be at least 1, got -1.",

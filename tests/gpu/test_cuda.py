@@ -113,9 +113,14 @@ def test_an_interrupted_training_goes_on_and_ends_the_same(
         assert_close(whole[key], again[key], 1e-5)
 
 
+@pytest.mark.parametrize("epoch_rows", [None, 1_000])
 @pytest.mark.parametrize("architecture", ["full", "local"])
-def test_the_captured_dynamics_are_the_eager_ones(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = mocoda.DynamicsConfig(hidden=(32, 32), features=32, epochs=4, batch=128, window=2)
+def test_the_captured_dynamics_are_the_eager_ones(
+    architecture: str, epoch_rows: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = mocoda.DynamicsConfig(
+        hidden=(32, 32), features=32, epochs=4, epoch_rows=epoch_rows, batch=128, window=2, tf32=epoch_rows is not None
+    )
     graph = mocoda.make_task("navigation").graph
     captured = mocoda.fit_dynamics(recorded(), graph, architecture, config=config)
     monkeypatch.setattr(Captured, "_replayed", lambda self, tensors, phase: self.work(tensors, phase))

@@ -272,7 +272,11 @@ def test_the_paper_s_preset_is_the_paper_s_setting_but_for_predicting_the_change
 
 
 def committed(name: str) -> dict[str, Any]:
+    """A result with the settings it was measured under; those that there were none of then have their defaults."""
     found: dict[str, Any] = json.loads((RESULTS / name).read_text("utf-8"))
+    if "dynamics" in found.get("config", {}):
+        settings = asdict(DynamicsConfig(**found["config"]["dynamics"]))
+        found["config"]["dynamics"] = settings | {"hidden": list(settings["hidden"])}
     return found
 
 

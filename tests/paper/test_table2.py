@@ -6,7 +6,7 @@ import functools
 import json
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -503,7 +503,11 @@ def test_the_paper_s_cells_are_those_of_its_table() -> None:
 
 
 def committed(name: str) -> dict[str, Any]:
+    """A result with the settings it was measured under; those that there were none of then have their defaults."""
     found: dict[str, Any] = json.loads((RESULTS / name).read_text("utf-8"))
+    if "dynamics" in found.get("config", {}):
+        settings = asdict(DynamicsConfig(**found["config"]["dynamics"]))
+        found["config"]["dynamics"] = settings | {"hidden": list(settings["hidden"])}
     return found
 
 

@@ -32,7 +32,7 @@ def floats(*shape: int) -> st.SearchStrategy[NDArray[np.float32]]:
 
 @st.composite
 def parts(draw: st.DrawFn) -> dict[str, Any]:
-    """The arguments of a table: any widths, any number of rows from 1, with and without reward and terminal."""
+    """The arguments of a table: any widths, any number of rows from 1, with and without reward, terminal and goal."""
     rows, states, actions = draw(st.integers(1, 6)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
     width = states + actions
     return {
@@ -41,6 +41,7 @@ def parts(draw: st.DrawFn) -> dict[str, Any]:
         "next_state": draw(floats(rows, states)),
         "reward": draw(st.none() | floats(rows)),
         "terminal": draw(st.none() | arrays(np.bool_, rows)),
+        "goal": draw(st.none() | st.integers(1, 3).flatmap(lambda goals: floats(rows, goals))),
         "columns": draw(st.just([]) | st.lists(NAMES, min_size=width, max_size=width, unique=True)),
         "source": draw(st.dictionaries(NAMES, JSON, max_size=3)),
     }
@@ -51,8 +52,8 @@ tables = parts().map(lambda made: Transitions(**made))
 
 def bits(table: Transitions) -> dict[str, Any]:
     """All that a table holds, to the bit."""
-    held: dict[str, Any] = {"columns": table.columns, "source": table.source, "reward": None}
-    for name in ("state", "action", "next_state", "reward", "terminal"):
+    held: dict[str, Any] = {"columns": table.columns, "source": table.source, "reward": None, "goal": None}
+    for name in ("state", "action", "next_state", "reward", "terminal", "goal"):
         array = getattr(table, name)
         if array is not None:
             held[name] = (tuple(array.shape), array.dtype, array.numpy().tobytes())
@@ -141,9 +142,10 @@ def test_changing_a_slice_does_not_change_the_table(table: Transitions) -> None:
 def test_the_repr_prints_the_shapes(table: Transitions) -> None:
     rows, states, actions = len(table), table.state.shape[1], table.action.shape[1]
     reward = "None" if table.reward is None else f"({rows},)"
+    goal = "" if table.goal is None else f"goal=({rows}, {table.goal.shape[1]}), "
     assert repr(table) == (
         f"Transitions(rows={rows}, state=({rows}, {states}), action=({rows}, {actions}), reward={reward}, "
-        f"columns=[{', '.join(table.columns)}], device=cpu)"
+        f"{goal}columns=[{', '.join(table.columns)}], device=cpu)"
     )
 
 

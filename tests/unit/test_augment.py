@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from point_task import PointTask
 from torch import Tensor
 
 import mocoda
@@ -19,14 +20,14 @@ from mocoda import (
     concatenate,
     fit_dynamics,
     fit_parents,
-    make_task,
     save_stream,
 )
 from mocoda.augmentation import CHUNK, augment, augment_chunks
 from mocoda.parents import Parents
 from mocoda.randomness import Stream, as_stream
+from mocoda.tasks.navigation import Navigation
 
-TASK = make_task("navigation")
+TASK, POINT = Navigation(), PointTask()
 ARRAYS = ("state", "action", "next_state", "reward", "terminal")
 
 
@@ -301,6 +302,118 @@ def test_the_models_noise_differs_from_seed_to_seed_and_from_piece_to_piece(data
     )
     assert not one[:100].equal(one[100:])
     assert not one.equal(other)
+
+
+# Goals
+
+
+@pytest.fixture(scope="module")
+def points() -> Transitions:
+    return POINT.collect(150, seed=0)
+
+
+class Still:
+    """A model in which nothing moves."""
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        return rows[:, :3]
+
+
+def about_goals(data: Transitions, rows: int = 250, **options: Any) -> Transitions:
+    return augment(data, fit_parents(data, POINT.graph, "emp"), rows=rows, task=POINT, **options)
+
+
+def own_goals(table: Transitions) -> Tensor:
+    """Which rows are about what they achieve, bool (N,)."""
+    assert table.goal is not None
+    return (table.goal == POINT.achieved(table.next_state)).all(1)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("hindsight", [0.0, 0.3])
+def test_every_row_is_labelled_for_its_own_goal(points: Transitions, hindsight: float) -> None:
+    table = about_goals(points, hindsight=hindsight)
+    assert table.goal is not None and table.reward is not None
+    assert table.goal.shape == (400, 2)
+    reward, terminal = POINT.label(table.state, table.action, table.next_state, table.goal)
+    assert table.reward.equal(reward) and table.terminal.equal(terminal)
+    assert table.reward.unique().tolist() == [-1, 0]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_goals_are_fresh_draws_of_the_task_in_recorded_rows_too(points: Transitions) -> None:
+    table = about_goals(points, seed=4)
+    assert table.goal is not None and points.goal is not None
+    assert not bool((table.goal[:150] == points.goal).any())
+    assert len(table.goal.unique(dim=0)) == 400
+    for piece, place in (("recorded", slice(0, 150)), (0, slice(150, 250)), (1, slice(250, 350)), (2, slice(350, 400))):
+        part = table.goal[place]
+        assert part.equal(POINT.goals(len(part), seed=Stream(4, "augment", piece, "goals")))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_goals_shift_nothing_else_that_is_drawn(points: Transitions) -> None:
+    unlabelled = augment(points, fit_parents(points, POINT.graph, "emp"), rows=250)
+    for hindsight in (0.0, 0.4):
+        table = about_goals(points, hindsight=hindsight)
+        assert table.rows.equal(unlabelled.rows) and table.next_state.equal(unlabelled.next_state)
+    assert unlabelled.goal is None
+
+
+@pytest.mark.parametrize("hindsight", [0.0, 0.25, 1.0])
+def test_a_share_of_the_rows_is_about_what_they_achieve(points: Transitions, hindsight: float) -> None:
+    table = about_goals(points, rows=4_000, hindsight=hindsight)
+    own = own_goals(table)
+    assert float(own.float().mean()) == pytest.approx(hindsight, abs=3 * 0.5 / 4_000**0.5)
+    assert (own.all() if hindsight == 1 else own.any()) == (hindsight > 0)
+    assert table.reward is not None and bool((table.reward[own] == 0).all())
+    plain = about_goals(points, rows=4_000)
+    assert table.goal is not None and plain.goal is not None
+    assert table.goal[~own].equal(plain.goal[~own])  # the other rows keep the goals they would have
+
+
+def test_more_hindsight_adds_rows_to_those_that_less_has(points: Transitions) -> None:
+    some, more = (own_goals(about_goals(points, hindsight=hindsight)) for hindsight in (0.2, 0.6))
+    assert bool((more | ~some).all()) and int(more.sum()) > int(some.sum())
+
+
+def test_the_source_tells_the_hindsight_of_tasks_with_goals(points: Transitions, data: Transitions) -> None:
+    assert about_goals(points).source["hindsight"] == 0.0
+    assert about_goals(points, hindsight=0.5).source["hindsight"] == 0.5
+    assert "hindsight" not in augment(data, Box(), Truth(), rows=3, task=TASK).source
+
+
+def test_recorded_goals_do_not_outlive_a_task_without_goals(points: Transitions) -> None:
+    class Height:
+        def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+            return next_state[:, 1], next_state[:, 1] > 0.9
+
+    table = augment(points, fit_parents(points, POINT.graph, "emp"), rows=10, task=Height())
+    assert table.goal is None and table.reward is not None
+
+
+@pytest.mark.parametrize("hindsight", [-0.1, 1.1, float("nan")])
+def test_a_hindsight_that_is_no_share_is_refused(points: Transitions, hindsight: float) -> None:
+    with pytest.raises(InputError) as caught:
+        about_goals(points, hindsight=hindsight)
+    assert str(caught.value) == f"hindsight must be a share of the rows between 0 and 1, got {hindsight}."
+
+
+@pytest.mark.parametrize("task", [TASK, None])
+def test_hindsight_without_goals_is_refused(data: Transitions, task: Navigation | None) -> None:
+    with pytest.raises(InputError) as caught:
+        augment(data, Box(), Truth(), rows=10, task=task, hindsight=0.5)
+    assert str(caught.value) == ("hindsight needs a task with goals: methods goals, achieved and label(..., goal).")
+
+
+def test_a_task_that_achieves_goals_of_another_shape_is_refused(points: Transitions) -> None:
+    class Odd(PointTask):
+        def achieved(self, state: Tensor) -> Tensor:
+            return state
+
+    with pytest.raises(InputError) as caught:
+        augment(points, Always(points.rows[:20]), Still(), rows=20, task=Odd(), hindsight=0.5, keep_recorded=False)
+    assert str(caught.value) == "task.achieved must return goals of shape (20, 2), got (20, 3)."
 
 
 # Recipes

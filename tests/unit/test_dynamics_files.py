@@ -22,7 +22,7 @@ from torch import Tensor
 
 import mocoda
 from mocoda import Dynamics, DynamicsConfig, InputError, LocalGraph, Transitions, fit_dynamics, fit_dynamics_runs
-from mocoda.training import Checkpoint, load_tensors
+from mocoda.training import Checkpoint, load_tensors, save_tensors
 
 # Checkpoints
 
@@ -65,6 +65,17 @@ def test_runs_in_company_resume_too(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     fit = functools.partial(fit_dynamics_runs, [world(), world(seed=1)], GRAPH, seeds=[0, 1], config=LONGER)
     for epochs in (2, 3, 6):
+        with pytest.raises(TrainingInterruptedError):
+            fit(checkpoint=path, progress=interrupt_after(epochs))
+    for resumed, expected in zip(fit(checkpoint=path), fit(), strict=True):
+        assert same(resumed, expected)
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+def test_runs_of_different_lengths_resume_too(tmp_path: Path) -> None:
+    path, config = tmp_path / "checkpoint", replace(LONGER, epoch_rows=100, validation=20)
+    fit = functools.partial(fit_dynamics_runs, [world(50), world(120, seed=1)], GRAPH, seeds=[0, 1], config=config)
+    for epochs in (2, 5):
         with pytest.raises(TrainingInterruptedError):
             fit(checkpoint=path, progress=interrupt_after(epochs))
     for resumed, expected in zip(fit(checkpoint=path), fit(), strict=True):
@@ -193,6 +204,19 @@ def test_a_loaded_model_predicts_the_same_to_the_bit(tmp_path: Path, architectur
     for one, other in zip(loaded.predict(some_rows()), fitted.predict(some_rows()), strict=True):
         assert one.equal(other)
     assert loaded.sample(some_rows(), seed=0).equal(fitted.sample(some_rows(), seed=0))
+
+
+def test_a_model_saved_before_there_were_some_settings_has_their_defaults(tmp_path: Path) -> None:
+    made = model()
+    settings = {name: value for name, value in made.settings["config"].items() if name not in ("epoch_rows", "tf32")}
+    save_tensors(tmp_path / "model", {**made.weights, **made.scaling}, {**made.settings, "config": settings})
+    assert Dynamics.load(tmp_path / "model", GRAPH).config == made.config
+
+
+def test_a_number_of_held_out_rows_and_of_an_epochs_rows_survive_the_file(tmp_path: Path) -> None:
+    made = model(config=replace(TINY, validation=20, epoch_rows=100, tf32=True))
+    made.save(tmp_path / "model")
+    assert Dynamics.load(tmp_path / "model", GRAPH).config == made.config
 
 
 def test_a_model_of_several_runs_saves_its_own_weights_alone(tmp_path: Path) -> None:

@@ -37,6 +37,16 @@ def test_that_holds_for_sizes_that_are_no_multiple_of_a_cache_line(architecture:
 
 
 @each_architecture
+@pytest.mark.parametrize("validation", [0.125, 20])
+def test_that_holds_for_data_sets_of_different_lengths(architecture: str, validation: float) -> None:
+    config = replace(TINY, epoch_rows=150, validation=validation)
+    datasets = [world(rows, seed=rows) for rows in (31, 200, 97)]
+    together = fit_dynamics_runs(datasets, GRAPH, architecture, seeds=[5, 6, 7], config=config)
+    for data, seed, found in zip(datasets, (5, 6, 7), together, strict=True):
+        assert same(found, fit_dynamics(data, GRAPH, architecture, seed=seed, config=config))
+
+
+@each_architecture
 def test_permuted_runs_give_permuted_models(architecture: str) -> None:
     datasets = [world(seed=seed) for seed in range(3)]
     found = fit_dynamics_runs(datasets, GRAPH, architecture, seeds=[5, 6, 7], config=TINY)
@@ -121,21 +131,56 @@ def test_training_is_adam_on_the_gaussian_likelihood_of_the_standardised_rows(ar
         torch.testing.assert_close(fitted.weights[name], weight.detach(), rtol=0, atol=2e-5)
 
 
-def test_every_member_goes_through_the_rows_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    chunks: list[Tensor] = []
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The row numbers (updates, R, E, B) of every epoch that is trained."""
+    noted: list[Tensor] = []
 
     class Noted(Captured):
         def __call__(self, tensors: Tensors, phase: int = 0) -> Tensor:
-            chunks.append(tensors["index"])
+            noted.append(tensors["index"])
             return super().__call__(tensors, phase)
 
     monkeypatch.setattr("mocoda.dynamics.Captured", Noted)
+    return noted
+
+
+def orders_of(chunks: list[Tensor]) -> Tensor:
+    """What each epoch, run and member sees in turn."""
+    return torch.stack(chunks).permute(0, 2, 3, 1, 4).flatten(3)
+
+
+def test_every_member_goes_through_the_rows_in_an_order_of_its_own(chunks: list[Tensor]) -> None:
     config = replace(TINY, epochs=2, batch=35)  # 200 rows less 25 held out are five batches
     fit_dynamics_runs([world(), world(seed=1)], GRAPH, seeds=[0, 1], config=config)
     assert [tuple(chunk.shape) for chunk in chunks] == [(5, 2, 2, 35)] * 2
-    orders = torch.stack(chunks).permute(0, 2, 3, 1, 4).reshape(8, 175)  # epochs, runs and members
-    assert orders.sort(1).values.equal(torch.arange(175).expand(8, -1))
-    assert len({tuple(order) for order in orders.tolist()}) == 8
+    orders = orders_of(chunks)
+    assert orders[:, 0].sort(-1).values.equal(torch.arange(175).expand(2, 2, -1))
+    assert orders[:, 1].sort(-1).values.equal(torch.arange(175, 350).expand(2, 2, -1))
+    assert len({tuple(order) for order in orders.flatten(0, 2).tolist()}) == 8
+
+
+def test_an_epoch_of_some_rows_draws_them_afresh_from_all_that_are_not_held_out(chunks: list[Tensor]) -> None:
+    config = replace(TINY, epochs=40, epoch_rows=130, batch=32)  # four batches, and two rows over
+    datasets = [world(100), world(60, seed=1)]
+    fit_dynamics_runs(datasets, GRAPH, "full", seeds=[0, 1], config=replace(config, validation=20))
+    assert [tuple(chunk.shape) for chunk in chunks] == [(4, 2, 2, 32)] * 40
+    orders = orders_of(chunks)
+    for run, rows in ((0, range(80)), (1, range(80, 120))):
+        for member in range(2):
+            found, counts = orders[:, run, member].unique(return_counts=True)
+            assert found.tolist() == list(rows)
+            expected = 40 * 128 / len(rows)
+            assert float((counts - expected).abs().max()) < 5 * expected**0.5  # standard deviations
+    assert len({tuple(order) for order in orders.flatten(0, 2).tolist()}) == 160
+
+
+@pytest.mark.parametrize(("epoch_rows", "shape"), [(10, (1, 1, 2, 10)), (64, (1, 1, 2, 64)), (500, (7, 1, 2, 64))])
+def test_an_epoch_may_have_fewer_rows_than_a_batch_or_more_than_the_data(
+    epoch_rows: int, shape: tuple[int, ...], chunks: list[Tensor]
+) -> None:
+    fit_dynamics(world(), GRAPH, config=replace(TINY, epochs=1, epoch_rows=epoch_rows))
+    assert [tuple(chunk.shape) for chunk in chunks] == [shape]
 
 
 NOISY = replace(TINY, members=4, epochs=12, decay=False, learning_rate=0.03, batch=16)
@@ -161,6 +206,17 @@ def test_every_member_keeps_its_best_weights_of_the_last_epochs(window: int) -> 
             assert weight[member].equal(candidates[epoch].weights[name][member])
     if window == NOISY.epochs:
         assert len(set(best)) > 1 and min(best) < NOISY.epochs - 1  # else this would have shown nothing
+
+
+def test_held_out_rows_may_be_a_share_or_a_number() -> None:
+    share, number, other = (fit_dynamics(world(), GRAPH, config=replace(TINY, validation=v)) for v in (0.125, 25, 26))
+    assert same(share, number) and not same(share, other)
+
+
+def test_a_cpu_has_no_tf32() -> None:
+    assert same(
+        fit_dynamics(world(), GRAPH, config=replace(TINY, tf32=True)), fit_dynamics(world(), GRAPH, config=TINY)
+    )
 
 
 def test_a_window_of_no_epochs_does_not_return_untrained_weights() -> None:
@@ -291,8 +347,31 @@ def test_data_sets_of_different_lengths_do_not_train_together() -> None:
     with pytest.raises(InputError) as caught:
         fit_dynamics_runs([world(200), world(100), world(150)], GRAPH, seeds=[0, 1, 2], config=TINY)
     assert str(caught.value) == (
-        "runs that train together need the same number of rows, got [100, 150, 200]. Call fit_dynamics for each."
+        "runs that train together need the same number of rows, got [100, 150, 200]. "
+        "Set epoch_rows, or call fit_dynamics for each."
     )
+
+
+@pytest.mark.parametrize("validation", [0, 0.0, 1.0, 1.5, -3, 25.0, math.nan])
+def test_held_out_rows_are_some_and_not_all(validation: float) -> None:
+    with pytest.raises(InputError) as caught:
+        replace(TINY, validation=validation)
+    assert str(caught.value) == (
+        f"validation must be a share of the rows between 0 and 1 or a whole number of them, got {validation}."
+    )
+
+
+def test_more_rows_than_there_are_cannot_be_held_out() -> None:
+    config = replace(TINY, validation=100, epoch_rows=50)
+    with pytest.raises(InputError) as caught:
+        fit_dynamics_runs([world(200), world(100)], GRAPH, seeds=[0, 1], config=config)
+    assert str(caught.value) == "validation holds out 100 rows, and the data has only 100."
+
+
+def test_an_epoch_has_at_least_one_row() -> None:
+    with pytest.raises(InputError) as caught:
+        replace(TINY, epoch_rows=0)
+    assert str(caught.value) == "epoch_rows must be at least 1, got 0."
 
 
 @pytest.mark.parametrize(("datasets", "seeds"), [(0, 0), (0, 1), (2, 1), (1, 2)])

@@ -11,13 +11,13 @@ import mocoda
 
 PACKAGE = Path(mocoda.__file__).parent
 ORDER = (
-    *("files", "randomness", "transitions", "graph", "mixture", "density", "parents"),
+    *("files", "workers", "randomness", "transitions", "graph", "mixture", "density", "parents"),
     *("fused", "networks", "training", "mechanisms", "dynamics", "augmentation"),
-    *("agents", "statistics", "policies", "evaluation", "learning", "contract"),
-    *("runs", "report", "paper", "roofline", "bench", "cli"),
+    *("agents", "statistics", "policies", "episodes", "evaluation", "learning", "contract"),
+    *("runs", "report", "report_sweeps", "film", "paper", "roofline", "bench", "cli"),
 )
 FOLDERS = ("agents", "paper", "tasks")
-TASKS_MAY_IMPORT = {"files", "graph", "randomness", "transitions", "tasks"}
+TASKS_MAY_IMPORT = {"files", "workers", "graph", "randomness", "transitions", "tasks"}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 
 

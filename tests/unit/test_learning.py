@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from mocoda.evaluation import Episodes, rollout
 from mocoda.networks import Weights, mlp_weights
 from mocoda.policies import scaled
 from mocoda.randomness import Stream
-from mocoda.training import Checkpoint
+from mocoda.training import Adam, Checkpoint
 
 SLIM: dict[str, Any] = {"hidden": (5,), "batch": 3}
 
@@ -290,8 +291,11 @@ def by_hand(agent: Agent, data: Transitions, seed: int, updates: int) -> dict[st
                     continue
                 moving = {name: weights[name].clone().requires_grad_() for name in own}
                 loss = agent.losses()[group](weights | moving, batch, drawn).sum()
+                rate = agent.learning_rate
+                if agent.decay and stage.updates is None:
+                    rate *= 0.5 * (1 + math.cos(math.pi * block / updates))
                 for name, gradient in zip(own, torch.autograd.grad(loss, list(moving.values())), strict=True):
-                    weights[name] = adam(moments, name, weights[name], gradient, agent.learning_rate, stage)
+                    weights[name] = adam(moments, name, weights[name], gradient, rate, stage)
     return {name: weight[0] for name, weight in weights.items()}
 
 
@@ -330,14 +334,14 @@ def whole_state(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     return states
 
 
-@pytest.mark.parametrize("block", [100, 2])
+@pytest.mark.parametrize(("block", "decay"), [(100, False), (2, False), (2, True)])
 @each_agent
 def test_a_training_is_polyak_and_adam_on_the_agents_losses(
-    name: str, block: int, monkeypatch: pytest.MonkeyPatch
+    name: str, block: int, decay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With rows and noise drawn for 100 updates, of which five are made, and for two at a time."""
-    decay = {"sampler_weight_decay": 0.5} if name == "bcq" else {}
-    agent, data = small(name, polyak=0.3, **decay), recorded()
+    more = {"sampler_weight_decay": 0.5} if name == "bcq" else {}
+    agent, data = small(name, polyak=0.3, decay=decay, **more), recorded()
     states = whole_state(monkeypatch)
     monkeypatch.setattr(learning, "CHUNK", block)
     train_agents({"one": recorded(50, seed=1), "two": data}, agent, seeds=[3], updates=5)
@@ -522,6 +526,35 @@ def test_what_is_learned_does_not_depend_on_when_it_is_evaluated(name: str) -> N
             assert made.curves["updates"].tolist() == ([] if task is None else list(range(every, 108, every)))
 
 
+@pytest.mark.usefixtures("short_blocks")
+@each_agent
+def test_nor_does_a_learning_rate_that_decays(name: str) -> None:
+    fit = functools.partial(train_agents, {"one": recorded()}, small(name, decay=True), seeds=[0], updates=23)
+    expected = fit(evaluate_every=100)
+    assert all(same(fit(evaluate_every=every)["one", 0], expected["one", 0]) for every in (1, 3, 7))
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_learning_rate_falls_along_a_cosine_in_the_last_stage_and_in_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: dict[str, list[float]] = {"sampler": [], "critic": []}
+
+    class Noted(Adam):
+        def step(self, loss: Tensor) -> None:
+            used[self.name].append(float(self.learning_rate))
+            super().step(loss)
+
+    monkeypatch.setattr(learning, "Adam", Noted)
+    train_agents({"one": recorded()}, small("bcq", decay=True), seeds=[0], updates=20)
+    assert used["sampler"] == pytest.approx([0.01] * 5)
+    falling = [0.01 * 0.5 * (1 + math.cos(math.pi * block / 20)) for block in (0, 5, 10, 15)]
+    assert used["critic"] == pytest.approx([rate for rate in falling for _ in range(5)])
+    used["critic"].clear()
+    train_agents({"one": recorded()}, small("bcq"), seeds=[0], updates=20)
+    assert used["critic"] == pytest.approx([0.01] * 20)
+
+
 def test_batches_do_not_depend_on_evaluations_and_no_two_are_alike(seen: list[Batch]) -> None:
     drawn = []
     for every in (3, 7, 100):
@@ -530,6 +563,11 @@ def test_batches_do_not_depend_on_evaluations_and_no_two_are_alike(seen: list[Ba
         seen.clear()
     assert drawn[0].equal(drawn[1]) and drawn[0].equal(drawn[2])
     assert len(drawn[0].flatten(1).unique(dim=0)) == 107  # those after the hundredth are not the first again
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "CHUNK", 5)
 
 
 @each_agent

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mocoda import InputError, Policies, Policy, make_task, policies, train_agents
+from mocoda import Agent, InputError, Policies, Policy, make_task, policies, train_agents
 from mocoda.files import VERSION
 from mocoda.policies import scaled, unscaled
 from mocoda.randomness import Stream
@@ -188,6 +188,31 @@ def test_a_policy_is_not_loaded_for_another_agent(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{str(path)!r} was trained by another agent than {Cloning(**SMALL)!r}; they differ in agent, entropy."
     )
+
+
+def test_a_policy_of_an_agent_with_decay_says_so_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "policy"
+    untrained(small("sac", decay=True)).save(path)
+    assert load_tensors(path)[1]["policy"]["decay"] is True
+    assert Policy.load(path).agent == small("sac", decay=True)
+    with pytest.raises(InputError, match=r"they differ in decay\.$"):
+        Policy.load(path, small("sac"))
+
+
+@pytest.mark.parametrize("given", [None, small("sac")], ids=["its own agent", "a given agent"])
+def test_a_file_older_than_the_decay_is_loaded_and_one_without_decay_is_like_it(
+    given: Agent | None, tmp_path: Path
+) -> None:
+    """As mocoda wrote it before there was a decay: settings in full."""
+    settings = {"agent": "sac", "hidden": [20, 12], "batch": 19, "learning_rate": 0.01, "discount": 0.98}
+    settings |= {"polyak": 0.005, "lowest": -50.0, "highest": 0.0, "entropy": 0.2}
+    policy = untrained(small("sac"))
+    bounds = {"lowest_action": policy.lowest_action, "highest_action": policy.highest_action}
+    metadata = {"policy": settings, "state": S, "mocoda": VERSION}
+    save_tensors(tmp_path / "old", {**policy.weights, **bounds}, metadata)
+    assert same(Policy.load(tmp_path / "old", given), policy)
+    policy.save(tmp_path / "new")
+    assert (tmp_path / "new").read_bytes() == (tmp_path / "old").read_bytes()
 
 
 def test_a_missing_policy_file_is_an_error(tmp_path: Path) -> None:

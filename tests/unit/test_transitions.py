@@ -30,6 +30,14 @@ def test_an_absent_reward_stays_none_and_terminal_is_all_false() -> None:
     assert made.terminal.tolist() == [False] * 5
 
 
+def test_a_goal_is_kept_as_float32_and_is_none_unless_given() -> None:
+    made = table(2, goal=np.array([[1, 2, 3], [4, 5, 6]]))
+    assert made.goal is not None and made.goal.dtype == torch.float32
+    assert made.goal.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert made.rows.equal(table(2).rows) and made.columns == table(2).columns  # it is no part of the dynamics
+    assert table().goal is None
+
+
 def test_columns_are_made_up_unless_given() -> None:
     assert table().columns == ("state0", "state1", "action0")
     assert table(columns=["x", "y", "push"]).columns == ("x", "y", "push")
@@ -47,6 +55,10 @@ def test_the_repr_prints_the_shapes() -> None:
     )
     assert repr(table(2, reward=None, columns=["x", "y", "push"])) == (
         "Transitions(rows=2, state=(2, 2), action=(2, 1), reward=None, columns=[x, y, push], device=cpu)"
+    )
+    assert repr(table(2, goal=numbers(2, 3))) == (
+        "Transitions(rows=2, state=(2, 2), action=(2, 1), reward=(2,), goal=(2, 3), columns=[state0, state1, action0], "
+        "device=cpu)"
     )
 
 
@@ -81,10 +93,11 @@ def test_numpy_arrays_in_any_memory_layout_are_taken(kind: str) -> None:
     ids=["slice", "indices", "mask"],
 )
 def test_rows_are_chosen_by_slice_indices_or_mask(chosen: slice | torch.Tensor) -> None:
-    made = table(terminal=[1, 0, 1, 0, 1], source={"made": "here"})
+    made = table(terminal=[1, 0, 1, 0, 1], goal=numbers(5, 3), source={"made": "here"})
     part = made[chosen]
-    assert made.reward is not None
-    assert part.reward is not None
+    assert made.reward is not None and made.goal is not None
+    assert part.reward is not None and part.goal is not None
+    assert part.goal.equal(made.goal[1:4])
     assert part.state.equal(made.state[1:4])
     assert part.action.equal(made.action[1:4])
     assert part.next_state.equal(made.next_state[1:4])
@@ -94,7 +107,7 @@ def test_rows_are_chosen_by_slice_indices_or_mask(chosen: slice | torch.Tensor) 
 
 
 def test_moving_to_the_same_device_changes_nothing() -> None:
-    made = table()
+    made = table(goal=numbers(5, 3))
     assert_identical(made.to("cpu"), made)
     assert made.device == torch.device("cpu")
 
@@ -110,7 +123,7 @@ def test_concatenate_takes_columns_and_source_from_the_first_unless_given() -> N
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["state", "action", "next_state"])
+@pytest.mark.parametrize("name", ["state", "action", "next_state", "goal"])
 def test_rows_that_are_not_finite_are_refused(name: str, bad: float) -> None:
     array = numbers(5, 1 if name == "action" else 2)
     array[[2, 4], 0] = bad
@@ -143,6 +156,9 @@ def test_rewards_that_are_not_finite_are_refused(bad: float) -> None:
         ({"reward": numbers(5, 1)}, "reward must have shape (5,), one value a row, got (5, 1)."),
         ({"terminal": [True] * 6}, "terminal must have shape (5,), one value a row, got (6,)."),
         ({"terminal": True}, "terminal must have shape (5,), one value a row, got ()."),
+        ({"goal": numbers(5)}, "goal must have shape (5, columns), got (5,)."),
+        ({"goal": numbers(4, 2)}, "goal must have shape (5, columns), got (4, 2)."),
+        ({"goal": numbers(5, 0)}, "goal must have shape (5, columns), got (5, 0)."),
     ],
 )
 def test_arrays_of_another_shape_are_refused(replaced: dict[str, Array], message: str) -> None:
@@ -164,7 +180,7 @@ def test_an_empty_data_set_is_refused() -> None:
     assert refusal(lambda: table()[torch.zeros(5, dtype=torch.bool)]) == message
 
 
-@pytest.mark.parametrize("name", ["state", "action", "next_state", "reward", "terminal"])
+@pytest.mark.parametrize("name", ["state", "action", "next_state", "reward", "terminal", "goal"])
 @pytest.mark.parametrize(
     "bad", ["abc", [["a", "b"]], object(), [[1.0, 2.0], [3.0]]], ids=["text", "texts", "object", "ragged"]
 )
@@ -180,12 +196,15 @@ def test_concatenate_of_nothing_is_refused() -> None:
     assert refusal(lambda: concatenate([])) == "concatenate got no tables; expected at least 1."
 
 
-@pytest.mark.parametrize("difference", ["columns", "arrays", "widths"])
+@pytest.mark.parametrize("difference", ["columns", "arrays", "widths", "goals"])
 def test_tables_that_differ_cannot_be_joined_or_streamed(difference: str, tmp_path: Path) -> None:
     one = Transitions(numbers(3, 2), numbers(3, 2), numbers(3, 2), columns=["a", "b", "c", "d"])
     other = {
         "columns": Transitions(numbers(3, 2), numbers(3, 2), numbers(3, 2), columns=["a", "b", "c", "e"]),
         "arrays": Transitions(numbers(3, 2), numbers(3, 2), numbers(3, 2), numbers(3), columns=["a", "b", "c", "d"]),
+        "goals": Transitions(
+            numbers(3, 2), numbers(3, 2), numbers(3, 2), goal=numbers(3, 1), columns=["a", "b", "c", "d"]
+        ),
         "widths": Transitions(numbers(3, 3), numbers(3, 1), numbers(3, 3), columns=["a", "b", "c", "d"]),
     }[difference]
     message = f"tables must have the same columns and arrays to be joined, got {one!r} and {other!r}."

@@ -28,6 +28,17 @@ def test_a_saved_table_is_identical_after_load(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["data.h5"]
 
 
+def test_a_table_with_goals_is_identical_after_load_and_one_without_is_the_file_it_always_was(tmp_path: Path) -> None:
+    made = table(goal=numbers(5, 3))
+    made.save(tmp_path / "data.h5")
+    assert_identical(Transitions.load(tmp_path / "data.h5"), made)
+    table().save(tmp_path / "plain.h5")
+    with h5py.File(tmp_path / "data.h5", "r") as file, h5py.File(tmp_path / "plain.h5", "r") as plain:
+        assert set(plain) == set(file) - {"goal"} == {"state", "action", "next_state", "reward", "terminal"}
+        assert file.attrs["format_version"] == plain.attrs["format_version"] == 1
+    assert Transitions.load(tmp_path / "plain.h5").goal is None
+
+
 def test_a_table_without_reward_is_identical_after_load(tmp_path: Path) -> None:
     made = table(1, reward=None)
     made.save(str(tmp_path / "data.h5"))

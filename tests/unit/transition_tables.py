@@ -34,10 +34,12 @@ def assert_identical(one: Transitions, other: Transitions) -> None:
         assert left.dtype == right.dtype == torch.float32
         assert left.shape == right.shape
         assert left.view(torch.int32).equal(right.view(torch.int32))
-    if one.reward is None or other.reward is None:
-        assert one.reward is other.reward
-    else:
-        assert one.reward.view(torch.int32).equal(other.reward.view(torch.int32))
+    for name in ("reward", "goal"):
+        left, right = getattr(one, name), getattr(other, name)
+        if left is None or right is None:
+            assert left is right
+        else:
+            assert left.view(torch.int32).equal(right.view(torch.int32))
     assert one.terminal.dtype == other.terminal.dtype == torch.bool
     assert one.terminal.equal(other.terminal)
     assert one.columns == other.columns

@@ -1,0 +1,144 @@
+"""models, the simulator -> how true they are: errors, what the simulator confirms, and the mask's mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mocoda.dynamics import Dynamics
+from mocoda.parents import Parents
+from mocoda.randomness import Stream
+from mocoda.statistics import mean_and_std
+from mocoda.tasks.hooksweep import COLUMNS, HookSweep2
+from mocoda.tasks.hooksweep_env import TOLERANCE, TOUCHES, Simulator
+from mocoda.tasks.hooksweep_expert import Episode, play
+from mocoda.transitions import Transitions
+from mocoda.workers import Workers
+
+EPISODES = 20  # of a job
+NOISE = 0.2  # of the expert when it is judged
+MOVED = 0.005  # metres in a step from which a box is said to move
+CONFIRMED = 0.01  # metres by which a gripper and both boxes may be off
+FACTORS = {"gripper": [0, 1, 2], "box1": [6, 7], "box2": [11, 12]}  # the columns that say where each is
+
+
+class Plays(NamedTuple):
+    """Episodes that the expert is to play."""
+
+    mode: str
+    variety: str
+    noise: float | None
+    seed: int
+    first: int
+    episodes: int
+
+
+def played_by_expert(
+    mode: str, variety: str, episodes: int, *, seed: int, workers: int | None, noise: float | None = NOISE
+) -> list[Episode]:
+    """Episodes of the scripted expert, the same for any number of workers."""
+    starts = range(0, episodes, EPISODES)
+    jobs = [Plays(mode, variety, noise, seed, first, min(EPISODES, episodes - first)) for first in starts]
+    with Workers(play_part, workers) as processes:
+        return [episode for part in processes.map(jobs) for episode in part]
+
+
+def play_part(job: Plays) -> list[Episode]:
+    simulator = Simulator()
+    randoms = (np.random.default_rng((job.seed, job.first + number)) for number in range(job.episodes))
+    return [play(simulator, random, job.mode, job.variety, job.noise) for random in randoms]
+
+
+def successes(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Shares of the episodes, in percent: the box (or boxes) swept home, the other one left in place, both of these."""
+    ends = np.array([episode.distances() <= TOLERANCE for episode in episodes])
+    return {"swept": 100 * ends[:, 0].mean(), "left": 100 * ends[:, 1].mean(), "both": 100 * ends.all(1).mean()}
+
+
+def as_transitions(episodes: Sequence[Episode]) -> Transitions:
+    state, following = (np.concatenate([e.states[part] for e in episodes]) for part in (slice(-1), slice(1, None)))
+    return Transitions(state, np.concatenate([episode.actions for episode in episodes]), following, columns=COLUMNS)
+
+
+def model_errors(models: Mapping[str, Sequence[Dynamics]], data: Mapping[str, Transitions]) -> list[dict[str, Any]]:
+    """Millimetres between where an ensemble's mean puts each factor and where it went, over the rows in which it moved.
+
+    models  by architecture, one per seed
+    data    by name
+    """
+    found = []
+    for name, rows in data.items():
+        moves = {factor: (rows.next_state - rows.state)[:, columns] for factor, columns in FACTORS.items()}
+        for architecture, seeds in models.items():
+            means = [model.predict(rows.rows).mean.mean(0) for model in seeds]
+            for factor, columns in FACTORS.items():
+                moving = moves[factor].norm(dim=1) > MOVED
+                values = [1e3 * _distance(mean, rows.next_state, columns)[moving].mean().item() for mean in means]
+                mean, std = mean_and_std(values)
+                cell = {"data": name, "architecture": architecture, "factor": factor, "values": values}
+                step = 1e3 * moves[factor][moving].norm(dim=1).mean().item()
+                found.append(cell | {"mean": mean, "std": std, "step": step})
+    return found
+
+
+def confirmations(
+    drawn: Mapping[str, tuple[Parents, Dynamics]], recorded: Transitions, rows: int, workers: int | None
+) -> list[dict[str, Any]]:
+    """The share of generated rows that the simulator confirms when it is put in that state and given that action.
+
+    Recorded rows are treated alike: what they lack to 100% is what a state does not say (how the hook is turned).
+    """
+    found = []
+    stream = Stream(0, "confirmations", device=recorded.device)
+    chosen = recorded[stream.permutation(len(recorded))[:rows]]
+    candidates = {"recorded": (chosen.rows, chosen.next_state)}
+    for name, (parents, model) in drawn.items():
+        sampled = parents.sample(rows, seed=stream.child(name))
+        candidates[name] = (sampled, model.sample(sampled, seed=stream.child(name, "model")))
+    with Workers(simulated, workers) as processes:
+        for name, (before, after) in candidates.items():
+            parts = processes.map(part.numpy() for part in before.cpu().split(100))
+            truth = torch.from_numpy(np.concatenate(list(parts)))
+            off = torch.stack([_distance(after.cpu(), truth, columns) for columns in FACTORS.values()], 1)
+            moving = torch.stack([_distance(before.cpu()[:, :16], truth, FACTORS[box]) > MOVED for box in ("box1", "box2")], 1)
+            agreed = (off < CONFIRMED).all(1).float()
+            cell = {"data": name, "rows": len(off), "confirmed": 100 * agreed.mean().item()}
+            cell["confirmed_moving"] = 100 * agreed[moving.any(1)].mean().item()
+            found.append(cell | {"median_mm": (1e3 * off.median(0).values).tolist()})
+    return found
+
+
+def simulated(rows: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return HookSweep2().step(torch.from_numpy(rows)).numpy()
+
+
+def mask_mistakes(task: HookSweep2, episodes: Sequence[Episode]) -> dict[str, Any]:
+    """The paper's mask beside what touched what: how often each pair touched, and how often an edge said it may."""
+    rows = as_transitions(episodes).rows
+    mask = task.graph.mask(rows)
+    touched = torch.from_numpy(np.concatenate([episode.touched for episode in episodes]))
+    parents, children = list(task.graph.parents), list(task.graph.children)
+    edges = (("gripper", "box1"), ("gripper", "box2"), ("box1", "box2"))
+    table = []
+    for number, (parent, child) in enumerate(edges):
+        edge, touch = mask[:, parents.index(parent), children.index(child)], touched[:, number]
+        table.append(
+            {
+                "edge": f"{parent} -> {child}",
+                "touch": TOUCHES[number],
+                "touched": int(touch.sum()),
+                "edges": int(edge.sum()),
+                "false_positives": int((edge & ~touch).sum()),
+                "false_negatives": int((~edge & touch).sum()),
+            }
+        )
+    return {"rows": len(rows), "edges": table}
+
+
+def _distance(one: Tensor, other: Tensor, columns: list[int]) -> Tensor:
+    distance: Tensor = (one - other)[:, columns].norm(dim=1)
+    return distance

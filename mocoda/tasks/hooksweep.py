@@ -1,0 +1,202 @@
+"""HookSweep2: sweep two boxes, having seen only one swept at a time (Section 5, Appendix C.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mocoda.files import InputError, unknown_name, whole_file
+from mocoda.graph import LocalGraph
+from mocoda.randomness import Stream, as_stream
+from mocoda.tasks.hooksweep_env import (
+    BOX_COLUMNS,
+    GOAL,
+    JITTER,
+    SHIFT,
+    TOLERANCE,
+    Simulator,
+    sweep_reward,
+)
+from mocoda.tasks.hooksweep_expert import STYLES, Episode, play
+from mocoda.transitions import Transitions
+from mocoda.workers import Progress, Workers, silent
+
+NEAR = 0.05  # L1 distance in xy under which the boxes are taken to listen to each other
+EPISODES = 20  # of a part, the piece of work of one process
+COUNTS = ("episodes", "successes", "dropped")
+Floats32 = NDArray[np.float32]
+PLACE = ("x", "y", "z")
+COLUMNS = (
+    *(f"gripper_{name}" for name in (*PLACE, "dx", "dy", "dz")),
+    *(f"box{number}_{name}" for number in (1, 2) for name in (*PLACE, "dx", "dy")),
+    *(f"action_{name}" for name in (*PLACE, "finger")),
+)
+
+
+def local_mask(rows: Tensor) -> Tensor:
+    """The paper's: every edge but those between the boxes, and those too where the boxes are near each other."""
+    apart = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 1], [1, 1, 1]], dtype=torch.bool, device=rows.device)
+    near = (rows[:, 6:8] - rows[:, 11:13]).abs().sum(1) < NEAR
+    return apart | near[:, None, None]
+
+
+GRAPH = LocalGraph(
+    state={"gripper": slice(0, 6), "box1": slice(6, 11), "box2": slice(11, 16)},
+    action={"action": slice(0, 4)},
+    edges={
+        "gripper": ["gripper", "box1", "box2", "action"],
+        "box1": ["gripper", "box1", "action"],
+        "box2": ["gripper", "box2", "action"],
+    },
+    local=local_mask,
+    # Not the gripper's: it would tie the boxes together, and they hardly move it (Appendix C.2).
+    given_parent_sets=[["gripper", "box1", "action"], ["gripper", "box2", "action"]],
+)
+
+
+class HookSweep2:
+    """The task, with recorded data in which one box is swept and the other one stays."""
+
+    name = "hooksweep2"
+    environment = "mocoda/HookSweep2-v0"
+    graph = GRAPH
+
+    @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        speed = 0.06  # metres a step
+        low = [0.8, 0.2, 0.38, *[-speed] * 3, *[1.1, 0.15, 0.4, *[-speed] * 2] * 2, *[-1.0] * 4]
+        high = [1.7, 1.4, 0.75, *[speed] * 3, *[2.6, 1.35, 0.5, *[speed] * 2] * 2, *[1.0] * 4]
+        return torch.tensor(low), torch.tensor(high)
+
+    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
+        """Goals (n, 6) of the target task: both boxes shifted together. On a CPU, few are the first of many."""
+        stream = as_stream(seed, "goals", device=device)
+        shift = stream.child("jitter").uniform(n, 1, 3, low=-JITTER, high=JITTER)
+        shift[..., 0] += SHIFT * (2 * stream.child("side").integers(2, n, 1) - 1)
+        shift[..., 2] = 0
+        return (torch.as_tensor(GOAL, dtype=torch.float32, device=device) + shift).flatten(1)
+
+    def achieved(self, state: Tensor) -> Tensor:
+        """The goals (N, 6) that states (N, 16) have reached."""
+        return state[:, BOX_COLUMNS]
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        reward, success = sweep_reward(self.achieved(next_state), goal, next_state[:, 2])
+        return reward, torch.zeros_like(success)  # an episode goes on when the boxes are there
+
+    def features(self, rows: Tensor) -> Tensor:
+        return rows[:, [6, 7, 11, 12]]
+
+    def region(self, rows: Tensor) -> Tensor:
+        """Boxes that are not far from each other."""
+        return (rows[:, 6:8] - rows[:, 11:13]).square().sum(1) < 0.3**2
+
+    def step(self, rows: Tensor) -> Tensor:
+        """What the simulator makes of rows (N, 20), put in each state as well as it can be (see `Simulator.put`)."""
+        simulator, following = Simulator(), []
+        for row in rows.cpu().double().numpy():
+            simulator.put(row[:16])
+            simulator.step(row[16:])
+            following.append(simulator.state())
+        return torch.as_tensor(np.array(following), dtype=torch.float32).to(rows.device)
+
+    def collect(
+        self,
+        rows: int,
+        *,
+        seed: int | Stream,
+        variety: str = "varied",
+        workers: int | None = 0,
+        folder: Path | None = None,
+        progress: Progress = silent,
+    ) -> Transitions:
+        """Episodes of the scripted expert that sweeps one box, labelled with goals of the target task.
+
+        Episodes in which the other box ends outside its tolerance are dropped, and counted in `source`.
+
+        variety  "plain": the expert always does the same; "varied": as a learned, noisy one would
+        workers  processes; the rows are the same for any number of them
+        folder   where finished parts are kept, and found again by a second call; yours to remove
+        """
+        if rows < 1:
+            raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
+        if variety not in STYLES:
+            raise unknown_name("variety", variety, STYLES)
+        stream = as_stream(seed, "hooksweep-collect", variety, device="cpu")
+        parts: list[Recording] = []
+        have = 0
+        for part in _parts(stream, variety, workers, folder):
+            parts.append(part)
+            have += len(part.action)
+            progress("collect", min(have, rows), rows)
+            if have >= rows:
+                break
+        whole = [torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*parts, strict=True)]
+        state, action, following = (array[:rows].float() for array in whole[:3])
+        goal = self.goals(rows, seed=stream)
+        reward, terminal = self.label(state, action, following, goal)
+        counts = dict(zip(COUNTS, whole[3].sum(0).tolist(), strict=True))
+        source = {"task": self.name, "rows": rows, "seed": stream.seed, "variety": variety, **counts}
+        return Transitions(state, action, following, reward, terminal, goal, columns=COLUMNS, source=source)
+
+
+class Recording(NamedTuple):
+    """What a part of the episodes recorded."""
+
+    state: Floats32  # (N, 16)
+    action: Floats32  # (N, 4)
+    next_state: Floats32  # (N, 16)
+    counts: NDArray[np.int64]  # (1, 3), of COUNTS
+
+
+def record(job: tuple[str, int]) -> Recording:
+    """The episodes of one part, by variety and seed."""
+    variety, seed = job
+    simulator = Simulator()
+    kept: list[Episode] = []
+    counts = np.zeros((1, len(COUNTS)), np.int64)
+    for number in range(EPISODES):
+        episode = play(simulator, np.random.default_rng((seed, number)), "one", variety)
+        swept, left = episode.distances() <= TOLERANCE
+        counts += [1, int(swept and left), int(not left)]
+        if left:
+            kept.append(episode)
+    states = [episode.states.astype(np.float32) for episode in kept]
+    return Recording(
+        np.concatenate([np.zeros((0, 16), np.float32), *(states_of[:-1] for states_of in states)]),
+        np.concatenate([np.zeros((0, 4), np.float32), *(episode.actions.astype(np.float32) for episode in kept)]),
+        np.concatenate([np.zeros((0, 16), np.float32), *(states_of[1:] for states_of in states)]),
+        counts,
+    )
+
+
+def _parts(stream: Stream, variety: str, workers: int | None, folder: Path | None) -> Iterator[Recording]:
+    """Part after part, without end; those in the folder are not recorded again."""
+
+    def seed(number: int) -> int:
+        return int(stream.child("part", number).integers(2**31, 1))
+
+    saved = 0
+    while folder is not None and (file := _file(folder, seed(saved))).exists():
+        with np.load(file) as arrays:
+            yield Recording(*(arrays[name] for name in Recording._fields))
+        saved += 1
+    with Workers(record, workers) as processes:
+        jobs = ((variety, seed(number)) for number in count(saved))
+        for number, part in enumerate(processes.map(jobs), saved):
+            if folder is not None:
+                with whole_file(_file(folder, seed(number))) as unfinished, unfinished.open("wb") as handle:
+                    np.savez(handle, **part._asdict())
+            yield part
+
+
+def _file(folder: Path, seed: int) -> Path:
+    """Called by its seed, so that a part of another recording is never taken for it."""
+    return folder / f"part-{seed}.npz"

@@ -1,0 +1,392 @@
+"""HookSweep2: a Fetch robot with a long hook, a table and two boxes (Section 5, Appendix C.2), on MuJoCo directly.
+
+The packaged Fetch model of gymnasium-robotics is edited in Python: a hook on the gripper, two boxes, a larger table.
+`docs/hooksweep.md` has the tables of actions, observations, rewards and starts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mocoda.files import InputError, unknown_name
+
+broken: Exception | None = None  # why there is no mujoco; told when a simulator is made
+try:
+    import mujoco
+except Exception as error:  # not only where it is missing: also where it cannot draw as MUJOCO_GL wants it to
+    mujoco, broken = None, error
+
+Floats = NDArray[np.float64]
+
+HORIZON = 75
+SUBSTEPS = 20  # of 2 ms
+STEP = 0.04  # seconds
+REACH = 0.05  # metres that an action of 1 asks for
+DOWNWARD = np.array([1.0, 0.0, 1.0, 0.0]) / np.sqrt(2)  # the gripper's pose
+HOME = np.array([1.342, 0.749, 0.555])  # where the gripper starts
+CENTRE = np.array([1.85, 0.75])
+OUT_OF_THE_WAY = np.array([[2.5, 0.3], [2.5, 1.2]])  # of the hook, for the boxes
+REST = 0.425  # height of a box that stands on the table
+SPREAD, LEAST_DISTANCE = 0.08, 0.1  # of the boxes at the start
+GOAL = np.array([[1.85, 0.7, 0.42], [1.85, 0.8, 0.42]])
+SHIFT, JITTER = 0.31, 0.1  # of a goal
+TOLERANCE = 0.14
+LOW_HOOK = 0.42  # gripper height that is rewarded
+MODES = ("two", "one")
+TOUCHES = ("hook-box1", "hook-box2", "box1-box2")
+BOX_COLUMNS = [6, 7, 8, 11, 12, 13]  # of a state: where the boxes are
+STEEL, COLOURS = [0.75, 0.35, 0.1, 1], ([0.2, 0.4, 0.85, 1], [0.95, 0.75, 0.2, 1])
+TABLE, FLOOR, SKY = [0.52, 0.47, 0.42, 1], [0.6, 0.6, 0.62, 1], [0.82, 0.86, 0.9]
+ARM = (
+    *("shoulder_pan", "shoulder_lift", "upperarm_roll", "elbow_flex"),
+    *("forearm_roll", "wrist_flex", "wrist_roll"),
+)
+TESTED = ((3, 4), (3, 11))  # versions of mujoco, first and last, as in pyproject.toml
+
+
+def sweep_reward(boxes: Tensor, goal: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
+    """Rewards and success (...,) for boxes and goals (..., 6) and the gripper's height (...,).
+
+    0 where both boxes are within the tolerance, less up to 0.1 a box for its distance; -1 elsewhere, with up to 0.5 for
+    a hook that is kept low.
+    """
+    distance = (boxes - goal).unflatten(-1, (2, 3)).norm(dim=-1)
+    success = (distance <= TOLERANCE).all(-1)
+    cost = 0.1 * (distance / TOLERANCE).clamp(max=1).sum(-1)
+    bonus = (0.5 - 5 * (height - LOW_HOOK).abs()).clamp(min=0)
+    return (torch.where(success, 0.0, bonus - 1) - cost).clamp(-1, 0), success
+
+
+def draw_goal(random: np.random.Generator, mode: str) -> Floats:
+    """A target position per box, (6,): both boxes shifted together, or one of them alone."""
+    shift = np.append(random.uniform(-JITTER, JITTER, 2) + random.choice([-SHIFT, SHIFT]) * np.array([1, 0]), 0.0)
+    moved = np.ones(2) if mode == "two" else np.eye(2)[random.integers(2)]
+    goal: Floats = GOAL + moved[:, None] * shift
+    return goal.ravel()
+
+
+def draw_boxes(random: np.random.Generator) -> Floats:
+    """Where the boxes start, (2, 2): apart from each other, box 1 on the low-y side."""
+    while True:
+        boxes = CENTRE + random.uniform(-SPREAD, SPREAD, (2, 2))
+        if np.linalg.norm(boxes[0] - boxes[1]) > LEAST_DISTANCE:
+            return boxes[np.argsort(boxes[:, 1])]
+
+
+@cache
+def fetch_with_hook() -> Any:
+    """The model. One a process: environments share it and none changes what moves."""
+    _check_installed()
+    spec = mujoco.MjSpec.from_file(str(_assets() / "fetch" / "push.xml"))
+    spec.delete(spec.body("object0"))
+    for side in "rl":
+        finger = spec.body(f"robot0:{side}_gripper_finger_link")
+        for joint in list(finger.joints):
+            spec.delete(joint)
+    for axis, place in enumerate((0.4049, 0.48, 0.0)):  # where the robot stands
+        spec.body("robot0:base_link").pos[axis] += place
+    table = spec.body("table0")
+    table.pos, table.geoms[0].size = [*CENTRE, 0.2], [0.77, 0.6, 0.2]
+    box = mujoco.mjtGeom.mjGEOM_BOX
+    hook = spec.body("robot0:gripper_link").add_body(name="hook", pos=[0.022, 0, 0.3], quat=[0, 0.7071, 0, 0.7071])
+    hook.add_geom(type=box, size=[0.35, 0.015, 0.03], mass=0.01, rgba=STEEL)
+    hook.add_geom(type=box, size=[0.015, 0.1, 0.03], pos=[0.35, 0.085, 0], mass=0.01, rgba=STEEL)
+    for number, colour in enumerate(COLOURS, 1):
+        body = spec.worldbody.add_body(name=f"box{number}", pos=[*CENTRE, REST])
+        body.add_joint(name=f"box{number}", type=mujoco.mjtJoint.mjJNT_FREE, damping=0.01)
+        body.add_geom(type=box, size=[0.025] * 3, mass=2, condim=3, rgba=colour)
+    _paint(spec)
+    model = spec.compile()
+    model.eq_data[0, :7] = [0, 0, 0, 0, 0, 0, 1]  # the gripper is welded to its guide without an offset
+    return model
+
+
+def _paint(spec: Any) -> None:
+    """A quiet scene, in which the marks of the gripper's guide and of Fetch's own target are not seen."""
+    spec.delete(spec.site("target0"))
+    for mark in spec.body("robot0:mocap").geoms:
+        mark.rgba = [0.0] * 4
+    spec.body("table0").geoms[0].rgba = TABLE
+    spec.geom("floor0").rgba = FLOOR
+    sky = spec.textures[0]
+    sky.rgb1 = sky.rgb2 = SKY
+
+
+class Simulator:
+    """The robot, the table and the boxes: actions in, states (16,) out."""
+
+    def __init__(self) -> None:
+        self.model = fetch_with_hook()
+        self.data = mujoco.MjData(self.model)
+        self._grip = self.model.site("robot0:grip").id
+        self._gripper = self.model.body("robot0:gripper_link").id
+        self._boxes = [self.model.joint(name).qposadr[0] for name in ("box1", "box2")]
+        self._box_speeds = [self.model.joint(name).dofadr[0] for name in ("box1", "box2")]
+        joints = [self.model.joint(f"robot0:{name}_joint") for name in ARM]
+        self._angles, self._rates = (
+            [int(np.ravel(getattr(joint, key))[0]) for joint in joints] for key in ("qposadr", "dofadr")
+        )
+        self._sign = np.zeros(self.model.ngeom, np.int64)  # two that touch are known by the sum of their signs
+        for sign, name in ((1, "hook"), (2, "box1"), (4, "box2")):
+            self._sign[self.model.geom_bodyid == self.model.body(name).id] = sign
+
+    def reset(self, boxes: Floats) -> None:
+        """The arm at home and at rest, boxes standing at (2, 2)."""
+        mujoco.mj_setState(self.model, self.data, settled(), mujoco.mjtState.mjSTATE_INTEGRATION)
+        self._place(boxes, np.zeros((2, 2)), np.full(2, REST))
+        mujoco.mj_forward(self.model, self.data)
+
+    def put(self, state: Floats) -> None:
+        """As close as the simulator can be brought to a state (16,).
+
+        A state does not say all: boxes stand upright and unturned, and the hook is turned as it was the nearest time
+        that the gripper came by on a drive over the table.
+        """
+        self.reset(OUT_OF_THE_WAY)
+        self._reach(state[:3], state[3:6] / STEP)
+        boxes = state[6:].reshape(2, 5)
+        self._place(boxes[:, :2], boxes[:, 3:] / STEP, boxes[:, 2])
+        mujoco.mj_forward(self.model, self.data)
+
+    def step(self, action: Floats) -> NDArray[np.bool_]:
+        """Moves the gripper's guide by an action (4,) in [-1, 1]; which of `TOUCHES` there were, (3,)."""
+        self.data.mocap_pos[0] = self.data.xpos[self._gripper] + REACH * action[:3]
+        self.data.mocap_quat[0] = DOWNWARD
+        pairs = []
+        for _ in range(SUBSTEPS):
+            mujoco.mj_step(self.model, self.data)
+            pairs.append(self._sign[self.data.contact.geom])
+        return np.isin([1 + 2, 1 + 4, 2 + 4], np.concatenate(pairs).sum(1))
+
+    def state(self) -> Floats:
+        """Place and velocity of the gripper, then place and xy velocity of each box; velocities in metres a step."""
+        speed = np.zeros(6)
+        mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_SITE, self._grip, speed, 0)
+        parts = [self.data.site_xpos[self._grip], STEP * speed[3:]]
+        for place, rate in zip(self._boxes, self._box_speeds, strict=True):
+            parts += [self.data.qpos[place : place + 3], STEP * self.data.qvel[rate : rate + 2]]
+        return np.concatenate(parts)
+
+    def _place(self, boxes: Floats, speeds: Floats, heights: Floats) -> None:
+        for number, (place, rate) in enumerate(zip(self._boxes, self._box_speeds, strict=True)):
+            self.data.qpos[place : place + 7] = [*boxes[number], heights[number], 1, 0, 0, 0]
+            self.data.qvel[rate : rate + 6] = [*speeds[number], 0, 0, 0, 0]
+
+    def _reach(self, place: Floats, speed: Floats) -> None:
+        """Brings the gripper to `place`, from the nearest pose it was seen in, and lets it move at `speed`."""
+        places, poses = seen_poses()
+        self.data.qpos[: poses.shape[1]] = poses[np.square(places - place).sum(1).argmin()]
+        self._bend(place)
+        for _ in range(3):  # the arm finds a pose in which nothing pushes it out of the table
+            self.step(np.clip((place - self.state()[:3]) / REACH, -1, 1))
+        towards = self._bend(place)
+        self.data.qvel[:] = 0
+        self.data.qvel[self._rates] = towards @ speed
+
+    def _bend(self, place: Floats, rounds: int = 20) -> Floats:
+        """Turns the joints until the gripper is at `place`, its pose unchanged; what moves it, (joints, 3)."""
+        jacobian = np.zeros((6, self.model.nv))
+        for _ in range(rounds):
+            mujoco.mj_kinematics(self.model, self.data)
+            mujoco.mj_comPos(self.model, self.data)
+            mujoco.mj_jacSite(self.model, self.data, jacobian[:3], jacobian[3:], self._grip)
+            own = jacobian[:, self._rates]
+            towards: Floats = (own.T @ np.linalg.inv(own @ own.T + 1e-6 * np.eye(6)))[:, :3]
+            wrong = place - self.data.site_xpos[self._grip]
+            if np.abs(wrong).max() < 1e-6:
+                break
+            self.data.qpos[self._angles] += np.clip(towards @ wrong, -0.2, 0.2)
+        return towards
+
+
+class HookSweep2Env(gymnasium.Env[Any, NDArray[np.float32]]):
+    """Sweep both boxes (mode "two", the target task) or one of them (mode "one", what the data shows) to one side.
+
+    flat  observations are states and goals side by side, (22,), as agents see them, rather than a dict
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012  (Gymnasium's own)
+
+    def __init__(
+        self, mode: str = "two", flat: bool = False, render_mode: str | None = None, width: int = 640, height: int = 480
+    ) -> None:
+        if mode not in MODES:
+            raise unknown_name("mode", mode, MODES)
+        if render_mode not in (None, "rgb_array"):
+            raise InputError(f"render_mode must be None or 'rgb_array', got {render_mode!r}.")
+        self.mode, self.flat, self.render_mode = mode, flat, render_mode
+        self.simulator = Simulator()
+        self.goal = np.zeros(6)
+        self._size = (height, width)
+        self._renderer: Any = None
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+        def anything(columns: int) -> gymnasium.spaces.Box:
+            return gymnasium.spaces.Box(-10.0, 10.0, (columns,), np.float64)
+
+        self.observation_space = (
+            anything(22)
+            if flat
+            else gymnasium.spaces.Dict(observation=anything(16), achieved_goal=anything(6), desired_goal=anything(6))
+        )
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.goal = draw_goal(self.np_random, self.mode)
+        self.simulator.reset(draw_boxes(self.np_random))
+        state = self.simulator.state()
+        return self._observation(state), self._info(state, np.zeros(3, dtype=np.bool_))
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        touched = self.simulator.step(np.clip(np.asarray(action, np.float64), -1, 1))
+        state = self.simulator.state()
+        info = self._info(state, touched)
+        reward = self.compute_reward(boxes_of(state), self.goal, info)
+        return self._observation(state), float(reward), False, False, info
+
+    def compute_reward(
+        self, achieved_goal: Floats, desired_goal: Floats, info: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> Floats:
+        """Rewards (...,) for goals (..., 6); `info` says how high the gripper was: one for all, or one each."""
+        height = info["grip_height"] if isinstance(info, Mapping) else [one["grip_height"] for one in info]
+        given = (torch.as_tensor(np.asarray(array, np.float64)) for array in (achieved_goal, desired_goal, height))
+        rewards: Floats = sweep_reward(*given)[0].numpy()
+        return rewards
+
+    def render(self) -> NDArray[np.uint8]:
+        """The scene from the side; the goals as translucent boxes, each on a disc of its tolerance."""
+        if self._renderer is None:
+            self._renderer = _renderer(self.simulator.model, *self._size)
+        camera = mujoco.MjvCamera()
+        camera.lookat, camera.distance, camera.azimuth, camera.elevation = [1.73, 0.84, 0.45], 1.3, 120, -42
+        self._renderer.update_scene(self.simulator.data, camera)
+        for place, colour in zip(self.goal.reshape(2, 3), COLOURS, strict=True):
+            _add_goal(self._renderer.scene, place, colour[:3])
+        picture: NDArray[np.uint8] = self._renderer.render()
+        return picture
+
+    def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+    def _observation(self, state: Floats) -> Any:
+        if self.flat:
+            return np.concatenate([state, self.goal])
+        return {"observation": state, "achieved_goal": boxes_of(state), "desired_goal": self.goal.copy()}
+
+    def _info(self, state: Floats, touched: NDArray[np.bool_]) -> dict[str, Any]:
+        distance = np.linalg.norm((boxes_of(state) - self.goal).reshape(2, 3), axis=1)
+        return {
+            "is_success": bool((distance <= TOLERANCE).all()),
+            "grip_height": float(state[2]),
+            "touched": dict(zip(TOUCHES, touched.tolist(), strict=True)),
+        }
+
+
+def boxes_of(state: Floats) -> Floats:
+    """Where the boxes are, (6,), in a state (16,): what a goal speaks of."""
+    return state[BOX_COLUMNS]
+
+
+@cache
+def settled() -> Floats:
+    """The whole state of a simulator whose arm has come to rest at home, the boxes being out of the way."""
+    simulator = Simulator()
+    model, data = simulator.model, simulator.data
+    mujoco.mj_forward(model, data)
+    for _ in range(100):
+        simulator._place(OUT_OF_THE_WAY, np.zeros((2, 2)), np.full(2, REST))
+        data.mocap_pos[0], data.mocap_quat[0] = HOME + np.array([0, 0, 0.02]), DOWNWARD
+        mujoco.mj_step(model, data, nstep=SUBSTEPS)
+    data.qvel[:] = 0
+    data.time = 0
+    state = np.zeros(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
+    mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    return state
+
+
+@cache
+def seen_poses() -> tuple[Floats, Floats]:
+    """Places of the gripper (N, 3) on short drives from home, as an episode makes them, and the arm's joints there."""
+    simulator, random = Simulator(), np.random.default_rng(0)
+    arm = simulator._boxes[0]
+    places, poses = [], []
+    for _ in range(70):
+        simulator.reset(OUT_OF_THE_WAY)
+        for target in random.uniform([0.83, 0.5, 0.41], [1.6, 1.1, 0.5], (3, 3)):
+            for _ in range(12):
+                simulator.step(np.append(np.clip(25 * (target - simulator.state()[:3]), -1, 1), 0.0))
+                places.append(simulator.state()[:3])
+                poses.append(simulator.data.qpos[:arm].copy())
+    return np.array(places), np.array(poses)
+
+
+def _renderer(model: Any, height: int, width: int) -> Any:
+    model.vis.global_.offheight, model.vis.global_.offwidth = height, width  # the most that can be drawn
+    try:
+        renderer = mujoco.Renderer(model, height, width)
+    except Exception as error:  # of another kind with every graphics library
+        raise _cannot_draw(error) from error
+    # A renderer that is still there when Python ends would be closed after its graphics library, and complain.
+    atexit.register(_close, weakref.ref(renderer))
+    return renderer
+
+
+def _close(renderer: weakref.ref[Any]) -> None:
+    alive = renderer()
+    if alive is not None:
+        alive.close()
+
+
+def _add_goal(scene: Any, place: Floats, colour: Sequence[float]) -> None:
+    on_the_table = np.array([*place[:2], REST - 0.024])
+    for shape, size, at, strength in (
+        (mujoco.mjtGeom.mjGEOM_BOX, [0.025] * 3, place, 0.35),
+        (mujoco.mjtGeom.mjGEOM_CYLINDER, [TOLERANCE, 0.0005, 0], on_the_table, 0.2),
+    ):
+        rgba = np.array([*colour, strength], np.float32)
+        mujoco.mjv_initGeom(scene.geoms[scene.ngeom], shape, np.array(size), at, np.eye(3).ravel(), rgba)
+        scene.ngeom += 1
+
+
+def _assets() -> Path:
+    """Where gymnasium-robotics has its models; only its files are wanted, so it is not imported."""
+    package = importlib.util.find_spec("gymnasium_robotics")
+    if package is None or not package.submodule_search_locations:
+        raise InputError("HookSweep2 takes the Fetch model from gymnasium-robotics; pip install 'mocoda[hooksweep]'.")
+    return Path(package.submodule_search_locations[0], "envs", "assets")
+
+
+def _check_installed() -> None:
+    if isinstance(broken, ModuleNotFoundError):
+        raise InputError("HookSweep2 needs mujoco; pip install 'mocoda[hooksweep]'.") from broken
+    if broken is not None:
+        raise _cannot_draw(broken) from broken
+    version = tuple(int(part) for part in mujoco.__version__.split(".")[:2])
+    if not TESTED[0] <= version <= TESTED[1]:
+        first, last = (f"{major}.{minor}" for major, minor in TESTED)
+        raise InputError(
+            f"HookSweep2 works with mujoco {first} to {last}, this is {mujoco.__version__}; "
+            "pip install 'mujoco==3.11.0'."
+        )
+
+
+def _cannot_draw(error: Exception) -> InputError:
+    return InputError(
+        f"MuJoCo cannot draw here ({error}). Without a screen, install EGL (libegl1) and set MUJOCO_GL=egl before "
+        f"Python starts; it is {os.environ.get('MUJOCO_GL', 'not set')!r} now."
+    )

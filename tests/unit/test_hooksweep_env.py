@@ -1,0 +1,461 @@
+"""HookSweep2's environment: what it shows, pays and tells, that a seed decides all, and where it cannot be made."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tomllib
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from numpy.typing import NDArray
+
+import mocoda
+from mocoda import InputError
+from mocoda.tasks import hooksweep_env
+from mocoda.tasks.hooksweep_env import (
+    CENTRE,
+    GOAL,
+    HOME,
+    HORIZON,
+    TESTED,
+    TOUCHES,
+    Floats,
+    HookSweep2Env,
+    Simulator,
+    boxes_of,
+    draw_boxes,
+    draw_goal,
+    fetch_with_hook,
+)
+from mocoda.tasks.hooksweep_expert import Episode, play
+
+ID = mocoda.make_task("hooksweep2").environment
+draws = pytest.mark.skipif(os.environ.get("MUJOCO_GL") != "egl", reason="there is no EGL to draw with")
+
+
+@cache
+def simulator() -> Simulator:
+    """One for all tests that leave no trace in it."""
+    return Simulator()
+
+
+@cache
+def episode(seed: int = 3) -> Episode:
+    return play(simulator(), np.random.default_rng(seed), "one", "varied")
+
+
+def actions(count: int = HORIZON, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).uniform(-1, 1, (count, 4)).astype(np.float32)
+
+
+# --- Gymnasium's contract
+
+
+@pytest.mark.parametrize("mode", ["two", "one"])
+@pytest.mark.parametrize("flat", [False, True], ids=["dict", "flat"])
+def test_gymnasium_s_checker_has_nothing_to_say(mode: str, flat: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(ID, mode=mode, flat=flat).unwrapped, skip_render_check=True)
+
+
+@draws
+def test_gymnasium_s_checker_has_nothing_to_say_of_an_environment_that_draws() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(ID, render_mode="rgb_array").unwrapped)
+
+
+def test_observations_are_states_goals_and_what_is_reached() -> None:
+    environment, flat = gymnasium.make(ID), gymnasium.make(ID, flat=True)
+    seen, _ = environment.reset(seed=5)
+    assert {name: part.shape for name, part in seen.items()} == {
+        "observation": (16,),
+        "achieved_goal": (6,),
+        "desired_goal": (6,),
+    }
+    assert seen["achieved_goal"].tolist() == boxes_of(seen["observation"]).tolist()
+    assert flat.reset(seed=5)[0].tolist() == [*seen["observation"], *seen["desired_goal"]]
+
+
+def test_an_episode_has_75_steps_and_never_terminates() -> None:
+    environment = gymnasium.make(ID)
+    environment.reset(seed=0)
+    ends = [environment.step(np.zeros(4, np.float32))[2:4] for _ in range(75)]
+    assert ends == [(False, False)] * 74 + [(False, True)]
+
+
+def test_actions_beyond_their_range_are_cut() -> None:
+    one, other = HookSweep2Env(), HookSweep2Env()
+    for environment, action in ((one, [3.0, -2.0, 1.5, 9.0]), (other, [1.0, -1.0, 1.0, 1.0])):
+        environment.reset(seed=0)
+        environment.step(np.array(action, np.float32))
+    assert one.simulator.state().tolist() == other.simulator.state().tolist()
+
+
+def trace(environment: HookSweep2Env, seed: int) -> list[Any]:
+    seen, info = environment.reset(seed=seed)
+    found: list[Any] = [seen, info]
+    for action in actions(30):
+        found += environment.step(action)
+    return found
+
+
+def test_a_seed_decides_the_whole_episode_whatever_was_played_before() -> None:
+    used, fresh = HookSweep2Env(flat=True), HookSweep2Env(flat=True)
+    other = trace(used, seed=8)
+    again = trace(used, seed=7)
+    assert repr(again) == repr(trace(fresh, seed=7)) != repr(other)
+
+
+# --- starts and goals
+
+
+def test_the_arm_starts_at_home_and_at_rest_and_boxes_stand_apart() -> None:
+    random = np.random.default_rng(0)
+    starts = np.array([draw_boxes(random) for _ in range(2_000)])
+    assert np.abs(starts - CENTRE).max() <= 0.08
+    assert np.linalg.norm(starts[:, 0] - starts[:, 1], axis=1).min() > 0.1
+    assert bool((starts[:, 0, 1] <= starts[:, 1, 1]).all())  # box 1 on the low-y side
+    simulator().reset(starts[0])
+    state = simulator().state()
+    assert state[:3] == pytest.approx(HOME, abs=0.02)
+    assert state[3:6].tolist() == [0, 0, 0]
+    assert state[6:].reshape(2, 5).tolist() == [[*place, 0.425, 0, 0] for place in starts[0].tolist()]
+
+
+@pytest.mark.parametrize("mode", ["two", "one"])
+def test_goals_are_a_shift_of_both_boxes_or_of_one(mode: str) -> None:
+    random = np.random.default_rng(0)
+    shift = np.array([draw_goal(random, mode) for _ in range(4_000)]).reshape(-1, 2, 3) - GOAL
+    moved = np.abs(shift).max(2) > 1e-12
+    assert not shift[..., 2].any()
+    if mode == "two":
+        assert moved.all() and np.abs(shift[:, 0] - shift[:, 1]).max() < 1e-12
+    else:
+        assert moved.sum(1).tolist() == [1] * 4_000
+        assert moved[:, 0].mean() == pytest.approx(0.5, abs=0.03)
+    x, y = shift[moved][:, 0], shift[moved][:, 1]
+    assert (x > 0).mean() == pytest.approx(0.5, abs=0.03)
+    jitter = np.abs(x) - 0.31
+    for part in (jitter, y):
+        assert -0.1 <= part.min() < -0.098 and 0.098 < part.max() <= 0.1
+        assert part.mean() == pytest.approx(0, abs=0.004) and part.std() == pytest.approx(0.2 / 12**0.5, abs=0.002)
+
+
+# --- rewards
+
+
+def slow_reward(boxes: Floats, goal: Floats, height: float) -> float:
+    """The formula of the paper's code, box by box."""
+    distances = [float(np.linalg.norm(boxes[i : i + 3] - goal[i : i + 3])) for i in (0, 3)]
+    success = float(max(distances) <= 0.14)
+    bonus = float(np.clip(0.5 - 5 * abs(height - 0.42), 0, 0.5))
+    cost = 0.1 * sum(np.clip(distance / 0.14, 0, 1) for distance in distances)
+    return float(np.clip(success - 1 - cost + bonus * (1 - success), -1, 0))
+
+
+def cases(count: int = 3_000) -> tuple[Floats, Floats, Floats]:
+    """Boxes, goals and heights around everything that matters: near and far, and the hook low and high."""
+    random = np.random.default_rng(0)
+    goal = np.array([draw_goal(random, "two") for _ in range(count)])
+    boxes = goal + random.normal(size=(count, 6)) * random.choice([0.02, 0.07, 0.3], (count, 1))
+    return boxes, goal, random.uniform(0.3, 0.6, count)
+
+
+def test_rewards_are_those_of_the_formula_one_by_one_and_in_batches() -> None:
+    boxes, goal, height = cases()
+    expected = [slow_reward(*case) for case in zip(boxes, goal, height, strict=True)]
+    assert min(expected) == -1 and -0.3 < max(expected) < 0
+    assert sum(reward > -0.3 for reward in expected) > 500
+    environment = HookSweep2Env()
+    infos = [{"grip_height": one} for one in height]
+    at_once = environment.compute_reward(boxes, goal, {"grip_height": height})
+    assert at_once.shape == (3_000,) and at_once == pytest.approx(expected, abs=1e-12)
+    assert environment.compute_reward(boxes, goal, infos).tolist() == at_once.tolist()
+    assert environment.compute_reward(boxes, goal, np.array(infos)).tolist() == at_once.tolist()  # type: ignore[arg-type]
+    single = [environment.compute_reward(*case) for case in zip(boxes[:50], goal[:50], infos[:50], strict=True)]
+    assert {one.shape for one in single} == {()} and [float(one) for one in single] == at_once[:50].tolist()
+    same_height = environment.compute_reward(boxes, goal, infos[0])
+    assert same_height == pytest.approx([slow_reward(b, g, height[0]) for b, g in zip(boxes, goal, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("away", "height", "reward"),
+    [
+        ((0.0, 0.0), 0.42, 0.0),
+        ((0.07, 0.0), 0.42, -0.05),
+        ((0.13999, 0.13999), 0.42, -0.2),
+        ((0.14001, 0.0), 0.42, -0.6),  # no success: -1, 0.5 for the hook, 0.1 for the distance
+        ((0.5, 0.0), 0.42, -0.6),  # a distance costs 0.1 at most
+        ((0.5, 0.5), 0.47, -0.95),
+        ((0.5, 0.5), 0.6, -1.0),
+        ((0.5, 0.5), 0.24, -1.0),
+    ],
+)
+def test_rewards_at_the_edges(away: tuple[float, float], height: float, reward: float) -> None:
+    goal = GOAL.ravel()
+    boxes = goal + np.array([away[0], 0, 0, 0, away[1], 0])
+    assert float(HookSweep2Env().compute_reward(boxes, goal, {"grip_height": height})) == pytest.approx(
+        reward, abs=1e-4
+    )
+
+
+def test_steps_pay_what_compute_reward_says() -> None:
+    environment = HookSweep2Env()
+    environment.reset(seed=1)
+    for action in actions(20):
+        seen, reward, *_, info = environment.step(action)
+        assert reward == slow_reward(seen["achieved_goal"], seen["desired_goal"], seen["observation"][2])
+        assert info["grip_height"] == seen["observation"][2]
+
+
+# --- what touches what
+
+
+def driven(boxes: list[list[float]], *moves: tuple[list[float], int]) -> NDArray[np.bool_]:
+    """Which of TOUCHES there were, step by step, (N, 3), with boxes there and each action repeated."""
+    simulator().reset(np.array(boxes))
+    steps = [np.array([*direction, 0.0]) for direction, count in moves for _ in range(count)]
+    return np.array([simulator().step(step) for step in steps])
+
+
+DOWN, FORTH = [0.0, 0.0, -1.0], [1.0, 0.0, 0.0]
+SHAFT, FAR = [1.7, 0.75], [2.5, 1.2]  # under the middle of the shaft, and nowhere near
+
+
+def test_nothing_touches_while_the_arm_stays_at_home() -> None:
+    assert not driven([[1.8, 0.6], [1.9, 0.9]], ([0.0] * 3, 10)).any()
+
+
+@pytest.mark.parametrize(("boxes", "touch"), [([SHAFT, FAR], 0), ([FAR, SHAFT], 1)], ids=TOUCHES[:2])
+def test_a_hook_that_comes_down_on_a_box_touches_that_box(boxes: list[list[float]], touch: int) -> None:
+    touched = driven(boxes, (DOWN, 12))
+    assert touched.any(0).tolist() == [number == touch for number in range(3)]
+    first = int(touched[:, touch].argmax())
+    assert first > 0 and touched[first:, touch].all()
+
+
+def test_a_box_that_is_pushed_against_another_touches_it_and_the_hook_only_the_first() -> None:
+    touched = driven([[2.06, 0.7], [2.17, 0.7]], (DOWN, 8), (FORTH, 15))
+    assert not touched[:8].any()
+    assert touched.any(0).tolist() == [True, False, True]
+    assert touched[:, 0].argmax() < touched[:, 2].argmax()  # the hook has to come first
+
+
+def test_boxes_that_stand_side_by_side_touch_without_the_hook() -> None:
+    assert driven([[1.8, 0.4], [1.8, 0.4499]], ([0.0] * 3, 3)).tolist() == [[False, False, True]] * 3
+
+
+def test_info_names_the_touches_of_the_step() -> None:
+    environment = HookSweep2Env()
+    _, info = environment.reset(seed=0)
+    assert info["touched"] == dict.fromkeys(TOUCHES, False)
+    environment.simulator.reset(np.array([SHAFT, FAR]))
+    for _ in range(12):
+        *_, info = environment.step(np.array([*DOWN, 0.0], np.float32))
+    assert info["touched"] == {"hook-box1": True, "hook-box2": False, "box1-box2": False}
+
+
+# --- being put in a state
+
+
+def test_the_simulator_is_put_in_recorded_states() -> None:
+    recorded = episode().states[::4]
+    for state in recorded:
+        simulator().put(state)
+        assert simulator().state()[6:] == pytest.approx(state[6:], abs=1e-12)
+    found = []
+    for state in recorded:
+        simulator().put(state)
+        found.append(simulator().state()[:6])
+    wrong = np.abs(np.array(found) - recorded[:, :6])
+    assert np.median(np.linalg.norm(wrong[:, :3], axis=1)) < 1e-3
+    assert np.median(wrong[:, 3:]) < 1e-3
+
+
+def test_a_step_from_there_ends_near_where_the_recorded_one_did() -> None:
+    wrong = []
+    for state, action, following in list(zip(episode().states, episode().actions, episode().states[1:], strict=False))[
+        ::4
+    ]:
+        simulator().put(state)
+        simulator().step(action)
+        wrong.append(np.abs(simulator().state() - following))
+    assert np.median(np.array(wrong)[:, :3]) < 0.005
+    assert np.median(np.array(wrong)[:, [6, 7, 11, 12]]) < 1e-3
+
+
+def test_where_the_simulator_was_before_does_not_matter() -> None:
+    ends = []
+    for before in (episode().states[10], episode().states[60]):
+        simulator().put(before)
+        simulator().put(episode().states[30])
+        simulator().step(episode().actions[30])
+        ends.append(simulator().state().tolist())
+    assert ends[0] == ends[1]
+
+
+# --- pictures
+
+
+@draws
+def test_a_picture_has_the_size_asked_for_and_shows_boxes_and_goals() -> None:
+    environment = HookSweep2Env(render_mode="rgb_array", width=320, height=240)
+    environment.reset(seed=4)
+    picture = environment.render()
+    assert picture.shape == (240, 320, 3) and picture.dtype == np.uint8
+    assert environment.render().tolist() == picture.tolist()
+    boxes, goal = environment.simulator.state()[6:].reshape(2, 5)[:, :2], environment.goal
+    environment.simulator.reset(boxes + 0.05)
+    assert (environment.render() != picture).any(2).sum() > 100
+    environment.simulator.reset(boxes)
+    environment.goal = goal - 9
+    assert (environment.render() != picture).any(2).sum() > 1_000  # the discs are large
+    environment.close()
+    environment.close()  # once more does no harm
+    assert environment.render().shape == (240, 320, 3)
+    environment.close()
+
+
+@draws
+def test_pictures_larger_than_mujoco_s_own_limit_can_be_had() -> None:
+    environment = HookSweep2Env(render_mode="rgb_array", width=1000, height=700)
+    environment.reset(seed=0)
+    assert environment.render().shape == (700, 1000, 3)
+    environment.close()
+
+
+FORGETFUL = """
+import gymnasium, mocoda
+kept = [gymnasium.make("mocoda/HookSweep2-v0", render_mode="rgb_array") for _ in range(2)]
+for environment in kept:
+    environment.reset(seed=0)
+    environment.render()
+cycle = [environment]
+cycle.append(cycle)
+"""
+
+
+@draws
+def test_an_environment_that_nobody_closed_ends_without_complaint() -> None:
+    done = subprocess.run([sys.executable, "-c", FORGETFUL], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# --- wrong input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "tow"}, "there is no mode 'tow'; there are: two, one. Did you mean 'two'?"),
+        ({"render_mode": "human"}, "render_mode must be None or 'rgb_array', got 'human'."),
+    ],
+)
+def test_an_unknown_option_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        HookSweep2Env(**options)
+    assert str(caught.value) == message
+
+
+def refusal() -> str:
+    """What is said instead of a model."""
+    with pytest.raises(InputError) as caught:
+        fetch_with_hook.__wrapped__()  # the one this process already has is not asked for
+    return str(caught.value)
+
+
+def test_without_mujoco_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooksweep_env, "mujoco", None)
+    monkeypatch.setattr(hooksweep_env, "broken", ModuleNotFoundError("No module named 'mujoco'"))
+    assert refusal() == "HookSweep2 needs mujoco; pip install 'mocoda[hooksweep]'."
+
+
+def test_with_a_mujoco_that_cannot_be_imported_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is where MUJOCO_GL=egl and there is no EGL."""
+    monkeypatch.setattr(hooksweep_env, "mujoco", None)
+    monkeypatch.setattr(hooksweep_env, "broken", AttributeError("no attribute 'eglQueryString'"))
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    assert refusal() == (
+        "MuJoCo cannot draw here (no attribute 'eglQueryString'). Without a screen, install EGL (libegl1) and set "
+        "MUJOCO_GL=egl before Python starts; it is 'egl' now."
+    )
+
+
+@pytest.mark.parametrize("version", ["3.3.7", "3.12.0", "4.0.0", "2.3.7"])
+def test_with_another_mujoco_it_is_said_which_one_to_install(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mujoco, "__version__", version)
+    assert refusal() == f"HookSweep2 works with mujoco 3.4 to 3.11, this is {version}; pip install 'mujoco==3.11.0'."
+
+
+def test_the_versions_are_those_that_are_installed_with_mocoda() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    (first, last), (major, minor) = TESTED[0], TESTED[1]
+    assert f"mujoco>={first}.{last},<{major}.{minor + 1}" in project["optional-dependencies"]["hooksweep"]
+
+
+def test_without_the_robot_s_model_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "gymnasium_robotics" else find(name, *more)
+    )
+    assert refusal() == ("HookSweep2 takes the Fetch model from gymnasium-robotics; pip install 'mocoda[hooksweep]'.")
+
+
+@pytest.mark.parametrize("setting", ["egl", None])
+def test_where_nothing_can_be_drawn_it_is_said_how(setting: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_display(*given: Any) -> None:
+        raise RuntimeError("no display")
+
+    monkeypatch.setattr(mujoco, "Renderer", no_display)
+    if setting is None:
+        monkeypatch.delenv("MUJOCO_GL", raising=False)
+    else:
+        monkeypatch.setenv("MUJOCO_GL", setting)
+    environment = HookSweep2Env(render_mode="rgb_array")
+    environment.reset(seed=0)
+    with pytest.raises(InputError) as caught:
+        environment.render()
+    assert str(caught.value) == (
+        "MuJoCo cannot draw here (no display). Without a screen, install EGL (libegl1) and set MUJOCO_GL=egl before "
+        f"Python starts; it is {setting or 'not set'!r} now."
+    )
+    assert np.isfinite(environment.step(np.zeros(4, np.float32))[1])  # whoever does not look can go on
+
+
+WITHOUT = """
+import sys
+sys.modules["mujoco"] = sys.modules["gymnasium_robotics"] = sys.modules["imageio_ffmpeg"] = None
+import mocoda, torch
+assert mocoda.make_task("navigation").collect(9, seed=0)
+task = mocoda.make_task("hooksweep2")
+goals = task.goals(5, seed=0)
+task.label(torch.zeros(5, 16), torch.zeros(5, 4), torch.zeros(5, 16), goals)
+try:
+    task.collect(9, seed=0)
+except mocoda.InputError as error:
+    print(error)
+"""
+
+
+def test_without_mujoco_all_else_works() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=120)
+    said = "HookSweep2 needs mujoco; pip install 'mocoda[hooksweep]'.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+
+
+def test_mujoco_is_imported_by_those_who_need_it() -> None:
+    script = "import mocoda, sys; mocoda.make_task('navigation'); print('mujoco' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "False\n")
