@@ -10,7 +10,9 @@ import multiprocessing
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,15 +25,17 @@ from torch import Tensor
 from mocoda.agents import AGENTS, Agent, make_agent
 from mocoda.augmentation import augment, augment_chunks
 from mocoda.density import kernel_density
-from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
+from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics, fit_dynamics_runs
 from mocoda.files import InputError, versions
 from mocoda.learning import CHUNK, train_agents
 from mocoda.mixture import GaussianMixture
+from mocoda.paper import table3
 from mocoda.parents import Parents, fit_parents
 from mocoda.randomness import Stream
 from mocoda.roofline import work
 from mocoda.statistics import mean_and_std
 from mocoda.tasks import Task, make_task
+from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.training import device_name
 from mocoda.transitions import Transitions, save_stream
 
@@ -39,8 +43,19 @@ EM_POINTS, EM_COLUMNS, EM_COMPONENTS, EM_ITERATIONS = 200_000, 15, 32, 20
 KDE_POINTS, KDE_PROPOSALS, KDE_BANDWIDTH = 10_000, 100_000, 0.05
 RUNS = (1, 5, 25, 100)  # agents that train at once
 TARGETS = {
-    "cpu": {"em": 1.0, "kde": 3.0, "generate": 100_000.0, "growth": 1.0, "memory": 2.0, "d3rlpy": 1.0},
-    "cuda": {"em": 30.0, "kde": 3.0, "generate": 10_000_000.0, "growth": 1.0, "memory": 2.0},
+    "cpu": {
+        "em": 1.0,
+        "kde": 3.0,
+        "generate": 100_000.0,
+        "growth": 1.0,
+        "memory": 2.0,
+        "d3rlpy": 1.0,
+        "record": 1_111.0,
+    },
+    "cuda": {
+        **{"em": 30.0, "kde": 3.0, "generate": 10_000_000.0, "growth": 1.0, "memory": 2.0},
+        **{"sweep-dynamics": 1.0, "sweep-rows": 1.0, "sweep-agents": 1.0},
+    },
 }
 MEANING = {
     "em": f"EM, {EM_COMPONENTS} full components, {EM_POINTS:,} × {EM_COLUMNS}, {EM_ITERATIONS} rounds: times faster",
@@ -48,6 +63,10 @@ MEANING = {
     "generate": "MoCoDA rows per second, parents to labelled transition",
     "growth": "time per row at 10⁴ rows over time per row at 10⁶ (1 or more: no worse than linear)",
     "d3rlpy": "TD3-BC, one agent, 2 × 256, batch 256, against d3rlpy's TD3+BC: times faster",
+    "record": "HookSweep2 rows recorded per second by 2 processes (a million in 15 minutes: 1,111)",
+    "sweep-dynamics": "HookSweep2 dynamics, 3 seeds, local and full, 4,000 epochs of 40,000 rows: 8 min over its time",
+    "sweep-rows": "HookSweep2, 4·10⁶ MoCoDA-P rows generated and labelled: 20 s over its time",
+    "sweep-agents": "HookSweep2, an update of 15 TD3-BC agents (3 × 512, batch 500): 1 ms over its time",
     "memory": "weight of 4·10⁶ rows over the memory it takes to stream them to disk (held at once: under 1)",
 }
 
@@ -104,14 +123,19 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
         announce(MEANING["d3rlpy"])
         ours_took, theirs_took = _td3_bc(repeats)
         record("d3rlpy", [b / a for a, b in zip(ours_took, theirs_took, strict=True)], ours_took, theirs_took)
+        announce(MEANING["record"])
+        rate = _recorded_rows()
+        record("record", [rate], [rate])
     else:
         cells += _agents(device, announce)
+        for row, limit, took in sweeping(device, announce):
+            record(row, [limit / took], [took])
     return {
         "table": "bench",
         "preset": "bench",
-        "metric": "ratio as the row says; mocoda and the reference in seconds (generate: rows per second; growth: "
-        "seconds per row; memory: MB; an agent and its number of runs: milliseconds per agent and update, beside the "
-        "least that operations and traffic allow)",
+        "metric": "ratio as the row says; mocoda and the reference in seconds (generate and record: rows per second; "
+        "growth: seconds per row; memory: MB; an agent and its number of runs: milliseconds per agent and update, "
+        "beside the least that operations and traffic allow)",
         "device": device_name(device),
         "seconds": round(time.monotonic() - started, 1),
         "versions": versions(),
@@ -161,16 +185,56 @@ def _agents(device: str, announce: Callable[[str], None]) -> list[dict[str, Any]
     return cells
 
 
+def sweeping(device: str, announce: Callable[[str], None]) -> Iterator[tuple[str, float, float]]:
+    """The stages of HookSweep2 at their full size: row, seconds it may take, seconds it takes.
+
+    The rows are made up, for their values change no time; dynamics train for a hundredth of their epochs.
+    """
+    task, settings = HookSweep2(), table3.PRESETS["paper"]
+    data = _made_up_sweeps(1_000_000, device)
+    announce(MEANING["sweep-dynamics"])
+    config = replace(settings.dynamics, epochs=40, window=1)
+    took = 0.0
+    for architecture in ("local", "full"):
+        spans = _spans(partial(fit_dynamics_runs, [data] * 3, task.graph, architecture, seeds=range(3), config=config))
+        took += 4_000 * mean_and_std(spans[10:-1])[0]  # the first few warm up, the last looks back
+    yield "sweep-dynamics", 480.0, took
+    announce(MEANING["sweep-rows"])
+    model = fit_dynamics_runs([data], task.graph, seeds=[0], config=replace(config, epochs=1))[0]
+    parents = table3.fitted_parents(task, data, replace(settings, columns=("mocoda-p",)), [0])["mocoda-p"][0]
+    made = [_seconds(lambda: augment(data, parents, model, rows=4_000_000, task=task), device) for _ in range(2)]
+    yield "sweep-rows", 20.0, made[-1]
+    announce(MEANING["sweep-agents"])
+    yield "sweep-agents", 1e-3, mean_and_std(_update_seconds(settings.agents[0], data, 15, 1_000))[0]
+
+
+def _made_up_sweeps(rows: int, device: str) -> Transitions:
+    stream = Stream(0, "bench-sweeps", device=device)
+    low, high = (end.to(device) for end in HookSweep2().box)
+    drawn = (low + high) / 2 + 0.15 * (high - low) * stream.normal(rows, len(low)).clamp(-3, 3)
+    goal = HookSweep2().goals(rows, seed=stream, device=device)
+    following = drawn[:, :16] + 0.01 * stream.normal(rows, 16)
+    reward, terminal = HookSweep2().label(drawn[:, :16], drawn[:, 16:], following, goal)
+    return Transitions(drawn[:, :16], drawn[:, 16:], following, reward, terminal, goal)
+
+
+def _recorded_rows(rows: int = 15_000) -> float:
+    """Rows per second, the start of the processes included."""
+    return rows / _seconds(lambda: HookSweep2().collect(rows, seed=0, workers=2), "cpu")
+
+
 def _update_seconds(agent: Agent, data: Transitions, runs: int, updates: int, half: bool = False) -> list[float]:
     """Seconds an update of all runs, chunk by chunk; the first half of the chunks warms up."""
-    marks = [time.perf_counter()]
-
-    def mark(stage: str, done: int, total: int) -> None:  # the losses were looked at: the work is done
-        marks.append(time.perf_counter())
-
-    train_agents({"data": data}, agent, seeds=range(runs), updates=updates, half=half, progress=mark)
-    spans = [(after - before) / CHUNK for before, after in itertools.pairwise(marks)]
+    train = partial(train_agents, {"data": data}, agent, seeds=range(runs), updates=updates, half=half)
+    spans = [span / CHUNK for span in _spans(train)]
     return spans[len(spans) // 2 :]
+
+
+def _spans(work: Callable[..., object]) -> list[float]:
+    """Seconds between the work's reports of progress; losses were looked at then, so what was to do is done."""
+    marks = [time.perf_counter()]
+    work(progress=lambda stage, done, total: marks.append(time.perf_counter()))
+    return [after - before for before, after in itertools.pairwise(marks)]
 
 
 def _td3_bc(repeats: int) -> tuple[list[float], list[float]]:

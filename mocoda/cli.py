@@ -178,8 +178,11 @@ def train(
     agent: str = "td3-bc",
     seeds: int = 5,
     updates: int = 25_000,
+    evaluate_every: int = 100,
     hidden: tuple[int, ...] = (512, 512),
     batch: int = 500,
+    standardise: bool = False,
+    workers: int | None = None,
     device: str = "cpu",
     out_dir: Annotated[Path, arg(name="out")] = Path("runs/agents"),
 ) -> None:
@@ -191,8 +194,11 @@ def train(
         agent: td3-bc, bcq, cql or sac
         seeds: How many seeds, counted from 0.
         updates: Gradient steps of each agent.
+        evaluate_every: Gradient steps between evaluations.
         hidden: Widths of the hidden layers.
         batch: Rows of each gradient step.
+        standardise: Let networks see states of mean 0 and variance 1.
+        workers: Processes that evaluate in the task's simulator, where it has one; one per core unless given.
         device: cpu or cuda.
         out_dir: Folder for the policies and their learning curves.
     """
@@ -202,7 +208,7 @@ def train(
     from mocoda.tasks import make_task
     from mocoda.transitions import Transitions
 
-    chosen, learner = make_task(task), make_agent(agent, hidden=hidden, batch=batch)
+    chosen, learner = make_task(task), make_agent(agent, hidden=hidden, batch=batch, standardise=standardise)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}.")
     if not data:
@@ -213,7 +219,8 @@ def train(
     _check_device(device)
     datasets = {file.stem: Transitions.load(file).to(device) for file in data}
     settings = {"task": task, "agent": agent, "seeds": seeds, "updates": updates, "hidden": hidden, "batch": batch}
-    settings |= {"device": device, "data": {name: _content(d) for name, d in datasets.items()}}
+    settings |= {"evaluate_every": evaluate_every, "standardise": standardise, "device": device}
+    settings |= {"data": {name: _content(d) for name, d in datasets.items()}}
     with RunFolder(out_dir, "train", settings, ("agents.json", "evaluation.json")) as run:
         if not (out_dir / "agents.json").exists():  # else the same command has done it all
             checkpoint = out_dir / "checkpoint.safetensors"
@@ -223,6 +230,8 @@ def train(
                 seeds=range(seeds),
                 updates=updates,
                 task=chosen,
+                evaluate_every=evaluate_every,
+                workers=workers,
                 checkpoint=checkpoint,
                 progress=run.progress,
             ).save(out_dir)

@@ -19,7 +19,7 @@ from mocoda.agents.agent import TARGET
 from mocoda.files import InputError
 from mocoda.learning import train_agents
 from mocoda.networks import mlp_weights
-from mocoda.policies import Policies, Policy, agent_settings
+from mocoda.policies import Policies, Policy, acting_weights, agent_settings
 from mocoda.randomness import Stream
 from mocoda.transitions import Transitions
 
@@ -112,17 +112,38 @@ def _check_actions(agent: Agent, weights: dict[str, Tensor]) -> None:
     states = 6
     drawn = [agent.acting_noise(Stream(run, "contract"), states, ACTION) for run in range(RUNS)]
     noise = {name: torch.stack([own[name] for own in drawn]) for name in drawn[0]}
-    acting = {name: weight for name, weight in weights.items() if not name.startswith(TARGET)}
     expected = (RUNS, states, ACTION)
     for far in (1.0, 1e4):  # fresh weights make small actions of small states
         state = far * _batch(states).state
-        action = agent.act(acting, state, noise)
+        action = agent.act(weights, state, noise)
         found = tuple(action.shape)
         _promise(agent, found == expected, f"act must return (R, B, A), here {expected}, got {found}.")
         _promise(agent, bool((action.abs() <= 1).all()), "act must return actions in [-1, 1].")
-        alone = ({name: value[:1] for name, value in part.items()} for part in (acting, noise))
+        alone = ({name: value[:1] for name, value in part.items()} for part in (weights, noise))
         first = agent.act(next(alone), state[:1], next(alone))
         _promise(agent, action[:1].equal(first), "what one run does depends on the others.")
+    _check_acting(agent, weights, _batch(states).state, noise)
+
+
+def _check_acting(agent: Agent, weights: dict[str, Tensor], state: Tensor, noise: dict[str, Tensor]) -> None:
+    """Where agents are evaluated there are no weights but those of the groups that `acting` names."""
+    action = agent.act(weights, state, noise)
+
+    def same(some: dict[str, Tensor]) -> bool:
+        try:
+            return action.equal(agent.act(some, state, noise))
+        except Exception:  # it missed what it reads
+            return False
+
+    acting = acting_weights(agent, weights)
+    others = list(dict.fromkeys(name.split(".")[0] for name in weights if name not in acting))
+    without = {group: {n: w for n, w in weights.items() if n.split(".")[0] != group} for group in others}
+    read = [group for group in others if not same(without[group])] or others
+    named, unnamed = (" and ".join(map(repr, groups)) for groups in (agent.acting, read))
+    kept = not others or same(acting)
+    _promise(
+        agent, kept, f"acting names {named}, but act reads {unnamed} too, which is not there when it is evaluated."
+    )
 
 
 def _check_company(agent: Agent, together: Policies) -> None:

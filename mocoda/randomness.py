@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import operator
 
+import numpy as np
 import torch
 from torch import Tensor
+
+Random = np.random.Generator
 
 
 class Stream:
@@ -57,6 +60,11 @@ class Stream:
         cumulative = weights.cumsum(1)
         drawn = self.uniform(len(weights), 1, dtype=weights.dtype) * cumulative[:, -1:]
         return (cumulative <= drawn).sum(1).clamp_(max=weights.shape[1] - 1)
+
+
+def generator(*seed: int) -> Random:
+    """numpy's source of random numbers, as Gymnasium has it: for simulations, which draw one number at a time."""
+    return np.random.default_rng(seed)
 
 
 def as_stream(seed: int | Stream, *labels: str | int, device: torch.device | str) -> Stream:

@@ -17,7 +17,7 @@ from mocoda.augmentation import augment
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
 from mocoda.files import InputError, unknown_name, versions, write_json
 from mocoda.learning import train_agents
-from mocoda.paper.table3 import EXPERT, recording
+from mocoda.paper.table3 import EXPERT, begun, recording
 from mocoda.paper.table3 import PRESETS as TABLES
 from mocoda.paper.truth import as_transitions, model_errors, played_by_expert
 from mocoda.parents import fit_parents
@@ -56,6 +56,13 @@ class Scarcity:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
+        if not self.sizes or len(set(self.sizes)) != len(self.sizes) or min(self.sizes) < 1:
+            raise InputError(f"sizes must be different numbers of rows, and at least one, got {list(self.sizes)}.")
+        if self.total < max(self.sizes):
+            raise InputError(f"total must be at least the most rows, got {self.total} and {max(self.sizes)}.")
+        evaluations = self.updates // self.evaluate_every
+        if not 1 <= self.last <= evaluations:
+            raise InputError(f"last must be a number of evaluations, from 1 to {evaluations}, got {self.last}.")
 
     @staticmethod
     def named(preset: str) -> Scarcity:
@@ -106,7 +113,7 @@ def scarcity(
     folder  where the recording and finished agents are kept, and found again by a second call
     """
     started = time.monotonic()
-    resumed = any(folder.rglob("*.safetensors"))
+    resumed = begun(folder)
     task, seeds = HookSweep2(), list(range(settings.seeds))
     recorded = recording(task, max(settings.sizes), settings.variety, folder, workers, progress).to(device)
     parts = {(size, seed): recorded[:size] for size in settings.sizes for seed in seeds}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from mocoda.parents import Parents, fit_parents
 from mocoda.policies import Policies, agent_settings
 from mocoda.report import as_table
 from mocoda.report_sweeps import draw_by_distance, draw_placements, draw_success, draw_success_curves, draw_tables
+from mocoda.runs import STAGES
 from mocoda.statistics import probability_of_improvement, summarise
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import CENTRE
@@ -69,16 +71,15 @@ class Table3:
     seeds: int
     dynamics: DynamicsConfig
     agents: tuple[Agent, ...]
-    once: tuple[Agent, ...] = ()  # trained with the first seed only, for `once_updates`
-    once_updates: int = 25_000
+    updates: Mapping[str, int]  # by agent
+    once: tuple[Agent, ...] = ()  # trained with the first seed only
     columns: tuple[str, ...] = COLUMNS
     variety: str = "varied"
     rows: int = 1_000_000  # recorded
     total: int = 5_000_000  # in every data set, the recorded ones among them
-    updates: int = 50_000
-    evaluate_every: int = 500
-    episodes: int = 5
-    last: int = 50  # evaluations that count
+    evaluations: int = 100  # while an agent trains
+    last: int = 50  # of them count
+    episodes: int = 5  # of each
     final_episodes: int = 50  # of the trained agents, for success by goal distance
     expert_episodes: int = 200
     confirmed_rows: int = 2_000
@@ -92,12 +93,19 @@ class Table3:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
         if self.total < self.rows:
             raise InputError(f"total must be at least rows, which are among it, got {self.total} and {self.rows}.")
-        evaluations = self.updates // self.evaluate_every
-        if not 1 <= self.last <= evaluations:
-            raise InputError(f"last must be a number of evaluations, from 1 to {evaluations}, got {self.last}.")
+        if not 1 <= self.last <= self.evaluations:
+            raise InputError(f"last must be a number of evaluations, from 1 to {self.evaluations}, got {self.last}.")
+        for agent in (*self.agents, *self.once):
+            if self.updates.get(agent.name, 0) < self.evaluations:
+                raise InputError(
+                    f"updates must give {agent.name} at least one for each of the {self.evaluations} evaluations, got "
+                    f"{self.updates.get(agent.name)}."
+                )
         for column in self.columns:
             if column not in COLUMNS:
                 raise unknown_name("column", column, COLUMNS)
+        if not self.columns or len(set(self.columns)) != len(self.columns):
+            raise InputError(f"columns must name each data set once, and at least one, got {list(self.columns)}.")
 
     @staticmethod
     def named(preset: str) -> Table3:
@@ -134,6 +142,7 @@ PRESETS = {
         ),
         agents=(_sweeper("td3-bc", imitation=4.0), _sweeper("bcq", sampler_updates=5_000)),
         once=(_sweeper("sac"), _sweeper("cql")),
+        updates={"td3-bc": 100_000, "bcq": 40_000, "sac": 20_000, "cql": 20_000},
     ),
     "quick": Table3(
         "quick",
@@ -145,9 +154,8 @@ PRESETS = {
         columns=("emp", "mocoda-p", "mocoda-p-full"),
         rows=60_000,
         total=200_000,
-        updates=6_000,
-        evaluate_every=1_000,
-        episodes=5,
+        updates={"td3-bc": 6_000},
+        evaluations=6,
         last=2,
         final_episodes=20,
         expert_episodes=40,
@@ -180,7 +188,7 @@ def table3(
     workers  processes that simulate; None: one per core
     """
     seconds = _Stopwatch()
-    resumed = any(folder.rglob("*.safetensors"))
+    resumed = begun(folder)
     task, seeds = HookSweep2(), list(range(settings.seeds))
     recorded = recording(task, settings.rows, settings.variety, folder, workers, progress).to(device)
     seconds.lap("recording")
@@ -299,6 +307,11 @@ def draw(folder: Path) -> None:
     draw_placements({c: (last[:, PLACES] - last[:, WANTED]) for c, last in first.items()}, folder / OUTPUTS[7])
 
 
+def begun(folder: Path) -> bool:
+    """Whether an earlier run of the same settings has left anything here to go on from."""
+    return any(True for pattern in STAGES for _ in folder.glob(pattern))
+
+
 def recording(
     task: HookSweep2, rows: int, variety: str, folder: Path, workers: int | None, progress: Progress
 ) -> Transitions:
@@ -379,8 +392,7 @@ def _agents(
     progress: Progress,
 ) -> Policies:
     """The agent on every data set and seed, from the folder if they are there."""
-    once = agent in settings.once
-    seeds = range(1 if once else settings.seeds)
+    seeds = range(1 if agent in settings.once else settings.seeds)
     saved = folder / f"agents-{agent.name}"
     if (saved / "agents.json").exists():
         return Policies.load(saved)
@@ -389,9 +401,9 @@ def _agents(
         {column: tables[: len(seeds)] for column, tables in datasets.items()},
         agent,
         seeds=seeds,
-        updates=settings.once_updates if once else settings.updates,
+        updates=settings.updates[agent.name],
         task=task,
-        evaluate_every=settings.evaluate_every,
+        evaluate_every=settings.updates[agent.name] // settings.evaluations,
         episodes=settings.episodes,
         checkpoint=checkpoint,
         workers=workers,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mocoda.dynamics import Dynamics
 from mocoda.parents import Parents
-from mocoda.randomness import Stream
+from mocoda.randomness import Stream, generator
 from mocoda.statistics import mean_and_std
 from mocoda.tasks.hooksweep import COLUMNS, HookSweep2
 from mocoda.tasks.hooksweep_env import TOLERANCE, TOUCHES, Simulator
@@ -49,14 +49,15 @@ def played_by_expert(
 
 def play_part(job: Plays) -> list[Episode]:
     simulator = Simulator()
-    randoms = (np.random.default_rng((job.seed, job.first + number)) for number in range(job.episodes))
+    randoms = (generator(job.seed, job.first + number) for number in range(job.episodes))
     return [play(simulator, random, job.mode, job.variety, job.noise) for random in randoms]
 
 
 def successes(episodes: Sequence[Episode]) -> dict[str, float]:
     """Shares of the episodes, in percent: the box (or boxes) swept home, the other one left in place, both of these."""
     ends = np.array([episode.distances() <= TOLERANCE for episode in episodes])
-    return {"swept": 100 * ends[:, 0].mean(), "left": 100 * ends[:, 1].mean(), "both": 100 * ends.all(1).mean()}
+    swept, left = 100 * ends.mean(0)
+    return {"swept": float(swept), "left": float(left), "both": float(100 * ends.all(1).mean())}
 
 
 def as_transitions(episodes: Sequence[Episode]) -> Transitions:
@@ -104,7 +105,9 @@ def confirmations(
             parts = processes.map(part.numpy() for part in before.cpu().split(100))
             truth = torch.from_numpy(np.concatenate(list(parts)))
             off = torch.stack([_distance(after.cpu(), truth, columns) for columns in FACTORS.values()], 1)
-            moving = torch.stack([_distance(before.cpu()[:, :16], truth, FACTORS[box]) > MOVED for box in ("box1", "box2")], 1)
+            moving = torch.stack(
+                [_distance(before.cpu()[:, :16], truth, FACTORS[box]) > MOVED for box in ("box1", "box2")], 1
+            )
             agreed = (off < CONFIRMED).all(1).float()
             cell = {"data": name, "rows": len(off), "confirmed": 100 * agreed.mean().item()}
             cell["confirmed_moving"] = 100 * agreed[moving.any(1)].mean().item()

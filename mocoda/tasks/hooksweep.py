@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mocoda.files import InputError, unknown_name, whole_file
 from mocoda.graph import LocalGraph
-from mocoda.randomness import Stream, as_stream
+from mocoda.randomness import Stream, as_stream, generator
 from mocoda.tasks.hooksweep_env import (
     BOX_COLUMNS,
     GOAL,
@@ -163,7 +163,7 @@ def record(job: tuple[str, int]) -> Recording:
     kept: list[Episode] = []
     counts = np.zeros((1, len(COUNTS)), np.int64)
     for number in range(EPISODES):
-        episode = play(simulator, np.random.default_rng((seed, number)), "one", variety)
+        episode = play(simulator, generator(seed, number), "one", variety)
         swept, left = episode.distances() <= TOLERANCE
         counts += [1, int(swept and left), int(not left)]
         if left:

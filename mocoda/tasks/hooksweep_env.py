@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mocoda.files import InputError, unknown_name
+from mocoda.randomness import Random, generator
 
 broken: Exception | None = None  # why there is no mujoco; told when a simulator is made
 try:
@@ -70,7 +71,7 @@ def sweep_reward(boxes: Tensor, goal: Tensor, height: Tensor) -> tuple[Tensor, T
     return (torch.where(success, 0.0, bonus - 1) - cost).clamp(-1, 0), success
 
 
-def draw_goal(random: np.random.Generator, mode: str) -> Floats:
+def draw_goal(random: Random, mode: str) -> Floats:
     """A target position per box, (6,): both boxes shifted together, or one of them alone."""
     shift = np.append(random.uniform(-JITTER, JITTER, 2) + random.choice([-SHIFT, SHIFT]) * np.array([1, 0]), 0.0)
     moved = np.ones(2) if mode == "two" else np.eye(2)[random.integers(2)]
@@ -78,7 +79,7 @@ def draw_goal(random: np.random.Generator, mode: str) -> Floats:
     return goal.ravel()
 
 
-def draw_boxes(random: np.random.Generator) -> Floats:
+def draw_boxes(random: Random) -> Floats:
     """Where the boxes start, (2, 2): apart from each other, box 1 on the low-y side."""
     while True:
         boxes = CENTRE + random.uniform(-SPREAD, SPREAD, (2, 2))
@@ -322,7 +323,7 @@ def settled() -> Floats:
 @cache
 def seen_poses() -> tuple[Floats, Floats]:
     """Places of the gripper (N, 3) on short drives from home, as an episode makes them, and the arm's joints there."""
-    simulator, random = Simulator(), np.random.default_rng(0)
+    simulator, random = Simulator(), generator(0)
     arm = simulator._boxes[0]
     places, poses = [], []
     for _ in range(70):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mocoda.randomness import Random
 from mocoda.tasks.hooksweep_env import CENTRE, HOME, HORIZON, Floats, Simulator, boxes_of, draw_boxes, draw_goal
 
 HEAD = 0.65  # from the gripper to the middle of the head
@@ -53,12 +54,12 @@ class Style:
     noise: float = 0.2
 
 
-def plain(random: np.random.Generator) -> Style:
+def plain(random: Random) -> Style:
     """The same for every episode but for the noise."""
     return Style(noise=random.uniform(0.1, 0.5))
 
 
-def varied(random: np.random.Generator) -> Style:
+def varied(random: Random) -> Style:
     """As a learned, noisy expert's ways would vary."""
     halfway = ((random.uniform(0.2, 0.7), random.random()),) if random.random() < 0.4 else ()
     return Style(
@@ -90,9 +91,7 @@ class Episode(NamedTuple):
         return distances[np.argsort(-np.abs(goals[:, 0] - CENTRE[0]))]
 
 
-def play(
-    simulator: Simulator, random: np.random.Generator, mode: str, variety: str, noise: float | None = None
-) -> Episode:
+def play(simulator: Simulator, random: Random, mode: str, variety: str, noise: float | None = None) -> Episode:
     """An episode of the expert, started, swept and disturbed by `random`.
 
     noise  None: as the variety has it
@@ -247,6 +246,6 @@ def _go(state: Floats, place: Floats, near: float = 0.02, patience: int = 25) ->
     return state
 
 
-def _anywhere(random: np.random.Generator) -> Floats:
+def _anywhere(random: Random) -> Floats:
     """A place over the table, and high enough that the hook, noise and all, passes over the boxes."""
     return random.uniform([1.08, 0.6, 0.5], [1.5, 1.0, 0.58])

@@ -27,12 +27,15 @@ VERBS = {
     "demo": {"--out", "--device"},
     "collect": {"--rows", "--seed", "--variety", "--workers", "--out"},
     "augment": {"--task", "--recipe", "--architecture", "--rows", "--seed", "--device", "--keep-recorded", "--out"},
-    "train": {"--task", "--agent", "--seeds", "--updates", "--hidden", "--batch", "--device", "--out"},
+    "train": {
+        *("--task", "--agent", "--seeds", "--updates", "--evaluate-every", "--hidden", "--batch"),
+        *("--standardise", "--workers", "--device", "--out"),
+    },
     "evaluate": {"--episodes", "--seed", "--device"},
     "watch": {"--task", "--episodes", "--seed", "--data", "--agent-seed", "--out"},
     "paper": {
         *("--preset", "--seeds", "--device", "--predict-change", "--standardise", "--out"),
-        *("--columns", "--published-code"),
+        *("--columns", "--published-code", "--workers"),
     },
     "bench": {"--device", "--out"},
 }
@@ -309,7 +312,14 @@ REFUSED = {
     "evaluate none": "the folder 'none' holds no agents.json. `mocoda train` makes one.",
     "evaluate FILE": "the folder 'FILE' holds no agents.json. `mocoda train` makes one.",
     "evaluate FOLDER --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
-    "paper table3": "there is no table 'table3'; there are: table1, table2. Did you mean 'table2'?",
+    "paper table4": "there is no table 'table4'; there are: table1, table2, table3, scarcity. Did you mean 'table3'?",
+    "paper table3 --preset fast": "there is no preset 'fast'; there are: paper, quick.",
+    "paper table3 --seeds 0": "seeds must be at least 1, got 0.",
+    "paper table3 --columns coda": (
+        "there is no column 'coda'; there are: emp, mocoda, mocoda-p, mocoda-full, mocoda-p-full. Did you mean 'mocoda'?"
+    ),
+    "paper scarcity --preset fast": "there is no preset 'fast'; there are: paper, quick.",
+    "paper scarcity --seeds 0": "seeds must be at least 1, got 0.",
     "paper table2 --preset fast": "there is no preset 'fast'; there are: paper, quick.",
     "paper table2 --seeds 0": "seeds must be at least 1, got 0.",
     "paper table2 --out FILE/x": "cannot make the folder 'FILE/x': Not a directory. Choose another path.",

@@ -86,6 +86,23 @@ def test_an_agent_with_stages_and_noise_passes() -> None:
     check_agent(TwoStages(**TINY))
 
 
+@dataclass(frozen=True)
+class ActsByBoth(TwoStages):
+    """Acts by the mean of actor and clone, and says so."""
+
+    acting: ClassVar[tuple[str, ...]] = ("actor", "clone")
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (Cloning.act(self, weights, batch.state, noise) - batch.action).square().mean((-2, -1))
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return (super().act(weights, state, noise) + mlp(weights, "clone", state)[..., :2].tanh()) / 2
+
+
+def test_an_agent_that_acts_by_several_groups_and_says_so_passes() -> None:
+    check_agent(ActsByBoth(**TINY))
+
+
 # Mutants
 
 
@@ -249,6 +266,33 @@ class Forgetful(Cloning):
         return super().act(weights, state, noise) / (1 + next(self.calls))
 
 
+class ActsByAGroupItDoesNotName(ActsByBoth):
+    """Without the clone's weights `mlp` returns the state, and nobody would notice."""
+
+    acting = ("actor",)
+
+
+class ActsByAWeightItDoesNotName(ActsByBoth):
+    """Without the clone's weights this is an error, but only where agents are evaluated in other processes."""
+
+    acting = ("actor",)
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return super().act(weights, state, noise) * weights["clone.0.bias"].mean((-2, -1), keepdim=True).tanh()
+
+
+class ActsByItsTarget(TwoStages):
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return mlp(weights, "target-actor", state).tanh()
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (mlp(weights, "actor", batch.state).tanh() - batch.action).square().mean((-2, -1))
+
+
+def unnamed(group: str) -> str:
+    return f"acting names 'actor', but act reads {group!r} too, which is not there when it is evaluated."
+
+
 MUTANTS: dict[type[Cloning], str] = {
     NotJson: "its settings are no JSON values (Object of type frozenset is not JSON serializable).",
     NoNetworks: "it has no networks, or no stages.",
@@ -279,6 +323,9 @@ MUTANTS: dict[type[Cloning], str] = {
     ActsOnOthersStates: "what one run does depends on the others.",
     Forgetful: "what one run does depends on the others.",
     ActsByTheOrderOfItsWeights: "saved and loaded, it acts differently.",
+    ActsByAGroupItDoesNotName: unnamed("clone"),
+    ActsByAWeightItDoesNotName: unnamed("clone"),
+    ActsByItsTarget: unnamed("target-actor"),
 }
 
 

@@ -45,7 +45,7 @@ def trained(name: str, updates: int = 8) -> Policies:
 
 
 def table(datasets: dict[str, Transitions | Sequence[Transitions]], seeds: list[int]) -> learning._Table:
-    return learning._Table.of(learning._runs(datasets, seeds), None)
+    return learning._Table.of(learning._runs(datasets, seeds), None, standardise=False)
 
 
 def test_a_data_set_of_several_runs_is_stored_once() -> None:
