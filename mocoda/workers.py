@@ -3,6 +3,9 @@
 A process that dies (memory ran out, a simulator crashed) is replaced and its job done again, so a job's answer must not
 depend on who does it, nor when. Processes end with the `with` block that uses them, however that ends, and with the
 process that started them, even if it is killed.
+
+Every process has a pipe and, here, a thread of its own. Python's ProcessPoolExecutor will not do: its processes share one
+pipe, and where one of them is killed in the middle of an answer, the reader waits for the rest of it for ever.
 """
 
 from __future__ import annotations
@@ -10,15 +13,16 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import queue
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import Connection
+from concurrent.futures import Future
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from types import TracebackType
-from typing import Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -27,7 +31,6 @@ from mocoda.files import InputError
 Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
-P = ParamSpec("P")
 
 SPAWN = multiprocessing.get_context("spawn")  # a forked process would share the parent's threads and GPU, and fail
 PATIENCE = 3  # deaths in a row
@@ -51,38 +54,50 @@ class Workers(Generic[Job, Answer]):
         self.work = work
         self.count = _cores() if count is None else count
         self._numbers = itertools.count()
-        self._waiting: dict[int, _Submitted[Job, Answer]] = {}
+        self._answers: dict[int, Future[Answer]] = {}
+        self._jobs: queue.SimpleQueue[tuple[Job, Future[Answer]] | None] = queue.SimpleQueue()
+        self._resting = threading.Semaphore(0)  # processes that wait for a job
+        self._attendants: list[threading.Thread] = []
+        self._processes: set[SpawnProcess] = set()
         self._deaths = 0  # since a job was last finished
+        self._ended = False
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Workers[Job, Answer]:
-        self._lifeline, self._held = SPAWN.Pipe(duplex=False)
-        self._pool = self._fresh_pool()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._held.close()  # which ends the processes, whatever they are doing
-        self._pool.shutdown(cancel_futures=True)
-        self._lifeline.close()
+        with self._lock:
+            self._ended = True
+            for process in self._processes:
+                process.kill()
+        for _ in self._attendants:
+            self._jobs.put(None)
+        for attendant in self._attendants:
+            attendant.join()
 
     def submit(self, job: Job) -> int:
         """The number under which the job's answer can be had."""
         number = next(self._numbers)
-        self._waiting[number] = _Submitted(job, self._begun(job))
+        future: Future[Answer] = Future()
+        self._answers[number] = future
+        if self.count == 0:
+            _do_here(self.work, job, future)
+            return number
+        self._jobs.put((job, future))
+        if not self._resting.acquire(blocking=False) and len(self._attendants) < self.count:
+            attendant = threading.Thread(target=self._attend, daemon=True)
+            self._attendants.append(attendant)
+            attendant.start()
         return number
 
     def done(self, number: int) -> bool:
         """Whether the job's answer, or its error, is there."""
-        future = self._waiting[number].future
-        if future.done() and _death(future):
-            self._replace_processes()
-            return False
-        return future.done()
+        return self._answers[number].done()
 
     def result(self, number: int) -> Answer:
         """The job's answer, as soon as it is there, and once; an error that the work raised is raised here."""
-        while _death(self._waiting[number].future):
-            self._replace_processes()
-        return self._waiting.pop(number).future.result()
+        return self._answers.pop(number).result()
 
     def map(self, jobs: Iterable[Job], ahead: int | None = None) -> Iterator[Answer]:
         """The answers in the order of the jobs, which may go on for ever.
@@ -98,79 +113,111 @@ class Workers(Generic[Job, Answer]):
         while waiting:
             yield self.result(waiting.popleft())
 
-    def _fresh_pool(self) -> Executor:
-        if self.count == 0:
-            return _Here()
-        return ProcessPoolExecutor(self.count, SPAWN, _prepare, (self._lifeline,))
+    def _attend(self) -> None:
+        """Hands one process its jobs and takes its answers, until the block ends; replaces it if it dies."""
+        process, pipe = self._start()
+        while (task := self._jobs.get()) is not None:
+            job, future = task
+            while not future.done():
+                try:
+                    _ask(pipe, job, future)
+                    self._deaths = 0
+                except (EOFError, OSError):
+                    if self._ended:
+                        break
+                    self._note_death(future)
+                    self._end(process, pipe)
+                    process, pipe = self._start()
+            self._resting.release()
+        self._end(process, pipe)
 
-    def _begun(self, job: Job) -> Future[Answer]:
-        try:
-            future = self._pool.submit(self.work, job)
-        except BrokenProcessPool as death:  # told as if the process had died doing this job
-            future = Future()
-            future.set_exception(death)
-        future.add_done_callback(self._note)
-        return future
-
-    def _note(self, future: Future[Answer]) -> None:
-        if not future.cancelled() and not _death(future):
-            self._deaths = 0
-
-    def _replace_processes(self) -> None:
-        """A death ends all processes of a pool: what they were to do is given to new ones."""
-        self._pool.shutdown()  # now all jobs know
+    def _note_death(self, future: Future[Answer]) -> None:
         self._deaths += 1
         if self._deaths >= PATIENCE:
-            raise InputError(
-                f"worker processes died {PATIENCE} times and finished no job in between. Memory may have run out: try "
-                'fewer workers. Or a script does its work outside `if __name__ == "__main__":`, and so does every '
-                "process that imports it."
+            self._deaths = 0
+            future.set_exception(
+                InputError(
+                    f"worker processes died {PATIENCE} times and finished no job in between. Memory may have run out: "
+                    'try fewer workers. Or a script does its work outside `if __name__ == "__main__":`, and so does '
+                    "every process that imports it."
+                )
             )
-        self._pool = self._fresh_pool()
-        for number, (job, future) in self._waiting.items():
-            if _death(future):
-                self._waiting[number] = _Submitted(job, self._begun(job))
+
+    def _start(self) -> tuple[SpawnProcess, Connection]:
+        here, there = SPAWN.Pipe()
+        process = SPAWN.Process(target=_serve, args=(self.work, there), daemon=True)
+        with self._lock:
+            if not self._ended:
+                process.start()
+                self._processes.add(process)
+        there.close()  # so that a death ends the pipe
+        return process, here
+
+    def _end(self, process: SpawnProcess, pipe: Connection) -> None:
+        pipe.close()
+        with self._lock:
+            self._processes.discard(process)
+        if process.pid is not None:
+            process.kill()
+            process.join()
 
 
-class _Submitted(NamedTuple, Generic[Job, Answer]):
-    job: Job
-    future: Future[Answer]
+def _ask(pipe: Connection, job: Any, future: Future[Any]) -> None:
+    try:
+        pipe.send(job)
+    except (EOFError, OSError):
+        raise
+    except Exception as error:  # it cannot be pickled
+        future.set_exception(error)
+        return
+    answer, error = pipe.recv()
+    if error is None:
+        future.set_result(answer)
+    else:
+        future.set_exception(error)
 
 
-class _Here(Executor):
-    """Does what it is given at once, in this process, as another process would: with one thread."""
-
-    def submit(self, work: Callable[P, Answer], /, *job: P.args, **named: P.kwargs) -> Future[Answer]:
-        future: Future[Answer] = Future()
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
+    """What a process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    torch.set_num_threads(1)  # there is a process for every core already
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
         try:
-            future.set_result(work(*job, **named))
+            job = pipe.recv()
+        except EOFError:
+            return
+        try:
+            reply = (work(job), None)
         except Exception as error:
-            future.set_exception(error)
-        finally:
-            torch.set_num_threads(threads)
-        return future
+            reply = (None, error)
+        try:
+            pipe.send(reply)
+        except OSError:
+            return  # nobody waits
+        except Exception as error:  # the answer cannot be pickled
+            pipe.send((None, error))
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it is no more, whatever it is doing."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def _do_here(work: Callable[[Job], Answer], job: Job, future: Future[Answer]) -> None:
+    """As another process would: with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        future.set_result(work(job))
+    except Exception as error:
+        future.set_exception(error)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _cores() -> int:
-    """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _death(future: Future[Answer]) -> bool:
-    """Whether a process died before the job was finished; waits until one of them is so."""
-    return isinstance(future.exception(), BrokenProcessPool)
-
-
-def _prepare(lifeline: Connection) -> None:
-    """The first thing a process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
-    torch.set_num_threads(1)  # there is a process for every core already
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-
-
-def _end_with(lifeline: Connection) -> None:
-    """Ends this process when the other end of the pipe is closed: by the parent, or because it is no more."""
-    lifeline.poll(None)
-    os._exit(1)

@@ -316,7 +316,8 @@ REFUSED = {
     "paper table3 --preset fast": "there is no preset 'fast'; there are: paper, quick.",
     "paper table3 --seeds 0": "seeds must be at least 1, got 0.",
     "paper table3 --columns coda": (
-        "there is no column 'coda'; there are: emp, mocoda, mocoda-p, mocoda-full, mocoda-p-full. Did you mean 'mocoda'?"
+        "there is no column 'coda'; there are: emp, mocoda, mocoda-p, mocoda-full, mocoda-p-full. "
+        "Did you mean 'mocoda'?"
     ),
     "paper scarcity --preset fast": "there is no preset 'fast'; there are: paper, quick.",
     "paper scarcity --seeds 0": "seeds must be at least 1, got 0.",

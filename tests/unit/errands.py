@@ -25,6 +25,8 @@ def run(errand: Errand) -> Any:
         case "sleep", seconds:
             time.sleep(seconds)
             return seconds
+        case "megabytes", number:
+            return bytes(2**20 * number)
         case "process", _:
             return os.getpid()
         case "threads", _:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from types import ModuleType, SimpleNamespace
@@ -28,9 +29,12 @@ from mocoda.agents import AGENTS, make_agent
 from mocoda.augmentation import augment
 from mocoda.bench import MEANING, TARGETS, as_table, measure
 from mocoda.files import versions
+from mocoda.paper import table3
 from mocoda.statistics import mean_and_std
+from mocoda.tasks.hooksweep import HookSweep2
 
-ROWS = ("em", "kde", "generate", "growth", "memory", "d3rlpy")
+ROWS = ("em", "kde", "generate", "growth", "memory", "d3rlpy", "record")
+CPU_ONLY, SWEEPS = {"d3rlpy", "record"}, ("sweep-dynamics", "sweep-rows", "sweep-agents")
 
 
 @cache
@@ -60,6 +64,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "augment": fewer_rows,
         "_streaming_memory": lambda rows, device: {4_000_000: 20.0}[rows],
         "_td3_bc": lambda repeats: ([0.5] * repeats, [2.0] * repeats),
+        "_recorded_rows": lambda: 1_300.0,
     }.items():
         monkeypatch.setattr(mocoda.bench, name, value)
     monkeypatch.setitem(sys.modules, "d3rlpy", ModuleType("d3rlpy"))
@@ -78,8 +83,8 @@ def test_results_have_the_schema_of_a_results_file() -> None:
     assert results["table"] == results["preset"] == "bench"
     assert results["device"].startswith("CPU, ") and results["versions"] == versions()
     assert 0 <= results["seconds"] < 60 and results["config"]["repeats"] == 1
-    assert announced == [MEANING[row] for row in ROWS] and set(MEANING) == set(TARGETS["cpu"]) == set(ROWS)
-    assert set(TARGETS["cuda"]) == set(ROWS) - {"d3rlpy"}  # which is timed on a CPU alone
+    assert announced == [MEANING[row] for row in ROWS] and tuple(TARGETS["cpu"]) == ROWS
+    assert set(TARGETS["cuda"]) == set(ROWS) - CPU_ONLY | set(SWEEPS) == set(MEANING) - CPU_ONLY
     for cell in results["cells"]:
         assert set(cell) == {"row", "column", "values", "mean", "std", "paper_mean", "paper_std"}
         assert (cell["mean"], cell["std"]) == mean_and_std(cell["values"])
@@ -102,6 +107,7 @@ def test_ratios_are_those_of_the_measured_seconds() -> None:
     assert values["memory", "ratio"] == [4_000_000 * 29 / 2**20 / 20.0] and values["memory", "mocoda"] == [20.0]
     assert values["d3rlpy", "mocoda"] == [0.5] * 2 and values["d3rlpy", "reference"] == [2.0] * 2
     assert values["d3rlpy", "ratio"] == [4.0] * 2
+    assert values["record", "ratio"] == values["record", "mocoda"] == [1_300.0]
 
 
 @pytest.mark.usefixtures("small")
@@ -203,6 +209,109 @@ def test_every_agent_is_timed_at_every_number_of_runs_and_the_most_in_half_preci
     assert found["sac × 5", "roofline"] == pytest.approx([1e3 * 1e9 / 494e12])  # an agent's share
 
 
+# HookSweep2
+
+
+def test_rows_are_recorded_by_two_processes_and_timed_with_their_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, dict[str, int]]] = []
+    ticks = iter([3.0, 13.0])
+    monkeypatch.setattr(HookSweep2, "collect", lambda self, rows, **options: asked.append((rows, options)))
+    monkeypatch.setattr("mocoda.bench.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    assert mocoda.bench._recorded_rows() == 1_500.0
+    assert asked == [(15_000, {"seed": 0, "workers": 2})]
+
+
+def test_a_few_rows_are_recorded_in_earnest() -> None:
+    assert 0 < mocoda.bench._recorded_rows(10) < 10 / 0.01
+
+
+def test_made_up_sweeps_look_like_recorded_ones() -> None:
+    task, data = HookSweep2(), mocoda.bench._made_up_sweeps(400, "cpu")
+    low, high = task.box
+    assert len(data) == 400 and bool(((data.rows >= low) & (data.rows <= high)).all())
+    assert data.goal is not None and data.reward is not None
+    assert data.reward.equal(task.label(data.state, data.action, data.next_state, data.goal)[0])
+    assert float((data.next_state - data.state).std()) == pytest.approx(0.01, rel=0.1)
+    assert len(data.state[:, 6:8].unique(dim=0)) == 400
+
+
+SWEEPER = make_agent("td3-bc", hidden=(4,), batch=2)
+
+
+@pytest.fixture
+def small_sweeps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The paper's Table 3 in small; what updates are timed is noted, and every one takes a fifth of its limit."""
+    tiny = DynamicsConfig(members=2, hidden=(8,), features=8, epochs=9, epoch_rows=64, batch=64, validation=50)
+    settings = replace(table3.PRESETS["quick"], preset="paper", dynamics=tiny, agents=(SWEEPER,), components=2)
+    monkeypatch.setitem(table3.PRESETS, "paper", settings)
+    made_up, timed = mocoda.bench._made_up_sweeps, list[tuple[Any, ...]]()
+    monkeypatch.setattr(mocoda.bench, "_made_up_sweeps", lambda rows, device: made_up(rows // 1_000, device))
+    monkeypatch.setattr(mocoda.bench, "augment", fewer_rows)
+
+    def seconds(*given: Any) -> list[float]:
+        timed.append(given)
+        return [1e-4, 3e-4]
+
+    monkeypatch.setattr(mocoda.bench, "_update_seconds", seconds)
+    return timed
+
+
+def test_the_stages_of_hooksweep2_are_timed_one_after_the_other(small_sweeps: list[tuple[Any, ...]]) -> None:
+    announced: list[str] = []
+    stages = list(mocoda.bench.sweeping("cpu", announced.append))
+    assert tuple(row for row, _, _ in stages) == SWEEPS and announced == [MEANING[row] for row in SWEEPS]
+    assert [limit for _, limit, _ in stages] == [480.0, 20.0, 1e-3]
+    assert all(took > 0 for *_, took in stages) and stages[2][2] == pytest.approx(2e-4)
+    ((agent, data, runs, updates),) = small_sweeps
+    assert (agent, len(data), runs, updates) == (SWEEPER, 1_000, 15, 1_000)
+
+
+def test_dynamics_of_both_architectures_and_three_seeds_are_timed_by_the_epoch_and_rows_when_warm(
+    small_sweeps: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted: list[tuple[int, str, list[int], int]] = []
+
+    def spans(work: Any) -> list[float]:
+        datasets, _, architecture = work.args
+        options = work.keywords
+        fitted.append((len(datasets), architecture, list(options["seeds"]), options["config"].epochs))
+        return [9.0] * 10 + [0.01 if architecture == "local" else 0.02] * 29 + [9.0]
+
+    made = iter([7.0, 4.0])  # the first is not warm
+    monkeypatch.setattr(mocoda.bench, "_spans", spans)
+    monkeypatch.setattr(mocoda.bench, "_seconds", lambda work, device: next(made))
+    stages = {row: took for row, _, took in mocoda.bench.sweeping("cpu", lambda name: None)}
+    assert fitted == [(3, "local", [0, 1, 2], 40), (3, "full", [0, 1, 2], 40)]
+    assert stages["sweep-dynamics"] == pytest.approx(4_000 * 0.03)
+    assert stages["sweep-rows"] == 4.0
+
+
+@pytest.mark.usefixtures("small")
+def test_on_a_gpu_the_agents_and_the_sweeps_are_measured_beside_their_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = [("sweep-dynamics", 480.0, 240.0), ("sweep-rows", 20.0, 4.0), ("sweep-agents", 1e-3, 2e-3)]
+    quick = (lambda: None, lambda: None)
+    for name, value in {
+        "_em": lambda device: quick,
+        "_kde": lambda device: quick,
+        "_seconds": lambda work, device: 2.0,
+        "_agents": lambda device, announce: [{"row": "sac × 5", "column": "agent", "values": [1.0]}],
+        "sweeping": lambda device, announce: iter(stages),
+        "device_name": lambda device: "NVIDIA H200",
+        "_recorded_rows": lambda: pytest.fail("recorded on a GPU"),
+    }.items():
+        monkeypatch.setattr(mocoda.bench, name, value)
+    results = measure("cuda", repeats=1)
+    values = by_place(results)
+    assert {row for row, column in values if column == "target"} == set(TARGETS["cuda"])
+    assert {row: values[row, "ratio"] for row in SWEEPS} == {
+        "sweep-dynamics": [2.0],
+        "sweep-rows": [5.0],
+        "sweep-agents": [0.5],
+    }
+    assert values["sweep-rows", "mocoda"] == [4.0] and values["sweep-rows", "target"] == [1.0]
+    assert ("sac × 5", "agent") in values
+
+
 @pytest.mark.parametrize("missing", ["sklearn", "d3rlpy"])
 def test_without_what_is_compared_with_the_way_out_is_told_before_anything_runs(
     missing: str, monkeypatch: pytest.MonkeyPatch
@@ -243,5 +352,6 @@ def test_a_streaming_child_that_dies_is_an_error_and_no_endless_wait(
 
 def test_targets_are_positive_and_the_gpu_s_are_no_lower() -> None:
     for row, target in TARGETS["cuda"].items():
-        assert 0 < TARGETS["cpu"][row] <= target
+        assert 0 < TARGETS["cpu"].get(row, target) <= target
+    assert all(target > 0 for target in TARGETS["cpu"].values())
     assert all(first != second for first, second in pairwise(MEANING.values()))

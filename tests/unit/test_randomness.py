@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 import mocoda
-from mocoda.randomness import Stream, as_stream
+from mocoda.randomness import Random, Stream, as_stream, generator
 
 PACKAGE = Path(mocoda.__file__).parent
 DRAWS = {
@@ -85,6 +85,14 @@ def test_streams_neither_read_nor_change_the_global_generator() -> None:
 def test_a_seed_becomes_the_stream_of_that_name_and_a_stream_its_child() -> None:
     assert_equal(everything(as_stream(5, "start", device="cpu")), everything(Stream(5, "start")))
     assert_equal(everything(as_stream(Stream(5, "run"), "start", device="cpu")), everything(Stream(5, "run", "start")))
+
+
+def test_a_simulation_s_numbers_are_numpy_s_and_depend_on_the_whole_seed() -> None:
+    assert isinstance(generator(3), Random) and Random is np.random.Generator
+    first = generator(3, 5).random(4).tolist()
+    assert generator(3, 5).random(4).tolist() == first == np.random.default_rng((3, 5)).random(4).tolist()
+    drawn = {tuple(generator(*seed).random(4).tolist()) for seed in ((3,), (5,), (3, 5), (5, 3), (3, 5, 1))}
+    assert len(drawn) == 5
 
 
 def test_uniform_numbers_fill_their_range() -> None:

@@ -223,3 +223,13 @@ def test_processes_end_with_a_parent_that_is_stopped(how: signal.Signals, tmp_pa
     assert parent.wait(timeout=20) == -how
     assert soon_gone(processes)
     parent.communicate()
+
+
+def test_the_block_ends_at_once_though_processes_are_in_the_middle_of_large_answers() -> None:
+    """A pool whose processes share a pipe waits for ever for the rest of an answer whose sender was killed."""
+    for _ in range(2):
+        with Workers(run, 4) as workers:
+            answers = workers.map(("megabytes", 4) for _ in itertools.count())
+            assert all(len(next(answers)) == 4 * 2**20 for _ in range(8))
+            begun = time.monotonic()
+        assert time.monotonic() - begun < 10
