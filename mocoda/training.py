@@ -220,7 +220,7 @@ def fingerprint(*tensors: Tensor) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         for block in tensor.detach().reshape(-1).split(LARGE):  # a table may be larger than what memory is left
-            digest.update((_condensed(block) if len(block) == LARGE else block).cpu().numpy())
+            digest.update((_condensed(block) if len(block) == LARGE else block).cpu().numpy().data)
     return digest.hexdigest()[:16]
 
 

@@ -4,8 +4,8 @@ A process that dies (memory ran out, a simulator crashed) is replaced and its jo
 depend on who does it, nor when. Processes end with the `with` block that uses them, however that ends, and with the
 process that started them, even if it is killed.
 
-Every process has a pipe and, here, a thread of its own. Python's ProcessPoolExecutor will not do: its processes share one
-pipe, and where one of them is killed in the middle of an answer, the reader waits for the rest of it for ever.
+Every process has a pipe and, here, a thread of its own. Python's ProcessPoolExecutor will not do: its processes share
+one pipe, and where one of them is killed in the middle of an answer, the reader waits for the rest of it for ever.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def _ask(pipe: Connection, job: Any, future: Future[Any]) -> None:
         pipe.send(job)
     except (EOFError, OSError):
         raise
-    except Exception as error:  # it cannot be pickled
-        future.set_exception(error)
+    except Exception as unsendable:  # it cannot be pickled
+        future.set_exception(unsendable)
         return
     answer, error = pipe.recv()
     if error is None:
@@ -187,6 +187,7 @@ def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
             job = pipe.recv()
         except EOFError:
             return
+        reply: tuple[Any, Exception | None]
         try:
             reply = (work(job), None)
         except Exception as error:

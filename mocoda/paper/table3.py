@@ -216,7 +216,7 @@ def table3(
         )
         seconds.lap(f"{agent.name} episodes")
     cells = [
-        _cell(policies[agent.name], agent.name, column, settings)
+        _cell(policies[agent.name], played[agent.name], agent.name, column, settings)
         for agent in (*settings.agents, *settings.once)
         for column in settings.columns
     ]
@@ -414,7 +414,9 @@ def _agents(
     return policies
 
 
-def _cell(policies: Policies, row: str, column: str, settings: Table3) -> dict[str, Any]:
+def _cell(policies: Policies, played: Played, row: str, column: str, settings: Table3) -> dict[str, Any]:
+    """Success while the agent trained, and what became of the episodes that it played afterwards."""
+
     def last(data: str) -> list[float]:
         mine = [i for i, (name, _) in enumerate(policies) if name == data]
         values: list[float] = (100 * policies.curves["success"][mine, -settings.last :].double().mean(1)).tolist()
@@ -422,6 +424,8 @@ def _cell(policies: Policies, row: str, column: str, settings: Table3) -> dict[s
 
     values = last(column)
     summary = summarise(values)
+    mine = [i for i, (name, _) in enumerate(policies) if name == column]
+    boxes = (played.last[mine][..., PLACES] - played.last[mine][..., WANTED]).reshape(len(mine), -1, 2, 2)
     paper_mean, paper_std = PAPER[row][COLUMNS.index(column)] if row in PAPER else (None, None)
     return {
         "row": row,
@@ -432,6 +436,8 @@ def _cell(policies: Policies, row: str, column: str, settings: Table3) -> dict[s
         "paper_mean": paper_mean,
         "paper_std": paper_std,
         "interval": [summary.low, summary.high],
+        "final_success": (100 * played.success[mine].mean(1)).tolist(),
+        "final_distance": np.linalg.norm(boxes, axis=-1).mean((1, 2)).tolist(),  # of a box from its goal, in metres
         "better_than_emp": probability_of_improvement(values, last("emp"), lower_is_better=False)
         if "emp" in settings.columns
         else None,
