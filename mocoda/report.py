@@ -29,11 +29,14 @@ PANEL_TITLES = {
 AGENT_TITLES = {"td3-bc": "TD3-BC", "bcq": "BCQ", "cql": "CQL", "sac": "SAC"}
 
 
-def as_table(results: Mapping[str, Any], title: str, digits: int = 3, best_of: str = "column") -> Table:
-    """Ours with its spread over seeds, the paper's cell behind it; the least of a column, or of a row, is bold."""
+def as_table(
+    results: Mapping[str, Any], title: str, digits: int = 3, best_of: str = "column", more_is_better: bool = False
+) -> Table:
+    """Ours with its spread over seeds, the paper's cell behind it; the best of a column, or of a row, is bold."""
     cells = results["cells"]
     columns = list(dict.fromkeys(cell["column"] for cell in cells))
-    best = {c[best_of]: min(cell["mean"] for cell in cells if cell[best_of] == c[best_of]) for c in cells}
+    choose = max if more_is_better else min
+    best = {c[best_of]: choose(cell["mean"] for cell in cells if cell[best_of] == c[best_of]) for c in cells}
     table = Table(title=title, caption="mean ± standard deviation over seeds (in brackets: the paper)")
     table.add_column("")
     for column in columns:

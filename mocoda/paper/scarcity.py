@@ -252,7 +252,7 @@ def _point(
         "rows": size,
         "architecture": architecture,
         "success": success.tolist(),
-        **{f"error_{mode}": [sum(pair) / 2 for pair in zip(*both[mode], strict=True)] for mode in tests},
+        **{f"error_{mode}": [sum(pair) / len(pair) for pair in zip(*both[mode], strict=True)] for mode in tests},
     }
 
 

@@ -274,9 +274,8 @@ def write(measured: Measured3, folder: Path) -> rich.table.Table:
     with whole_file(evidence) as part, part.open("wb") as handle:
         np.savez_compressed(handle, allow_pickle=False, **arrays)
     draw(folder)
-    return as_table(
-        measured.results, "Table 3: episodes in which both boxes end in place, in percent", digits=1, best_of="row"
-    )
+    title = "Table 3: episodes in which both boxes end in place, in percent"
+    return as_table(measured.results, title, digits=1, best_of="row", more_is_better=True)
 
 
 def draw(folder: Path) -> None:

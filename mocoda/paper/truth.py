@@ -78,6 +78,8 @@ def model_errors(models: Mapping[str, Sequence[Dynamics]], data: Mapping[str, Tr
             means = [model.predict(rows.rows).mean.mean(0) for model in seeds]
             for factor, columns in FACTORS.items():
                 moving = moves[factor].norm(dim=1) > MOVED
+                if not bool(moving.any()):
+                    continue
                 values = [1e3 * _distance(mean, rows.next_state, columns)[moving].mean().item() for mean in means]
                 mean, std = mean_and_std(values)
                 cell = {"data": name, "architecture": architecture, "factor": factor, "values": values}
@@ -109,8 +111,9 @@ def confirmations(
                 [_distance(before.cpu()[:, :16], truth, FACTORS[box]) > MOVED for box in ("box1", "box2")], 1
             )
             agreed = (off < CONFIRMED).all(1).float()
-            cell = {"data": name, "rows": len(off), "confirmed": 100 * agreed.mean().item()}
-            cell["confirmed_moving"] = 100 * agreed[moving.any(1)].mean().item()
+            cell: dict[str, Any] = {"data": name, "rows": len(off), "confirmed": 100 * agreed.mean().item()}
+            pushed = agreed[moving.any(1)]
+            cell["confirmed_moving"] = 100 * pushed.mean().item() if len(pushed) else None
             found.append(cell | {"median_mm": (1e3 * off.median(0).values).tolist()})
     return found
 

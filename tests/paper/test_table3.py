@@ -47,7 +47,7 @@ KEYS = {
     *("recorded", "expert", "truth"),
 }
 EXPERT_KEYS = {"row", "column", "values", "mean", "std", "paper_mean", "paper_std"}  # as in the other tables
-CELL_KEYS = EXPERT_KEYS | {"interval", "better_than_emp"}
+CELL_KEYS = EXPERT_KEYS | {"interval", "better_than_emp", "final_success", "final_distance"}
 SMALL: dict[str, Any] = {"hidden": (16,), "batch": 32, "learning_rate": 0.01, "polyak": 0.1}
 TINY = replace(
     Table3.named("quick"),
@@ -98,8 +98,10 @@ def check_schema(results: dict[str, Any]) -> None:
             assert (cell["std"], cell["paper_mean"], cell["paper_std"]) == (0, None, None)
             continue
         seeds = seeds_of(results, row)
-        assert set(cell) == CELL_KEYS and len(cell["values"]) == seeds
-        assert all(0 <= value <= 100 for value in cell["values"])
+        assert set(cell) == CELL_KEYS
+        assert len(cell["values"]) == len(cell["final_success"]) == len(cell["final_distance"]) == seeds
+        assert all(0 <= value <= 100 for value in (*cell["values"], *cell["final_success"]))
+        assert all(0 < metres < 2 for metres in cell["final_distance"])
         assert cell["mean"] == pytest.approx(statistics.fmean(cell["values"]), rel=1e-9)
         assert cell["std"] == pytest.approx(statistics.stdev(cell["values"]) if seeds > 1 else 0.0, rel=1e-9)
         assert cell["interval"] == pytest.approx(bootstrap_interval(cell["values"]), rel=1e-9)
@@ -223,15 +225,34 @@ def test_what_was_trained_comes_along(run: Run) -> None:
 
 
 def test_a_cell_is_the_mean_of_a_seed_s_last_evaluations_in_percent(run: Run) -> None:
+    """Agents that learn next to nothing all fail alike; here every number is another."""
     success = torch.arange(24.0).reshape(6, 4) / 24
     policies = Policies(run.measured.policies["td3-bc"], {"updates": torch.arange(4), "success": success})
+    played = run.measured.played["td3-bc"]
     for last in (1, 3, 4):
         for number, column in enumerate(TINY.columns):
-            cell = mocoda.paper.table3._cell(policies, "td3-bc", column, replace(TINY, evaluations=4, last=last))
+            settings = replace(TINY, evaluations=4, last=last)
+            cell = mocoda.paper.table3._cell(policies, played, "td3-bc", column, settings)
             ends = (8 * number + 4, 8 * number + 8)  # of the two seeds
             own = [100 * statistics.fmean(range(end - last, end)) / 24 for end in ends]
             assert cell["values"] == pytest.approx(own)
             assert cell["better_than_emp"] == (1.0 if number else 0.5)
+
+
+def test_a_cell_says_how_the_trained_agents_did_and_how_far_from_their_goals_boxes_ended(run: Run) -> None:
+    success = np.array([[0, 1], [1, 1], [0, 0], [0, 1], [0, 0], [1, 1]], np.float32)
+    end = np.zeros((6, 2, 22), np.float32)  # all goals are at 0, and so are the heights that do not count
+    end[..., [8, 13]] = 9.0
+    end[..., 6], end[..., 7] = 0.3, 0.4  # box 1 is half a metre off
+    end[3, 1, 12], end[3, 1, 20] = 0.1, 0.4  # and box 2 in one episode 0.3
+    played = run.measured.played["td3-bc"]._replace(success=success, last=end)
+    made = [
+        mocoda.paper.table3._cell(run.measured.policies["td3-bc"], played, "td3-bc", column, TINY)
+        for column in TINY.columns
+    ]
+    assert [cell["final_success"] for cell in made] == [[50, 100], [0, 50], [0, 100]]
+    distances = [metres for cell in made for metres in cell["final_distance"]]
+    assert distances == pytest.approx([0.25, 0.25, 0.25, 0.325, 0.25, 0.25])
 
 
 def test_progress_tells_every_stage(run: Run) -> None:
