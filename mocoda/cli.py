@@ -9,7 +9,9 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,14 +24,11 @@ from tyro.conf import Positional, arg
 from mocoda.files import InputError, check_writable, discard_unfinished, unknown_name, write_json
 
 if TYPE_CHECKING:
-    from mocoda.dynamics import Dynamics
-    from mocoda.paper.scarcity import Scarcity
-    from mocoda.paper.table1 import Measured1, Table1
-    from mocoda.paper.table2 import Measured2, Table2
-    from mocoda.paper.table3 import Table3
     from mocoda.policies import Policy
     from mocoda.transitions import Transitions
 
+# What `mocoda paper` measures: a module of mocoda.paper and the class of its settings.
+EXPERIMENTS = {"table1": "Table1", "table2": "Table2", "table3": "Table3", "scarcity": "Scarcity"}
 out = rich.console.Console(width=None if sys.stdout.isatty() else 140)
 
 
@@ -40,7 +39,7 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
         out_dir: Folder for the augmented data, the tables and the figures.
         device: cpu or cuda.
     """
-    first = _table1("quick", device, out_dir)
+    first = _measured("table1", "quick", device, out_dir)
     from mocoda.augmentation import augment_chunks
     from mocoda.paper.table2 import paths
     from mocoda.report import draw_graph, draw_walks
@@ -56,7 +55,7 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
     draw_graph(first.task.graph, out_dir / "graph.png", data.rows)
     say(f"{len(data):,} recorded transitions and {rows:,} counterfactual ones after them: {file}")
     say(f"Who listens to whom, and where: {out_dir}/graph.png")
-    second = _table2("quick", device, out_dir / "agents", models=first.models["local"])
+    second = _measured("table2", "quick", device, out_dir / "agents", models=first.models["local"])
     walked = paths(second, ["emp", "mocoda"])["td3-bc"]
     titles = {"emp": "trained on the recorded data", "mocoda": "trained on MoCoDA's data"}
     draw_walks({titles[name]: path for name, path in walked.items()}, out_dir / "walks.png", data.state)
@@ -306,11 +305,11 @@ def paper(
     predict_change: bool | None = None,
     standardise: bool | None = None,
     columns: tuple[str, ...] | None = None,
-    published_code: bool = False,
+    published_code: bool | None = None,
     workers: int | None = None,
     out_dir: Annotated[Path | None, arg(name="out")] = None,
 ) -> None:
-    """Measure a table of the paper and draw its figures.
+    """Measure a table of the paper, or something else it says, and draw the figures.
 
     Args:
         table: table1 (how far off the dynamics are), table2 (how fast the agents are), table3 (who sweeps two boxes) or
@@ -318,25 +317,19 @@ def paper(
         preset: quick (minutes on 2 cores) or paper (its sizes and epochs; meant for a GPU)
         seeds: How many seeds, counted from 0; the preset says so unless given.
         device: cpu or cuda.
-        predict_change: Let the networks predict next state minus state (both presets do) or the next state.
-        standardise: Scale inputs and targets (quick does) or leave them as they are (paper does).
-        columns: table2 and table3 only: the data sets, all of the preset's unless given.
-        published_code: table2 only: draw parents as the paper's code does rather than its text.
-        workers: table3 and scarcity only: processes that simulate; one per core unless given.
+        predict_change: Let the networks predict next state minus state (all presets do) or the next state.
+        standardise: Scale inputs and targets of the dynamics, or leave them as they are (table1's paper preset does).
+        columns: table2 and table3: the data sets, all of the preset's unless given.
+        published_code: table2: draw parents as the paper's code does rather than its text.
+        workers: table3 and scarcity: processes that simulate; one per core unless given.
         out_dir: Folder to write; runs/TABLE-PRESET unless given.
     """
-    folder = out_dir or Path(f"runs/{table}-{preset}")
+    if table not in EXPERIMENTS:
+        raise unknown_name("table", table, EXPERIMENTS)
+    given = {"seeds": seeds, "columns": columns, "published_code": published_code}
     dynamics = {"predict_change": predict_change, "standardise": standardise}
-    if table == "table1":
-        _table1(preset, device, folder, seeds, dynamics)
-    elif table == "table2":
-        _table2(preset, device, folder, seeds, dynamics, columns, published_code)
-    elif table == "table3":
-        _table3(preset, device, folder, seeds, dynamics, columns, workers)
-    elif table == "scarcity":
-        _scarcity(preset, device, folder, seeds, dynamics, workers)
-    else:
-        raise unknown_name("table", table, ["table1", "table2", "table3", "scarcity"])
+    folder = out_dir or Path(f"runs/{table}-{preset}")
+    _measured(table, preset, device, folder, given, dynamics, workers=workers)
 
 
 def bench(device: str = "cpu", out_file: Annotated[Path, arg(name="out")] = Path("runs/bench.json")) -> None:
@@ -399,95 +392,41 @@ def _terminate(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def _table1(
+def _measured(
+    table: str,
     preset: str,
     device: str,
     folder: Path,
-    seeds: int | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
     dynamics: Mapping[str, Any] = MappingProxyType({}),
-) -> Measured1:
+    **more: Any,
+) -> Any:
+    """Measures an experiment, prints its table and says where the rest is.
+
+    given, dynamics  changes to the preset and to its dynamics' settings; None: as the preset has it
+    more             what else the experiment's function is told, if it asks for it
+    """
     _check_device(device)
-    from mocoda.paper import table1
     from mocoda.runs import RunFolder
 
-    settings = table1.Table1.named(preset)
-    settings = replace(settings, **_given(settings, seeds, dynamics))
-    with RunFolder(folder, "paper table1", {**asdict(settings), "device": device}, table1.OUTPUTS) as run:
-        measured = table1.table1(settings, device=device, folder=folder, progress=run.progress)
-    out.print(table1.write(measured, folder))
-    _say_where(measured.results, folder, table1.OUTPUTS)
+    module = import_module(f"mocoda.paper.{table}")
+    settings = getattr(module, EXPERIMENTS[table]).named(preset)
+    changes = {name: value for name, value in given.items() if value is not None}
+    trained = {name: value for name, value in dynamics.items() if value is not None}
+    for name in (*changes, *(["dynamics"] if trained else [])):
+        if not hasattr(settings, name):
+            raise InputError(f"`mocoda paper {table}` has no {name.replace('_', ' ')} to choose; leave that out.")
+    if trained:
+        changes["dynamics"] = replace(settings.dynamics, **trained)
+    settings = replace(settings, **changes)
+    measure = getattr(module, table)
+    with RunFolder(folder, f"paper {table}", {**settings.config(), "device": device}, module.OUTPUTS) as run:
+        told = {"device": device, "folder": folder, "progress": run.progress, **more}
+        asked = signature(measure).parameters
+        measured = measure(settings, **{name: value for name, value in told.items() if name in asked})
+    out.print(module.write(measured, folder))
+    _say_where(getattr(measured, "results", measured), folder, module.OUTPUTS)
     return measured
-
-
-def _table2(
-    preset: str,
-    device: str,
-    folder: Path,
-    seeds: int | None = None,
-    dynamics: Mapping[str, Any] = MappingProxyType({}),
-    columns: tuple[str, ...] | None = None,
-    published_code: bool = False,
-    models: list[Dynamics] | None = None,
-) -> Measured2:
-    _check_device(device)
-    from mocoda.paper import table2
-    from mocoda.runs import RunFolder
-
-    settings = table2.Table2.named(preset)
-    changes = _given(settings, seeds, dynamics) | {"columns": columns or settings.columns}
-    settings = replace(settings, **changes, published_code=published_code)
-    with RunFolder(folder, "paper table2", {**settings.config(), "device": device}, table2.OUTPUTS) as run:
-        measured = table2.table2(settings, device=device, folder=folder, models=models, progress=run.progress)
-    out.print(table2.write(measured, folder))
-    _say_where(measured.results, folder, table2.OUTPUTS)
-    return measured
-
-
-def _table3(
-    preset: str,
-    device: str,
-    folder: Path,
-    seeds: int | None,
-    dynamics: Mapping[str, Any],
-    columns: tuple[str, ...] | None,
-    workers: int | None,
-) -> None:
-    _check_device(device)
-    from mocoda.paper import table3
-    from mocoda.runs import RunFolder
-
-    settings = table3.Table3.named(preset)
-    settings = replace(settings, **_given(settings, seeds, dynamics), columns=columns or settings.columns)
-    with RunFolder(folder, "paper table3", {**settings.config(), "device": device}, table3.OUTPUTS) as run:
-        measured = table3.table3(settings, device=device, folder=folder, workers=workers, progress=run.progress)
-    out.print(table3.write(measured, folder))
-    _say_where(measured.results, folder, table3.OUTPUTS)
-
-
-def _scarcity(
-    preset: str, device: str, folder: Path, seeds: int | None, dynamics: Mapping[str, Any], workers: int | None
-) -> None:
-    _check_device(device)
-    from mocoda.paper import scarcity
-    from mocoda.runs import RunFolder
-
-    settings = scarcity.Scarcity.named(preset)
-    settings = replace(settings, **_given(settings, seeds, dynamics))
-    with RunFolder(folder, "paper scarcity", {**settings.config(), "device": device}, scarcity.OUTPUTS) as run:
-        results = scarcity.scarcity(settings, device=device, folder=folder, workers=workers, progress=run.progress)
-    out.print(scarcity.write(results, folder))
-    _say_where(results, folder, scarcity.OUTPUTS)
-
-
-def _given(
-    settings: Table1 | Table2 | Table3 | Scarcity, seeds: int | None, dynamics: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the command line says of a table's seeds and dynamics, the rest as the preset has it."""
-    wanted = {name: given for name, given in dynamics.items() if given is not None}
-    return {
-        "seeds": settings.seeds if seeds is None else seeds,
-        "dynamics": replace(settings.dynamics, **wanted),
-    }
 
 
 def _say_where(results: Mapping[str, Any], folder: Path, outputs: Sequence[str]) -> None:

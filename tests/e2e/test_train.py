@@ -108,6 +108,8 @@ def test_train_says_how_it_was_done_and_how_far_it_came(folder: Path) -> None:
         "updates": 200,
         "hidden": [12, 8],
         "batch": 16,
+        "evaluate_every": 100,
+        "standardise": False,
         "device": "cpu",
     }
     assert logged(folder / "agents")[-1] == 200

@@ -533,11 +533,11 @@ def test_an_unknown_agent_is_answered_with_those_that_exist() -> None:
 def test_an_unknown_setting_is_answered_with_those_that_exist() -> None:
     assert refused("sac", entrophy=1.0) == (
         "there is no setting of sac 'entrophy'; there are: hidden, batch, learning_rate, discount, polyak, lowest, "
-        "highest, decay, entropy. Did you mean 'entropy'?"
+        "highest, decay, standardise, entropy. Did you mean 'entropy'?"
     )
     assert refused("td3-bc", proposals=3) == (
         "there is no setting of td3-bc 'proposals'; there are: hidden, batch, learning_rate, discount, polyak, lowest, "
-        "highest, decay, smoothing, smoothing_clip, imitation, normalise, normalised_scale."
+        "highest, decay, standardise, smoothing, smoothing_clip, imitation, normalise, normalised_scale."
     )
 
 

@@ -88,6 +88,7 @@ def test_every_line_is_on_disk_as_soon_as_it_is_due(tmp_path: Path, clock: Clock
 SAVED = (
     *("dynamics.safetensors", "dynamics-full-0.safetensors", "checkpoint.safetensors", "checkpoint-sac.safetensors"),
     *("policy-emp-0.safetensors", "agents-sac/policy-emp-0.safetensors", "agents-sac/agents.json"),
+    *("recorded.hdf5", "recording/part-00001-7.npz"),
 )
 OTHERS = (
     *("notes.txt", "table1.json", "agents.json", "mine.safetensors", "my-dynamics.safetensors", "policy.json"),
