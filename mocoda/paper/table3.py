@@ -159,6 +159,7 @@ PRESETS = {
         last=2,
         final_episodes=20,
         expert_episodes=40,
+        confirmed_rows=200,
         components=32,
     ),
 }
