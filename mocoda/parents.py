@@ -7,24 +7,22 @@ they have `sample_with_children` too, and no model is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mocoda.density import kernel_density
 from mocoda.files import InputError, unknown_name
+from mocoda.flattening import FeatureMap, Flattened, Region, Reweighted, by_volume
 from mocoda.graph import LocalGraph, connected_components
 from mocoda.mixture import GaussianMixture
+from mocoda.neighbourhoods import Mocoda, Stratified
 from mocoda.randomness import Stream, as_stream
 from mocoda.transitions import Transitions
 
-FeatureMap = Callable[[Tensor], Tensor]  # rows (N, S + A) -> features (N, F)
-Region = Callable[[Tensor], Tensor]  # rows (N, S + A) -> bool (N,)
 RECIPES = ("emp", "coda", "dyna", "rand", "mocoda", "mocoda-u", "mocoda-p")
-PROPOSALS = 65_536  # rows proposed at a time by rejection
+FLATTEN = ("rejection", "reweighting")
 
 
 class Parents(Protocol):
@@ -84,6 +82,9 @@ def fit_parents(
     acceptance: float = 0.1,
     density_floor: float = 0.01,
     published_code: bool = False,
+    stratified: bool = False,
+    neighbourhoods: str = "empirical",
+    flatten: str = "rejection",
 ) -> Parents:
     """The parent distribution called `recipe`, fitted to the recorded rows.
 
@@ -97,6 +98,10 @@ def fit_parents(
     acceptance                the share of their proposals to keep (less is flatter, and slower)
     published_code            as the paper's code rather than its text: "coda" exchanges what the sparsest graph
                               disconnects, whatever the local one says; mixtures draw their components evenly
+    stratified                mixtures of their own for every local graph, which draw inside its neighbourhood only
+    neighbourhoods            drawn as often as recorded, "empirical", or one as often as the other, "even"
+    flatten                   "rejection", or "reweighting": mixtures draw a component by its volume instead of its
+                              weight, at no cost; "mocoda-u" is no more than that, "mocoda-p" thins it as ever
     """
     graph.check_data(data)
     if recipe == "emp":
@@ -115,11 +120,25 @@ def fit_parents(
         return Dyna(data.rows, model, horizon, low[width:], high[width:])
     if recipe not in RECIPES:
         raise unknown_name("recipe", recipe, RECIPES)
-    mixtures = Mocoda.fit(data, graph, components, covariance, shuffle, as_stream(seed, "parents", device=data.device))
+    if flatten not in FLATTEN:
+        raise unknown_name("way to flatten", flatten, FLATTEN)
+    stream = as_stream(seed, "parents", device=data.device)
+    mixtures: Mocoda | Stratified
+    if stratified:
+        mixtures = Stratified.fit(data, graph, components, covariance, shuffle, neighbourhoods, stream)
+    else:
+        mixtures = Mocoda.fit(data, graph, components, covariance, shuffle, stream)
     if published_code:
-        mixtures = replace(mixtures, sets=tuple((columns, mixture.evened()) for columns, mixture in mixtures.sets))
+        mixtures = mixtures.changed(GaussianMixture.evened)
     if recipe == "mocoda":
         return mixtures
+    proposals: Parents = mixtures
+    if flatten == "reweighting":
+        proposals = Reweighted(mixtures.changed(by_volume), region)
+        if recipe == "mocoda-u" and features is not None:
+            raise InputError("reweighting flattens whole parent sets, not features; leave out features= or flatten=.")
+        if recipe == "mocoda-u":
+            return proposals
     if recipe == "mocoda-p":
         if task is None and features is None:
             raise InputError("recipe 'mocoda-p' needs to know what matters; pass task= or features= (and region=).")
@@ -127,7 +146,7 @@ def fit_parents(
             features, region = features or task.features, region or task.region
     features = features or (lambda rows: rows[:, : graph.state_width])
     stream = as_stream(seed, "flatten", device=data.device)
-    return Flattened.fit(recipe, mixtures, features, region, bandwidth, density_floor, acceptance, stream)
+    return Flattened.fit(recipe, proposals, features, region, bandwidth, density_floor, acceptance, stream)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,154 +266,6 @@ class Dyna:
             action = self.low + (self.high - self.low) * stream.uniform(starts, len(self.low))
             steps.append(torch.cat([state, action], 1))
         return torch.cat(steps)[stream.permutation(starts * (self.horizon + 1))[:n]]
-
-
-@dataclass(frozen=True, eq=False)
-class Mocoda:
-    """The paper's Algorithm 1: one mixture per parent set, drawn in turn, each given the columns already drawn.
-
-    Every parent set keeps its recorded distribution, and what no set has in common becomes independent. For that, the
-    sets are drawn along a tree: the next one is always that which shares the most columns with a single set already
-    drawn. Where the sets form a cycle (ab, bc, ca) no order is exact, and the last of them is conditioned on both.
-    """
-
-    name = "mocoda"
-
-    width: int
-    sets: tuple[tuple[tuple[int, ...], GaussianMixture], ...]  # columns of a row, and their mixture
-    shuffle: bool = False
-
-    @staticmethod
-    def fit(
-        data: Transitions,
-        graph: LocalGraph,
-        components: int,
-        covariance: str,
-        shuffle: bool,
-        seed: int | Stream,
-    ) -> Mocoda:
-        rows = data.rows
-        stream = as_stream(seed, "mocoda", device=rows.device)
-        sets = []
-        for names in graph.parent_sets:
-            columns = graph.columns(names)
-            mixture = GaussianMixture.fit(rows[:, columns], components, covariance, stream.child(*names))
-            sets.append((columns, mixture))
-        return Mocoda(graph.width, tuple(sets), shuffle)
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        stream = as_stream(seed, "mocoda", device=self.sets[0][1].means.device)
-        if not self.shuffle:
-            return self._in_order(self._order(list(range(len(self.sets)))), n, stream)
-        orders = max(1, min(n, 16))
-        sizes = [n // orders + (part < n % orders) for part in range(orders)]
-        shuffled = [
-            self._in_order(self._order(stream.permutation(len(self.sets)).tolist()), size, stream.child("part", part))
-            for part, size in enumerate(sizes)
-        ]
-        return torch.cat(shuffled)[stream.permutation(n)]
-
-    def _order(self, preferred: list[int]) -> list[int]:
-        """All sets, the preferred ones as early as the tree allows."""
-        columns = [set(columns) for columns, _ in self.sets]
-        order, rest = preferred[:1], preferred[1:]
-        while rest:
-            following = max(rest, key=lambda new: max(len(columns[new] & columns[old]) for old in order))
-            rest.remove(following)
-            order.append(following)
-        return order
-
-    def _in_order(self, order: list[int], n: int, stream: Stream) -> Tensor:
-        rows = torch.zeros(n, self.width, device=stream.device)
-        drawn: set[int] = set()
-        for number in order:
-            columns, mixture = self.sets[number]
-            known = [i for i, column in enumerate(columns) if column in drawn]
-            rows[:, columns] = mixture.complete(rows[:, columns], known=known, seed=stream.child(number))
-            drawn.update(columns)
-        return rows
-
-    def log_prob(self, rows: Tensor) -> Tensor:
-        """Log density of each parent set at rows (N, S + A): (N, sets). The least says how well a row is supported."""
-        return torch.stack([mixture.log_prob(rows[:, columns]) for columns, mixture in self.sets], 1)
-
-
-@dataclass(frozen=True, eq=False)
-class Flattened:
-    """Proposals thinned by rejection until their features are near uniform on their support, inside a region.
-
-    A proposal is kept with probability min(1, scale / density), density from a kernel estimate over `reference`.
-    """
-
-    name: str
-    proposals: Parents
-    features: FeatureMap
-    region: Region | None
-    bandwidth: float
-    density_floor: float
-    reference: Tensor  # (M, F)
-    scale: float = 1.0
-
-    @staticmethod
-    def fit(
-        name: str,
-        proposals: Parents,
-        features: FeatureMap,
-        region: Region | None,
-        bandwidth: float,
-        density_floor: float,
-        acceptance: float,
-        stream: Stream,
-        reference: int = 10_000,
-    ) -> Flattened:
-        """Estimates the density from `reference` proposals, and the scale from as many others."""
-        if not 0 < acceptance <= 1:
-            raise InputError(f"acceptance must be a share of the proposals, above 0 and at most 1, got {acceptance}.")
-        drawn = _inside(proposals, region, 2 * reference, stream)
-        known = features(drawn[:reference])
-        unscaled = Flattened(name, proposals, features, region, bandwidth, density_floor, known)
-        weights = unscaled.weights(drawn[reference:])
-        if float(weights.max()) < 1.01 * float(weights.min()):
-            spread = known.std(0).mean()
-            raise InputError(
-                f"with bandwidth {bandwidth} and density_floor {density_floor} every proposal looks alike: there is "
-                f"nothing to flatten. The features' standard deviation is about {spread:.3g}; try a bandwidth of a "
-                "fifth of that, and a floor well under the densities there."
-            )
-        return replace(unscaled, scale=acceptance / float(weights.mean()))
-
-    def weights(self, rows: Tensor) -> Tensor:
-        """scale / density at each row, (N,), not yet capped at 1."""
-        density = kernel_density(self.reference, self.features(rows), self.bandwidth)
-        return self.scale / density.clamp(min=self.density_floor)
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        stream = as_stream(seed, "flattened", device=self.reference.device)
-        kept, have, batch = [self.proposals.sample(0, seed=stream)], 0, 0
-        while have < n:
-            rows = _inside(self.proposals, self.region, PROPOSALS, stream.child("batch", batch))
-            accepted = rows[stream.uniform(len(rows)) < self.weights(rows)]
-            kept.append(accepted)
-            have, batch = have + len(accepted), batch + 1
-        return torch.cat(kept)[:n]
-
-
-def _inside(proposals: Parents, region: Region | None, n: int, stream: Stream) -> Tensor:
-    """n proposals inside the region."""
-    if region is None:
-        return proposals.sample(n, seed=stream)
-    kept: list[Tensor] = []
-    have = proposed = 0
-    while have < n:
-        rows = proposals.sample(max(n, 4_096), seed=stream.child("inside", len(kept)))
-        kept.append(rows[region(rows)])
-        have, proposed = have + len(kept[-1]), proposed + len(rows)
-        if proposed >= 2_000_000 and have < 1e-5 * proposed:
-            raise InputError(
-                f"the region holds {have} of {proposed:,} proposals: the recorded parts hardly combine into it. "
-                "Widen the region or record more data."
-            )
-    return torch.cat(kept)[:n]
 
 
 def _box(data: Transitions, task: TaskHints | None) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,8 @@ from mocoda_samples import (
 from scipy.stats import ks_2samp
 
 from mocoda.graph import LocalGraph
-from mocoda.parents import Mocoda, fit_parents
+from mocoda.neighbourhoods import Mocoda
+from mocoda.parents import fit_parents
 
 LAW = settings(deadline=None, max_examples=25, derandomize=True)
 seeds = st.integers(0, 10_000)

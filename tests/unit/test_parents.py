@@ -14,15 +14,15 @@ from scipy.stats import ks_2samp, kstest
 from torch import Tensor
 
 import mocoda
-import mocoda.parents
+import mocoda.flattening
 from mocoda.files import InputError
+from mocoda.flattening import Flattened
+from mocoda.neighbourhoods import Mocoda
 from mocoda.parents import (
     RECIPES,
     Coda,
     Dyna,
     Empirical,
-    Flattened,
-    Mocoda,
     Model,
     Parents,
     ParentsWithChildren,
@@ -45,7 +45,7 @@ def fitted(recipe: str, **options: Any) -> Parents:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Rejection proposes fewer rows at a time, which is quicker for the few that the tests draw."""
-    monkeypatch.setattr(mocoda.parents, "PROPOSALS", 4_096)
+    monkeypatch.setattr(mocoda.flattening, "PROPOSALS", 4_096)
     yield
 
 
