@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from mocoda.transitions import Transitions as Transitions
     from mocoda.transitions import concatenate as concatenate
     from mocoda.transitions import save_stream as save_stream
+    from mocoda.whatif import WhatIf as WhatIf
+    from mocoda.whatif import what_if as what_if
 
 __version__ = VERSION
 
@@ -63,6 +65,8 @@ _HOME = {
     "DynamicsConfig": "dynamics",
     "augment": "augmentation",
     "augment_chunks": "augmentation",
+    "what_if": "whatif",
+    "WhatIf": "whatif",
     "train_agents": "learning",
     "make_agent": "agents",
     "Agent": "agents",

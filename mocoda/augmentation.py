@@ -106,6 +106,7 @@ def augment_chunks(
         "model": getattr(model, "settings", type(model).__name__),
         "task": getattr(task, "name", None),
         "seed": stream.seed,
+        **getattr(parents, "source", {}),  # what a recipe has to report, such as neighbourhoods it skipped
         **({"hindsight": hindsight} if goals else {}),
     }
     labelled = partial(_labelled, like=data, task=task, hindsight=hindsight, source=source)

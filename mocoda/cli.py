@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from mocoda.transitions import Transitions
 
 # What `mocoda paper` measures: a module of mocoda.paper and the class of its settings.
-EXPERIMENTS = {"table1": "Table1", "table2": "Table2", "table3": "Table3", "scarcity": "Scarcity"}
+EXPERIMENTS = {
+    **{"table1": "Table1", "table2": "Table2", "table3": "Table3", "scarcity": "Scarcity"},
+    **{"theory": "Theory", "neighbourhoods": "Neighbourhoods", "reweighting": "Reweighting", "whatif": "WhatIfs"},
+}
 out = rich.console.Console(width=None if sys.stdout.isatty() else 140)
 
 
@@ -297,6 +300,75 @@ def watch(
     say(f"{out_file}: {name}, {successes} of {episodes} episode{'s' * (episodes != 1)} successful")
 
 
+def whatif(
+    data: Positional[Path],
+    row: int,
+    change: tuple[str, ...],
+    resample: tuple[str, ...] = (),
+    task: str = "navigation",
+    architecture: str = "local",
+    least_support: float = 0.01,
+    seed: int = 0,
+    device: str = "cpu",
+    out_dir: Annotated[Path, arg(name="out")] = Path("runs/whatif"),
+) -> None:
+    """Ask what would have happened in a recorded step had some of its parents been different.
+
+    Args:
+        data: HDF5 file of transitions.
+        row: The step's number in it, counted from 0.
+        change: Factors and their values, such as y=0.3 or, for one of several columns, cup=0.1,0.2
+        resample: Factors to draw given all the others; the rest stays as it was.
+        task: Gives the graph: navigation or hooksweep2
+        architecture: full, global or local
+        least_support: The least share of the data that must be as rare as the question; 0 answers anything.
+        seed: Same seed, same answer.
+        device: cpu or cuda.
+        out_dir: Folder that keeps the fitted model: a second question about the same data is answered at once.
+    """
+    from mocoda.dynamics import Dynamics, fit_dynamics
+    from mocoda.mechanisms import ARCHITECTURES
+    from mocoda.parents import fit_parents
+    from mocoda.runs import RunFolder
+    from mocoda.tasks import make_task
+    from mocoda.transitions import Transitions
+    from mocoda.whatif import what_if
+
+    graph, changes = make_task(task).graph, dict(map(_changed, change))
+    if architecture not in ARCHITECTURES:
+        raise unknown_name("architecture", architecture, ARCHITECTURES)
+    for name in (*changes, *resample):
+        if name not in graph.factors:
+            raise unknown_name("factor", name, graph.factors)
+    _check_device(device)
+    recorded = Transitions.load(data).to(device)
+    if not 0 <= row < len(recorded):
+        raise InputError(f"row must be a row of {str(data)!r}, from 0 to {len(recorded) - 1}, got {row}.")
+    settings = {"task": task, "architecture": architecture, "seed": seed, "device": device}
+    with RunFolder(out_dir, "whatif", {**settings, "content": _content(recorded)}) as run:
+        saved = run.path / "dynamics.safetensors"
+        if not saved.exists():
+            checkpoint = run.path / "checkpoint.safetensors"
+            fit_dynamics(recorded, graph, architecture, seed=seed, progress=run.progress, checkpoint=checkpoint).save(
+                saved
+            )
+            checkpoint.unlink(missing_ok=True)
+        model = Dynamics.load(saved, graph).to(device)
+    out.print(
+        what_if(
+            recorded[row : row + 1],
+            changes,
+            parents=fit_parents(recorded, graph, seed=seed),
+            model=model,
+            graph=graph,
+            resample=resample,
+            data=recorded,
+            least_support=least_support,
+            seed=seed,
+        )
+    )
+
+
 def paper(
     table: Positional[str],
     preset: str = "quick",
@@ -312,8 +384,9 @@ def paper(
     """Measure a table of the paper, or something else it says, and draw the figures.
 
     Args:
-        table: table1 (how far off the dynamics are), table2 (how fast the agents are), table3 (who sweeps two boxes) or
-            scarcity (table3 by the number of recorded rows)
+        table: table1 (how far off the dynamics are), table2 (how fast the agents are), table3 (who sweeps two boxes),
+            scarcity (table3 by the number of recorded rows), theory (samples that counting needs), neighbourhoods
+            (parents per local graph), reweighting (of components, against rejection) or whatif (counterfactuals)
         preset: quick (minutes on 2 cores) or paper (its sizes and epochs; meant for a GPU)
         seeds: How many seeds, counted from 0; the preset says so unless given.
         device: cpu or cuda.
@@ -363,6 +436,7 @@ def main() -> None:
         "augment": augment,
         "train": train,
         "evaluate": evaluate,
+        "whatif": whatif,
         "watch": watch,
         "paper": paper,
         "bench": bench,
@@ -420,7 +494,7 @@ def _measured(
         changes["dynamics"] = replace(settings.dynamics, **trained)
     settings = replace(settings, **changes)
     measure = getattr(module, table)
-    with RunFolder(folder, f"paper {table}", {**settings.config(), "device": device}, module.OUTPUTS) as run:
+    with RunFolder(folder, f"paper {table}", {**_config(settings), "device": device}, module.OUTPUTS) as run:
         told = {"device": device, "folder": folder, "progress": run.progress, **more}
         asked = signature(measure).parameters
         measured = measure(settings, **{name: value for name, value in told.items() if name in asked})
@@ -429,8 +503,23 @@ def _measured(
     return measured
 
 
+def _config(settings: Any) -> dict[str, Any]:
+    """An experiment's settings as JSON values."""
+    described: dict[str, Any] = settings.config() if hasattr(settings, "config") else asdict(settings)
+    return described
+
+
+def _changed(words: str) -> tuple[str, list[float]]:
+    """A factor and its values from name=value or name=value,value."""
+    name, _, values = words.partition("=")
+    try:
+        return name, [float(value) for value in values.split(",")]
+    except ValueError:
+        raise InputError(f"a change is a factor and its values, such as y=0.3 or cup=0.1,0.2, got {words!r}.") from None
+
+
 def _say_where(results: Mapping[str, Any], folder: Path, outputs: Sequence[str]) -> None:
-    took = f"{results['seconds']} s{' after resuming' if results['resumed'] else ''}"
+    took = f"{results['seconds']} s{' after resuming' if results.get('resumed') else ''}"
     say(f"Measured in {took} on {results['device']}; cells in {folder / outputs[0]}")
     say(f"Figures: {', '.join(str(folder / name) for name in outputs if name.endswith('.png'))}")
 

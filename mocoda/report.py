@@ -1,4 +1,4 @@
-"""results -> tables and figures: with `report_sweeps`, the only import of matplotlib."""
+"""results -> tables and figures: with the other `report_*` files, the only import of matplotlib."""
 
 from __future__ import annotations
 

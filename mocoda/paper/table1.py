@@ -65,10 +65,6 @@ class Table1:
             raise unknown_name("preset", preset, PRESETS)
         return PRESETS[preset]
 
-    def config(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
 
 PRESETS = {
     # The paper's setting but for one thing: the networks predict the change of state (docs/method.md: what that did).
@@ -141,7 +137,7 @@ def table1(settings: Table1, *, device: str, folder: Path | None = None, progres
         "seconds": round(time.monotonic() - started, 1),
         "resumed": resumed,  # if so, the seconds are those of the last part
         "versions": versions(),
-        "config": settings.config(),
+        "config": asdict(settings),
         "cells": cells,
     }
     return Measured1(results, task, datasets, models, parents, rows)

@@ -148,7 +148,7 @@ PRESETS = {
 }
 
 
-def whatifs(
+def whatif(
     settings: WhatIfs, *, device: str, folder: Path | None = None, progress: Progress = silent
 ) -> dict[str, Any]:
     """Records both worlds, fits models for all seeds, asks, and compares with the truth.

@@ -13,7 +13,7 @@ import torch
 
 import mocoda.paper.whatif
 from mocoda import DynamicsConfig, InputError
-from mocoda.paper.whatif import OUTPUTS, PRESETS, Knowing, WhatIfs, World, bodies, navigation, whatifs, write
+from mocoda.paper.whatif import OUTPUTS, PRESETS, Knowing, WhatIfs, World, bodies, navigation, whatif, write
 from mocoda.randomness import Stream
 
 TINY = WhatIfs(
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> dict[str, Any]:
-    return whatifs(TINY, device="cpu", folder=folder)
+    return whatif(TINY, device="cpu", folder=folder)
 
 
 def test_there_is_a_cell_for_every_world_group_and_model(results: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def test_it_is_written_drawn_and_told(results: dict[str, Any], tmp_path: Path) -
 
 def test_a_second_call_finds_the_models(results: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mocoda.paper.whatif, "fit_dynamics_runs", lambda *given, **named: pytest.fail("trained again"))
-    again = whatifs(TINY, device="cpu", folder=folder)
+    again = whatif(TINY, device="cpu", folder=folder)
     assert again["resumed"] is True and results["resumed"] is False
     assert again["cells"] == results["cells"] and again["supports"] == results["supports"]
 

@@ -11,10 +11,12 @@ import mocoda
 
 PACKAGE = Path(mocoda.__file__).parent
 ORDER = (
-    *("files", "workers", "randomness", "transitions", "graph", "mixture", "density", "parents"),
-    *("fused", "networks", "training", "mechanisms", "dynamics", "augmentation"),
+    *("files", "workers", "randomness", "transitions", "graph", "mixture", "density", "tabular"),
+    *("flattening", "neighbourhoods", "parents"),
+    *("fused", "networks", "training", "mechanisms", "dynamics", "augmentation", "whatif"),
     *("agents", "statistics", "policies", "episodes", "evaluation", "learning", "contract"),
-    *("runs", "report", "report_sweeps", "film", "paper", "roofline", "bench", "cli"),
+    *("runs", "report", "report_parents", "report_sweeps", "report_theory", "report_whatif"),
+    *("film", "paper", "roofline", "bench", "cli"),
 )
 FOLDERS = ("agents", "paper", "tasks")
 TASKS_MAY_IMPORT = {"files", "workers", "graph", "randomness", "transitions", "tasks"}
