@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,6 +66,11 @@ class Stream:
 def generator(*seed: int) -> Random:
     """numpy's source of random numbers, as Gymnasium has it: for simulations, which draw one number at a time."""
     return np.random.default_rng(seed)
+
+
+def tally(random: Random, draws: Any, shares: Any) -> Any:
+    """How often each outcome comes up in so many draws, by its share: numpy's multinomial, row by row."""
+    return random.multinomial(draws, shares)
 
 
 def as_stream(seed: int | Stream, *labels: str | int, device: torch.device | str) -> Stream:

@@ -189,8 +189,10 @@ def test_processes_end_with_the_block_whatever_they_are_doing(how: str) -> None:
 
 
 PARENT = """
+import signal
 import sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are told to ignore Ctrl-C
 sys.path.insert(0, sys.argv[1])
 from errands import run
 from mocoda.workers import Workers
