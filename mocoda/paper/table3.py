@@ -265,7 +265,7 @@ def write(measured: Measured3, folder: Path) -> rich.table.Table:
         for name, policies in measured.policies.items()
     }
     write_json(curves, {"measure": "success in percent, mean over episodes, one list a seed", "agents": by_agent})
-    arrays = {f"boxes/{column}": boxes.cpu().numpy() for column, boxes in measured.boxes.items()}
+    arrays: dict[str, Any] = {f"boxes/{column}": boxes.cpu().numpy() for column, boxes in measured.boxes.items()}
     for name, policies in measured.policies.items():
         made = measured.played[name]
         for column in columns:
@@ -273,7 +273,7 @@ def write(measured: Measured3, folder: Path) -> rich.table.Table:
             arrays[f"success/{name}/{column}"] = made.success[mine].ravel()
             arrays[f"last/{name}/{column}"] = made.last[mine].reshape(-1, made.last.shape[-1])
     with whole_file(evidence) as part, part.open("wb") as handle:
-        np.savez_compressed(handle, allow_pickle=False, **arrays)
+        np.savez_compressed(handle, **arrays)
     draw(folder)
     title = "Table 3: episodes in which both boxes end in place, in percent"
     return as_table(measured.results, title, digits=1, best_of="row", more_is_better=True)
