@@ -21,18 +21,18 @@ import tyro
 from rich.text import Text
 from tyro.conf import Positional, arg
 
+from mocoda.cli_data import augment
+from mocoda.console import beside, check_device, content, out, say
 from mocoda.files import InputError, check_writable, discard_unfinished, unknown_name, write_json
 
 if TYPE_CHECKING:
     from mocoda.policies import Policy
-    from mocoda.transitions import Transitions
 
 # What `mocoda paper` measures: a module of mocoda.paper and the class of its settings.
 EXPERIMENTS = {
     **{"table1": "Table1", "table2": "Table2", "table3": "Table3", "scarcity": "Scarcity"},
     **{"theory": "Theory", "neighbourhoods": "Neighbourhoods", "reweighting": "Reweighting", "whatif": "WhatIfs"},
 }
-out = rich.console.Console(width=None if sys.stdout.isatty() else 140)
 
 
 def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: str = "cpu") -> None:
@@ -51,7 +51,7 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
 
     data, parents, model = first.datasets[0], first.parents["mocoda"][0], first.models["local"][0]
     file, rows = out_dir / "navigation-mocoda.hdf5", 160_000
-    with RunFolder(_beside(file), "demo", {"rows": rows, "seed": 0, "device": device}) as run:
+    with RunFolder(beside(file), "demo", {"rows": rows, "seed": 0, "device": device}) as run:
         save_stream(
             file, augment_chunks(data, parents, model, rows=rows, task=first.task, seed=0, progress=run.progress)
         )
@@ -94,7 +94,7 @@ def collect(
     check_writable(out_file)
     chosen_variety = {} if variety is None else {"variety": variety}
     settings = {"task": task, "rows": rows, "seed": seed, **chosen_variety}
-    with RunFolder(_beside(out_file), "collect", settings) as run:
+    with RunFolder(beside(out_file), "collect", settings) as run:
         parts = run.path / "parts"
         simulating = {"workers": workers, "folder": parts, "progress": run.progress}
         options = {name: value for name, value in simulating.items() if name in takes}
@@ -103,75 +103,6 @@ def collect(
         shutil.rmtree(parts, ignore_errors=True)
         run.progress("collect", rows, rows)
     say(f"{out_file}: {data!r}")
-
-
-def augment(
-    data: Positional[Path],
-    task: str = "navigation",
-    recipe: str = "mocoda",
-    architecture: str = "local",
-    rows: int = 160_000,
-    seed: int = 0,
-    device: str = "cpu",
-    keep_recorded: bool = True,
-    out_file: Annotated[Path, arg(name="out")] = Path("augmented.hdf5"),
-) -> None:
-    """Fit parents and dynamics to recorded data and write it back with counterfactual rows after it.
-
-    Args:
-        data: HDF5 file of transitions.
-        task: Gives the graph and the rewards: navigation or hooksweep2
-        recipe: emp, coda, dyna, rand, mocoda, mocoda-u or mocoda-p
-        architecture: full, global or local
-        rows: Transitions to generate.
-        seed: Same seed, same rows.
-        device: cpu or cuda.
-        keep_recorded: Put the recorded rows first.
-        out_file: HDF5 file to write.
-    """
-    from mocoda.augmentation import augment_chunks
-    from mocoda.dynamics import Dynamics, fit_dynamics
-    from mocoda.mechanisms import ARCHITECTURES
-    from mocoda.parents import RECIPES, fit_parents
-    from mocoda.runs import RunFolder
-    from mocoda.tasks import make_task
-    from mocoda.transitions import Transitions, save_stream
-
-    chosen = make_task(task)
-    if rows < 1:
-        raise InputError(f"rows must be positive, the number of rows to generate, got {rows}.")
-    for kind, name, known in (("recipe", recipe, RECIPES), ("architecture", architecture, ARCHITECTURES)):
-        if name not in known:
-            raise unknown_name(kind, name, known)
-    _check_device(device)
-    check_writable(out_file)
-    recorded = Transitions.load(data).to(device)
-    settings = {"task": task, "recipe": recipe, "architecture": architecture, "rows": rows, "seed": seed}
-    settings |= {"data": str(data), "content": _content(recorded), "device": device, "keep_recorded": keep_recorded}
-    with RunFolder(_beside(out_file), "augment", settings) as run:
-        saved = run.path / "dynamics.safetensors"
-        model: Dynamics | None = None
-        if recipe not in ("emp", "coda"):  # these recombine recorded transitions
-            if not saved.exists():
-                checkpoint = run.path / "checkpoint.safetensors"
-                fit_dynamics(
-                    recorded, chosen.graph, architecture, seed=seed, progress=run.progress, checkpoint=checkpoint
-                ).save(saved)
-                checkpoint.unlink(missing_ok=True)
-            model = Dynamics.load(saved, chosen.graph).to(device)
-        parents = fit_parents(recorded, chosen.graph, recipe, seed=seed, task=chosen, model=model)
-        chunks = augment_chunks(
-            recorded,
-            parents,
-            model,
-            rows=rows,
-            task=chosen,
-            seed=seed,
-            keep_recorded=keep_recorded,
-            progress=run.progress,
-        )
-        total = save_stream(out_file, chunks)
-    say(f"{out_file}: {total:,} transitions, {rows:,} of them new by recipe {recipe}")
 
 
 def train(
@@ -218,11 +149,11 @@ def train(
     names = [file.stem for file in data]
     if len(set(names)) != len(names):
         raise InputError(f"data sets are called by their files' names, which must differ, got {', '.join(names)}.")
-    _check_device(device)
+    check_device(device)
     datasets = {file.stem: Transitions.load(file).to(device) for file in data}
     settings = {"task": task, "agent": agent, "seeds": seeds, "updates": updates, "hidden": hidden, "batch": batch}
     settings |= {"evaluate_every": evaluate_every, "standardise": standardise, "device": device}
-    settings |= {"data": {name: _content(d) for name, d in datasets.items()}}
+    settings |= {"data": {name: content(d) for name, d in datasets.items()}}
     with RunFolder(out_dir, "train", settings, ("agents.json", "evaluation.json")) as run:
         if not (out_dir / "agents.json").exists():  # else the same command has done it all
             checkpoint = out_dir / "checkpoint.safetensors"
@@ -256,7 +187,7 @@ def evaluate(
         seed: Same seed, same starts.
         device: cpu or cuda.
     """
-    _check_device(device)
+    check_device(device)
     from mocoda import evaluation
     from mocoda.policies import Policies
     from mocoda.runs import settings_of
@@ -340,12 +271,12 @@ def whatif(
     for name in (*changes, *resample):
         if name not in graph.factors:
             raise unknown_name("factor", name, graph.factors)
-    _check_device(device)
+    check_device(device)
     recorded = Transitions.load(data).to(device)
     if not 0 <= row < len(recorded):
         raise InputError(f"row must be a row of {str(data)!r}, from 0 to {len(recorded) - 1}, got {row}.")
     settings = {"task": task, "architecture": architecture, "seed": seed, "device": device}
-    with RunFolder(out_dir, "whatif", {**settings, "content": _content(recorded)}) as run:
+    with RunFolder(out_dir, "whatif", {**settings, "content": content(recorded)}) as run:
         saved = run.path / "dynamics.safetensors"
         if not saved.exists():
             checkpoint = run.path / "checkpoint.safetensors"
@@ -412,7 +343,7 @@ def bench(device: str = "cpu", out_file: Annotated[Path, arg(name="out")] = Path
         device: cpu or cuda.
         out_file: JSON file to write, such as results/bench-cpu.json.
     """
-    _check_device(device)
+    check_device(device)
     check_writable(out_file)
     from mocoda.bench import as_table, measure
 
@@ -420,11 +351,6 @@ def bench(device: str = "cpu", out_file: Annotated[Path, arg(name="out")] = Path
     out.print(as_table(results))
     write_json(out_file, results)
     say(f"Written to {out_file}")
-
-
-def say(sentence: str) -> None:
-    """Prints a sentence as it is: brackets are no markup, and paths are not broken."""
-    out.print(Text(sentence), soft_wrap=True)
 
 
 def main() -> None:
@@ -480,7 +406,7 @@ def _measured(
     given, dynamics  changes to the preset and to its dynamics' settings; None: as the preset has it
     more             what else the experiment's function is told, if it asks for it
     """
-    _check_device(device)
+    check_device(device)
     from mocoda.runs import RunFolder
 
     module = import_module(f"mocoda.paper.{table}")
@@ -537,27 +463,6 @@ def _filmed(who: str, data: str | None, agent_seed: int | None) -> tuple[str, Po
     if data is not None or agent_seed is not None:
         raise InputError(f"--data and --agent-seed choose among the agents of a folder, and {who!r} is none.")
     return (who, None) if who == "expert" else (who, Policy.load(who))
-
-
-def _beside(file: Path) -> Path:
-    """The folder that says how `file` was made."""
-    return file.with_name(f"{file.name}.run")
-
-
-def _content(data: Transitions) -> str:
-    """A short hash of all that is in a table."""
-    from mocoda.training import fingerprint
-
-    labels = (label for label in (data.reward, data.goal) if label is not None)
-    return fingerprint(data.rows, data.next_state, data.terminal, *labels)
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    here = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    if device not in (*here, *(["cuda"] if len(here) > 1 else [])):
-        raise InputError(f"device {device!r} is not here; there is: {', '.join(here)}.")
 
 
 if __name__ == "__main__":

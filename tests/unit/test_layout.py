@@ -16,7 +16,7 @@ ORDER = (
     *("fused", "networks", "training", "mechanisms", "dynamics", "augmentation", "whatif"),
     *("agents", "statistics", "policies", "episodes", "evaluation", "learning", "contract"),
     *("runs", "report", "report_parents", "report_sweeps", "report_theory", "report_whatif"),
-    *("film", "paper", "roofline", "bench", "cli"),
+    *("film", "paper", "roofline", "bench", "console", "cli_data", "cli"),
 )
 FOLDERS = ("agents", "paper", "tasks")
 TASKS_MAY_IMPORT = {"files", "workers", "graph", "randomness", "transitions", "tasks"}
