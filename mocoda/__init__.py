@@ -21,6 +21,7 @@ from mocoda.files import VERSION
 if TYPE_CHECKING:
     from mocoda.agents import Agent as Agent
     from mocoda.agents import make_agent as make_agent
+    from mocoda.augmentation import Augmentation as Augmentation
     from mocoda.augmentation import augment as augment
     from mocoda.augmentation import augment_chunks as augment_chunks
     from mocoda.contract import check_agent as check_agent
@@ -31,13 +32,31 @@ if TYPE_CHECKING:
     from mocoda.evaluation import Evaluation as Evaluation
     from mocoda.evaluation import evaluate as evaluate
     from mocoda.files import InputError as InputError
+    from mocoda.formats import read as read
+    from mocoda.formats import write as write
+    from mocoda.formats.d3rlpy import from_d3rlpy as from_d3rlpy
+    from mocoda.formats.d3rlpy import to_d3rlpy as to_d3rlpy
     from mocoda.graph import LocalGraph as LocalGraph
+    from mocoda.graph_files import load_graph as load_graph
+    from mocoda.graph_files import load_task as load_task
+    from mocoda.inspection import Inspection as Inspection
+    from mocoda.inspection import inspect as inspect
     from mocoda.learning import train_agents as train_agents
+    from mocoda.metrics import MetricLog as MetricLog
     from mocoda.mixture import GaussianMixture as GaussianMixture
+    from mocoda.onnx_export import export_onnx as export_onnx
     from mocoda.parents import Parents as Parents
     from mocoda.parents import fit_parents as fit_parents
     from mocoda.policies import Policies as Policies
     from mocoda.policies import Policy as Policy
+    from mocoda.rewards import GoalsOf as GoalsOf
+    from mocoda.rewards import LearnedReward as LearnedReward
+    from mocoda.rewards import RewardConfig as RewardConfig
+    from mocoda.rewards import fit_reward as fit_reward
+    from mocoda.streaming import augment_to_file as augment_to_file
+    from mocoda.support import Support as Support
+    from mocoda.support import disagreement as disagreement
+    from mocoda.support import fit_support as fit_support
     from mocoda.tasks import Task as Task
     from mocoda.tasks import make_task as make_task
     from mocoda.transitions import Transitions as Transitions
@@ -55,7 +74,15 @@ _HOME = {
     "Transitions": "transitions",
     "concatenate": "transitions",
     "save_stream": "transitions",
+    "read": "formats",
+    "write": "formats",
+    "to_d3rlpy": "formats.d3rlpy",
+    "from_d3rlpy": "formats.d3rlpy",
+    "inspect": "inspection",
+    "Inspection": "inspection",
     "LocalGraph": "graph",
+    "load_graph": "graph_files",
+    "load_task": "graph_files",
     "GaussianMixture": "mixture",
     "fit_parents": "parents",
     "Parents": "parents",
@@ -63,15 +90,26 @@ _HOME = {
     "fit_dynamics_runs": "dynamics",
     "Dynamics": "dynamics",
     "DynamicsConfig": "dynamics",
+    "fit_support": "support",
+    "Support": "support",
+    "disagreement": "support",
+    "fit_reward": "rewards",
+    "LearnedReward": "rewards",
+    "RewardConfig": "rewards",
+    "GoalsOf": "rewards",
     "augment": "augmentation",
     "augment_chunks": "augmentation",
+    "Augmentation": "augmentation",
+    "augment_to_file": "streaming",
     "what_if": "whatif",
     "WhatIf": "whatif",
     "train_agents": "learning",
+    "MetricLog": "metrics",
     "make_agent": "agents",
     "Agent": "agents",
     "Policy": "policies",
     "Policies": "policies",
+    "export_onnx": "onnx_export",
     "check_agent": "contract",
     "evaluate": "evaluation",
     "Evaluation": "evaluation",
@@ -81,6 +119,7 @@ __all__ = list(_HOME)
 
 gymnasium.register("mocoda/Navigation2D-v0", "mocoda.tasks.navigation:Navigation2D", max_episode_steps=70)
 gymnasium.register("mocoda/HookSweep2-v0", "mocoda.tasks.hooksweep_env:HookSweep2Env", max_episode_steps=75)
+gymnasium.register("mocoda/Objects-v0", "mocoda.tasks.objects:ObjectsEnv")
 
 
 def __getattr__(name: str) -> Any:

@@ -101,7 +101,8 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
     task, data, parents, model = _generator(device)
 
     def generate(rows: int) -> float:
-        return _seconds(lambda: augment(data, parents, model, rows=rows, task=task, keep_recorded=False), device)
+        bare = partial(augment, task=task, keep_recorded=False, provenance=False)
+        return _seconds(lambda: bare(data, parents, model, rows=rows), device)
 
     many = 500_000 if device == "cpu" else 20_000_000
     generate(many // 10)  # warm-up
@@ -202,7 +203,8 @@ def sweeping(device: str, announce: Callable[[str], None]) -> Iterator[tuple[str
     announce(MEANING["sweep-rows"])
     model = fit_dynamics_runs([data], task.graph, seeds=[0], config=replace(config, epochs=1))[0]
     parents = table3.fitted_parents(task, data, replace(settings, columns=("mocoda-p",)), [0])["mocoda-p"][0]
-    made = [_seconds(lambda: augment(data, parents, model, rows=4_000_000, task=task), device) for _ in range(2)]
+    bare = partial(augment, rows=4_000_000, task=task, provenance=False)
+    made = [_seconds(lambda: bare(data, parents, model), device) for _ in range(2)]
     yield "sweep-rows", 20.0, made[-1]
     announce(MEANING["sweep-agents"])
     yield "sweep-agents", 1e-3, mean_and_std(_update_seconds(settings.agents[0], data, 15, 1_000))[0]
@@ -367,10 +369,11 @@ def _stream_to_disk(rows: int, device: str, saved: Path, answer: Connection) -> 
     task = make_task("navigation")
     data = task.collect(40_000, seed=0).to(device)
     model, parents = Dynamics.load(saved, task.graph).to(device), fit_parents(data, task.graph, seed=0)
-    augment(data, parents, model, rows=1_000, task=task)  # so that nothing is loaded or allocated for the first time
+    chunks = partial(augment_chunks, data, parents, model, task=task, provenance=False)
+    list(chunks(rows=1_000))  # so that nothing is loaded or allocated for the first time
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = _resident("VmRSS")
-    save_stream(saved.with_name("rows.hdf5"), augment_chunks(data, parents, model, rows=rows, task=task))
+    save_stream(saved.with_name("rows.hdf5"), chunks(rows=rows))
     answer.send(_resident("VmHWM") - before)
 
 

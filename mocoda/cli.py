@@ -21,7 +21,8 @@ import tyro
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from mocoda.cli_data import augment
+from mocoda.cli_data import augment, export, graph
+from mocoda.cli_data import inspect as inspect_data
 from mocoda.console import beside, check_device, content, out, say
 from mocoda.files import InputError, check_writable, discard_unfinished, unknown_name, write_json
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 EXPERIMENTS = {
     **{"table1": "Table1", "table2": "Table2", "table3": "Table3", "scarcity": "Scarcity"},
     **{"theory": "Theory", "neighbourhoods": "Neighbourhoods", "reweighting": "Reweighting", "whatif": "WhatIfs"},
+    **{"composer": "Composer", "entanglement": "Entanglement"},
 }
 
 
@@ -76,7 +78,7 @@ def collect(
     """Record a task's data.
 
     Args:
-        task: navigation or hooksweep2
+        task: navigation, hooksweep2 or objects (objects:6 for six of them)
         rows: Transitions to record.
         seed: Same seed, same rows.
         variety: hooksweep2 only: varied (unless given) or plain, how the expert sweeps.
@@ -116,6 +118,7 @@ def train(
     batch: int = 500,
     standardise: bool = False,
     workers: int | None = None,
+    tensorboard: bool = False,
     device: str = "cpu",
     out_dir: Annotated[Path, arg(name="out")] = Path("runs/agents"),
 ) -> None:
@@ -123,7 +126,7 @@ def train(
 
     Args:
         data: HDF5 files of transitions; each is called by its file's name.
-        task: Evaluates the agents while they train: navigation or hooksweep2
+        task: Evaluates the agents while they train: navigation, hooksweep2 or objects (objects:6 for six of them)
         agent: td3-bc, bcq, cql or sac
         seeds: How many seeds, counted from 0.
         updates: Gradient steps of each agent.
@@ -132,11 +135,13 @@ def train(
         batch: Rows of each gradient step.
         standardise: Let networks see states of mean 0 and variance 1.
         workers: Processes that evaluate in the task's simulator, where it has one; one per core unless given.
+        tensorboard: Write what is measured for TensorBoard too, beside metrics.csv and metrics.jsonl.
         device: cpu or cuda.
-        out_dir: Folder for the policies and their learning curves.
+        out_dir: Folder for the policies and what is measured on the way.
     """
     from mocoda.agents import make_agent
     from mocoda.learning import train_agents
+    from mocoda.metrics import MetricLog, check_tensorboard
     from mocoda.runs import RunFolder
     from mocoda.tasks import make_task
     from mocoda.transitions import Transitions
@@ -150,11 +155,14 @@ def train(
     if len(set(names)) != len(names):
         raise InputError(f"data sets are called by their files' names, which must differ, got {', '.join(names)}.")
     check_device(device)
+    if tensorboard:
+        check_tensorboard()
     datasets = {file.stem: Transitions.load(file).to(device) for file in data}
     settings = {"task": task, "agent": agent, "seeds": seeds, "updates": updates, "hidden": hidden, "batch": batch}
     settings |= {"evaluate_every": evaluate_every, "standardise": standardise, "device": device}
     settings |= {"data": {name: content(d) for name, d in datasets.items()}}
     with RunFolder(out_dir, "train", settings, ("agents.json", "evaluation.json")) as run:
+        metrics = MetricLog(out_dir, tensorboard=tensorboard)
         if not (out_dir / "agents.json").exists():  # else the same command has done it all
             checkpoint = out_dir / "checkpoint.safetensors"
             train_agents(
@@ -166,6 +174,7 @@ def train(
                 evaluate_every=evaluate_every,
                 workers=workers,
                 checkpoint=checkpoint,
+                report=metrics.add,
                 progress=run.progress,
             ).save(out_dir)
             checkpoint.unlink(missing_ok=True)
@@ -250,7 +259,7 @@ def whatif(
         row: The step's number in it, counted from 0.
         change: Factors and their values, such as y=0.3 or, for one of several columns, cup=0.1,0.2
         resample: Factors to draw given all the others; the rest stays as it was.
-        task: Gives the graph: navigation or hooksweep2
+        task: Gives the graph: navigation, hooksweep2 or objects (objects:6 for six of them)
         architecture: full, global or local
         least_support: The least share of the data that must be as rare as the question; 0 answers anything.
         seed: Same seed, same answer.
@@ -317,7 +326,8 @@ def paper(
     Args:
         table: table1 (how far off the dynamics are), table2 (how fast the agents are), table3 (who sweeps two boxes),
             scarcity (table3 by the number of recorded rows), theory (samples that counting needs), neighbourhoods
-            (parents per local graph), reweighting (of components, against rejection) or whatif (counterfactuals)
+            (parents per local graph), reweighting (of components, against rejection), whatif (counterfactuals),
+            entanglement (of steps over the horizon) or composer (one network for all children)
         preset: quick (minutes on 2 cores) or paper (its sizes and epochs; meant for a GPU)
         seeds: How many seeds, counted from 0; the preset says so unless given.
         device: cpu or cuda.
@@ -359,7 +369,10 @@ def main() -> None:
     verbs: dict[str, Callable[..., None]] = {
         "demo": demo,
         "collect": collect,
+        "inspect": inspect_data,
+        "graph": graph,
         "augment": augment,
+        "export": export,
         "train": train,
         "evaluate": evaluate,
         "whatif": whatif,

@@ -7,74 +7,198 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from mocoda.console import beside, check_device, content, say
-from mocoda.files import InputError, check_writable, unknown_name
+from mocoda.console import beside, check_device, content, out, say
+from mocoda.files import InputError, check_writable, write_json
+
+
+def inspect(
+    data: Positional[str],
+    episode_steps: int | None = None,
+    json_file: Annotated[Path | None, arg(name="json")] = None,
+) -> None:
+    """Tell what is in recorded data, and what is wrong with it.
+
+    Args:
+        data: HDF5 (ours or in D4RL's layout), npz, Parquet, or minari:NAMESPACE/NAME-v0
+        episode_steps: Rows of an episode, where the data has no next states and does not mark ends.
+        json_file: Also write all of it here.
+    """
+    from mocoda import inspection
+
+    if json_file is not None:
+        check_writable(json_file)
+    found = inspection.inspect(data, episode_steps=episode_steps)
+    out.print(found)
+    if json_file is not None:
+        write_json(json_file, found.to_json())
+        say(f"Written to {json_file}")
 
 
 def augment(
-    data: Positional[Path],
-    task: str = "navigation",
+    data: Positional[str],
+    graph: Path | None = None,
+    task: str | None = None,
     recipe: str = "mocoda",
     architecture: str = "local",
     rows: int = 160_000,
     seed: int = 0,
     device: str = "cpu",
     keep_recorded: bool = True,
+    stratified: bool = False,
+    reward: str | None = None,
+    hindsight: float = 0.0,
+    provenance: bool = True,
+    max_disagreement: float | None = None,
+    min_support: float | None = None,
+    workers: int | None = None,
     out_file: Annotated[Path, arg(name="out")] = Path("augmented.hdf5"),
 ) -> None:
     """Fit parents and dynamics to recorded data and write it back with counterfactual rows after it.
 
+    Killed, the same command goes on where it was.
+
     Args:
-        data: HDF5 file of transitions.
-        task: Gives the graph and the rewards: navigation or hooksweep2
+        data: HDF5 (ours or in D4RL's layout), npz, Parquet, or minari:NAMESPACE/NAME-v0
+        graph: File that says who listens to whom, Python (which is run) or TOML, and perhaps what is rewarded.
+        task: Instead, the task that the data is of, which gives graph and rewards: navigation, hooksweep2 or objects
+            (objects:6 for six of them). Data recorded by mocoda says so itself.
         recipe: emp, coda, dyna, rand, mocoda, mocoda-u or mocoda-p
         architecture: full, global or local
         rows: Transitions to generate.
         seed: Same seed, same rows.
         device: cpu or cuda.
         keep_recorded: Put the recorded rows first.
+        stratified: Mixtures of their own for every local graph.
+        reward: file (what --graph defines), learned (from the data's own) or none; unless given, the first of these
+            that there is.
+        hindsight: Share of the rows whose goal is what they achieve; the others' are drawn.
+        provenance: Note each row's recipe, neighbourhood, disagreement and support. Without, it is several times as
+            fast.
+        max_disagreement: Reject rows about which the ensemble disagrees more, in standard deviations of a step.
+        min_support: Reject rows rarer than all but this share of the data.
+        workers: Processes that generate; unless given one per core, at most 3, where there is much to do. The rows are
+            the same.
         out_file: HDF5 file to write.
     """
-    from mocoda.augmentation import augment_chunks
-    from mocoda.dynamics import Dynamics, fit_dynamics
-    from mocoda.mechanisms import ARCHITECTURES
-    from mocoda.parents import RECIPES, fit_parents
-    from mocoda.runs import RunFolder
-    from mocoda.tasks import make_task
-    from mocoda.transitions import Transitions, save_stream
+    from functools import partial
 
-    chosen = make_task(task)
-    if rows < 1:
-        raise InputError(f"rows must be positive, the number of rows to generate, got {rows}.")
-    for kind, name, known in (("recipe", recipe, RECIPES), ("architecture", architecture, ARCHITECTURES)):
-        if name not in known:
-            raise unknown_name(kind, name, known)
+    from mocoda.request import REWARD, Request
+    from mocoda.runs import RunFolder
+    from mocoda.streaming import FINISHED, UNFINISHED, augment_to_file, workers_for
+
+    request = Request(
+        data=str(data),
+        graph=None if graph is None else str(graph),
+        task=task,
+        recipe=recipe,
+        architecture=architecture,
+        rows=rows,
+        seed=seed,
+        device=device,
+        keep_recorded=keep_recorded,
+        stratified=stratified,
+        reward=reward,
+        hindsight=hindsight,
+        provenance=provenance,
+        max_disagreement=max_disagreement,
+        min_support=min_support,
+    )
+    request.check()
     check_device(device)
     check_writable(out_file)
-    recorded = Transitions.load(data).to(device)
-    settings = {"task": task, "recipe": recipe, "architecture": architecture, "rows": rows, "seed": seed}
-    settings |= {"data": str(data), "content": content(recorded), "device": device, "keep_recorded": keep_recorded}
-    with RunFolder(beside(out_file), "augment", settings) as run:
-        saved = run.path / "dynamics.safetensors"
-        model: Dynamics | None = None
-        if recipe not in ("emp", "coda"):  # these recombine recorded transitions
-            if not saved.exists():
-                checkpoint = run.path / "checkpoint.safetensors"
-                fit_dynamics(
-                    recorded, chosen.graph, architecture, seed=seed, progress=run.progress, checkpoint=checkpoint
-                ).save(saved)
-                checkpoint.unlink(missing_ok=True)
-            model = Dynamics.load(saved, chosen.graph).to(device)
-        parents = fit_parents(recorded, chosen.graph, recipe, seed=seed, task=chosen, model=model)
-        chunks = augment_chunks(
-            recorded,
-            parents,
-            model,
-            rows=rows,
-            task=chosen,
-            seed=seed,
-            keep_recorded=keep_recorded,
-            progress=run.progress,
+    count = workers_for(rows, device) if workers is None else workers
+    if count and device != "cpu":
+        raise InputError(f"workers share the CPU, and {device} is one device: leave --workers away.")
+    recorded = request.recorded()
+    world = request.world(recorded)
+    labelled = request.labelled_by(recorded, world)
+    request.hints(world)
+    settings = {**vars(request), "content": content(recorded), "text": getattr(world, "fingerprint", None)}
+    with RunFolder(beside(out_file), "augment", settings, (REWARD, UNFINISHED, FINISHED)) as run:
+        request.fit(recorded, run.path, run.progress)
+        if labelled == "learned":
+            from mocoda.rewards import LearnedReward
+
+            say(f"Rewards are learned from the data's own: {LearnedReward.load(run.path / REWARD).in_words}")
+        source = augment_to_file(
+            out_file, partial(request.plan, run.path), folder=run.path, workers=count, progress=run.progress
         )
-        total = save_stream(out_file, chunks)
+    total = len(recorded) * keep_recorded + rows
     say(f"{out_file}: {total:,} transitions, {rows:,} of them new by recipe {recipe}")
+    if labelled == "none":
+        why = "none was asked for" if reward else "neither the data nor the graph file has any"
+        say(f"No row has a reward: {why}.")
+    if "filter" in source:
+        say(f"The filters let {100 * source['filter']['accepted_share']:.3g}% of the rows drawn pass.")
+
+
+def graph(
+    graph_file: Positional[Path],
+    data: str,
+    out_file: Annotated[Path, arg(name="out")] = Path("graph.png"),
+) -> None:
+    """Draw a graph file over its data: who listens to whom, and in which share of the rows.
+
+    Args:
+        graph_file: Python (which is run) or TOML.
+        data: What the graph is about: HDF5 (ours or in D4RL's layout), npz, Parquet, or minari:NAMESPACE/NAME-v0
+        out_file: PNG file to write.
+    """
+    from mocoda.formats import read
+    from mocoda.graph_files import load_graph
+    from mocoda.report_graph import as_listeners, draw_listeners
+
+    check_writable(out_file)
+    recorded = read(data)
+    loaded = load_graph(graph_file, recorded)
+    shares = loaded.shares(recorded.rows)
+    title = f"{graph_file.name}, over {len(recorded):,} rows of {Path(data).name}"
+    draw_listeners(loaded, shares, out_file, title)
+    out.print(as_listeners(loaded, shares))
+    say(f"Modelled together: {'; '.join(', '.join(group) for group in loaded.parent_sets)}")
+    say(f"Drawn: {out_file}")
+
+
+def export(
+    data: Positional[str],
+    to: str,
+    episode_steps: int | None = None,
+    skip_bad_rows: bool = False,
+) -> None:
+    """Write data as something else, or a policy as ONNX.
+
+    Args:
+        data: HDF5 (ours or in D4RL's layout), npz, Parquet, or minari:NAMESPACE/NAME-v0; or a policy's file, or its
+            folder if it is the only one in it.
+        to: FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, FILE.parquet, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5; for a
+            policy, FILE.onnx
+        episode_steps: Rows of an episode, where the data has no next states and does not mark ends.
+        skip_bad_rows: Leave out rows with NaN or infinite numbers.
+    """
+    if to.endswith(".onnx"):
+        return _export_policy(data, to)
+    from mocoda.formats import read, target_of, write
+
+    target_of(to)
+    table = read(data, episode_steps=episode_steps, skip_bad_rows=skip_bad_rows)
+    write(table, to)
+    say(f"{to}: {len(table):,} transitions")
+
+
+def _export_policy(source: str, to: str) -> None:
+    from mocoda.onnx_export import export_onnx
+    from mocoda.policies import Policies, Policy
+
+    check_writable(to)
+    if Path(source).is_dir():
+        policies = Policies.load(source)
+        if len(policies) != 1:
+            raise InputError(
+                f"{source!r} holds {len(policies)} policies: name the file of one, policy-DATA-SEED.safetensors."
+            )
+        policy = next(iter(policies.values()))
+    else:
+        policy = Policy.load(source)
+    export_onnx(policy, to)
+    noise = " and noise" * (policy.agent.name == "bcq")
+    say(f"{to}: {policy.agent.name}, observation{noise} in, action out")

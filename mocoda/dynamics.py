@@ -47,6 +47,8 @@ class DynamicsConfig:
     members: int = 5
     hidden: tuple[int, ...] = (256, 256)
     features: int = 128  # width of the Masked Composer's embeddings
+    shared: bool = False  # "local" only: all children have one Masked Composer and one network of the hidden layers
+    alike: tuple[tuple[str, ...], ...] = ()  # if shared: groups of factors of one kind, one as good as another
     epochs: int = 30
     epoch_rows: int | None = None  # rows of an epoch, drawn afresh for every member; None: all of them once
     batch: int = 512
@@ -61,12 +63,19 @@ class DynamicsConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
+        object.__setattr__(self, "alike", tuple(map(tuple, self.alike)))
         for name in ("members", "features", "epochs", "epoch_rows", "batch", "window"):
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise InputError(f"{name} must be at least 1, got {number}.")
         if min(self.hidden, default=1) < 1:
             raise InputError(f"hidden must name layers of at least 1 unit, got {self.hidden}.")
+        named = [name for group in self.alike for name in group]
+        if len(set(named)) < len(named) or not all(self.alike) or (named and not self.shared):
+            raise InputError(
+                f"alike must be groups of factors, none of them named twice, and needs shared=True, got {self.alike} "
+                f"with shared={self.shared}."
+            )
         if not self.learning_rate > 0 or self.weight_decay < 0:
             raise InputError(
                 f"learning_rate must be positive and weight_decay not negative, got {self.learning_rate} and "
@@ -371,30 +380,40 @@ def _columns(data: Transitions, mechanisms: Mechanisms, config: DynamicsConfig) 
     mask = mechanisms.graph.mask(inputs) if mechanisms.architecture == "local" else None
     if config.predict_change:
         target = target - mechanisms.kept_state(inputs, mask)
-    scaling = [*_standard(inputs, config.standardise), *_standard(target, config.standardise)]
+    scaling = [*_standard(inputs, mechanisms, config), *_standard(target, mechanisms, config)]
     columns = [(inputs - scaling[0]) / scaling[1], (target - scaling[2]) / scaling[3]]
     if mask is not None:
         columns.append(mask.flatten(-2).float())
     return torch.cat(columns, -1), dict(zip(SCALING, scaling, strict=True))
 
 
-def _standard(values: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
-    """Shift and scale (columns,) that standardise values (N, columns); a constant column is only shifted."""
-    if not wanted:
+def _standard(values: Tensor, mechanisms: Mechanisms, config: DynamicsConfig) -> tuple[Tensor, Tensor]:
+    """Shift and scale (columns,) that standardise values (N, columns); a constant column is only shifted.
+
+    Factors that are alike are measured by one rule.
+    """
+    if not config.standardise:
         return torch.zeros_like(values[0]), torch.ones_like(values[0])
     exact = values.double()
-    scale = exact.std(0, correction=0).float()
-    return exact.mean(0).float(), torch.where(scale > 1e-8, scale, 1.0)
+    shift, scale = exact.mean(0), exact.std(0, correction=0)
+    for columns in mechanisms.alike_columns:  # (factors, width)
+        if int(columns.max()) < len(shift):  # of the action are no targets
+            pooled = exact[:, columns].flatten(0, 1)
+            shift[columns], scale[columns] = pooled.mean(0), pooled.std(0, correction=0)
+    scale = scale.float()
+    return shift.float(), torch.where(scale > 1e-8, scale, 1.0)
 
 
 def _mechanisms(graph: LocalGraph, architecture: str, config: DynamicsConfig, device: torch.device) -> Mechanisms:
-    return Mechanisms(graph, architecture, config.members, config.hidden, config.features, device)
+    return Mechanisms(
+        graph, architecture, config.members, config.hidden, config.features, device, config.shared, config.alike
+    )
 
 
 def _metadata(graph: LocalGraph, architecture: str, config: DynamicsConfig) -> dict[str, Any]:
     return {
         "architecture": architecture,
-        "config": asdict(config) | {"hidden": list(config.hidden)},
+        "config": asdict(config) | {"hidden": list(config.hidden), "alike": list(map(list, config.alike))},
         "graph": graph.structure,
     }
 

@@ -58,6 +58,8 @@ class LocalGraph:
         for child, listened in self.edges.items():
             if isinstance(listened, str):
                 raise InputError(f"the parents of {child!r} must be a list of names, got the string {listened!r}.")
+            if child in self.action:
+                raise InputError(f"edges make {child!r} listen, but it is an action, and an action listens to nobody.")
             if child not in self.state:
                 raise unknown_name("state factor", child, self.state)
         for child in self.children:
@@ -162,6 +164,12 @@ class LocalGraph:
                 f"the mask leaves child {self.children[child]!r} without parents in row {row}; expected at least one."
             )
         return mask
+
+    def shares(self, rows: Array) -> Tensor:
+        """In which share of the rows (N, S + A) each edge is there: float64 (parents, children)."""
+        rows = as_tensor(rows)
+        counts = torch.stack([self.mask(block).sum(0) for block in rows.split(65_536)])
+        return counts.sum(0).double() / len(rows)
 
     def check_data(self, data: Transitions) -> None:
         """Raises unless the data has the graph's state and action columns."""

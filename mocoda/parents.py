@@ -104,6 +104,11 @@ def fit_parents(
                               weight, at no cost; "mocoda-u" is no more than that, "mocoda-p" thins it as ever
     """
     graph.check_data(data)
+    if neighbourhoods != "empirical" and not stratified:
+        raise InputError(
+            f"neighbourhoods={neighbourhoods!r} says how often each local graph is drawn, and without stratified=True "
+            "none is drawn by itself; pass stratified=True too."
+        )
     if recipe == "emp":
         return Empirical(data)
     if recipe == "coda":

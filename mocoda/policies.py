@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Policy:
     weights: Weights  # one run's, without targets
     lowest_action: Tensor  # (A,)
     highest_action: Tensor  # (A,)
+    columns: tuple[str, ...] = ()  # names of what it sees and then of what it does, if the data had names
 
     def __repr__(self) -> str:
         return f"Policy({self.agent.name!r}, state={self.state_width}, action={self.action_width})"
@@ -68,14 +69,14 @@ class Policy:
 
     def to(self, device: torch.device | str) -> Policy:
         weights = {name: weight.to(device) for name, weight in self.weights.items()}
-        return Policy(
-            self.agent, self.state_width, weights, self.lowest_action.to(device), self.highest_action.to(device)
-        )
+        bounds = {name: getattr(self, name).to(device) for name in BOUNDS}
+        return replace(self, weights=weights, **bounds)
 
     def save(self, path: str | Path) -> None:
         """Writes weights and settings to a safetensors file."""
         bounds = {name: getattr(self, name) for name in BOUNDS}
         metadata = {"policy": agent_settings(self.agent), "state": self.state_width, "mocoda": VERSION}
+        metadata |= {"columns": self.columns} if self.columns else {}
         save_tensors(path, {**self.weights, **bounds}, metadata)
 
     @staticmethod
@@ -99,8 +100,9 @@ class Policy:
         elif agent_settings(agent) != settings:
             keys = differing_keys(settings, agent_settings(agent))
             raise InputError(f"{str(path)!r} was trained by another agent than {agent!r}; they differ in {keys}.")
-        bounds = [tensors.pop(name) for name in BOUNDS]
-        return Policy(agent, metadata["state"], tensors, *bounds)
+        lowest, highest = (tensors.pop(name) for name in BOUNDS)
+        columns = tuple(metadata.get("columns", ()))  # older files have none
+        return Policy(agent, metadata["state"], tensors, lowest, highest, columns)
 
 
 class Policies(Mapping[tuple[str, int], Policy]):

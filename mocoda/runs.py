@@ -2,6 +2,7 @@
 
 config.json      the command, its settings, versions, device
 progress.jsonl   a line per stage and second
+metrics.*        what was measured on the way, of trainings
 *.safetensors    finished stages and checkpoints, which a second run of the same command goes on from
 """
 
@@ -16,8 +17,10 @@ from typing import Any, Self
 
 import rich.console
 import rich.progress
+from rich.text import Text
 
 from mocoda.files import InputError, versions, write_json
+from mocoda.metrics import remove_metrics
 
 # What finished and unfinished stages leave in a folder.
 STAGES = (
@@ -35,6 +38,13 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
             f"the folder {str(folder)!r} does not say how it was made: no config.json of mocoda's."
         ) from error
     return settings
+
+
+class _Speed(rich.progress.ProgressColumn):
+    """Steps a second."""
+
+    def render(self, task: rich.progress.Task) -> Text:
+        return Text(f"{task.speed:,.0f}/s" if task.speed and task.speed >= 1 else "", "progress.data.speed")
 
 
 class RunFolder:
@@ -56,6 +66,7 @@ class RunFolder:
             rich.progress.TextColumn("{task.description:>24}"),
             rich.progress.BarColumn(),
             rich.progress.MofNCompleteColumn(),
+            _Speed(),
             rich.progress.TimeElapsedColumn(),
             rich.progress.TimeRemainingColumn(),
             console=console,
@@ -73,10 +84,13 @@ class RunFolder:
             raise InputError(
                 f"cannot make the folder {str(self.path)!r}: {error.strerror}. Choose another path."
             ) from error
-        if self._left_behind() != self.identity:
+        left = self._left_behind()
+        if left != self.identity:
             stages = (old for pattern in STAGES for old in self.path.glob(pattern))
             for old in (*stages, *(self.path / name for name in (*self.outputs, "progress.jsonl"))):
                 old.unlink(missing_ok=True)
+            if left is not None:  # without a config.json, the metrics are somebody else's
+                remove_metrics(self.path)
         write_json(self.path / "config.json", {**self.identity, "versions": versions()})
         self._bars.start()
         return self
@@ -89,6 +103,7 @@ class RunFolder:
         if kind is not None and issubclass(kind, InputError) and self._made and not begun:
             for name in ("config.json", "progress.jsonl"):
                 (self.path / name).unlink(missing_ok=True)
+            remove_metrics(self.path)
             for folder in self._made:
                 if not any(folder.iterdir()):
                     folder.rmdir()
@@ -96,7 +111,7 @@ class RunFolder:
     def progress(self, stage: str, done: int, total: int) -> None:
         """Moves the stage's bar and, once a second and at its end, writes a line."""
         if stage not in self._stages:
-            self._stages[stage] = self._bars.add_task(stage, total=total)
+            self._stages[stage] = self._bars.add_task(stage, total=total, completed=done)  # what is done took no time
         self._bars.update(self._stages[stage], completed=done, total=total)
         if done == total or time.monotonic() - self._logged >= 1:
             self._logged = time.monotonic()

@@ -19,6 +19,7 @@ from mocoda.files import InputError, versions, whole_file
 
 FORMAT, FORMAT_VERSION = "mocoda-transitions", 1
 ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal")  # in the order of a file
+PROVENANCE = "provenance/"  # in front of a provenance's name, in files and where arrays are listed
 Array = Tensor | np.ndarray[Any, Any] | ArrayLike
 
 
@@ -34,6 +35,8 @@ class Transitions:
     goal        (N, G)  float32, what the row's reward is about; no part of the dynamics. None where tasks have no goals
     columns     the S + A names of the state's and the action's columns
     source      how the rows were made, as JSON values; travels with the file
+    provenance  name -> (N,), int64 or float32, where each row comes from; empty unless given. `augment` says what it
+                writes there
 
     Arrays in may be numpy or torch; the table keeps its own copy, as torch, on the device they were on.
     """
@@ -46,6 +49,7 @@ class Transitions:
     goal: Tensor | None
     columns: tuple[str, ...]
     source: Mapping[str, Any]
+    provenance: Mapping[str, Tensor]
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Transitions:
         goal: Array | None = None,
         columns: Sequence[str] = (),
         source: Mapping[str, Any] | None = None,
+        provenance: Mapping[str, Array] | None = None,
     ) -> None:
         arrays = {"state": _own("state", state)}
         rows, states = _checked_shape("state", arrays["state"])
@@ -72,7 +77,8 @@ class Transitions:
         if goal is not None:
             arrays["goal"] = _own("goal", goal)
             _checked_shape("goal", arrays["goal"], rows=rows)
-        for name, array in arrays.items():
+        notes = {name: _own_note(name, array, rows) for name, array in (provenance or {}).items()}
+        for name, array in (*arrays.items(), *((f"provenance {name!r}", note) for name, note in notes.items())):
             _check_finite(name, array)
         if terminal is None:
             terminal = torch.zeros(rows, dtype=torch.bool, device=arrays["state"].device)
@@ -82,6 +88,7 @@ class Transitions:
             object.__setattr__(self, name, arrays.get(name))
         object.__setattr__(self, "columns", _checked_columns(columns, states, actions))
         object.__setattr__(self, "source", MappingProxyType(_checked_source(source or {})))
+        object.__setattr__(self, "provenance", MappingProxyType(notes))
 
     def __len__(self) -> int:
         return len(self.state)
@@ -89,16 +96,17 @@ class Transitions:
     def __repr__(self) -> str:
         reward = "None" if self.reward is None else f"({len(self):,},)"
         goal = "" if self.goal is None else f"goal={tuple(self.goal.shape)}, "
+        provenance = f"provenance=[{', '.join(self.provenance)}], " if self.provenance else ""
         return (
             f"Transitions(rows={len(self):,}, state={tuple(self.state.shape)}, action={tuple(self.action.shape)}, "
-            f"reward={reward}, {goal}columns=[{', '.join(self.columns)}], device={self.state.device.type})"
+            f"reward={reward}, {goal}columns=[{', '.join(self.columns)}], {provenance}device={self.state.device.type})"
         )
 
     def __getitem__(self, rows: slice | Tensor) -> Transitions:
         """The chosen rows: a slice, indices (M,) or a boolean mask (N,)."""
         if not isinstance(rows, slice | Tensor | np.ndarray | list):
             raise InputError(f"rows are chosen by a slice, indices or a boolean mask, got {rows!r}.")
-        return self._with({name: array[rows] for name, array in self._arrays().items()})
+        return self._with({name: array[rows] for name, array in self.arrays().items()})
 
     @property
     def rows(self) -> Tensor:
@@ -110,29 +118,38 @@ class Transitions:
         return self.state.device
 
     def to(self, device: torch.device | str) -> Transitions:
-        return self._with({name: array.to(device) for name, array in self._arrays().items()})
+        return self._with({name: array.to(device) for name, array in self.arrays().items()})
 
     def save(self, path: str | Path) -> None:
         """Writes the table to an HDF5 file, whole or not at all."""
         save_stream(path, [self])
 
     @staticmethod
-    def load(path: str | Path) -> Transitions:
-        """Reads a file that `save` wrote; what comes back is identical, to the bit."""
+    def load(path: str | Path, rows: slice = slice(None)) -> Transitions:
+        """Reads a file that `save` wrote, or some of its rows; what comes back is identical, to the bit."""
         with _open(Path(path)) as file:
-            arrays = {name: torch.from_numpy(file[name][:]) for name in _stored(file)}
-            return Transitions(
-                **arrays,
-                columns=tuple(json.loads(file.attrs["columns"])),
-                source=json.loads(file.attrs["source"]),
-            )
+            arrays = {name: torch.from_numpy(file[name][rows]) for name in _stored(file)}
+            return _of(arrays, tuple(json.loads(file.attrs["columns"])), json.loads(file.attrs["source"]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes, as numpy: torch would share the memory instead, of which containers have little."""
+        arrays = {name: array.cpu().numpy() for name, array in self.arrays().items()}
+        return _of, (arrays, self.columns, dict(self.source))
 
     def _with(self, arrays: Mapping[str, Tensor]) -> Transitions:
-        return Transitions(**arrays, columns=self.columns, source=self.source)
+        return _of(arrays, self.columns, self.source)
 
-    def _arrays(self) -> dict[str, Tensor]:
-        """The arrays that are there, by name."""
-        return {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
+    def arrays(self) -> dict[str, Tensor]:
+        """The arrays that are there, by the name that they have in a file."""
+        own = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
+        return own | {PROVENANCE + name: array for name, array in self.provenance.items()}
+
+
+def _of(arrays: Mapping[str, Array], columns: Sequence[str], source: Mapping[str, Any]) -> Transitions:
+    """The table of arrays by the names of `arrays`."""
+    own = {name: array for name, array in arrays.items() if not name.startswith(PROVENANCE)}
+    notes = {name.removeprefix(PROVENANCE): array for name, array in arrays.items() if name not in own}
+    return Transitions(**own, columns=columns, source=source, provenance=notes)
 
 
 def as_tensor(array: Array) -> Tensor:
@@ -149,15 +166,15 @@ def concatenate(tables: Sequence[Transitions], source: Mapping[str, Any] | None 
     first = tables[0]
     for table in tables[1:]:
         _check_alike(first, table)
-    return Transitions(
-        **{name: torch.cat([table._arrays()[name] for table in tables]) for name in first._arrays()},
-        columns=first.columns,
-        source=first.source if source is None else source,
-    )
+    joined = {name: torch.cat([table.arrays()[name] for table in tables]) for name in first.arrays()}
+    return _of(joined, first.columns, first.source if source is None else source)
 
 
 def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
-    """Writes tables one after the other into one file, holding one at a time in memory. Returns the number of rows."""
+    """Writes tables one after the other into one file, holding one at a time in memory; the source is the last one's.
+
+    Returns the number of rows.
+    """
     rows = 0
     with whole_file(path) as part, h5py.File(part, "w") as file:
         first: Transitions | None = None
@@ -166,22 +183,28 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
                 first = table
                 _write_header(file, table)
             _check_alike(first, table)
-            for name, array in table._arrays().items():
+            for name, array in table.arrays().items():
                 stored = file[name]
                 stored.resize(rows + len(table), axis=0)
                 stored[rows:] = array.cpu().numpy()
             rows += len(table)
         if first is None:
             raise InputError(f"there are no rows to write to {str(path)!r}; expected at least one table.")
+        file.attrs["source"] = json.dumps(dict(table.source))  # the last table knows how all were made
     return rows
 
 
-def _write_header(file: h5py.File, table: Transitions) -> None:
+def write_attributes(file: h5py.File, table: Transitions) -> None:
+    """What a file says of itself."""
     file.attrs["format"], file.attrs["format_version"] = FORMAT, FORMAT_VERSION
     file.attrs["columns"] = json.dumps(list(table.columns))
     file.attrs["source"] = json.dumps(dict(table.source))
     file.attrs["versions"] = json.dumps(versions())
-    for name, array in table._arrays().items():
+
+
+def _write_header(file: h5py.File, table: Transitions) -> None:
+    write_attributes(file, table)
+    for name, array in table.arrays().items():
         values = array[:0].cpu().numpy()
         file.create_dataset(
             name,
@@ -228,16 +251,26 @@ def _stored(file: h5py.File) -> list[str]:
         raise InputError(
             f"{file.filename!r} lacks the arrays {missing}; it was not written by mocoda, or damaged since."
         )
-    return [name for name in ARRAYS if name in file]
+    notes = [PROVENANCE + name for name in file["provenance"]] if "provenance" in file else []
+    return [*(name for name in ARRAYS if name in file), *notes]
 
 
-def _own(name: str, array: Array, dtype: torch.dtype = torch.float32) -> Tensor:
-    """`array` as a tensor that shares no memory with it."""
+def _own(name: str, array: Array, dtype: torch.dtype | None = torch.float32) -> Tensor:
+    """`array` as a tensor that shares no memory with it; None: of the type it has."""
     try:
         given = as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be an array of numbers, got {type(array).__name__} ({error}).") from error
-    return given.detach().to(dtype, copy=True).contiguous()
+    return given.detach().to(dtype or given.dtype, copy=True).contiguous()
+
+
+def _own_note(name: str, array: Array, rows: int) -> Tensor:
+    """A vector of provenance: whole numbers as int64, others as float32."""
+    if not name.isidentifier():
+        raise InputError(f"provenance is called by names such as 'recipe', of letters, digits and _, got {name!r}.")
+    note = _own(f"provenance {name!r}", array, None)
+    _check_vector(f"provenance {name!r}", note, rows)
+    return note.float() if note.is_floating_point() else note.long()
 
 
 def _checked_shape(name: str, array: Tensor, rows: int | None = None, columns: int | None = None) -> tuple[int, int]:
@@ -281,6 +314,6 @@ def _check_finite(name: str, array: Tensor) -> None:
 
 
 def _check_alike(first: Transitions, table: Transitions) -> None:
-    one, other = ({name: array.shape[1:] for name, array in t._arrays().items()} for t in (first, table))
+    one, other = ({name: array.shape[1:] for name, array in t.arrays().items()} for t in (first, table))
     if table.columns != first.columns or one != other:
         raise InputError(f"tables must have the same columns and arrays to be joined, got {first!r} and {table!r}.")

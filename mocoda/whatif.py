@@ -24,11 +24,11 @@ from mocoda.graph import LocalGraph
 from mocoda.neighbourhoods import Mocoda, Stratified
 from mocoda.parents import Parents
 from mocoda.randomness import Stream, as_stream
+from mocoda.support import REFERENCE, densities, ranks
 from mocoda.transitions import Array, Transitions, as_tensor
 
 WIDTH = 1.96  # standard deviations on either side of an interval's middle: 95% of a Gaussian
 CANDIDATES = 128  # draws of which one is chosen, where a resampled column is in several parent sets
-REFERENCE = 10_000  # rows whose densities tell what is rare
 
 
 class Ensemble(Protocol):
@@ -262,8 +262,7 @@ def _support(parents: Mocoda | Stratified, before: Tensor, after: Tensor, refere
 
 def _rarity(mixtures: Mocoda, before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
     """The same for each parent set, (M, sets). A set without a change says nothing: its share is 1."""
-    known = mixtures.log_prob(reference).T.contiguous().sort().values  # (sets, reference)
-    rank = torch.searchsorted(known, mixtures.log_prob(after).T.contiguous(), right=True).T / max(1, known.shape[1])
+    rank = ranks(mixtures, after, densities(mixtures, reference))
     touched = torch.stack([(before != after)[:, list(columns)].any(1) for columns, _ in mixtures.sets], 1)
     return torch.where(touched, rank, 1.0)
 

@@ -210,7 +210,13 @@ def _agents(
         )
         for architecture in ARCHITECTURES:
             made = augment(
-                recorded, parents, models[architecture][size, seed], rows=settings.total - size, task=task, seed=seed
+                recorded,
+                parents,
+                models[architecture][size, seed],
+                rows=settings.total - size,
+                task=task,
+                seed=seed,
+                provenance=False,
             )
             datasets.setdefault(_name(size, architecture), []).append(made)
         progress("data sets", len(datasets) // len(ARCHITECTURES), len(settings.sizes))

@@ -221,7 +221,7 @@ def _dataset(
         covariance=settings.covariance,
         published_code=settings.published_code,
     )
-    return augment(recorded, parents, model, rows=more, task=task, seed=seed)
+    return augment(recorded, parents, model, rows=more, task=task, seed=seed, provenance=False)
 
 
 def _agents(

@@ -371,6 +371,7 @@ def _datasets(
                 rows=settings.total - len(recorded),
                 task=task,
                 seed=seed,
+                provenance=False,
             )
             for i, seed in enumerate(seeds)
         ]

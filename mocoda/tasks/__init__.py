@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from inspect import signature
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mocoda.files import unknown_name
+from mocoda.files import InputError, unknown_name
 from mocoda.graph import LocalGraph
 from mocoda.randomness import Stream
 from mocoda.tasks.navigation import Navigation
+from mocoda.tasks.objects import Objects
 from mocoda.transitions import Transitions
 
 
@@ -81,11 +83,21 @@ def _hooksweep2() -> Task:
     return HookSweep2()
 
 
-TASKS: dict[str, Callable[[], Task]] = {"navigation": Navigation, "hooksweep2": _hooksweep2}
+TASKS: dict[str, Callable[..., Task]] = {"navigation": Navigation, "hooksweep2": _hooksweep2, "objects": Objects}
 
 
-def make_task(name: str) -> Task:
-    """The task called `name`."""
-    if name not in TASKS:
+def make_task(name: str, **options: Any) -> Task:
+    """The task called `name`, with its options; a number in the name says how many objects: "objects:6"."""
+    kind, colon, count = name.partition(":")
+    if kind not in TASKS:
         raise unknown_name("task", name, TASKS)
-    return TASKS[name]()
+    if colon:
+        if not count.isdecimal() or "objects" in options:
+            raise InputError(f"after a task's name and a colon comes how many objects, as in objects:4, got {name!r}.")
+        options["objects"] = int(count)
+    known = signature(TASKS[kind]).parameters
+    for option in options:
+        if option not in known:
+            takes = f"the options {', '.join(known)}" if known else "no options"
+            raise InputError(f"the task {kind!r} takes {takes}, got {option!r}.")
+    return TASKS[kind](**options)

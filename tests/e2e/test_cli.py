@@ -17,6 +17,8 @@ import pytest
 import torch
 
 import mocoda.cli
+import mocoda.cli_data
+import mocoda.console
 import mocoda.dynamics
 from mocoda import DynamicsConfig, InputError, Transitions, fit_dynamics, fit_parents, make_task
 from mocoda.augmentation import augment_chunks
@@ -26,7 +28,14 @@ from mocoda.transitions import concatenate
 VERBS = {
     "demo": {"--out", "--device"},
     "collect": {"--rows", "--seed", "--variety", "--workers", "--out"},
-    "augment": {"--task", "--recipe", "--architecture", "--rows", "--seed", "--device", "--keep-recorded", "--out"},
+    "inspect": {"--episode-steps", "--json"},
+    "graph": {"--data", "--out"},
+    "augment": {
+        *("--graph", "--task", "--recipe", "--architecture", "--rows", "--seed", "--device", "--keep-recorded"),
+        *("--stratified", "--reward", "--hindsight", "--provenance", "--max-disagreement", "--min-support"),
+        *("--workers", "--out"),
+    },
+    "export": {"--to", "--episode-steps", "--skip-bad-rows"},
     "train": {
         *("--task", "--agent", "--seeds", "--updates", "--evaluate-every", "--hidden", "--batch"),
         *("--standardise", "--workers", "--device", "--out"),
@@ -185,7 +194,7 @@ def test_augment_trains_a_model_where_the_recipe_needs_one(
 ) -> None:
     monkeypatch.setattr(mocoda.dynamics, "fit_dynamics", functools.partial(fit_dynamics, config=TINY))
     out = tmp_path / "out.hdf5"
-    mocoda.cli.augment(recorded, recipe=recipe, architecture=architecture, rows=300, seed=1, out_file=out)
+    mocoda.cli_data.augment(str(recorded), recipe=recipe, architecture=architecture, rows=300, seed=1, out_file=out)
     data, task = Transitions.load(recorded), make_task("navigation")
     model = fit_dynamics(data, task.graph, architecture, seed=1, config=TINY)
     parents = fit_parents(data, task.graph, recipe, seed=1, task=task, model=model)
@@ -195,10 +204,10 @@ def test_augment_trains_a_model_where_the_recipe_needs_one(
     # The same command again needs no training; other settings do.
     monkeypatch.setattr(mocoda.dynamics, "fit_dynamics", lambda *given, **named: pytest.fail("trained again"))
     out.unlink()
-    mocoda.cli.augment(recorded, recipe=recipe, architecture=architecture, rows=300, seed=1, out_file=out)
+    mocoda.cli_data.augment(str(recorded), recipe=recipe, architecture=architecture, rows=300, seed=1, out_file=out)
     assert_same_rows(Transitions.load(out), expected)
     with pytest.raises(pytest.fail.Exception, match="trained again"):
-        mocoda.cli.augment(recorded, recipe=recipe, architecture=architecture, rows=300, seed=2, out_file=out)
+        mocoda.cli_data.augment(str(recorded), recipe=recipe, architecture=architecture, rows=300, seed=2, out_file=out)
     assert_same_rows(Transitions.load(out), expected)
 
 
@@ -265,18 +274,18 @@ def test_a_killed_augment_leaves_no_output_and_running_it_again_ends_the_same(re
 HERE = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
 WRITABLE = "Give a path in a folder that can be written."
 REFUSED = {
-    "collect maze": "there is no task 'maze'; there are: navigation, hooksweep2.",
+    "collect maze": "there is no task 'maze'; there are: navigation, hooksweep2, objects.",
     "collect navigatoin": (
-        "there is no task 'navigatoin'; there are: navigation, hooksweep2. Did you mean 'navigation'?"
+        "there is no task 'navigatoin'; there are: navigation, hooksweep2, objects. Did you mean 'navigation'?"
     ),
-    "collect [x]": "there is no task '[x]'; there are: navigation, hooksweep2.",
+    "collect [x]": "there is no task '[x]'; there are: navigation, hooksweep2, objects.",
     "collect navigation --rows 0": "rows must be at least 1, the number of transitions to record, got 0.",
     "collect navigation --rows 0 --out new/x.hdf5": (
         "rows must be at least 1, the number of transitions to record, got 0."
     ),
     "collect navigation --out FILE/x.hdf5": f"cannot write 'FILE/x.hdf5': 'FILE' is not a folder. {WRITABLE}",
     "collect navigation --rows 9 --out FOLDER": f"cannot write 'FOLDER': it is a folder. {WRITABLE}",
-    "augment DATA --task maze": "there is no task 'maze'; there are: navigation, hooksweep2.",
+    "augment DATA --task maze": "there is no task 'maze'; there are: navigation, hooksweep2, objects.",
     "augment DATA --recipe mocoda-x": (
         "there is no recipe 'mocoda-x'; there are: emp, coda, dyna, rand, mocoda, mocoda-u, mocoda-p. "
         "Did you mean 'mocoda-u'?"
@@ -286,16 +295,16 @@ REFUSED = {
     ),
     "augment DATA --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
     "augment DATA --device cuda:99": f"device 'cuda:99' is not here; there is: {HERE}.",
-    "augment none.hdf5": "there is no file 'none.hdf5'. `mocoda collect` makes one.",
-    "augment [/dim].hdf5": "there is no file '[/dim].hdf5'. `mocoda collect` makes one.",
+    "augment none.hdf5": "there is no file 'none.hdf5'.",
+    "augment [/dim].hdf5": "there is no file '[/dim].hdf5'.",
     "augment DATA --recipe coda --rows -1": "rows must be positive, the number of rows to generate, got -1.",
     "augment DATA --recipe emp --out FILE/x.hdf5": f"cannot write 'FILE/x.hdf5': 'FILE' is not a folder. {WRITABLE}",
-    "augment none.hdf5 --out new/x.hdf5": "there is no file 'none.hdf5'. `mocoda collect` makes one.",
+    "augment none.hdf5 --out new/x.hdf5": "there is no file 'none.hdf5'.",
     "train DATA TWIN": "data sets are called by their files' names, which must differ, got data, data.",
     "train DATA DATA": "data sets are called by their files' names, which must differ, got data, data.",
     "train DATA --agent td3": "there is no agent 'td3'; there are: td3-bc, bcq, cql, sac. Did you mean 'td3-bc'?",
     "train DATA --agent ppo": "there is no agent 'ppo'; there are: td3-bc, bcq, cql, sac.",
-    "train DATA --task maze": "there is no task 'maze'; there are: navigation, hooksweep2.",
+    "train DATA --task maze": "there is no task 'maze'; there are: navigation, hooksweep2, objects.",
     "train DATA --seeds 0": "seeds must be at least 1, got 0.",
     "train DATA --updates 0": "updates must be at least 1, got 0.",
     "train DATA --updates -1 --out new/deep": "updates must be at least 1, got -1.",
@@ -317,7 +326,7 @@ REFUSED = {
     "evaluate FILE": "the folder 'FILE' holds no agents.json. `mocoda train` makes one.",
     "evaluate FOLDER --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
     "paper table4": "there is no table 'table4'; there are: table1, table2, table3, scarcity, theory, neighbourhoods, "
-    "reweighting, whatif. Did you mean 'table3'?",
+    "reweighting, whatif, composer, entanglement. Did you mean 'table3'?",
     "paper table3 --preset fast": "there is no preset 'fast'; there are: paper, quick.",
     "paper table3 --seeds 0": "seeds must be at least 1, got 0.",
     "paper table3 --columns coda": (
@@ -426,9 +435,9 @@ def test_a_gpu_that_is_not_there_is_refused_where_another_one_is(device: str, mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for there in ("cpu", "cuda", "cuda:0"):
-        mocoda.cli._check_device(there)
+        mocoda.console.check_device(there)
     with pytest.raises(InputError, match=f"^device {device!r} is not here; there is: cpu, cuda"):
-        mocoda.cli._check_device(device)
+        mocoda.console.check_device(device)
 
 
 def test_a_number_of_rows_that_cannot_be_is_refused_before_a_model_is_trained(
@@ -436,7 +445,7 @@ def test_a_number_of_rows_that_cannot_be_is_refused_before_a_model_is_trained(
 ) -> None:
     monkeypatch.setattr(mocoda.dynamics, "fit_dynamics", lambda *given, **named: pytest.fail("trained first"))
     with pytest.raises(InputError, match=r"^rows must be positive, the number of rows to generate, got -1\.$"):
-        mocoda.cli.augment(recorded, rows=-1, out_file=tmp_path / "out.hdf5")
+        mocoda.cli_data.augment(str(recorded), rows=-1, out_file=tmp_path / "out.hdf5")
     assert below(tmp_path) == []
 
 

@@ -23,7 +23,7 @@ from mocoda import Agent, Dynamics, DynamicsConfig, Policies, fit_dynamics_runs,
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-VERBS = ("demo", "collect", "augment", "train", "evaluate", "whatif", "watch", "paper", "bench")
+VERBS = ("demo", "collect", "inspect", "augment", "export", "train", "evaluate", "whatif", "watch", "paper", "bench")
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 

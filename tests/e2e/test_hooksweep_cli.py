@@ -233,7 +233,7 @@ def test_watch_chooses_an_agent(
     ("words", "message"),
     [
         ("none", "there is no file 'none'. `policy.save(path)` makes one."),
-        ("expert --task maze", "there is no task 'maze'; there are: navigation, hooksweep2."),
+        ("expert --task maze", "there is no task 'maze'; there are: navigation, hooksweep2, objects."),
         ("expert --out sweep.avi", "a video is called *.mp4 or *.gif, got 'sweep.avi'."),
         ("expert --episodes 0", "episodes must be at least 1, got 0."),
         ("expert --task navigation", "the task 'navigation' has no scripted expert; hooksweep2 has one."),

@@ -17,6 +17,7 @@ from mocoda.mechanisms import Mechanisms
 from mocoda.randomness import Stream
 
 ROWS = 8
+FACTORED = ("global", "local", "shared", "alike")
 ANYTHING = (0.0, 1.0, -3.5, 1e-30, 1e30, -1e30, 3.4e38, -3.4e38, math.inf, -math.inf, math.nan)
 
 
@@ -30,8 +31,16 @@ class World:
     stream: Stream
 
     def model(self, architecture: str, predict_change: bool) -> Dynamics:
-        config = DynamicsConfig(members=2, hidden=(8, 8), features=8, predict_change=predict_change)
-        weights = self.mechanisms(architecture).initial_weights(self.stream.child("weights"))
+        mechanisms = self.mechanisms(architecture)
+        config = DynamicsConfig(
+            members=2,
+            hidden=(8, 8),
+            features=8,
+            shared=mechanisms.shared,
+            alike=mechanisms.alike,
+            predict_change=predict_change,
+        )
+        weights = mechanisms.initial_weights(self.stream.child("weights"))
         drawn = self.stream.child("scaling")
         width, states = self.graph.width, self.graph.state_width
         scaling = {
@@ -40,16 +49,23 @@ class World:
             "target_shift": drawn.normal(states),
             "target_scale": drawn.uniform(states, low=0.5, high=2.0),
         }
-        return Dynamics(self.graph, architecture, config, weights, scaling)
+        return Dynamics(self.graph, mechanisms.architecture, config, weights, scaling)
 
     def mechanisms(self, architecture: str) -> Mechanisms:
-        return Mechanisms(self.graph, architecture, 2, (8, 8), 8, torch.device("cpu"))
+        """Of one of the architectures, or a local one that is shared, or shared with all states of a width alike."""
+        shared = architecture in ("shared", "alike")
+        by_width: dict[int, list[str]] = {}
+        for name in self.graph.state if architecture == "alike" else ():
+            by_width.setdefault(len(self.graph.factors[name]), []).append(name)
+        alike = tuple(map(tuple, by_width.values()))
+        kind = "local" if shared else architecture
+        return Mechanisms(self.graph, kind, 2, (8, 8), 8, torch.device("cpu"), shared, alike)
 
     def edges(self, architecture: str) -> Tensor:
         """Who may reach whom, bool (ROWS, P, C)."""
         if architecture == "full":
             return torch.ones_like(self.local)
-        return self.local if architecture == "local" else self.graph.sparsest.expand_as(self.local)
+        return self.graph.sparsest.expand_as(self.local) if architecture == "global" else self.local
 
     def with_parent(self, parent: str, values: Tensor | float) -> Tensor:
         changed = self.rows.clone()
@@ -85,7 +101,7 @@ def columns_of(kind: str, widths: list[int], stream: Stream) -> dict[str, list[i
 
 
 @pytest.mark.parametrize("predict_change", [True, False])
-@pytest.mark.parametrize("architecture", ["global", "local"])
+@pytest.mark.parametrize("architecture", FACTORED)
 @given(world=worlds(), value=st.sampled_from(ANYTHING))
 @settings(max_examples=40, deadline=None)
 def test_a_masked_out_parent_cannot_change_its_child_by_one_bit(
@@ -102,7 +118,7 @@ def test_a_masked_out_parent_cannot_change_its_child_by_one_bit(
                 assert world.child(child, one)[:, deaf].equal(world.child(child, other)[:, deaf])
 
 
-@pytest.mark.parametrize("architecture", ["global", "local"])
+@pytest.mark.parametrize("architecture", FACTORED)
 @given(world=worlds(), value=st.sampled_from(ANYTHING))
 @settings(max_examples=25, deadline=None)
 def test_a_sampled_child_ignores_its_masked_out_parents_too(architecture: str, world: World, value: float) -> None:
@@ -121,7 +137,7 @@ def test_a_sampled_child_ignores_its_masked_out_parents_too(architecture: str, w
                 assert alike.child(child, before).equal(alike.child(child, after))
 
 
-@pytest.mark.parametrize("architecture", ["global", "local"])
+@pytest.mark.parametrize("architecture", FACTORED)
 @given(world=worlds())
 @settings(max_examples=25, deadline=None)
 def test_the_gradient_of_a_child_with_respect_to_a_masked_out_parent_is_exactly_zero(
@@ -130,7 +146,7 @@ def test_the_gradient_of_a_child_with_respect_to_a_masked_out_parent_is_exactly_
     mechanisms, edges = world.mechanisms(architecture), world.edges(architecture)
     weights = mechanisms.initial_weights(world.stream.child("weights"))
     rows = world.rows.clone().requires_grad_()
-    mask = world.local if architecture == "local" else None
+    mask = None if architecture == "global" else world.local
     mean, variance = mechanisms(weights, rows, mask)
     kept = mechanisms.kept_state(rows, mask)
     for c, child in enumerate(world.graph.children):
@@ -141,7 +157,7 @@ def test_the_gradient_of_a_child_with_respect_to_a_masked_out_parent_is_exactly_
 
 
 @pytest.mark.parametrize("predict_change", [True, False])
-@pytest.mark.parametrize("architecture", ["full", "global", "local"])
+@pytest.mark.parametrize("architecture", ["full", *FACTORED])
 @given(world=worlds())
 @settings(max_examples=25, deadline=None, derandomize=True)
 def test_every_other_parent_does_reach_its_child(architecture: str, predict_change: bool, world: World) -> None:
@@ -157,7 +173,7 @@ def test_every_other_parent_does_reach_its_child(architecture: str, predict_chan
                 assert not bool(heard.any()) or not bool(same.all())
 
 
-@pytest.mark.parametrize("architecture", ["global", "local"])
+@pytest.mark.parametrize("architecture", FACTORED)
 @given(world=worlds())
 @settings(max_examples=15, deadline=None)
 def test_a_predicted_change_is_added_to_the_state_only_where_the_child_listens_to_its_own_past(

@@ -24,6 +24,7 @@ from mocoda import (
 )
 from mocoda.augmentation import CHUNK, augment, augment_chunks
 from mocoda.parents import Parents
+from mocoda.provenance import local_graphs
 from mocoda.randomness import Stream, as_stream
 from mocoda.tasks.navigation import Navigation
 
@@ -189,7 +190,9 @@ def test_the_source_tells_recorded_from_generated_rows(data: Transitions) -> Non
         "model": "Truth",
         "seed": 0,
         "task": "navigation",
+        "local_graphs": local_graphs(TASK.graph, data.rows),
     }
+    assert "local_graphs" not in augment(data, Box(), Truth(), rows=3, task=TASK, provenance=False).source
     alone = augment(data, fit_parents(data, TASK.graph, "emp"), rows=30, keep_recorded=False)
     assert (alone.source["recorded_rows"], alone.source["generated_rows"]) == (0, 30)
     assert (alone.source["recipe"], alone.source["model"], alone.source["task"]) == ("emp", "NoneType", None)
@@ -263,9 +266,10 @@ def test_a_streamed_table_is_the_same_file_as_a_saved_one(data: Transitions, tmp
     concatenate(list(pieces(data))).save(saved)
     assert save_stream(streamed, pieces(data)) == 450
     with h5py.File(saved, "r") as one, h5py.File(streamed, "r") as other:
-        assert set(one) == set(other) == set(ARRAYS)
+        assert set(one) == set(other) == {*ARRAYS, "provenance"}
         assert dict(one.attrs) == dict(other.attrs)
-        for name in ARRAYS:
+        notes = [f"provenance/{name}" for name in ("recipe", "disagreement", "neighbourhood", "support")]
+        for name in (*ARRAYS, *notes):
             assert one[name].dtype == other[name].dtype
             assert np.array_equal(one[name][:], other[name][:])
     assert same(Transitions.load(streamed), concatenate(list(pieces(data))))

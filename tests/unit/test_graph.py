@@ -134,7 +134,7 @@ def test_the_repr_prints_the_edges() -> None:
         ),
         (
             {"edges": {"left": ["left"], "right": ["right"], "thing": ["thing"], "pull": ["thing"]}},
-            "there is no state factor 'pull'; there are: left, right, thing.",
+            "edges make 'pull' listen, but it is an action, and an action listens to nobody.",
         ),
         (
             {"given_parent_sets": [["left", "pul"]]},

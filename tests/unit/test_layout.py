@@ -11,14 +11,19 @@ import mocoda
 
 PACKAGE = Path(mocoda.__file__).parent
 ORDER = (
-    *("files", "workers", "randomness", "transitions", "graph", "mixture", "density", "tabular"),
+    *("files", "workers", "randomness", "transitions", "formats", "graph", "inspection"),
+    *("named_columns", "graph_rules", "graph_files"),
+    *("mixture", "density", "tabular"),
     *("flattening", "neighbourhoods", "parents"),
-    *("fused", "networks", "training", "mechanisms", "dynamics", "augmentation", "whatif"),
-    *("agents", "statistics", "policies", "episodes", "evaluation", "learning", "contract"),
-    *("runs", "report", "report_parents", "report_sweeps", "report_theory", "report_whatif"),
+    *("fused", "networks", "training", "mechanisms", "dynamics"),
+    *("support", "provenance", "rewards", "augmentation", "streaming", "request", "whatif"),
+    *("agents", "statistics", "policies", "onnx_export", "episodes", "evaluation"),
+    *("batches", "evaluators", "metrics", "learning", "contract"),
+    *("runs", "report", "report_composer", "report_entanglement", "report_graph", "report_parents"),
+    *("report_sweeps", "report_theory", "report_whatif"),
     *("film", "paper", "roofline", "bench", "console", "cli_data", "cli"),
 )
-FOLDERS = ("agents", "paper", "tasks")
+FOLDERS = ("formats", "agents", "paper", "tasks")
 TASKS_MAY_IMPORT = {"files", "workers", "graph", "randomness", "transitions", "tasks"}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from mocoda import Agent, InputError, Policies, Transitions, learning, make_task, train_agents
 from mocoda.agents import Batch, Stage
 from mocoda.agents.agent import Noise
+from mocoda.batches import RunTable, runs_of
 from mocoda.evaluation import Episodes, rollout
 from mocoda.networks import Weights, mlp_weights
 from mocoda.policies import scaled
@@ -44,8 +45,8 @@ def trained(name: str, updates: int = 8) -> Policies:
 # The table
 
 
-def table(datasets: dict[str, Transitions | Sequence[Transitions]], seeds: list[int]) -> learning._Table:
-    return learning._Table.of(learning._runs(datasets, seeds), None, standardise=False)
+def table(datasets: dict[str, Transitions | Sequence[Transitions]], seeds: list[int]) -> RunTable:
+    return RunTable.of(runs_of(datasets, seeds), None, standardise=False)
 
 
 def test_a_data_set_of_several_runs_is_stored_once() -> None:

@@ -14,7 +14,8 @@ from cloning_agent import Cloning
 from point_task import A, CorridorTask, G, PointTask, S
 from torch import Tensor
 
-from mocoda import InputError, Policies, Transitions, learning, train_agents
+from mocoda import InputError, Policies, Transitions, evaluators, learning, train_agents
+from mocoda.batches import RunTable, runs_of
 from mocoda.episodes import Job, Played, gathered, jobs, play
 from mocoda.evaluation import means
 from mocoda.randomness import Stream
@@ -51,8 +52,8 @@ def test_agents_see_state_and_goal_side_by_side(name: str) -> None:
 
 
 def test_the_table_holds_every_goal_once() -> None:
-    table = learning._Table.of(
-        learning._runs({"one": ONE, "other": OTHER, "again": ONE}, [0]), POINT, standardise=False
+    table = RunTable.of(
+        runs_of({"one": ONE, "other": OTHER, "again": ONE}, [0]), POINT, standardise=False
     )
     assert table.rows.shape == (168, 2 * S + A + 2 + G)
     index = torch.tensor([[3, 100], [101, 167], [0, 1]])
@@ -141,7 +142,7 @@ class Late(Workers[Job, Played]):
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     Late.noted = []
-    monkeypatch.setattr(learning, "Workers", Late)
+    monkeypatch.setattr(evaluators, "Workers", Late)
     return Late.noted
 
 

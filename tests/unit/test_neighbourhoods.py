@@ -237,6 +237,13 @@ def test_defaults_are_not_stratified_and_change_nothing() -> None:
     assert one.equal(other.sample(100, seed=0))
 
 
+def test_how_to_draw_neighbourhoods_is_no_question_where_none_is_drawn() -> None:
+    assert message(fit_parents, DATA, GRAPH, neighbourhoods="even") == (
+        "neighbourhoods='even' says how often each local graph is drawn, and without stratified=True none is drawn by "
+        "itself; pass stratified=True too."
+    )
+
+
 def test_a_graph_that_is_the_same_everywhere_is_one_neighbourhood() -> None:
     everywhere = LocalGraph(GRAPH.state, GRAPH.action, GRAPH.edges)
     (one,) = stratified(DATA, everywhere).neighbourhoods

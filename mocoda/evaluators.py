@@ -1,0 +1,131 @@
+"""agents in training -> curves: evaluations between updates, here or in other processes.
+
+Axes: R runs, K evaluations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mocoda.agents import Agent
+from mocoda.batches import RunTable
+from mocoda.episodes import Job, Played, gathered, jobs, play
+from mocoda.evaluation import episode_noise, means, rollout
+from mocoda.networks import Weights
+from mocoda.policies import Policy
+from mocoda.randomness import Stream
+from mocoda.tasks import SimulatedTask, Task
+from mocoda.training import Captured, Tensors
+from mocoda.workers import Workers
+
+UNDER_WAY = 2  # evaluations in other processes, at most
+
+
+class Learner(Protocol):
+    """What evaluators ask of those that learn."""
+
+    agent: Agent
+    table: RunTable
+    streams: Sequence[Stream]  # one a run
+    weights: dict[str, Tensor]  # (R, ...) each
+
+    def acting(self) -> list[Policy]: ...
+
+    def for_raw_inputs(self, weights: Weights) -> dict[str, Tensor]: ...
+
+
+@dataclass(eq=False)
+class Evaluator:
+    """Evaluations between updates; none, without a task."""
+
+    learner: Learner
+    found: list[Tensor] = field(default_factory=list)  # mean steps, success and return of every run's episodes, (3, R)
+    told: int = 0  # how many of them were news
+
+    def begin(self) -> None:
+        """Evaluates the agents as they are now."""
+
+    def curves(self) -> Tensor:
+        """What all evaluations that were begun have found, (K, 3, R)."""
+        none = torch.zeros(0, 3, len(self.learner.streams), device=self.learner.table.device)
+        return torch.stack(self.found) if self.found else none
+
+    def news(self) -> list[tuple[int, Tensor]]:
+        """What was found since this was last asked: an evaluation's number, counted from 1, and its (3, R)."""
+        new = list(enumerate(self.found, 1))[self.told :]
+        self.told = len(self.found)
+        return new
+
+
+class _SimulatedEvaluator(Evaluator):
+    """Episodes of all runs as one program, while the training waits."""
+
+    def __init__(self, learner: Learner, task: SimulatedTask, episodes: int) -> None:
+        super().__init__(learner)
+        self.task, self.episodes = task, episodes
+        self._captured = Captured(self._measures, learner.table.device)
+
+    def begin(self) -> None:
+        table, agent = self.learner.table, self.learner.agent
+        streams = [stream.child("evaluation", len(self.found)) for stream in self.learner.streams]
+        start = [self.task.start(self.episodes, seed=stream, device=table.device) for stream in streams]
+        noise = episode_noise(agent, streams, self.task, self.episodes, table.action_width)
+        self.found.append(self._captured({"start": torch.stack(start), **noise}))
+
+    @torch.no_grad()
+    def _measures(self, tensors: Tensors, phase: int) -> Tensor:
+        noise = {name: value for name, value in tensors.items() if name != "start"}
+        learner = self.learner
+        weights = learner.for_raw_inputs(learner.weights)
+        made = rollout(learner.agent, weights, self.task, tensors["start"], noise, learner.table.bounds)
+        return torch.stack([made.steps.mean(-1), made.success.mean(-1), made.reward.mean(-1)])
+
+
+class _EnvironmentEvaluator(Evaluator):
+    """Episodes of all runs in other processes, while the training goes on."""
+
+    def __init__(self, learner: Learner, environment: str, episodes: int, workers: Workers[Job, Played]) -> None:
+        super().__init__(learner)
+        self.environment, self.episodes, self.workers = environment, episodes, workers
+        self._under_way: deque[list[int]] = deque()  # the jobs of every evaluation whose result is not yet known
+
+    def begin(self) -> None:
+        if len(self._under_way) == UNDER_WAY:
+            self._await_first()
+        number = len(self.found) + len(self._under_way)
+        streams = [stream.child("evaluation", number) for stream in self.learner.streams]
+        todo = [
+            job
+            for policy, stream in zip(self.learner.acting(), streams, strict=True)
+            for job in jobs(policy, self.environment, self.episodes, stream)
+        ]
+        self._under_way.append([self.workers.submit(job) for job in todo])
+
+    def curves(self) -> Tensor:
+        while self._under_way:
+            self._await_first()
+        return super().curves()
+
+    def _await_first(self) -> None:
+        parts = [self.workers.result(number) for number in self._under_way.popleft()]
+        made = gathered(parts, len(self.learner.streams))
+        self.found.append(means(made).to(self.learner.table.device, torch.float32))
+
+
+@contextmanager
+def evaluated(learner: Learner, task: Task | None, episodes: int, workers: int | None) -> Iterator[Evaluator]:
+    """An evaluator, and its processes as long as they are needed."""
+    if task is None:
+        yield Evaluator(learner)
+    elif isinstance(task, SimulatedTask):
+        yield _SimulatedEvaluator(learner, task, episodes)
+    else:
+        with Workers(play, workers) as processes:
+            yield _EnvironmentEvaluator(learner, task.environment, episodes, processes)

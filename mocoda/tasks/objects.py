@@ -1,0 +1,228 @@
+"""Objects: carry k gliding bodies up a slope, having seen them carried one at a time; a world for any k.
+
+| | |
+|---|---|
+| observation | per object place (x, y) and velocity (vx, vy), then the agent's place (x, y); float32, a unit square |
+| action | (dx, dy) in [-1, 1]² |
+| agent | moves by 0.05 a, within the square |
+| objects | glide: v' = 0.99 v, less 0.001 in x (the table slopes); at home, x > 0.7, it is flat and rough: v' = 0.7 v |
+| walls | within 0.1 of one, 0.3 of the depth is added to v' |
+| two objects | nearer than 0.1, by a share c = 1 - d / 0.1, repel each other: 0.1 c times the way between them |
+| agent and object | nearer than 0.1, it is taken along by t = c (1 - a²), if positive: v' = (1 - t) v' + 0.05 t a |
+| then | v' is clipped to ±0.1, and the place moves by it, within the square |
+| start | objects in [0.05, 0.45] x [0.05, 0.95] with velocities in ±0.02, the agent anywhere |
+| reward | the share of the objects that are at home, less 1 |
+| end | terminated when all are at home, truncated after 50 k steps |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from mocoda.files import InputError
+from mocoda.graph import LocalGraph
+from mocoda.randomness import Stream, as_stream
+from mocoda.transitions import Transitions
+
+OBJECTS = 4  # unless said otherwise
+REACH = 0.1  # distance within which anything feels anything
+HOME, SAFE = 0.7, 0.75  # x beyond which an object is at home, and where one can let go of it
+STEP, SPEED = 0.05, 0.1  # the agent's longest step, and what no component of an object's velocity exceeds
+EPISODE = 50  # recorded steps
+LOW, HIGH = (0.05, 0.05, -0.02, -0.02), (0.45, 0.95, 0.02, 0.02)  # of an object's start: x, y, vx, vy
+
+
+class Objects:
+    """The task, with recorded data in which one object of an episode is carried home and the others stay below."""
+
+    def __init__(self, objects: int = OBJECTS) -> None:
+        if isinstance(objects, bool) or not isinstance(objects, int) or objects < 1:
+            raise InputError(f"objects must be a whole number of at least 1, how many there are, got {objects!r}.")
+        self.objects = objects
+        self.name = f"objects:{objects}"
+        self.horizon = 50 * objects
+
+    @property
+    def environment(self) -> str:
+        name = f"mocoda/Objects{self.objects}-v0"
+        if name not in gymnasium.registry:
+            gymnasium.register(name, "mocoda.tasks.objects:ObjectsEnv", kwargs={"objects": self.objects})
+        return name
+
+    @cached_property
+    def graph(self) -> LocalGraph:
+        """Every object listens to itself, the agent to itself and the move; what is near is heard as well."""
+        names = [f"object{i + 1}" for i in range(self.objects)]
+        last = 4 * self.objects
+        return LocalGraph(
+            state={name: slice(4 * i, 4 * i + 4) for i, name in enumerate(names)} | {"agent": slice(last, last + 2)},
+            action={"move": slice(0, 2)},
+            edges={name: [name] for name in names} | {"agent": ["agent", "move"]},
+            local=self.local_mask,
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """object1.x, object1.y, object1.vx, …, agent.x, agent.y, move.dx, move.dy."""
+        objects = [f"object{i + 1}.{part}" for i in range(self.objects) for part in ("x", "y", "vx", "vy")]
+        return (*objects, "agent.x", "agent.y", "move.dx", "move.dy")
+
+    @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        low = [0.0, 0.0, -SPEED, -SPEED] * self.objects + [0.0, 0.0, -1.0, -1.0]
+        high = [1.0, 1.0, SPEED, SPEED] * self.objects + [1.0, 1.0, 1.0, 1.0]
+        return torch.tensor(low), torch.tensor(high)
+
+    def local_mask(self, rows: Tensor) -> Tensor:
+        """The ground truth, bool (N, k + 2, k + 1): besides themselves, objects hear objects near them, and both the
+        agent and its move when it is near and slow."""
+        place = self._parts(rows)[0]
+        mask = rows.new_zeros(len(rows), self.objects + 2, self.objects + 1, dtype=torch.bool)
+        mask[:, : self.objects, : self.objects] = _closeness(place[:, :, None] - place[:, None]) > 0
+        mask[:, self.objects :, : self.objects] = self._taken(rows)[:, None] > 0
+        mask[:, self.objects :, self.objects] = True
+        return mask
+
+    def step(self, rows: Tensor) -> Tensor:
+        place, velocity, agent, move = self._parts(rows)
+        apart = place[:, :, None] - place[:, None]  # (N, k, k, 2), from the second to the first; none to itself
+        repelled = 0.1 * (_closeness(apart)[..., None] * apart).sum(2)
+        depth = (REACH - place).clamp(min=0) - (place - 1 + REACH).clamp(min=0)
+        slope = place.new_tensor([-0.001, 0.0])
+        glided = torch.where(place[..., :1] > HOME, 0.7 * velocity, 0.99 * velocity + slope) + 0.3 * depth + repelled
+        taken = self._taken(rows)[..., None]
+        speed = ((1 - taken) * glided + taken * STEP * move[:, None]).clamp(-SPEED, SPEED)
+        moved = torch.cat([(place + speed).clamp(0, 1), speed], 2).flatten(1)
+        return torch.cat([moved, (agent + STEP * move).clamp(0, 1)], 1)
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+        home = self._parts(next_state)[0][..., 0] > HOME
+        return home.float().mean(1) - 1, home.all(1)
+
+    def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
+        """n start states of the target task, (n, 4 k + 2)."""
+        return _started(as_stream(seed, "start", device=device).uniform(n, 4 * self.objects + 2))
+
+    def expert(self, state: Tensor) -> Tensor:
+        """Actions (N, 2) that solve the task: the nearest object that is not well home is fetched and carried."""
+        place, _, agent, _ = self._parts(state)
+        away = (place - agent[:, None]).norm(dim=2) + 9.0 * (place[..., 0] > SAFE)
+        return self._carry(state, away.argmin(1), torch.full_like(agent, 0.5))
+
+    def features(self, rows: Tensor) -> Tensor:
+        """How far up the objects are on average, and the agent."""
+        place, _, agent, _ = self._parts(rows)
+        return torch.stack([place[..., 0].mean(1), agent[:, 0]], 1)
+
+    def region(self, rows: Tensor) -> Tensor:
+        """Inside the square."""
+        place, _, agent, _ = self._parts(rows)
+        places = torch.cat([place.flatten(1), agent], 1)
+        return ((places >= 0) & (places <= 1)).all(1)
+
+    def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
+        """Episodes of 50 steps, one after the other (the last may be cut), that carry the objects in turn.
+
+        The one that is carried starts anywhere in x, the others below as in the target task. Once it is home the agent
+        walks to a place drawn for the episode. U(-0.3, 0.3) is added to every action.
+        """
+        if rows < 1:
+            raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
+        stream = as_stream(seed, "objects-collect", device="cpu")
+        walks = -(-rows // EPISODE)
+        state = self.start(walks, seed=stream)
+        each = torch.arange(walks)
+        which = each % self.objects
+        state[each, 4 * which] = stream.uniform(walks, low=0.05, high=0.95)
+        aim, recorded = stream.uniform(walks, 2), []
+        for _ in range(EPISODE):
+            noise = stream.uniform(walks, 2, low=-0.3, high=0.3)
+            recorded.append(torch.cat([state, (self._carry(state, which, aim) + noise).clamp(-1, 1)], 1))
+            state = self.step(recorded[-1])
+        walked = torch.stack(recorded, 1).flatten(0, 1)[:rows]
+        before, action, following = walked[:, :-2], walked[:, -2:], self.step(walked)
+        return Transitions(
+            before,
+            action,
+            following,
+            *self.label(before, action, following),
+            columns=self.columns,
+            source={"task": self.name, "rows": rows, "seed": stream.seed},
+        )
+
+    def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Places and velocities of the objects (N, k, 2), the agent's place (N, 2), and what follows it."""
+        objects, agent, rest = rows[:, : 4 * self.objects], rows[:, 4 * self.objects :][:, :2], rows[:, -2:]
+        each = objects.unflatten(1, (self.objects, 4))
+        return each[..., :2], each[..., 2:], agent, rest
+
+    def _taken(self, rows: Tensor) -> Tensor:
+        """How much the agent takes each object along, (N, k): what is near, unless the move is quick."""
+        place, _, agent, move = self._parts(rows)
+        return _closeness(place - agent[:, None]) * (1 - move.square().sum(1, keepdim=True)).clamp(min=0)
+
+    def _carry(self, state: Tensor, which: Tensor, aim: Tensor) -> Tensor:
+        """Actions (N, 2) that fetch object `which` (N,), carry it home, and then walk to `aim` (N, 2)."""
+        place, velocity, agent, _ = self._parts(state)
+        each = torch.arange(len(state), device=state.device)
+        object_, speed = place[each, which], velocity[each, which]
+        held = (object_ - agent).norm(dim=1, keepdim=True) < REACH / 2
+        to_it = (object_ + speed - agent) / STEP
+        quickly, slowly = 1.2 * normalize(to_it), 0.6 * normalize(0.5 * to_it + to_it.new_tensor([1.0, 0.0]))
+        carried: Tensor = torch.where(held, slowly, quickly)
+        return torch.where(object_[:, :1] > SAFE, (aim - agent) / STEP, carried).clamp(-1, 1)
+
+
+def _closeness(apart: Tensor) -> Tensor:
+    """How near things that are (..., 2) apart are: 1 in the same place, exactly 0 from the reach on."""
+    close: Tensor = (1 - apart.norm(dim=-1) / REACH).clamp(min=0)
+    return close
+
+
+def _started(drawn: Tensor) -> Tensor:
+    """Starts from numbers (N, 4 k + 2) in [0, 1]; the agent's place is as drawn."""
+    low, high = drawn.new_tensor(LOW), drawn.new_tensor(HIGH)
+    objects = low + (high - low) * drawn[:, :-2].unflatten(1, (-1, 4))
+    return torch.cat([objects.flatten(1), drawn[:, -2:]], 1)
+
+
+class ObjectsEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """The target task as a Gymnasium environment of any number of objects, which keeps the time itself."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
+
+    def __init__(self, objects: int = OBJECTS) -> None:
+        self._task = Objects(objects)
+        low, high = (bound[:-2].numpy() for bound in self._task.box)
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self._state = torch.zeros(1, len(low))
+        self._steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        drawn = self.np_random.uniform(size=tuple(self._state.shape)).astype(np.float32)
+        self._state, self._steps = _started(torch.from_numpy(drawn)), 0
+        return self._observation(), {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, 2).clamp(-1.0, 1.0)
+        following = self._task.step(torch.cat([self._state, chosen], 1))
+        reward, home = self._task.label(self._state, chosen, following)
+        self._state, self._steps = following, self._steps + 1
+        late = self._steps >= self._task.horizon
+        return self._observation(), float(reward), bool(home), late and not bool(home), {}
+
+    def _observation(self) -> NDArray[np.float32]:
+        return self._state[0].numpy().copy()

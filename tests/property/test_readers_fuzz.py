@@ -1,0 +1,107 @@
+"""Damaged files of any kind are read as a valid table or refused as bad input: nothing else, and in little time."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mocoda
+from mocoda import InputError, Transitions
+
+EXAMPLES = {"data.hdf5": 25, "d4rl.hdf5": 150, "old.hdf5": 150, "data.npz": 150, "packed.npz": 150, "data.parquet": 150}
+
+
+@cache
+def whole(name: str) -> bytes:
+    """A valid file of each kind."""
+    numbers = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+    ends = np.arange(30) % 10 == 9
+    table = Transitions(
+        numbers[:, :3],
+        numbers[:, 3:4],
+        numbers[:, 4:7],
+        numbers[:, 7],
+        ends,
+        goal=numbers[:, :2],
+        provenance={"recipe": np.arange(30), "support": numbers[:, 7]},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        if name == "old.hdf5":
+            with h5py.File(path, "w") as file:
+                for key, array in {"observations": numbers[:, :3], "actions": numbers[:, 3:], "timeouts": ends}.items():
+                    file.create_dataset(key, data=array, compression="gzip", chunks=(7, *array.shape[1:]))
+                file["rewards"], file["terminals"] = numbers[:, 0], np.zeros(30, bool)
+                file["infos/goal"] = numbers[:, :2]
+        elif name == "packed.npz":
+            np.savez_compressed(path, observations=numbers[:, :3], actions=numbers[:, 3:], terminals=ends)
+        else:
+            mocoda.write(table, f"d4rl:{path}" if name == "d4rl.hdf5" else path)
+        mocoda.read(path)
+        return path.read_bytes()
+
+
+def damaged(data: st.DataObject, content: bytes) -> bytes:
+    """Some bytes changed, a part cut out or overwritten with another part, or the end missing."""
+    changed = bytearray(content)
+    place = st.integers(0, len(content) - 1)
+    for _ in range(data.draw(st.integers(1, 4))):
+        what = data.draw(st.sampled_from(["flip", "flip", "flip", "truncate", "cut", "copy"]))
+        begin = min(data.draw(place), max(len(changed) - 1, 0))
+        length = data.draw(st.integers(1, 64))
+        if what == "flip" and changed:
+            changed[begin] = data.draw(st.sampled_from([0, 1, 127, 128, 255]) | st.integers(0, 255))
+        elif what == "truncate":
+            del changed[begin:]
+        elif what == "cut":
+            del changed[begin : begin + length]
+        elif changed:
+            source = min(data.draw(place), len(changed) - 1)
+            changed[begin : begin + length] = changed[source : source + length]
+    return bytes(changed)
+
+
+def check_read(path: Path) -> None:
+    """What can be read is a table like any other; what cannot be is said to be bad input."""
+    try:
+        table = mocoda.read(path, episode_steps=10)
+    except InputError as refused:
+        assert len(str(refused)) > 20
+    else:
+        assert isinstance(table, Transitions)
+        assert len(table) == len(table.action) == len(table.next_state) <= 100_000
+        assert torch.isfinite(table.rows).all()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_damaged_file_is_read_or_refused(name: str) -> None:
+    @settings(max_examples=EXAMPLES[name], deadline=None, derandomize=True)
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        path.write_bytes(damaged(data, whole(name)))
+        check_read(path)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        holds()
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    beginning=st.sampled_from([b"", b"PK\x03\x04", b"PAR1", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]),
+    rest=st.binary(max_size=200),
+)
+def test_bytes_of_no_file_at_all_are_refused(beginning: bytes, rest: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "noise"
+        path.write_bytes(beginning + rest)
+        with pytest.raises(InputError):
+            mocoda.read(path)
