@@ -115,7 +115,12 @@ class Workers(Generic[Job, Answer]):
 
     def _attend(self) -> None:
         """Hands one process its jobs and takes its answers, until the block ends; replaces it if it dies."""
-        process, pipe = self._start()
+        try:
+            process, pipe = self._start()
+        except Exception as error:  # no process to be had: whoever waits must know
+            while (task := self._jobs.get()) is not None:
+                task[1].set_exception(error)
+            return
         while (task := self._jobs.get()) is not None:
             job, future = task
             while not future.done():

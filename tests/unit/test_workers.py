@@ -235,3 +235,23 @@ def test_the_block_ends_at_once_though_processes_are_in_the_middle_of_large_answ
             assert all(len(next(answers)) == 4 * 2**20 for _ in range(8))
             begun = time.monotonic()
         assert time.monotonic() - begun < 10
+
+
+UNGUARDED = """
+from errands import run
+from mocoda.workers import Workers
+
+with Workers(run, 1) as workers:
+    print(list(workers.map([("square", 2)])))
+"""
+
+
+def test_a_script_that_every_process_would_run_again_ends_with_the_reason(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED, "utf-8")
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=200, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == 1
+    assert 'Or a script does its work outside `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
