@@ -43,7 +43,7 @@ def log(episodes: int, steps: int = 20) -> dict[str, np.ndarray]:
 
 
 # Your arrays become a table. `mocoda.read` also takes files, data frames and Minari's data sets.
-data = mocoda.read(log(50 if TINY else 1_000), columns=["cart.place", "lift.height", "drive", "hoist"])
+data = mocoda.read(log(50 if TINY else 300), columns=["cart.place", "lift.height", "drive", "hoist"])
 print(mocoda.inspect(data))
 
 # Does the data bear the graph?
@@ -51,7 +51,7 @@ task = mocoda.load_task(GRAPH, data)
 print(mocoda.check(data, task.graph))
 
 # New rows: both motors as recorded, but together. The graph file's reward labels them.
-small = mocoda.DynamicsConfig(hidden=(64, 64), epochs=2 if TINY else 20, window=1)
+small = mocoda.DynamicsConfig(hidden=(64, 64), epochs=2 if TINY else 40, window=1)
 model = mocoda.fit_dynamics(data, task.graph, config=small)
 parents = mocoda.fit_parents(data, task.graph)
 augmented = mocoda.augment(data, parents, model, rows=2 * len(data), task=task)
@@ -68,7 +68,7 @@ mocoda.write(augmented, "lift-augmented.npz")
 # Or train here. Nothing is evaluated while they train, for there is no environment.
 agent = mocoda.make_agent("td3-bc", hidden=(64, 64), batch=256, polyak=0.01)
 datasets = {"recorded": data, "augmented": augmented}
-agents = mocoda.train_agents(datasets, agent, seeds=range(2), updates=20 if TINY else 4_000)
+agents = mocoda.train_agents(datasets, agent, seeds=range(2), updates=20 if TINY else 3_000)
 for name, seed in agents:
     state, steps, done = np.zeros((100, 2)), np.zeros(100), np.zeros(100, bool)
     state += np.random.default_rng(1).uniform(0, 0.2, state.shape)

@@ -50,9 +50,8 @@ class MetricLog:
             )
         self._keys = {metric[:4] for metric in known}
         if known:
-            for name, lines in ((JSONL, _jsonl(known)), (CSV, _csv([Metric._fields, *known]))):
-                with whole_file(self.folder / name) as part:
-                    part.write_bytes(lines)
+            _rewrite(self.folder / JSONL, _jsonl(known))
+            _rewrite(self.folder / CSV, _csv([Metric._fields, *known]))
         self._events = _Events(self.folder / TENSORBOARD) if tensorboard else None
         if self._events is not None:
             self._events.add(known)
@@ -109,7 +108,7 @@ class _Events:
 
         runs: dict[str, list[Metric]] = {}
         for metric in metrics:
-            runs.setdefault(f"{metric.data}-{metric.seed}", []).append(metric)
+            runs.setdefault(f"{metric.data}-{metric.seed}".replace("/", "_"), []).append(metric)
         for run, own in runs.items():
             (self.folder / run).mkdir(parents=True, exist_ok=True)
             with (self.folder / run / self.file).open("ab") as file:
@@ -130,6 +129,13 @@ def _csv(rows: Iterable[Sequence[object]]) -> bytes:
     text = StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
+
+
+def _rewrite(path: Path, content: bytes) -> None:
+    """Makes a file hold this and no more; one that does already is left alone."""
+    if not path.exists() or path.read_bytes() != content:
+        with whole_file(path) as part:
+            part.write_bytes(content)
 
 
 def _read(path: Path) -> list[Metric]:

@@ -33,10 +33,10 @@ def draw_entanglement(results: Mapping[str, Any], path: Path) -> None:
     _draw_spread(spread, results)
     _draw_errors(model, results, MODELS)
     model.set_ylabel("error of the next state (% of a step)")
-    model.set_title("A factored model generalises to states never seen …", loc="left", fontsize=11, color=INK)
+    model.set_title("Models of a step generalise to states never seen …", loc="left", fontsize=11, color=INK)
     _draw_errors(value, results, VALUES)
     value.set_ylabel("error of the value (% of its range)")
-    value.set_title("… a value function does not, unless shown them", loc="left", fontsize=11, color=INK)
+    value.set_title("… values do not, unless shown such states", loc="left", fontsize=11, color=INK)
     _save(figure, path)
 
 

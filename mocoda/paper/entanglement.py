@@ -130,10 +130,8 @@ def write(results: dict[str, Any], folder: Path) -> rich.table.Table:
     draw_entanglement(results, folder / OUTPUTS[1])
     homes = list(results["recorded"])
     table = rich.table.Table(title="Errors by how many objects are at home, in percent")
-    table.add_column("what")
-    table.add_column("recorded states", justify="right")
-    for home in homes:
-        table.add_column(f"recombined, {home}", justify="right")
+    for column in ("what", "recorded states", *(f"recombined, {home}" for home in homes)):
+        table.add_column(column, justify="left" if column == "what" else "right")
     for name in (*MODELS, *VALUES):
         cells = {(c["states"], c["home"]): c for c in results["cells"] if c["what"] == name}
         wanted = [("recorded", None), *(("recombined", int(home)) for home in homes)]
@@ -254,8 +252,7 @@ def _errors(
         if len(own) >= 30:  # else there is nothing to average
             states["recorded", home] = own[: settings.test_rows]
         states["recombined", home] = recombined(task, fresh, home, settings.test_rows, stream.child(home))
-    first = seed * len(VALUES)
-    own_weights = {name: weight[first : first + len(VALUES)] for name, weight in values.items()}
+    own_weights = {name: weight[seed * len(VALUES) :][: len(VALUES)] for name, weight in values.items()}
     cells = []
     for (kind, number), state in states.items():
         rows = torch.cat([state, task.expert(state)], 1)

@@ -38,7 +38,7 @@ VERBS = {
     "export": {"--to", "--episode-steps", "--skip-bad-rows"},
     "train": {
         *("--task", "--agent", "--seeds", "--updates", "--evaluate-every", "--hidden", "--batch"),
-        *("--standardise", "--workers", "--device", "--out"),
+        *("--standardise", "--workers", "--tensorboard", "--device", "--out"),
     },
     "evaluate": {"--episodes", "--seed", "--device"},
     "whatif": {

@@ -20,7 +20,8 @@ from mocoda.training import load_tensors
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 RUNS = [(data, seed) for data in ("one", "two") for seed in (0, 1)]
 POLICIES = [f"policy-{data}-{seed}.safetensors" for data, seed in RUNS]
-WRITTEN = sorted(["agents.json", "config.json", "progress.jsonl", *POLICIES])
+METRICS = ["metrics.csv", "metrics.jsonl"]
+WRITTEN = sorted(["agents.json", "config.json", "progress.jsonl", *METRICS, *POLICIES])
 
 
 def cli(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -54,7 +55,7 @@ def logged(folder: Path) -> list[int]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in ("agents.json", *POLICIES)}
+    return {name: (folder / name).read_bytes() for name in ("agents.json", *METRICS, *POLICIES)}
 
 
 def collect(folder: Path) -> None:
@@ -199,7 +200,7 @@ def test_a_killed_training_leaves_no_agents_and_running_it_again_ends_in_the_sam
     process.kill()
     _, complaint = process.communicate()
     assert process.returncode == -9, complaint
-    unfinished = ["checkpoint.safetensors", "config.json", "progress.jsonl"]
+    unfinished = ["checkpoint.safetensors", "config.json", *METRICS, "progress.jsonl"]
     assert [name for name in below(killed / "agents") if not name.endswith(".part")] == unfinished
     done = load_tensors(checkpoint)[1]["done"]
     assert 0 < done < UPDATES and done % 100 == 0

@@ -52,9 +52,7 @@ def test_agents_see_state_and_goal_side_by_side(name: str) -> None:
 
 
 def test_the_table_holds_every_goal_once() -> None:
-    table = RunTable.of(
-        runs_of({"one": ONE, "other": OTHER, "again": ONE}, [0]), POINT, standardise=False
-    )
+    table = RunTable.of(runs_of({"one": ONE, "other": OTHER, "again": ONE}, [0]), POINT, standardise=False)
     assert table.rows.shape == (168, 2 * S + A + 2 + G)
     index = torch.tensor([[3, 100], [101, 167], [0, 1]])
     batch = table.batch(index)
