@@ -68,37 +68,40 @@ def _members(kind: type) -> Iterator[tuple[str, str]]:
         if name.startswith("_") or not inspect.isfunction(plain) or not plain.__doc__:
             continue
         signed = f".{name}" if plain is not member and not hasattr(member, "__func__") else _signed(f".{name}", plain)
-        yield " ".join(signed.split()).replace("( ", "(").replace(", )", ")").replace("|", "\\|"), _cell(plain)
-
-
-def _cell(value: Any) -> str:
-    return " ".join(_paragraphs(value)[0].split()).replace("|", "\\|")
+        told = " ".join(_paragraphs(plain)[0].split())
+        yield " ".join(signed.split()).replace("( ", "(").replace(", )", ")"), told.replace("|", "\\|")
 
 
 def _paragraphs(value: Any) -> list[str]:
     return (inspect.getdoc(value) or "").split("\n\n")
 
 
-class _AsWritten(str):
-    """An annotation that shows without quotes."""
+class _Bare(str):
+    """A text that shows without quotes."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
+def _as_written(parameter: inspect.Parameter) -> inspect.Parameter:
+    """With the annotation as in the source, and a function that is its default by name."""
+    default = parameter.default
+    if inspect.isfunction(default):
+        default = _Bare(default.__name__)
+    annotation = parameter.annotation
+    return parameter.replace(
+        default=default, annotation=annotation if annotation is parameter.empty else _Bare(annotation)
+    )
+
+
 def _signed(name: str, value: Callable[..., Any]) -> str:
-    """A call as in the source; one argument a line where it is long."""
-    try:
-        signature = inspect.signature(value)
-    except ValueError:  # exceptions made in C
-        return name
-    shown = [
-        p.replace(annotation=p.empty if p.annotation is p.empty else _AsWritten(p.annotation))
-        for p in signature.parameters.values()
-        if p.name not in ("self", "cls")
-    ]
+    """A call as in the source; one argument a line where it is long. Of what nobody calls, the name."""
+    if getattr(value, "_is_protocol", False) or (inspect.isclass(value) and issubclass(value, Exception)):
+        return f"class {name}"
+    signature = inspect.signature(value)
+    shown = [_as_written(p) for p in signature.parameters.values() if p.name not in ("self", "cls")]
     back = signature.return_annotation
-    arrow = "" if back in (signature.empty, None, "None") else f" -> {_AsWritten(back)}"
+    arrow = "" if back in (signature.empty, None, "None") else f" -> {_Bare(back)}"
     text = str(signature.replace(parameters=shown, return_annotation=signature.empty))
     if len(name + text + arrow) > LINE:
         starred = any(p.kind is p.VAR_POSITIONAL for p in shown)

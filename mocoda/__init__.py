@@ -19,6 +19,8 @@ import gymnasium
 from mocoda.files import VERSION
 
 if TYPE_CHECKING:
+    from mocoda.advice import Advice as Advice
+    from mocoda.advisor import check as check
     from mocoda.agents import Agent as Agent
     from mocoda.agents import make_agent as make_agent
     from mocoda.augmentation import Augmentation as Augmentation
@@ -103,6 +105,8 @@ _HOME = {
     "augment_to_file": "streaming",
     "what_if": "whatif",
     "WhatIf": "whatif",
+    "check": "advisor",
+    "Advice": "advice",
     "train_agents": "learning",
     "MetricLog": "metrics",
     "make_agent": "agents",

@@ -12,11 +12,6 @@ from rich.text import Text
 
 from mocoda.edges import MissingEdge
 
-FEW_ROWS = 1_000  # under which nothing here is certain
-LITTLE_GAIN = 1.5  # times the recorded cells: not worth a recipe
-NEAR, FAR = 3.0, 10.0  # times the held-out disagreement: as good as recorded, and hardly known
-BADLY_PREDICTED = 0.7  # standard deviations of a step
-
 
 @dataclass(frozen=True)
 class ParentSet:
@@ -212,85 +207,6 @@ class Advice:
             cells = [(f"{own[by].threshold:.3g}", _percent(own[by].true_error)) for by in ("disagreement", "support")]
             table.add_row(f"{100 * kept:.0f}%", *cells[0], *cells[1])
         return table
-
-
-def judged(advice: Advice) -> tuple[str | None, tuple[str, ...]]:
-    """The recipe worth trying, and why."""
-    said = list(_doubts(advice))
-    if advice.missing:
-        said += [f"{str(edge)[0].upper()}{str(edge)[1:]}." for edge in advice.missing]
-        said.append(
-            "The graph lacks what the data shows: recombined rows would get next states that never follow. "
-            "Add these edges and check again before augmenting."
-        )
-    blurred = [child for child in advice.children if child.outside > 0 and not child.missing]
-    said += [
-        f"Factors outside of {child.name}'s parents explain {100 * child.outside:.0f}% of its error, though none of "
-        "them alone: several together, or many a little. Give it more parents and check again."
-        for child in blurred
-    ]
-    if advice.missing or blurred:
-        return None, tuple(said)
-    if len(advice.sets) == 1:
-        said.append(
-            f"There is nothing to recombine: one parent set ({', '.join(advice.sets[0].factors)}) covers every factor. "
-            "If some factors do not listen to each other, or only now and then, say so in the graph."
-        )
-        return None, tuple(said)
-    if advice.times_larger < LITTLE_GAIN:
-        said.append(
-            f"There is little to gain: recombining reaches only {advice.times_larger:.2g} times what is recorded. "
-            "Train on the recorded rows."
-        )
-        return "emp", tuple(said)
-    said.append("No missing edge shows." if any(child.judged for child in advice.children) else "")
-    said.append(f"Recombining reaches {advice.times_larger:.3g} times what is recorded.")
-    recipe, why = _choice({one.name: one for one in advice.recipes}, advice)
-    return recipe, (*filter(None, said), *why)
-
-
-def _doubts(advice: Advice) -> Iterable[str]:
-    if advice.rows < FEW_ROWS:
-        yield f"{advice.rows:,} rows are few, under {FEW_ROWS:,} nothing here is certain."
-    for one in advice.sets:
-        if one.gain < 0:
-            yield (
-                f"The mixture of {', '.join(one.factors)} describes held-out rows no better than a simpler density "
-                f"does (by {one.gain:.2g} nats a row): what recipe mocoda draws of it is doubtful."
-            )
-    for child in advice.children:
-        if child.heldout_factored > BADLY_PREDICTED:
-            yield (
-                f"{child.name} is hardly predicted: its error is {100 * child.heldout_factored:.0f}% of a step's "
-                "spread. Noise, or causes that the data does not hold."
-            )
-
-
-def _choice(recipes: Mapping[str, RecipeSamples], advice: Advice) -> tuple[str | None, list[str]]:
-    mocoda, coda = recipes["mocoda"], recipes["coda"]
-    assert mocoda.relative is not None and mocoda.strange is not None
-    seen = f"The ensemble disagrees {mocoda.relative:.2g} times as much on its samples as on held-out rows"
-    limit = f"--max-disagreement {3 * advice.disagreement:.2g}"
-    why = []
-    if mocoda.strange > 0.05:
-        why.append(
-            f"{100 * mocoda.strange:.0f}% of what recipe mocoda draws is under local graphs that hardly any recorded "
-            "row has, where no model can know what happens: filter by disagreement."
-        )
-    if mocoda.relative <= NEAR:
-        why.append(f"Worth trying: recipe mocoda. {seen}: the model knows what they are made of.")
-        even = recipes["mocoda-u"]
-        if even.relative is not None and even.relative <= NEAR:
-            why.append("Also mocoda-u, which draws what is rare as often as what is common.")
-        return "mocoda", why
-    if mocoda.relative <= FAR:
-        why.append(f"Worth trying: recipe mocoda with {limit}. {seen}, so leave out what the model does not know.")
-        return "mocoda", why
-    if coda.not_here is None:
-        why.append(f"Worth trying: recipe coda, which needs no model. {seen}, too much for recipe mocoda.")
-        return "coda", why
-    why.append(f"No recipe is worth trying yet: {seen[0].lower()}{seen[1:]}. Record more rows, or narrow parent sets.")
-    return None, why
 
 
 def _table(title: str, first: str, heads: Iterable[str]) -> rich.table.Table:

@@ -6,16 +6,17 @@ recorded together, and models are fitted to some blocks and judged on the others
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mocoda.advice import Advice, ChildErrors, Filtered, RecipeSamples, judged
+from mocoda.advice import Advice, ChildErrors, Filtered, RecipeSamples
 from mocoda.coverage import coverage
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
-from mocoda.edges import missing_edges, owners
+from mocoda.edges import Child, missing_edges, owners
 from mocoda.files import InputError
 from mocoda.flattening import Reweighted, by_volume
 from mocoda.graph import LocalGraph, connected_components
@@ -23,13 +24,15 @@ from mocoda.parents import Parents, ParentsWithChildren, fit_parents
 from mocoda.randomness import Stream, as_stream
 from mocoda.support import Support, disagreement, fit_support, step_scale
 from mocoda.transitions import Transitions
+from mocoda.verdict import judged
 from mocoda.workers import Progress, silent
 
 USED = 40_000  # rows that are looked at, at most
 FEWEST = 100  # rows that can be looked at at all
-BLOCKS, TRAINED = 200, 120  # blocks of neighbouring rows, and how many of them models are fitted to
+BLOCKS, SHOWN = 200, 120  # blocks of neighbouring rows, and how many of them models are shown
+FITTED, CHOSEN = 140, 160  # blocks that the search for edges is fitted to, and those and the ones that it chooses by
 SAMPLES = 4_000  # rows of every recipe
-UPDATES, BATCH = 1_500, 256
+BATCH, EPOCHS, FEWEST_UPDATES = 256, 15, 600
 KNOWN_GRAPH = 50  # rows looked at that a local graph needs, not to be strange
 KEPT = (1.0, 0.9, 0.75, 0.5, 0.25)  # shares of rows that filters leave
 RECIPES = ("emp", "coda", "dyna", "rand", "mocoda", "mocoda-u")
@@ -49,15 +52,19 @@ def check(
     stream = as_stream(seed, "check", device=data.device)
     seen = data[:: -(-len(data) // USED)]
     block = torch.arange(len(seen), device=data.device) * BLOCKS // len(seen)
-    fitted = (stream.child("blocks").permutation(BLOCKS) < TRAINED)[block]
-    shown, held_out = seen[fitted], seen[~fitted]
+    place = stream.child("blocks").permutation(BLOCKS)[block]
+    shown, held_out = seen[place < SHOWN], seen[place >= SHOWN]
     progress("check: densities", 0, 1)
     support = fit_support(shown, graph, seed=stream)
     progress("check: densities", 1, 1)
     factored = _model(shown, graph, "global" if graph.local is None else "local", stream, progress)
     full = _model(shown, graph, "full", stream, progress)
     scale = step_scale(seen)
-    children = _children(held_out, graph, factored, full, scale, block[~fitted], stream, progress)
+    error = _mean(factored, seen.rows, scale) - seen.next_state / scale
+    fit, choose, judge = place < FITTED, (place >= FITTED) & (place < CHOSEN), place >= CHOSEN
+    parts = fit.nonzero()[:, 0], choose.nonzero()[:, 0], judge.nonzero()[:, 0]
+    found = missing_edges(graph, seen.rows, error, block, parts, seed=stream.child("edges"), progress=progress)
+    children = _children(found, held_out, graph, factored, full, scale, stream)
     usual = float(disagreement(factored, held_out.rows, scale).mean())
     drawn = {name: _drawn(name, shown, graph, support, factored, task, stream) for name in RECIPES}
     recipes = [_recipe(name, rows, graph, support, factored, scale, usual, seen, task) for name, rows in drawn.items()]
@@ -81,7 +88,7 @@ def check(
 def _model(data: Transitions, graph: LocalGraph, architecture: str, stream: Stream, progress: Progress) -> Dynamics:
     """A small ensemble: enough to compare with, in seconds."""
     updates = max(1, round(0.875 * len(data)) // BATCH)
-    epochs = min(200, max(10, -(-UPDATES // updates)))
+    epochs = max(EPOCHS, -(-FEWEST_UPDATES // updates))
     config = DynamicsConfig(
         members=3, hidden=(64, 64), features=64, epochs=epochs, batch=BATCH, learning_rate=2e-3, window=5
     )
@@ -92,18 +99,16 @@ def _model(data: Transitions, graph: LocalGraph, architecture: str, stream: Stre
 
 
 def _children(
+    found: Sequence[Child],
     held_out: Transitions,
     graph: LocalGraph,
     factored: Dynamics,
     full: Dynamics,
     scale: Tensor,
-    block: Tensor,
     stream: Stream,
-    progress: Progress,
 ) -> tuple[ChildErrors, ...]:
     rows, truth = held_out.rows, held_out.next_state / scale
     errors = [_mean(model, rows, scale) - truth for model in (factored, full)]
-    found = missing_edges(graph, rows, errors[0], block, seed=stream.child("edges"), progress=progress)
     children = []
     for child in found:
         columns = list(graph.factors[child.name])

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -21,7 +21,7 @@ import tyro
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from mocoda.cli_data import augment, export, graph
+from mocoda.cli_data import augment, check, export, graph
 from mocoda.cli_data import inspect as inspect_data
 from mocoda.console import beside, check_device, content, out, say
 from mocoda.files import InputError, check_writable, discard_unfinished, unknown_name, write_json
@@ -29,12 +29,11 @@ from mocoda.files import InputError, check_writable, discard_unfinished, unknown
 if TYPE_CHECKING:
     from mocoda.policies import Policy
 
-# What `mocoda paper` measures: a module of mocoda.paper and the class of its settings.
-EXPERIMENTS = {
-    **{"table1": "Table1", "table2": "Table2", "table3": "Table3", "scarcity": "Scarcity"},
-    **{"theory": "Theory", "neighbourhoods": "Neighbourhoods", "reweighting": "Reweighting", "whatif": "WhatIfs"},
-    **{"composer": "Composer", "entanglement": "Entanglement"},
-}
+# What `mocoda paper` measures: modules of mocoda.paper, each with a function of its own name.
+EXPERIMENTS = (
+    *("table1", "table2", "table3", "scarcity"),
+    *("theory", "neighbourhoods", "reweighting", "whatif", "composer", "entanglement"),
+)
 
 
 def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: str = "cpu") -> None:
@@ -371,6 +370,7 @@ def main() -> None:
         "collect": collect,
         "inspect": inspect_data,
         "graph": graph,
+        "check": check,
         "augment": augment,
         "export": export,
         "train": train,
@@ -420,10 +420,12 @@ def _measured(
     more             what else the experiment's function is told, if it asks for it
     """
     check_device(device)
+    from mocoda.paper import described
+    from mocoda.paper import preset as preset_of
     from mocoda.runs import RunFolder
 
     module = import_module(f"mocoda.paper.{table}")
-    settings = getattr(module, EXPERIMENTS[table]).named(preset)
+    settings = preset_of(module.PRESETS, preset)
     changes = {name: value for name, value in given.items() if value is not None}
     trained = {name: value for name, value in dynamics.items() if value is not None}
     for name in (*changes, *(["dynamics"] if trained else [])):
@@ -433,19 +435,13 @@ def _measured(
         changes["dynamics"] = replace(settings.dynamics, **trained)
     settings = replace(settings, **changes)
     measure = getattr(module, table)
-    with RunFolder(folder, f"paper {table}", {**_config(settings), "device": device}, module.OUTPUTS) as run:
+    with RunFolder(folder, f"paper {table}", {**described(settings), "device": device}, module.OUTPUTS) as run:
         told = {"device": device, "folder": folder, "progress": run.progress, **more}
         asked = signature(measure).parameters
         measured = measure(settings, **{name: value for name, value in told.items() if name in asked})
     out.print(module.write(measured, folder))
     _say_where(getattr(measured, "results", measured), folder, module.OUTPUTS)
     return measured
-
-
-def _config(settings: Any) -> dict[str, Any]:
-    """An experiment's settings as JSON values."""
-    described: dict[str, Any] = settings.config() if hasattr(settings, "config") else asdict(settings)
-    return described
 
 
 def _changed(words: str) -> tuple[str, list[float]]:

@@ -159,6 +159,54 @@ def graph(
     say(f"Drawn: {out_file}")
 
 
+def check(
+    data: Positional[str],
+    graph: Path | None = None,
+    task: str | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    out_dir: Annotated[Path, arg(name="out")] = Path("runs/check"),
+) -> None:
+    """Tell whether data bears a graph, which edges it lacks, and which recipe is worth trying.
+
+    Args:
+        data: HDF5 (ours or in D4RL's layout), npz, Parquet, or minari:NAMESPACE/NAME-v0
+        graph: File that says who listens to whom, Python (which is run) or TOML.
+        task: Instead, the task that the data is of: navigation, hooksweep2 or objects (objects:6 for six of them). Data
+            recorded by mocoda says so itself.
+        seed: Same seed, same advice.
+        device: cpu or cuda.
+        out_dir: Folder for advice.json and advice.png.
+    """
+    from mocoda import advisor
+    from mocoda.formats import read
+    from mocoda.graph_files import load_task
+    from mocoda.report_advice import draw_advice
+    from mocoda.runs import RunFolder
+    from mocoda.tasks import TASKS, make_task
+
+    if graph is not None and task is not None:
+        raise InputError("--graph and --task both say who listens to whom; give one of them.")
+    chosen = None if task is None else make_task(task)
+    check_device(device)
+    recorded = read(data).to(device)
+    named = str(recorded.source.get("task"))
+    if graph is None and task is None and named.partition(":")[0] not in TASKS:
+        raise InputError(
+            f"nothing says who listens to whom in {data!r}: pass --graph with a file that does, or --task for "
+            f"data of a built-in one ({', '.join(TASKS)})."
+        )
+    world = load_task(graph, recorded) if graph is not None else chosen or make_task(named)
+    settings = {"data": data, "graph": None if graph is None else str(graph), "task": task, "seed": seed}
+    settings |= {"content": content(recorded), "text": getattr(world, "fingerprint", None), "device": device}
+    with RunFolder(out_dir, "check", settings, ("advice.json", "advice.png")) as run:
+        advice = advisor.check(recorded, world.graph, task=world, seed=seed, progress=run.progress)
+    write_json(out_dir / "advice.json", advice.to_json())
+    draw_advice(advice, out_dir / "advice.png")
+    out.print(advice)
+    say(f"Written to {out_dir / 'advice.json'}; drawn: {out_dir / 'advice.png'}")
+
+
 def export(
     data: Positional[str],
     to: str,
@@ -176,6 +224,8 @@ def export(
         skip_bad_rows: Leave out rows with NaN or infinite numbers.
     """
     if to.endswith(".onnx"):
+        if episode_steps is not None or skip_bad_rows:
+            raise InputError("--episode-steps and --skip-bad-rows are about data, and an .onnx file is of a policy.")
         return _export_policy(data, to)
     from mocoda.formats import read, target_of, write
 

@@ -26,7 +26,8 @@ from mocoda.training import Adam
 from mocoda.workers import Progress, silent
 
 REPEATS, PAIR = 3, 2  # networks of a kind, which differ by their first weights: of all factors, of a single one
-HIDDEN, STEPS, BATCH, LEARNING_RATE, LOOKS = 48, 600, 256, 3e-3, 8
+HIDDEN, BATCH, LEARNING_RATE, LOOKS = 64, 512, 3e-3, 8
+EPOCHS, FEWEST_STEPS, MOST_STEPS = 25, 300, 1_000
 POOL = 4_000  # rows among which stand-ins are looked for
 LEAST_ROWS, LEAST_BLOCKS = 100, 10  # to judge by
 LEAST_SHARE, LEAST_WHOLE = 0.05, 0.01  # of the error that is left, and of the whole, that an edge must explain
@@ -65,17 +66,24 @@ class Child:
 
 
 def missing_edges(
-    graph: LocalGraph, rows: Tensor, error: Tensor, block: Tensor, *, seed: Stream, progress: Progress = silent
+    graph: LocalGraph,
+    rows: Tensor,
+    error: Tensor,
+    block: Tensor,
+    parts: Parts,
+    *,
+    seed: Stream,
+    progress: Progress = silent,
 ) -> tuple[Child, ...]:
     """What the errors say of every child.
 
-    rows   (N, S + A), none of which the model was trained on
-    error  (N, S) of the model there, in standard deviations of the column's change
+    rows   (N, S + A)
+    error  (N, S) of the model there, in standard deviations of the column's steps
     block  (N,), the number of each row's block: rows of a block were recorded together, and are judged together
+    parts  which rows to fit to, to choose by and to judge by; the model must not have been trained on the last two
     """
     scaled = (rows - rows.mean(0)) / rows.std(0, correction=0).clamp(min=1e-8)
-    mask, parts = graph.mask(rows), _split(block, seed.child("split"))
-    found = []
+    mask, found = graph.mask(rows), []
     for number, name in enumerate(graph.children):
         own = error[:, list(graph.factors[name])]
         found.append(_child(graph, name, scaled, mask[:, :, number], own, block, parts, seed.child(name)))
@@ -230,11 +238,12 @@ class _Test:
             return left(choose).mean(1), left(judge)
 
         least, errors = looked()
-        batches = fit[stream.child("batches").integers(len(fit), STEPS, BATCH)]
+        steps = min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * len(fit) // BATCH))
+        batches = fit[stream.child("batches").integers(len(fit), steps, BATCH)]
         for step, batch in enumerate(batches):
-            adam.learning_rate.fill_(LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / STEPS)))
+            adam.learning_rate.fill_(LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps)))
             adam.step(left(batch).mean(1).sum())
-            if (step + 1) % (STEPS // LOOKS) == 0:
+            if (step + 1) % (steps // LOOKS) == 0:
                 now, judged = looked()
                 errors = torch.where((now < least)[:, None], judged, errors)
                 least = torch.minimum(now, least)
@@ -247,17 +256,6 @@ def owners(graph: LocalGraph, device: torch.device) -> Tensor:
     for number, columns in enumerate(graph.factors.values()):
         owner[list(columns)] = number
     return owner
-
-
-def _split(block: Tensor, stream: Stream) -> Parts:
-    """Row numbers to fit to, to choose by and to judge by: whole blocks, half, a tenth, and the rest."""
-    blocks, number = torch.unique(block, return_inverse=True)
-    order = stream.permutation(len(blocks))
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=order.device)
-    share = place[number] / len(blocks)
-    fit, judge = share < 0.5, share >= 0.6
-    return fit.nonzero()[:, 0], (~fit & ~judge).nonzero()[:, 0], judge.nonzero()[:, 0]
 
 
 def _stand_ins(known: Tensor, rows: Tensor, block: Tensor, stream: Stream) -> Tensor:

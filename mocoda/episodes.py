@@ -81,7 +81,8 @@ def gathered(parts: Iterable[Played], runs: int) -> Played:
 def play(job: Job) -> Played:
     """Plays a job's episodes side by side, (E, ...): the policy acts in all of them at once."""
     weights = {name: torch.from_numpy(weight) for name, weight in job.weights.items()}
-    policy = Policy(job.agent, job.width, weights, *(torch.from_numpy(end) for end in job.bounds))
+    lowest, highest = map(torch.from_numpy, job.bounds)
+    policy = Policy(job.agent, job.width, weights, lowest, highest)
     environments = _environments(job.environment, len(job.seeds))
     first = np.stack([flat(copy.reset(seed=seed)[0]) for copy, seed in zip(environments, job.seeds, strict=True)])
     if first.shape[1] != job.width:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from mocoda.agents import Agent
-from mocoda.batches import RunTable
+from mocoda.batches import Run, RunTable
 from mocoda.episodes import Job, Played, gathered, jobs, play
-from mocoda.evaluation import episode_noise, means, rollout
+from mocoda.evaluation import MEASURES, episode_noise, means, rollout
+from mocoda.metrics import Metric
 from mocoda.networks import Weights
 from mocoda.policies import Policy
 from mocoda.randomness import Stream
@@ -57,11 +58,16 @@ class Evaluator:
         none = torch.zeros(0, 3, len(self.learner.streams), device=self.learner.table.device)
         return torch.stack(self.found) if self.found else none
 
-    def news(self) -> list[tuple[int, Tensor]]:
-        """What was found since this was last asked: an evaluation's number, counted from 1, and its (3, R)."""
+    def news(self, every: int, runs: Sequence[Run]) -> list[Metric]:
+        """What was found since this was last asked, of evaluations after every so many updates."""
         new = list(enumerate(self.found, 1))[self.told :]
         self.told = len(self.found)
-        return new
+        return [
+            metric
+            for number, found in new
+            for name, values in zip(MEASURES, found, strict=True)
+            for metric in of_runs(every * number, name, values, runs)
+        ]
 
 
 class _SimulatedEvaluator(Evaluator):
@@ -117,6 +123,11 @@ class _EnvironmentEvaluator(Evaluator):
         parts = [self.workers.result(number) for number in self._under_way.popleft()]
         made = gathered(parts, len(self.learner.streams))
         self.found.append(means(made).to(self.learner.table.device, torch.float32))
+
+
+def of_runs(update: int, name: str, values: Tensor, runs: Sequence[Run]) -> list[Metric]:
+    """A number (R,) of every run."""
+    return [Metric(update, run.name, run.seed, name, value) for run, value in zip(runs, values.tolist(), strict=True)]
 
 
 @contextmanager

@@ -18,24 +18,14 @@ from torch import Tensor
 from mocoda.agents import Agent, Stage, make_agent
 from mocoda.agents.agent import TARGET
 from mocoda.batches import Run, RunTable, runs_of
-from mocoda.evaluation import MEASURES
-from mocoda.evaluators import Evaluator, evaluated
+from mocoda.evaluators import evaluated, of_runs
 from mocoda.files import VERSION, InputError
 from mocoda.metrics import Metric, Report
 from mocoda.networks import Weights, half_precision, mlp_weights
 from mocoda.policies import Policies, Policy, acting_weights, agent_settings
 from mocoda.randomness import Stream
 from mocoda.tasks import Task
-from mocoda.training import (
-    Adam,
-    Captured,
-    Checkpoint,
-    Tensors,
-    Work,
-    fast_products,
-    fingerprint,
-    in_turn,
-)
+from mocoda.training import Adam, Captured, Checkpoint, Tensors, Work, fast_products, fingerprint, in_turn
 from mocoda.transitions import Transitions
 from mocoda.workers import Progress, silent
 
@@ -106,13 +96,13 @@ def train_agents(
                 evaluator.begin()
             if report is not None:
                 report(_losses(losses, chunk, stages[chunk.stage], runs))
-                report(_evaluations(evaluator, evaluate_every, runs))
+                report(evaluator.news(evaluate_every, runs))
             now = chunk.before + chunk.updates
             progress(f"agents {agent.name}", now, total)
             saved.offer(now, lambda: {**learner.tensors(), "curves": evaluator.curves()})
         curves = _curves(evaluator.curves(), evaluate_every)
         if report is not None:
-            report(_evaluations(evaluator, evaluate_every, runs))
+            report(evaluator.news(evaluate_every, runs))
     return Policies({(run.name, run.seed): learner.policy(number) for number, run in enumerate(runs)}, curves)
 
 
@@ -299,23 +289,8 @@ def _losses(losses: Tensor, chunk: _Chunk, stage: Stage, runs: Sequence[Run]) ->
         every = stage.rhythm[group]
         moved = losses[-(chunk.start + 1) % every :: every, place]
         if len(moved):
-            told += _metrics(chunk.start + chunk.updates, f"loss/{group}", moved.mean(0), runs)
+            told += of_runs(chunk.start + chunk.updates, f"loss/{group}", moved.mean(0), runs)
     return told
-
-
-def _evaluations(evaluator: Evaluator, every: int, runs: Sequence[Run]) -> list[Metric]:
-    """What evaluations found since the last time."""
-    return [
-        metric
-        for number, found in evaluator.news()
-        for name, values in zip(MEASURES, found, strict=True)
-        for metric in _metrics(every * number, name, values, runs)
-    ]
-
-
-def _metrics(update: int, name: str, values: Tensor, runs: Sequence[Run]) -> list[Metric]:
-    """A number (R,) of every run."""
-    return [Metric(update, run.name, run.seed, name, value) for run, value in zip(runs, values.tolist(), strict=True)]
 
 
 def _curves(measured: Tensor, every: int) -> dict[str, Tensor]:

@@ -1,13 +1,10 @@
-"""A cart with a lift on it. Each has a motor of its own, but high up the load slows the cart down."""
+"""A cart with a lift on it, each with a motor of its own; the job is to bring the load across and up."""
 
+action = {"drive": "drive", "hoist": "hoist"}  # two factors; unless told, an action is one
 edges = {
     "cart": ["cart", "drive"],
     "lift": ["lift", "hoist"],
 }
-
-
-def local(f):
-    return {("lift", "cart"): f["lift.height"] > 0.5}
 
 
 def reward(state, action, next_state):
@@ -16,6 +13,3 @@ def reward(state, action, next_state):
 
 def terminal(state, action, next_state):
     return (next_state > 0.8).all(1)
-
-
-action = {"drive": "drive", "hoist": "hoist"}

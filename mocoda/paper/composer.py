@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, unknown_name, versions, write_json
+from mocoda.files import InputError, write_json
 from mocoda.graph import LocalGraph
-from mocoda.paper import table1
+from mocoda.paper import heading, table1
 from mocoda.parents import fit_parents
 from mocoda.randomness import Stream
 from mocoda.report_composer import draw_composers
@@ -29,7 +29,7 @@ from mocoda.statistics import mean_and_std
 from mocoda.tasks import SimulatedTask
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
-from mocoda.training import Progress, device_name, silent
+from mocoda.training import Progress, silent
 from mocoda.transitions import Transitions
 
 COMPOSERS = ("unfactored", "separate", "shared", "shared, alike")
@@ -62,12 +62,6 @@ class Composer:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if min(self.dynamics.epochs, self.object_dynamics.epochs) < 2:
             raise InputError("the dynamics must train for at least 2 epochs, or their time is not known.")
-
-    @staticmethod
-    def named(preset: str) -> Composer:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
 
 
 NARROW = DynamicsConfig(members=2, hidden=(64,), features=64, epochs=12, batch=256, learning_rate=3e-3)
@@ -135,13 +129,7 @@ def composer(settings: Composer, *, device: str, progress: Progress = silent) ->
             models.append({**told, "parameters": one.parameters, "epoch_seconds": one.epoch_seconds})
             cells += [{**told, "column": column, **_errors(task, one, test[column], column)} for column in test]
     return {
-        "table": "composer",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name(device),
-        "seconds": round(time.monotonic() - started, 1),
-        "versions": versions(),
-        "config": asdict(settings),
+        **heading("composer", settings, METRIC, device, time.monotonic() - started),
         "models": models,
         "cells": cells,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,15 +19,16 @@ from torch import Tensor
 
 from mocoda.augmentation import augment
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, unknown_name, versions, write_json
+from mocoda.files import InputError, write_json
 from mocoda.networks import Weights, mlp
+from mocoda.paper import heading
 from mocoda.paper.values import Lesson, ValueConfig, fit_values, true_values
 from mocoda.parents import fit_parents
 from mocoda.randomness import Stream
 from mocoda.report_entanglement import draw_entanglement
 from mocoda.statistics import mean_and_std
 from mocoda.tasks.objects import EPISODE, HOME, Objects
-from mocoda.training import Progress, device_name, silent
+from mocoda.training import Progress, silent
 from mocoda.transitions import Transitions
 
 OUTPUTS = ("entanglement.json", "entanglement.png")
@@ -59,12 +60,6 @@ class Entanglement:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
-
-    @staticmethod
-    def named(preset: str) -> Entanglement:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
 
 
 PRESETS = {
@@ -111,13 +106,7 @@ def entanglement(
         for seed in seeds
     ]
     return {
-        "table": "entanglement",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name(device),
-        "seconds": round(time.monotonic() - started, 1),
-        "versions": versions(),
-        "config": asdict(settings),
+        **heading("entanglement", settings, METRIC, device, time.monotonic() - started),
         "spread": spread,
         "cells": _over_seeds(found),
         "recorded": _shares(task, recorded),

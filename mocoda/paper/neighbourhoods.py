@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, unknown_name, versions, write_json
+from mocoda.files import InputError, write_json
 from mocoda.graph import LocalGraph
 from mocoda.neighbourhoods import Stratified
-from mocoda.paper import table1
+from mocoda.paper import heading, table1
 from mocoda.parents import Parents, fit_parents
 from mocoda.randomness import Stream, as_stream
 from mocoda.report_parents import draw_neighbourhoods
 from mocoda.statistics import mean_and_std
 from mocoda.tasks.navigation import Navigation, coupled
-from mocoda.training import Progress, device_name, silent
+from mocoda.training import Progress, silent
 from mocoda.transitions import Transitions
 
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -60,12 +60,6 @@ class Neighbourhoods:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
-
-    @staticmethod
-    def named(preset: str) -> Neighbourhoods:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
 
 
 PRESETS = {
@@ -185,13 +179,7 @@ def neighbourhoods(settings: Neighbourhoods, *, device: str, progress: Progress 
                 here = coupled(rows)
                 quadrant[column] = (rows[here, 2:].cpu(), scored[0].error[here].cpu())
     results = {
-        "table": "neighbourhoods",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name(device),
-        "seconds": round(time.monotonic() - started, 1),
-        "versions": versions(),
-        "config": asdict(settings),
+        **heading("neighbourhoods", settings, METRIC, device, time.monotonic() - started),
         "cells": cells,
     }
     return Measured(results, quadrant)

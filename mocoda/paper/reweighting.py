@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.files import InputError, unknown_name, versions, write_json
+from mocoda.files import InputError, write_json
 from mocoda.flattening import Flattened
 from mocoda.graph import LocalGraph
 from mocoda.neighbourhoods import Mocoda
+from mocoda.paper import heading
 from mocoda.parents import Parents, fit_parents
 from mocoda.randomness import Stream, as_stream
 from mocoda.report_parents import draw_reweighting
-from mocoda.training import Progress, device_name, silent
+from mocoda.training import Progress, silent
 from mocoda.transitions import Transitions
 
 COMMON, RARE, LENGTH = 0.1, 0.7, 0.2  # where the intervals start, and how long they are
@@ -59,12 +60,6 @@ class Reweighting:
             raise InputError(f"rare must be a share above 0 and below 1, got {self.rare}.")
         if not self.factors or min(self.factors) < 1:
             raise InputError(f"factors must name numbers of factors, each 1 or more, got {self.factors}.")
-
-    @staticmethod
-    def named(preset: str) -> Reweighting:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
 
 
 PRESETS = {
@@ -101,13 +96,7 @@ def reweighting(settings: Reweighting, *, device: str, progress: Progress = sile
     exact = [point for point in points if point["column"] == "exact rejection"]
     hopeless = next((point["factors"] for point in exact if point["proposals"] >= HOPELESS), None)
     return {
-        "table": "reweighting",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name(device),
-        "seconds": round(time.monotonic() - started, 1),
-        "versions": versions(),
-        "config": asdict(settings),
+        **heading("reweighting", settings, METRIC, device, time.monotonic() - started),
         "hopeless": hopeless,  # the fewest factors with which a row costs exact rejection a million proposals
         "points": points,
     }

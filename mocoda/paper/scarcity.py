@@ -15,8 +15,9 @@ import rich.table
 from mocoda.agents import Agent
 from mocoda.augmentation import augment
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, unknown_name, versions, write_json
+from mocoda.files import InputError, write_json
 from mocoda.learning import train_agents
+from mocoda.paper import heading
 from mocoda.paper.table3 import EXPERT, begun, recording
 from mocoda.paper.table3 import PRESETS as TABLES
 from mocoda.paper.truth import as_transitions, model_errors, played_by_expert
@@ -24,7 +25,6 @@ from mocoda.parents import fit_parents
 from mocoda.policies import Policies, agent_settings
 from mocoda.report_sweeps import draw_scarcity
 from mocoda.tasks.hooksweep import HookSweep2
-from mocoda.training import device_name
 from mocoda.transitions import Transitions
 from mocoda.workers import Progress, silent
 
@@ -63,12 +63,6 @@ class Scarcity:
         evaluations = self.updates // self.evaluate_every
         if not 1 <= self.last <= evaluations:
             raise InputError(f"last must be a number of evaluations, from 1 to {evaluations}, got {self.last}.")
-
-    @staticmethod
-    def named(preset: str) -> Scarcity:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
 
     def config(self) -> dict[str, Any]:
         """As JSON values."""
@@ -131,14 +125,7 @@ def scarcity(
         for architecture in ARCHITECTURES
     ]
     return {
-        "table": "scarcity",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name(device),
-        "seconds": round(time.monotonic() - started, 1),
-        "resumed": resumed,  # if so, the seconds are those of the last part
-        "versions": versions(),
-        "config": settings.config(),
+        **heading("scarcity", settings, METRIC, device, time.monotonic() - started, resumed=resumed),
         "points": points,
     }
 

@@ -6,7 +6,7 @@ Rows and columns are called as on the command line. What the paper reports stand
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,16 @@ import rich.table
 from torch import Tensor
 
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, unknown_name, versions, write_json
+from mocoda.files import InputError, write_json
 from mocoda.mechanisms import ARCHITECTURES
+from mocoda.paper import heading
 from mocoda.parents import Parents, fit_parents
 from mocoda.randomness import Stream
 from mocoda.report import as_table, draw_errors, draw_transitions
 from mocoda.statistics import mean_and_std
 from mocoda.tasks import Task
 from mocoda.tasks.navigation import Navigation
-from mocoda.training import Progress, device_name, silent
+from mocoda.training import Progress, silent
 from mocoda.transitions import Transitions
 
 COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u")
@@ -58,12 +59,6 @@ class Table1:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise InputError(f"seeds must be at least 1, got {self.seeds}.")
-
-    @staticmethod
-    def named(preset: str) -> Table1:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
 
 
 PRESETS = {
@@ -130,14 +125,7 @@ def table1(settings: Table1, *, device: str, folder: Path | None = None, progres
         for column in COLUMNS
     ]
     results = {
-        "table": "table1",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name(device),
-        "seconds": round(time.monotonic() - started, 1),
-        "resumed": resumed,  # if so, the seconds are those of the last part
-        "versions": versions(),
-        "config": asdict(settings),
+        **heading("table1", settings, METRIC, device, time.monotonic() - started, resumed=resumed),
         "cells": cells,
     }
     return Measured1(results, task, datasets, models, parents, rows)

@@ -19,15 +19,15 @@ from mocoda.agents import AGENTS, Agent, make_agent
 from mocoda.augmentation import augment
 from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.evaluation import played
-from mocoda.files import InputError, unknown_name, versions, write_json
+from mocoda.files import InputError, unknown_name, write_json
 from mocoda.learning import train_agents
-from mocoda.paper import table1
+from mocoda.paper import heading, table1
 from mocoda.parents import fit_parents
 from mocoda.policies import Policies, agent_settings
 from mocoda.report import as_table, draw_curves, draw_paths
 from mocoda.statistics import probability_of_improvement, summarise
 from mocoda.tasks.navigation import START_HIGH, Navigation
-from mocoda.training import Progress, device_name, silent
+from mocoda.training import Progress, silent
 from mocoda.transitions import Transitions
 
 COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u", "coda")
@@ -74,12 +74,6 @@ class Table2:
                 raise unknown_name("column", column, COLUMNS)
         if not self.columns or len(set(self.columns)) != len(self.columns):
             raise InputError(f"columns must name each data set once, and at least one, got {list(self.columns)}.")
-
-    @staticmethod
-    def named(preset: str) -> Table2:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
 
     def config(self) -> dict[str, Any]:
         """As JSON values."""
@@ -154,15 +148,15 @@ def table2(
     ]
     cells += _optimum(task, settings)
     results = {
-        "table": "table2",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name(device),
-        "seconds": round(time.monotonic() - started, 1),
-        "seconds_by_stage": {"data": round(prepared, 1), **seconds},
-        "resumed": resumed,  # if so, the seconds are those of the last part
-        "versions": versions(),
-        "config": settings.config(),
+        **heading(
+            "table2",
+            settings,
+            METRIC,
+            device,
+            time.monotonic() - started,
+            seconds_by_stage={"data": round(prepared, 1), **seconds},
+            resumed=resumed,
+        ),
         "cells": cells,
     }
     return Measured2(results, task, policies)

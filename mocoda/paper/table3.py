@@ -22,9 +22,9 @@ from mocoda.agents import Agent, make_agent
 from mocoda.augmentation import augment
 from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.episodes import Played, played_in_environment
-from mocoda.files import InputError, unknown_name, versions, whole_file, write_json
+from mocoda.files import InputError, unknown_name, whole_file, write_json
 from mocoda.learning import train_agents
-from mocoda.paper import table1
+from mocoda.paper import heading, table1
 from mocoda.paper.truth import (
     as_transitions,
     confirmations,
@@ -42,7 +42,6 @@ from mocoda.statistics import probability_of_improvement, summarise
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import CENTRE
 from mocoda.tasks.hooksweep_expert import Episode
-from mocoda.training import device_name
 from mocoda.transitions import Transitions
 from mocoda.workers import Progress, silent
 
@@ -106,12 +105,6 @@ class Table3:
                 raise unknown_name("column", column, COLUMNS)
         if not self.columns or len(set(self.columns)) != len(self.columns):
             raise InputError(f"columns must name each data set once, and at least one, got {list(self.columns)}.")
-
-    @staticmethod
-    def named(preset: str) -> Table3:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
 
     def config(self) -> dict[str, Any]:
         """As JSON values."""
@@ -228,15 +221,15 @@ def table3(
     truth = _truth(task, recorded, parents, models, experts, settings, workers)
     seconds.lap("truth")
     results = {
-        "table": "table3",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name(device),
-        "seconds": round(sum(seconds.laps.values()), 1),
-        "seconds_by_stage": seconds.laps,
-        "resumed": resumed,  # if so, the seconds are those of the last part
-        "versions": versions(),
-        "config": settings.config(),
+        **heading(
+            "table3",
+            settings,
+            METRIC,
+            device,
+            sum(seconds.laps.values()),
+            seconds_by_stage=seconds.laps,
+            resumed=resumed,
+        ),
         "recorded": dict(recorded.source),
         "cells": cells,
         "expert": ends,

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import rich.table
 import torch
 
-from mocoda.files import InputError, unknown_name, versions, write_json
+from mocoda.files import InputError, write_json
+from mocoda.paper import heading
 from mocoda.randomness import Stream, generator
 from mocoda.report_theory import draw_theory
 from mocoda.statistics import mean_and_std
 from mocoda.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
-from mocoda.training import device_name
 from mocoda.workers import Progress, silent
 
 METRIC = "samples until the largest l1 error over all state-actions is at most epsilon with probability 1 - delta"
@@ -96,12 +96,6 @@ class Theory:
                 f"{self.repetitions} repetitions without a failure do not show a probability of 1 - {self.delta}; "
                 f"expected at least {ceil(log(DOUBT) / log(1 - self.delta))}."
             )
-
-    @staticmethod
-    def named(preset: str) -> Theory:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
 
     def config(self) -> dict[str, Any]:
         """As JSON values."""
@@ -226,13 +220,7 @@ def theory(settings: Theory, *, progress: Progress = silent) -> dict[str, Any]:
     unseen = _unseen(settings)
     progress("unseen state-actions", 1, 1)
     return {
-        "table": "theory",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name("cpu"),
-        "seconds": round(time.monotonic() - started, 1),
-        "versions": versions(),
-        "config": settings.config(),
+        **heading("theory", settings, METRIC, "cpu", time.monotonic() - started),
         "constant": CONSTANT,
         "totals": totals,
         "visits": visits,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,14 +19,15 @@ import torch
 from torch import Tensor
 
 from mocoda.dynamics import Dynamics, DynamicsConfig, Prediction, fit_dynamics_runs
-from mocoda.files import InputError, unknown_name, versions, write_json
+from mocoda.files import InputError, write_json
 from mocoda.graph import LocalGraph
+from mocoda.paper import heading
 from mocoda.parents import fit_parents
 from mocoda.randomness import Stream
 from mocoda.report_whatif import draw_what_if
 from mocoda.statistics import mean_and_std
 from mocoda.tasks.navigation import Navigation
-from mocoda.training import Progress, device_name, silent
+from mocoda.training import Progress, silent
 from mocoda.transitions import Transitions
 from mocoda.whatif import Ensemble, WhatIf, reached_children, what_if
 
@@ -129,12 +130,6 @@ class WhatIfs:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    @staticmethod
-    def named(preset: str) -> WhatIfs:
-        if preset not in PRESETS:
-            raise unknown_name("preset", preset, PRESETS)
-        return PRESETS[preset]
-
 
 PRESETS = {
     "paper": WhatIfs("paper", seeds=5, dynamics=DynamicsConfig(epochs=100), rows=40_000, questions=20_000),
@@ -172,14 +167,7 @@ def whatif(
         cells += _over_seeds([answers for answers, _ in found])
         supports += _over_seeds([answers for _, answers in found])
     return {
-        "table": "whatif",
-        "preset": settings.preset,
-        "metric": METRIC,
-        "device": device_name(device),
-        "seconds": round(time.monotonic() - started, 1),
-        "resumed": resumed,  # if so, the seconds are those of the last part
-        "versions": versions(),
-        "config": asdict(settings),
+        **heading("whatif", settings, METRIC, device, time.monotonic() - started, resumed=resumed),
         "cells": cells,
         "supports": supports,
     }

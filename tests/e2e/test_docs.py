@@ -1,37 +1,58 @@
-"""What the documents say works: their code runs, their links lead somewhere, their commands exist."""
+"""What the documents say works: code and commands run, links lead somewhere, numbers were measured."""
 
 from __future__ import annotations
 
-import os
+import functools
+import inspect
+import json
 import re
 import shlex
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import tyro
 
+import mocoda.cli
 import mocoda.dynamics
 import mocoda.paper.table1
 import mocoda.paper.table2
-from mocoda import Agent, Dynamics, DynamicsConfig, Policies, fit_dynamics_runs, make_agent, train_agents
+import mocoda.request
+from mocoda import (
+    Agent,
+    Dynamics,
+    DynamicsConfig,
+    Policies,
+    RewardConfig,
+    Transitions,
+    fit_dynamics_runs,
+    fit_reward,
+    make_agent,
+    make_task,
+    train_agents,
+)
+from mocoda.randomness import Stream
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-VERBS = ("demo", "collect", "inspect", "augment", "export", "train", "evaluate", "whatif", "watch", "paper", "bench")
+SHELL = "(?:bash|sh|shell|console)"
+AT_MOST = {"rows": 500, "updates": 2, "seeds": 1, "episodes": 2, "workers": 1}  # of a command that is run here
+ONLY_PARSED = {"demo", "paper", "bench", "watch"}  # these take long, and have tests of their own
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
-def blocks(text: str, language: str) -> list[tuple[int, str]]:
-    """The fenced blocks of a language, each with the number of the line before its first."""
+def blocks(text: str, language: str) -> list[tuple[int, str, str]]:
+    """The fenced blocks of languages, each with the number of the line before its first, and the language it has."""
     found = []
-    for block in re.finditer(rf"^```{language}[ \t]*\n(.*?)^```[ \t]*$", text, re.MULTILINE | re.DOTALL):
-        found.append((text.count("\n", 0, block.start(1)), block.group(1)))
+    for block in re.finditer(rf"^```({language})[ \t]*\n(.*?)^```[ \t]*$", text, re.MULTILINE | re.DOTALL):
+        found.append((text.count("\n", 0, block.start(2)), block.group(1), block.group(2)))
     return found
 
 
@@ -47,7 +68,7 @@ def links(text: str) -> list[str]:
 def commands(text: str) -> list[list[str]]:
     """The words after `mocoda` of every call of it in bash blocks."""
     found = []
-    for _, block in blocks(text, "(?:bash|sh|shell|console)"):
+    for *_, block in blocks(text, SHELL):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line.removeprefix("$ "), comments=True)
             for place, word in enumerate(words):
@@ -60,17 +81,65 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
-@cache
-def flags_of(verb: str) -> frozenset[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "mocoda.cli", verb, "--help"],
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return frozenset(re.findall(r"--[a-z-]+", done.stdout))
+class Call(NamedTuple):
+    verb: str
+    work: Callable[..., None]
+    arguments: dict[str, Any]
+
+
+def parsed(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """What `mocoda` would be asked to do, by its own parser."""
+    calls: list[Call] = []
+
+    def noted(verb: str, work: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(work)
+        def note(*given: Any, **named: Any) -> None:
+            bound = inspect.signature(work).bind(*given, **named)
+            bound.apply_defaults()
+            calls.append(Call(verb, work, dict(bound.arguments)))
+
+        return note
+
+    parse = tyro.extras.subcommand_cli_from_dict
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            tyro.extras,
+            "subcommand_cli_from_dict",
+            lambda verbs, **options: parse({verb: noted(verb, work) for verb, work in verbs.items()}, **options),
+        )
+        patched.setattr(sys, "argv", ["mocoda", *words])
+        mocoda.cli.main()
+    (call,) = calls
+    return call
+
+
+def run_small(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Does what a command says, at a size that takes no time."""
+    call = parsed(words, monkeypatch)
+    if call.verb not in ONLY_PARSED:
+        small = {
+            name: min(value, AT_MOST.get(name, value)) if type(value) is int else value
+            for name, value in call.arguments.items()
+        }
+        call.work(**small)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with what readers have: data and a graph file of their own, and what they made on other pages."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    rows = Stream(0, "test-docs").uniform(500, 8)
+    columns = [f"{part}.{axis}" for part in ("gripper", "box1", "box2", "push") for axis in "xy"]
+    reward = -(rows[:, :2].sum(1) > 1).float()
+    Transitions(rows[:, :6], rows[:, 6:], rows[:, :6] + 0.1, reward, columns=columns).save("my-data.hdf5")
+    for ending in ("py", "toml"):
+        (tmp_path / f"my_graph.{ending}").write_text((ROOT / f"examples/graphs/pushing.{ending}").read_text())
+    navigation = make_task("navigation").collect(500, seed=0)
+    for name in ("data.hdf5", "augmented.hdf5"):
+        navigation.save(name)
+    state = np.where(np.arange(100)[:, None] == 3, np.nan, np.ones((100, 2)))
+    np.savez("broken.npz", state=state, action=state[:, :1], next_state=state)
 
 
 @pytest.fixture
@@ -91,22 +160,23 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (mocoda, mocoda.paper.table2):
         monkeypatch.setattr(module, "train_agents", few)
-
-
-def execute(document: Path) -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for line, block in blocks(document.read_text("utf-8"), "python"):
-        # Empty lines in front, so that a traceback names the line of the document.
-        exec(compile("\n" * line + block, str(document), "exec"), names)
+    brief = functools.partial(fit_reward, config=RewardConfig(updates=20))
+    monkeypatch.setattr(mocoda.request, "fit_reward", brief)
 
 
 @each_document
-@pytest.mark.usefixtures("quick_training")
-def test_the_code_of_a_document_runs_from_top_to_bottom(
-    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("quick_training", "desk")
+def test_the_code_and_the_commands_of_a_document_run_from_top_to_bottom(
+    document: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    execute(document)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for line, language, block in blocks(document.read_text("utf-8"), f"python|{SHELL}"):
+        if language == "python":
+            # Empty lines in front, so that a traceback names the line of the document.
+            exec(compile("\n" * line + block, str(document), "exec"), names)
+        else:
+            for words in commands(f"```bash\n{block}```\n"):
+                run_small(words, monkeypatch)
 
 
 @each_document
@@ -117,13 +187,17 @@ def test_every_relative_link_and_image_leads_to_a_file(document: Path) -> None:
 
 
 @each_document
-def test_every_command_has_a_verb_and_flags_that_exist(document: Path) -> None:
-    for words in commands(document.read_text("utf-8")):
-        if words[:1] in (["--help"], ["-h"]):
-            continue
-        assert words and words[0] in VERBS, words
-        used = {word.split("=")[0] for word in words if word.startswith("--")}
-        assert used - flags_of(words[0]) == set(), words
+def test_every_block_says_its_language_and_every_extra_exists(document: Path) -> None:
+    text = document.read_text("utf-8")
+    languages = re.findall(r"^```(.*)$", text, re.MULTILINE)[::2]
+    assert set(languages) <= {"python", "bash", "toml", "text", ""}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    named = {
+        name
+        for found in re.findall(r"""install[^\n]*["'](?:mocoda|\.)\[([\w,-]+)\]""", text)
+        for name in found.split(",")
+    }
+    assert named <= set(extras)
 
 
 def test_the_readme_has_code_commands_and_pictures() -> None:
@@ -133,12 +207,66 @@ def test_the_readme_has_code_commands_and_pictures() -> None:
 
 @pytest.mark.long
 def test_the_readme_s_first_example_as_it_stands_takes_under_five_minutes(tmp_path: Path) -> None:
-    _, block = blocks((ROOT / "README.md").read_text("utf-8"), "python")[0]
+    *_, block = blocks((ROOT / "README.md").read_text("utf-8"), "python")[0]
     (tmp_path / "example.py").write_text(block, "utf-8")
     start = time.monotonic()
     done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=590)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - start < 300
+
+
+# Numbers
+
+
+def means(name: str) -> dict[tuple[str, str], float]:
+    """What was measured, by row and column."""
+    cells = json.loads((ROOT / "results" / name).read_text("utf-8"))["cells"]
+    return {(cell["row"], cell["column"]): cell["mean"] for cell in cells}
+
+
+def rows_of(text: str) -> list[str]:
+    """The lines of tables, less their headings."""
+    return [line for line in text.splitlines() if re.match(r"\| [^|]", line)]
+
+
+def test_the_page_about_speed_says_what_was_measured() -> None:
+    cpu, gpu = means("bench-cpu.json"), means("bench-h200.json")
+    recorded = cpu["record", "ratio"]
+    last_columns = [
+        f"{cpu['em', 'ratio']:.1f} × faster | {gpu['em', 'ratio']:.0f} × faster",
+        f"{cpu['kde', 'ratio']:.0f} × faster | {gpu['kde', 'ratio']:,.0f} × faster",
+        f"{cpu['generate', 'ratio']:,.0f} | {gpu['generate', 'ratio'] / 1e6:.1f} million",
+        f"{cpu['growth', 'ratio']:.2f} | {gpu['growth', 'ratio']:.0f} (small calls only launch)",
+        f"{cpu['memory', 'mocoda']:.0f} MB | {gpu['memory', 'mocoda']:.0f} MB",
+        f"{cpu['d3rlpy', 'ratio']:.1f} × faster | ",
+        f"{round(recorded, -1):,.0f} (a million in {1e6 / recorded / 60:.0f} minutes) | ",
+    ]
+    agents = []
+    for name in ("td3-bc", "bcq", "cql", "sac"):
+        times = [gpu[f"{name} × {runs}", "agent"] for runs in (1, 5, 25, 100)]
+        times += [gpu[f"{name} in bfloat16 × 100", "agent"], gpu[f"{name} × 100", "roofline"]]
+        agents.append(f"| {name.upper()} | {' | '.join(f'{time:.3f}' for time in times)} |")
+    said = rows_of((ROOT / "docs/speed.md").read_text("utf-8"))
+    assert [line.split(" | ", 1)[1].removesuffix("|").removesuffix(" ") for line in said[:7]] == [
+        c.rstrip(" ") for c in last_columns
+    ]
+    assert said[7:] == agents
+
+
+def test_the_readme_s_speed_is_that_of_the_page() -> None:
+    section = (ROOT / "README.md").read_text("utf-8").split("\n## Speed\n")[1].split("\n## ")[0]
+    assert rows_of(section) == rows_of((ROOT / "docs/speed.md").read_text("utf-8"))
+
+
+def test_the_first_page_s_steps_to_the_goal_were_measured() -> None:
+    cells = json.loads((ROOT / "results/table2.json").read_text("utf-8"))["cells"]
+    told = {(cell["row"], cell["column"]): f"{cell['mean']:.1f} ± {cell['std']:.1f}" for cell in cells}
+    best = told["optimum", "emp"].split(" ")[0]
+    expected = [
+        f"| {name.upper()} | {told[name, 'emp']} | {told[name, 'mocoda']} | {best} |"
+        for name in ("td3-bc", "bcq", "cql", "sac")
+    ]
+    assert [line for line in rows_of((ROOT / "docs/index.md").read_text("utf-8")) if " ± " in line] == expected
 
 
 # The readers above read what they should
@@ -167,7 +295,7 @@ git clone mocoda && cd mocoda
             commands,
             [["collect", "navigation", "--rows", "10", "--out=x.hdf5"], ["bench", "--device", "cpu"]],
         ),
-        (lambda text: blocks(text, "python"), [(5, "x = 1  # [no](block.md)\n")]),
+        (lambda text: blocks(text, "python"), [(5, "python", "x = 1  # [no](block.md)\n")]),
     ],
     ids=["links", "commands", "blocks"],
 )

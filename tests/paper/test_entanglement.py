@@ -15,6 +15,7 @@ from torch import Tensor
 from mocoda.dynamics import DynamicsConfig
 from mocoda.files import InputError
 from mocoda.networks import mlp
+from mocoda.paper import preset
 from mocoda.paper.entanglement import (
     METRIC,
     MODELS,
@@ -194,10 +195,10 @@ def test_files_are_written_and_the_table_tells_all(results: dict[str, Any], tmp_
 
 
 def test_presets_are_called_by_name_and_checked() -> None:
-    assert Entanglement.named("quick") is PRESETS["quick"]
+    assert preset(PRESETS, "quick") is PRESETS["quick"]
     assert PRESETS["paper"].counts == (2, 4, 8, 16)
     with pytest.raises(InputError) as error:
-        Entanglement.named("papr")
+        preset(PRESETS, "papr")
     assert str(error.value) == "there is no preset 'papr'; there are: paper, quick. Did you mean 'paper'?"
     with pytest.raises(InputError) as error:
         replace(TINY, seeds=0)

@@ -12,6 +12,7 @@ import torch
 
 from mocoda.dynamics import DynamicsConfig
 from mocoda.files import InputError
+from mocoda.paper import preset
 from mocoda.paper.neighbourhoods import (
     COLUMNS,
     METRIC,
@@ -126,8 +127,8 @@ def test_results_have_their_schema_and_files(measured: Measured, tmp_path: Path)
 
 
 def test_presets_and_what_they_refuse() -> None:
-    assert Neighbourhoods.named("quick") is PRESETS["quick"]
+    assert preset(PRESETS, "quick") is PRESETS["quick"]
     with pytest.raises(InputError, match="there is no preset 'quik'"):
-        Neighbourhoods.named("quik")
+        preset(PRESETS, "quik")
     with pytest.raises(InputError, match="seeds must be at least 1, got 0"):
         replace(TINY, seeds=0)

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import rich.console
+from committed_results import committed
 
 import mocoda.dynamics
 import mocoda.paper.table1
 from mocoda import DynamicsConfig, InputError, fit_dynamics
 from mocoda.files import versions
+from mocoda.paper import preset
 from mocoda.paper.table1 import METRIC, OUTPUTS, PAPER, PRESETS, SHADED, Measured1, Table1, fitted, table1, write
 from mocoda.randomness import Stream
 from mocoda.statistics import mean_and_std
 from mocoda.training import Checkpoint, device_name
 
-RESULTS = Path(__file__).parents[2] / "results"
 KEYS = {"table", "preset", "metric", "device", "seconds", "resumed", "versions", "config", "cells"}
 CELL_KEYS = {"row", "column", "values", "mean", "std", "paper_mean", "paper_std", "squared"}
 ROWS = ("full", "global", "local")
@@ -251,9 +252,9 @@ def test_less_than_one_seed_is_refused_in_full(seeds: int, tmp_path: Path) -> No
 
 def test_an_unknown_preset_is_refused_in_full() -> None:
     with pytest.raises(InputError) as caught:
-        Table1.named("quik")
+        preset(PRESETS, "quik")
     assert str(caught.value) == "there is no preset 'quik'; there are: paper, quick. Did you mean 'quick'?"
-    assert all(Table1.named(name) is PRESETS[name] and PRESETS[name].preset == name for name in ("paper", "quick"))
+    assert all(PRESETS[name].preset == name for name in ("paper", "quick"))
 
 
 def test_mean_and_deviation_are_the_sample_s() -> None:
@@ -269,15 +270,6 @@ def test_the_paper_s_preset_is_the_paper_s_setting_but_for_predicting_the_change
 
 
 # What is committed
-
-
-def committed(name: str) -> dict[str, Any]:
-    """A result with the settings it was measured under; those that there were none of then have their defaults."""
-    found: dict[str, Any] = json.loads((RESULTS / name).read_text("utf-8"))
-    if "dynamics" in found.get("config", {}):
-        settings = asdict(DynamicsConfig(**found["config"]["dynamics"]))
-        found["config"]["dynamics"] = settings | {"hidden": list(settings["hidden"])}
-    return found
 
 
 @pytest.mark.parametrize("name", ["table1.json", "ablations/table1-standardised.json", "ablations/table1-state.json"])
@@ -340,7 +332,7 @@ def test_committed_benchmarks_reach_their_targets(name: str, kind: str) -> None:
 
 @pytest.mark.long
 def test_the_quick_preset_shows_the_ordering_in_two_minutes() -> None:
-    results = table1(Table1.named("quick"), device="cpu").results
+    results = table1(PRESETS["quick"], device="cpu").results
     check_schema(results, seeds=2)
     found = cells(results)
     for column in OUT_OF_DISTRIBUTION:

@@ -6,13 +6,14 @@ import functools
 import json
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rich.console
 import torch
+from committed_results import RESULTS, committed
 from torch import Tensor
 
 import mocoda.dynamics
@@ -31,13 +32,13 @@ from mocoda import (
     make_agent,
 )
 from mocoda.files import versions
+from mocoda.paper import preset
 from mocoda.paper.table2 import METRIC, OUTPUTS, PAPER, PRESETS, Measured2, Table2, paths, table2, write
 from mocoda.policies import agent_settings
 from mocoda.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
 from mocoda.tasks.navigation import Navigation
 from mocoda.training import Checkpoint, device_name
 
-RESULTS = Path(__file__).parents[2] / "results"
 KEYS = {
     *("table", "preset", "metric", "device", "seconds", "seconds_by_stage", "resumed", "versions", "config", "cells"),
 }
@@ -460,9 +461,9 @@ def test_columns_that_cannot_be_are_refused_in_full(columns: tuple[str, ...], me
 
 def test_an_unknown_preset_is_refused_in_full() -> None:
     with pytest.raises(InputError) as caught:
-        Table2.named("papper")
+        preset(PRESETS, "papper")
     assert str(caught.value) == "there is no preset 'papper'; there are: paper, quick. Did you mean 'paper'?"
-    assert all(Table2.named(name) is PRESETS[name] and PRESETS[name].preset == name for name in ("paper", "quick"))
+    assert all(PRESETS[name].preset == name for name in ("paper", "quick"))
 
 
 # The paper
@@ -500,15 +501,6 @@ def test_the_paper_s_cells_are_those_of_its_table() -> None:
 
 
 # What is committed
-
-
-def committed(name: str) -> dict[str, Any]:
-    """A result with the settings it was measured under; those that there were none of then have their defaults."""
-    found: dict[str, Any] = json.loads((RESULTS / name).read_text("utf-8"))
-    if "dynamics" in found.get("config", {}):
-        settings = asdict(DynamicsConfig(**found["config"]["dynamics"]))
-        found["config"]["dynamics"] = settings | {"hidden": list(settings["hidden"])}
-    return found
 
 
 @pytest.mark.parametrize("name", ["table2.json", "ablations/table2-tuned.json", "ablations/table2-coda.json"])

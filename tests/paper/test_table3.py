@@ -14,19 +14,21 @@ import numpy as np
 import pytest
 import rich.console
 import torch
+from committed_results import RESULTS, committed
 
 import mocoda.cli
+import mocoda.console
 import mocoda.paper.table1
 import mocoda.paper.table3
 from mocoda import Dynamics, DynamicsConfig, InputError, Policies, Transitions, fit_dynamics, make_agent, train_agents
 from mocoda.files import versions
+from mocoda.paper import preset
 from mocoda.paper.table3 import (
     METRIC,
     OUTPUTS,
     PAPER,
     PRESETS,
     Measured3,
-    Table3,
     begun,
     draw,
     fitted_parents,
@@ -40,7 +42,6 @@ from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import GOAL
 from mocoda.training import device_name
 
-RESULTS = Path(__file__).parents[2] / "results"
 COLUMNS = ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
 KEYS = {
     *("table", "preset", "metric", "device", "seconds", "seconds_by_stage", "resumed", "versions", "config", "cells"),
@@ -50,7 +51,7 @@ EXPERT_KEYS = {"row", "column", "values", "mean", "std", "paper_mean", "paper_st
 CELL_KEYS = EXPERT_KEYS | {"interval", "better_than_emp", "final_success", "final_distance"}
 SMALL: dict[str, Any] = {"hidden": (16,), "batch": 32, "learning_rate": 0.01, "polyak": 0.1}
 TINY = replace(
-    Table3.named("quick"),
+    PRESETS["quick"],
     preset="tiny",
     dynamics=DynamicsConfig(
         members=2, hidden=(16, 16), features=8, epochs=2, epoch_rows=512, batch=128, validation=200, window=1
@@ -445,7 +446,8 @@ def test_the_same_command_takes_everything_from_its_folder_measures_the_same_and
         monkeypatch.setattr(owner, name, lambda *given, **named: pytest.fail("made again"))
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     console = rich.console.Console(width=200)
-    monkeypatch.setattr(mocoda.cli, "out", console)
+    for module in (mocoda.cli, mocoda.console):
+        monkeypatch.setattr(module, "out", console)
     with console.capture() as said:
         mocoda.cli.paper("table3", preset="tiny", workers=0, out_dir=folder)
     again = json.loads((folder / "table3.json").read_text("utf-8"))
@@ -513,9 +515,9 @@ def test_settings_that_cannot_be_are_refused_in_full(change: dict[str, Any], mes
 
 def test_an_unknown_preset_is_refused_in_full() -> None:
     with pytest.raises(InputError) as caught:
-        Table3.named("papper")
+        preset(PRESETS, "papper")
     assert str(caught.value) == "there is no preset 'papper'; there are: paper, quick. Did you mean 'paper'?"
-    assert all(Table3.named(name) is PRESETS[name] and PRESETS[name].preset == name for name in ("paper", "quick"))
+    assert all(PRESETS[name].preset == name for name in ("paper", "quick"))
 
 
 # The paper
@@ -553,12 +555,6 @@ def test_a_config_holds_every_agent_s_settings_by_name() -> None:
 
 
 # What is committed
-
-
-def committed(name: str) -> Any:
-    if not (RESULTS / "table3.json").exists():
-        pytest.skip("results/table3.json has not been measured yet")
-    return json.loads((RESULTS / name).read_text("utf-8"))
 
 
 def test_the_committed_table_has_the_schema_and_is_of_the_paper_s_preset_as_the_code_has_it() -> None:

@@ -16,6 +16,7 @@ import torch
 
 from mocoda import InputError
 from mocoda.files import versions
+from mocoda.paper import preset
 from mocoda.paper.theory import (
     CHOICES,
     CONSTANT,
@@ -275,9 +276,9 @@ def test_writing_leaves_the_numbers_and_a_figure_and_shows_a_table(results: dict
 
 def test_presets_have_their_names() -> None:
     assert {name: preset.preset for name, preset in PRESETS.items()} == {"quick": "quick", "paper": "paper"}
-    assert Theory.named("quick") is PRESETS["quick"]
+    assert preset(PRESETS, "quick") is PRESETS["quick"]
     with pytest.raises(InputError, match="quik"):
-        Theory.named("quik")
+        preset(PRESETS, "quik")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import torch
 
 import mocoda.paper.whatif
 from mocoda import DynamicsConfig, InputError
+from mocoda.paper import preset
 from mocoda.paper.whatif import OUTPUTS, PRESETS, Knowing, WhatIfs, World, bodies, navigation, whatif, write
 from mocoda.randomness import Stream
 
@@ -117,9 +118,9 @@ def test_recorded_transitions_are_steps_with_their_noise(world: World) -> None:
 
 
 def test_presets_are_found_by_name_and_others_refused_in_full() -> None:
-    assert all(WhatIfs.named(name) is preset and preset.preset == name for name, preset in PRESETS.items())
+    assert all(settings.preset == name for name, settings in PRESETS.items())
     with pytest.raises(InputError) as caught:
-        WhatIfs.named("papper")
+        preset(PRESETS, "papper")
     assert str(caught.value) == "there is no preset 'papper'; there are: paper, quick. Did you mean 'paper'?"
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mocoda import Dynamics, DynamicsConfig, InputError, LocalGraph, Transitions, fit_dynamics, fit_dynamics_runs
 from mocoda.mechanisms import VARIANCE_FLOOR, Mechanisms
+from mocoda.paper import preset
 from mocoda.paper.composer import METRIC, OUTPUTS, PRESETS, Composer, composer, write
 from mocoda.paper.composer import _of_objects as rows_of_objects
 from mocoda.randomness import Stream
@@ -320,9 +321,9 @@ def test_results_have_their_schema_and_files(tmp_path: Path) -> None:
 
 
 def test_presets_and_what_they_refuse() -> None:
-    assert Composer.named("quick") is PRESETS["quick"]
+    assert preset(PRESETS, "quick") is PRESETS["quick"]
     with pytest.raises(InputError, match="there is no preset 'quik'"):
-        Composer.named("quik")
+        preset(PRESETS, "quik")
     with pytest.raises(InputError, match="object_seeds must be at least 1, got 0"):
         replace(SETTINGS, object_seeds=0)
     with pytest.raises(InputError, match="must train for at least 2 epochs"):

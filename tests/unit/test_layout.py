@@ -17,9 +17,10 @@ ORDER = (
     *("flattening", "neighbourhoods", "parents"),
     *("fused", "networks", "training", "mechanisms", "dynamics"),
     *("support", "provenance", "rewards", "augmentation", "streaming", "request", "whatif"),
+    *("edges", "advice", "coverage", "verdict", "advisor"),
     *("agents", "statistics", "policies", "onnx_export", "episodes", "evaluation"),
-    *("batches", "evaluators", "metrics", "learning", "contract"),
-    *("runs", "report", "report_composer", "report_entanglement", "report_graph", "report_parents"),
+    *("batches", "metrics", "evaluators", "learning", "contract"),
+    *("runs", "report", "report_advice", "report_composer", "report_entanglement", "report_graph", "report_parents"),
     *("report_sweeps", "report_theory", "report_whatif"),
     *("film", "paper", "roofline", "bench", "console", "cli_data", "cli"),
 )

@@ -284,4 +284,9 @@ def test_of_a_folder_with_several_policies_one_must_be_named(tmp_path: Path, mon
     with pytest.raises(InputError) as caught:
         mocoda.cli_data.export("agents", to="policy.onnx")
     assert str(caught.value) == "'agents' holds 2 policies: name the file of one, policy-DATA-SEED.safetensors."
+    with pytest.raises(InputError) as caught:
+        mocoda.cli_data.export("agents", to="policy.onnx", skip_bad_rows=True)
+    assert str(caught.value) == (
+        "--episode-steps and --skip-bad-rows are about data, and an .onnx file is of a policy."
+    )
     assert not Path("policy.onnx").exists()

@@ -16,6 +16,7 @@ from torch import Tensor
 from mocoda.flattening import Flattened, Reweighted, by_volume
 from mocoda.mixture import GaussianMixture
 from mocoda.neighbourhoods import Mocoda, Stratified
+from mocoda.paper import preset
 from mocoda.paper.reweighting import (
     HOPELESS,
     METRIC,
@@ -199,10 +200,9 @@ def test_hopeless_is_the_first_that_costs_a_million(monkeypatch: pytest.MonkeyPa
 
 def test_presets_and_what_they_refuse() -> None:
     assert PRESETS["quick"].factors == PRESETS["paper"].factors == tuple(range(1, 11))
-    assert Reweighting.named("quick") is PRESETS["quick"]
+    assert preset(PRESETS, "quick") is PRESETS["quick"]
     assert (
-        message(Reweighting.named, "quik")
-        == "there is no preset 'quik'; there are: paper, quick. Did you mean 'quick'?"
+        message(preset, PRESETS, "quik") == "there is no preset 'quik'; there are: paper, quick. Did you mean 'quick'?"
     )
     assert message(replace, TINY, seeds=0) == "seeds must be at least 1, got 0."
     assert message(replace, TINY, rare=1.0) == "rare must be a share above 0 and below 1, got 1.0."

@@ -12,10 +12,11 @@ import pytest
 import rich.console
 
 import mocoda.cli
+import mocoda.console
 import mocoda.paper.scarcity
 from mocoda import Dynamics, DynamicsConfig, InputError, Policies, Transitions, fit_dynamics, make_agent, train_agents
 from mocoda.files import versions
-from mocoda.paper import table3
+from mocoda.paper import preset, table3
 from mocoda.paper.scarcity import METRIC, OUTPUTS, PRESETS, Scarcity, scarcity, write
 from mocoda.policies import agent_settings
 from mocoda.runs import RunFolder
@@ -160,7 +161,8 @@ def test_the_same_command_takes_everything_from_its_folder_measures_the_same_and
         monkeypatch.setattr(owner, name, lambda *given, **named: pytest.fail("made again"))
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     console = rich.console.Console(width=200)
-    monkeypatch.setattr(mocoda.cli, "out", console)
+    for module in (mocoda.cli, mocoda.console):
+        monkeypatch.setattr(module, "out", console)
     with console.capture() as said:
         mocoda.cli.paper("scarcity", preset="tiny", workers=0, out_dir=folder)
     again = json.loads((folder / "scarcity.json").read_text("utf-8"))
@@ -207,9 +209,9 @@ def test_settings_that_cannot_be_are_refused_in_full(change: dict[str, Any], mes
 
 def test_an_unknown_preset_is_refused_in_full() -> None:
     with pytest.raises(InputError) as caught:
-        Scarcity.named("papper")
+        preset(PRESETS, "papper")
     assert str(caught.value) == "there is no preset 'papper'; there are: paper, quick. Did you mean 'paper'?"
-    assert all(Scarcity.named(name) is PRESETS[name] and PRESETS[name].preset == name for name in ("paper", "quick"))
+    assert all(PRESETS[name].preset == name for name in ("paper", "quick"))
 
 
 @pytest.mark.parametrize("name", ["paper", "quick"])

@@ -1,0 +1,112 @@
+"""The documents as a site: built strictly, complete in itself, and with every public name on the page of the API."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import mocoda
+
+ROOT = Path(__file__).parents[2]
+LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
+
+
+class Page(HTMLParser):
+    """What a page refers to, what of that a browser would load with it, and which places in it have names."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.refers: list[str] = []
+        self.loads: list[str] = []
+        self.places: set[str] = set()
+        self.feed(file.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.places |= {given[name] for name in ("id", "name") if name in given}
+        target = given.get(LOADED.get(tag, "href"))
+        if target:
+            self.refers.append(target)
+            if tag in LOADED and given.get("rel") not in ("canonical", "next", "prev"):
+                self.loads.append(target)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a network: whatever asks a name server or a proxy finds none."""
+    folder = tmp_path_factory.mktemp("site")
+    nowhere = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")}
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, **nowhere, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "excluded from the built site" not in done.stderr
+    return folder
+
+
+def pages(site: Path) -> dict[Path, Page]:
+    return {file: Page(file) for file in sorted(site.glob("*.html"))}
+
+
+def test_every_document_is_a_page(site: Path) -> None:
+    assert {page.stem for page in site.glob("*.html")} == {d.stem for d in (ROOT / "docs").glob("*.md")} | {"404"}
+
+
+def test_no_page_or_style_loads_anything_from_elsewhere(site: Path) -> None:
+    loads = [target for page in pages(site).values() for target in page.loads]
+    assert loads and [target for target in loads if urlsplit(target).scheme or target.startswith("//")] == []
+    for style in site.rglob("*.css"):
+        assert re.findall(r"url\(\s*[\"']?(?:https?:)?//[^)]*\)|@import[^;]*//[^;]*;", style.read_text("utf-8")) == []
+
+
+def test_every_link_leads_to_a_file_and_a_place_in_it(site: Path) -> None:
+    found = pages(site)
+    for file, page in found.items():
+        if file.stem == "404":  # its links are from the root, wherever it is shown
+            continue
+        for target in map(urlsplit, page.refers):
+            if target.scheme or target.netloc:
+                continue
+            there = (file.parent / unquote(target.path)).resolve() if target.path else file
+            there = there / "index.html" if there.is_dir() else there
+            assert there.is_file(), f"{file.name}: {target.geturl()}"
+            if target.fragment and there in found:
+                assert unquote(target.fragment) in found[there].places, f"{file.name}: {target.geturl()}"
+
+
+def test_figures_and_examples_come_along(site: Path) -> None:
+    for name in ("results/figure3.png", "examples/own_arrays.py"):
+        assert (site / name).read_bytes() == (ROOT / name).read_bytes()
+    assert not list(site.rglob("site_hooks*"))
+
+
+@pytest.mark.parametrize("name", mocoda.__all__)
+def test_a_public_name_is_on_the_page_of_the_api_with_what_is_said_of_it(site: Path, name: str) -> None:
+    page = re.sub(r"<[^>]+>", "", (site / "api.html").read_text("utf-8"))
+    told = inspect.getdoc(getattr(mocoda, name)) or ""
+    words = re.sub(r"[`*]", "", told.split("\n\n")[0]).split()
+    assert words, f"{name} has no docstring"
+    entry = " ".join(re.sub(r"[`*]", "", unescape(page)).split())
+    assert re.search(rf"\b{name}¶ (?:class )?{name}\b", entry)
+    assert " ".join(words) in entry
+
+
+def test_signatures_on_the_page_of_the_api_are_as_in_the_source(site: Path) -> None:
+    page = unescape(re.sub(r"<[^>]+>", "", (site / "api.html").read_text("utf-8")))
+    assert "make_task(name: str, **options: Any) -> Task" in page
+    assert "    progress: Progress = silent,\n" in page and " at 0x" not in page
+    assert ".sample(n: int, *, seed: int | Stream) -> Tensor" in page
