@@ -49,6 +49,8 @@ for recipe in ("emp", "dyna", "rand", "coda", "mocoda", "mocoda-u"):
 parents = mocoda.fit_parents(data, task.graph)
 augmented = mocoda.augment(data, parents, models["local"], rows=4 * NEW, task=task, min_support=0.05)
 augmented.save("objects-augmented.hdf5")
+passed = augmented.source["filter"]["accepted_share"]
 print(
-    f"\n{augmented!r}\nwritten: objects-augmented.hdf5; `mocoda train objects-augmented.hdf5 --task objects:4` goes on"
+    f"\n{passed:.0%} of what recipe mocoda draws is as likely as 95% of the recorded rows are. {len(augmented):,} rows,"
 )
+print("recorded ones first: objects-augmented.hdf5; `mocoda train objects-augmented.hdf5 --task objects:4` goes on")

@@ -3,8 +3,8 @@
     python examples/own_arrays.py            # under two minutes on two cores
     python examples/own_arrays.py --tiny     # seconds, to see that it runs
 
-The log is of a cart with a lift on it, whose drivers use one motor at a time: across, then up. With both at once the job
-is done sooner. At the end, the world that wrote the log says whether the agents found that out.
+The log is of a cart with a lift on it, whose drivers use one motor at a time: across, then up. With both at once the
+job is done sooner. At the end, the world that wrote the log says whether the agents found that out.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 If the graph is right, nothing outside of a child's parents says anything about the error that the factored model makes.
 So small networks learn that error, once from the parents and the factors outside, and once from the parents and
-stand-ins: the same factors with their rows shuffled. Both are judged on rows that none of them has seen, and only on
-those whose local graph lacks an edge. Stand-ins cost the networks as much and help as much by accident, so what is
-better than they are is real. Whether it is *one* factor, and which, is then searched forward, one at a time, each given
-those found before: what only goes along with the true parent explains nothing once that is there.
+stand-ins: the same factors, exchanged between rows whose parents are alike. Both are judged on rows that none of them
+has seen, and only on those whose local graph lacks an edge. Stand-ins cost the networks as much and help as much by
+accident, so what is better than they are is real. Whether it is *one* factor, and which, is then searched forward, one
+at a time, each given those found before: what only goes along with the true parent explains nothing once that is there.
 
 Axes: N rows, I input columns, M networks side by side, K columns of a child.
 """
@@ -13,7 +13,7 @@ Axes: N rows, I input columns, M networks side by side, K columns of a child.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,11 +28,11 @@ from mocoda.workers import Progress, silent
 REPEATS, PAIR = 3, 2  # networks of a kind, which differ by their first weights: of all factors, of a single one
 HIDDEN, BATCH, LEARNING_RATE, LOOKS = 64, 512, 3e-3, 8
 EPOCHS, FEWEST_STEPS, MOST_STEPS = 25, 300, 1_000
-POOL = 4_000  # rows among which stand-ins are looked for
+GROUP = 16  # rows, at most, that stand in for each other
 LEAST_ROWS, LEAST_BLOCKS = 100, 10  # to judge by
 LEAST_SHARE, LEAST_WHOLE = 0.05, 0.01  # of the error that is left, and of the whole, that an edge must explain
 LEAST_VARIANCE = 1e-4  # of the child's change that it must explain: less is the networks' own imprecision
-LEAST_T = 4.0  # how many standard errors, over blocks of neighbouring rows, the difference must be away from 0
+LEAST_T = 4.0  # standard errors that the difference must be away from 0: over networks, and over blocks of rows
 
 
 Parts = tuple[Tensor, Tensor, Tensor]  # numbers of the rows to fit to, to choose by, to judge by
@@ -113,10 +113,15 @@ def _child(
         more = torch.tensor([factor in known for factor in graph.parents], device=edges.device)
         return _Test.of(graph, rows, edges | more, error, block, parts, lacking, stream.child(label, *known))
 
-    together = test([], "together")
-    seen, stand_ins = together.errors([candidates] * REPEATS)
-    whole = float(stand_ins[:, lacking].mean())
-    outside = together.gain(seen, stand_ins, lacking, whole) / max(whole, 1e-30)
+    def together(label: str) -> tuple[float, float]:
+        """What all candidates explain, and the error that they explain it of."""
+        everything = test([], label)
+        seen, stand_ins = everything.errors([candidates] * REPEATS)
+        whole = float(stand_ins[:, lacking].mean())
+        return everything.gain(seen, stand_ins, lacking, whole), whole
+
+    gain, whole = together("together")
+    outside = gain / max(whole, 1e-30)
     found: dict[str, float] = {}
     while outside > 0 and len(found) < len(candidates):
         # One factor at a time; the best becomes a parent, and the others are judged again given that.
@@ -134,6 +139,8 @@ def _child(
         others = test([other for other in found if other != factor], "still")
         if others.gain(*others.errors([[factor]] * REPEATS), lacks[factor], whole) == 0:
             del found[factor]
+    if outside > 0 and not found and together("again")[0] == 0:  # nobody to name: other networks must say so too
+        outside = 0.0
     missing = tuple(MissingEdge(factor, name, min(1.0, gain / whole)) for factor, gain in found.items())
     return Child(name, int(lacking.sum()), outside, missing)
 
@@ -166,7 +173,7 @@ class _Test:
         owner = owners(graph, rows.device)
         seen = edges[:, owner]
         known = torch.cat([rows * seen, edges.float()], 1)
-        alike = _stand_ins(known, rows, block, stream.child("stand-ins"))
+        alike = _stand_ins(known, rows, block, parts)
         inputs = torch.cat([known, rows * ~seen, alike * ~seen], 1)
         nobody = torch.full((known.shape[1],), -1, device=rows.device)
         nothing = torch.full_like(owner, -1)
@@ -198,12 +205,14 @@ class _Test:
         """How much less the mean squared error is with factors than with stand-ins; 0 if that may be accident.
 
         Judged on the rows that lack these edges, but counted over all that lack any. Networks of the same kind differ
-        too, so the worst with must beat the best without.
+        too: the worst with must beat the best without, and by more than such networks are apart.
         """
         with_, without = seen[:, lacks].mean(1), stand_ins[:, lacks].mean(1)
         gain, error = float(without.mean() - with_.mean()), float(without.mean())
         counted = gain * float(lacks.sum() / self.lacking.sum())
-        if with_.max() >= without.min() or gain < LEAST_SHARE * error:
+        variances = [one.var() / len(one) for one in (with_, without)]
+        apart = gain > LEAST_T * float(torch.stack(variances).sum().sqrt())
+        if with_.max() >= without.min() or not apart or gain < LEAST_SHARE * error:
             return 0.0
         if counted < LEAST_VARIANCE or counted < LEAST_WHOLE * whole:
             return 0.0
@@ -258,20 +267,33 @@ def owners(graph: LocalGraph, device: torch.device) -> Tensor:
     return owner
 
 
-def _stand_ins(known: Tensor, rows: Tensor, block: Tensor, stream: Stream) -> Tensor:
+def _stand_ins(known: Tensor, rows: Tensor, block: Tensor, parts: Parts) -> Tensor:
     """Rows (N, W) as they might be given what is known (N, D) and nothing else: those of other, similar rows.
 
-    From the nearest row of another block, among POOL of them, shifted by what a linear regression makes of the distance
-    that is left: the stand-in of a column that nearly repeats a known one nearly repeats it too.
+    Rows alike in what is known pass their values on to each other, those of one block to another as far as may be, and
+    never from part to part. Each is used once, as in the data: values that came back would be learned by heart sooner.
+    They are shifted by what a linear regression makes of the distance that is left, so that the stand-in of a column
+    that nearly repeats a known one nearly repeats it too.
     """
-    pool = stream.permutation(len(rows))[:POOL]
-    nearest = []
-    for own, number in zip(known.split(1_024), block.split(1_024), strict=True):
-        distance = torch.cdist(own, known[pool]).masked_fill_(number[:, None] == block[pool], math.inf)
-        nearest.append(pool[distance.argmin(1)])
-    other = torch.cat(nearest)
+    other = torch.arange(len(rows), device=rows.device)
+    for part in parts:
+        for alike in _groups(known, part):
+            alike = alike[block[alike].argsort(stable=True)]
+            other[alike] = alike.roll(len(alike) // 2)
     centred = (known - known.mean(0)).double()
     ridge = 1e-6 * len(rows) * torch.eye(known.shape[1], dtype=centred.dtype, device=known.device)
     slope = torch.linalg.solve(centred.T @ centred + ridge, centred.T @ (rows - rows.mean(0)).double())
     shift: Tensor = (known - known[other]).double() @ slope
     return rows[other] + shift.float()
+
+
+def _groups(known: Tensor, index: Tensor) -> Iterator[Tensor]:
+    """The row numbers in groups alike: halved by the column that varies most, until at most GROUP are left."""
+    if len(index) <= GROUP:
+        yield index
+        return
+    points = known[index]
+    order = points[:, points.std(0).argmax()].argsort(stable=True)
+    middle = len(index) // 2
+    yield from _groups(known, index[order[:middle]])
+    yield from _groups(known, index[order[middle:]])

@@ -9,6 +9,7 @@ from mocoda.advice import Advice, RecipeSamples
 FEW_ROWS = 1_000  # under which nothing here is certain
 LITTLE_GAIN = 1.5  # times the recorded cells: not worth a recipe
 NEAR, FAR = 3.0, 10.0  # times the held-out disagreement: as good as recorded, and hardly known
+BADLY_FITTED = 0.1  # nats a row behind a simpler density
 BADLY_PREDICTED = 0.3  # standard deviations of a step: recorded next states are better than a model's
 
 
@@ -51,10 +52,10 @@ def _doubts(advice: Advice) -> Iterable[str]:
     if advice.rows < FEW_ROWS:
         yield f"{advice.rows:,} rows are few, under {FEW_ROWS:,} nothing here is certain."
     for one in advice.sets:
-        if one.gain < 0:
+        if one.gain < -BADLY_FITTED:
             yield (
-                f"The mixture of {', '.join(one.factors)} describes held-out rows no better than a simpler density "
-                f"does (by {one.gain:.2g} nats a row): what recipe mocoda draws of it is doubtful."
+                f"The mixture of {', '.join(one.factors)} describes held-out rows worse than a simpler density does "
+                f"(by {-one.gain:.2g} nats a row): what recipe mocoda draws of it is doubtful."
             )
 
 

@@ -25,3 +25,8 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
+
+
+def test_the_first_page_of_the_documents_names_every_example() -> None:
+    page = (Path(__file__).parents[2] / "docs/index.md").read_text("utf-8")
+    assert EXAMPLES and [e.name for e in EXAMPLES if f"](../examples/{e.name})" not in page] == []

@@ -85,7 +85,8 @@ def untrained(agent: Agent, seed: int = 0, bounds: Sequence[Sequence[float]] = (
     for group, network in agent.networks(S, A).items():
         leading = () if network.members is None else (network.members,)
         weights |= mlp_weights(group, leading, network.sizes, Stream(seed, "test-agents", "policy", group))
-    return Policy(agent, S, weights, *(torch.tensor(end) for end in bounds))
+    lowest, highest = map(torch.tensor, bounds)
+    return Policy(agent, S, weights, lowest, highest)
 
 
 def same(one: Policy, other: Policy) -> bool:
