@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,7 @@ import mocoda
 from mocoda import Advice, InputError, LocalGraph, Transitions
 from mocoda.advisor import _recombined
 from mocoda.coverage import joined
-from mocoda.edges import GROUP, MissingEdge, _stand_ins, missing_edges
+from mocoda.edges import GROUP, MissingEdge, _stand_ins, _Test, missing_edges
 from mocoda.randomness import Stream
 from mocoda.tasks.navigation import Navigation, local_mask
 from mocoda.verdict import judged
@@ -66,6 +67,14 @@ def named(advice: Advice) -> set[tuple[str, str]]:
     return {(edge.parent, edge.child) for edge in advice.missing}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def shorter() -> Iterator[None]:
+    """These worlds are learned in fewer updates than strangers' data may need."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mocoda.advisor.FEWEST_UPDATES", 200)
+        yield
+
+
 @pytest.fixture(scope="module")
 def advice() -> Advice:
     return mocoda.check(NAVIGATION.collect(5_000, seed=0), NAVIGATION.graph, task=NAVIGATION)
@@ -79,18 +88,18 @@ def test_navigations_right_graph_passes_and_mocoda_is_worth_trying(advice: Advic
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_right_graph_of_bodies_passes(seed: int) -> None:
-    found = mocoda.check(bodies(3, 4_000, seed), alone(3), seed=seed)
+    found = mocoda.check(bodies(2, 3_000, seed), alone(2), seed=seed)
     assert found.missing == () and all(child.outside == 0 for child in found.children)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_body_that_pulls_another_is_named(seed: int) -> None:
-    found = mocoda.check(bodies(3, 4_000, seed, edge=0.3), alone(3), seed=seed)
+    found = mocoda.check(bodies(2, 3_000, seed, edge=0.3), alone(2), seed=seed)
     assert named(found) == {("body0", "body1")}
     assert found.recipe is None
 
 
-@pytest.mark.parametrize(("parent", "child"), [("dx", "x"), ("y", "y"), ("dy", "x")])
+@pytest.mark.parametrize(("parent", "child"), [("dx", "x"), ("dy", "x")])
 def test_an_edge_taken_from_navigation_is_named(parent: str, child: str) -> None:
     found = mocoda.check(NAVIGATION.collect(4_000, seed=3), without(parent, child), seed=3)
     assert (parent, child) in named(found)
@@ -98,19 +107,42 @@ def test_an_edge_taken_from_navigation_is_named(parent: str, child: str) -> None
     assert found.recipe is None and any(f"Missing edge: {parent} -> {child}" in said for said in found.verdict)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_what_a_weak_model_leaves_of_the_parents_own_doing_is_blamed_on_nobody(seed: int) -> None:
-    """Independent bodies, many rows and an error that is hard to learn: networks of one kind differ much by luck."""
-    rows = Stream(seed, "test-advisor", "weak").normal(20_000, 7)
-    error = torch.zeros(20_000, 6)
+def test_what_a_weak_model_leaves_of_the_parents_own_doing_is_blamed_on_nobody(seed: int = 0) -> None:
+    """Independent bodies, and an error that is hard to learn: networks of one kind differ much by luck."""
+    rows = Stream(seed, "test-advisor", "weak").normal(8_000, 7)
+    error = torch.zeros(8_000, 6)
     for body in (0, 3):
         error[:, body + 1] = 0.3 * torch.sin(4 * rows[:, body]) * rows[:, body + 2]
     graph = LocalGraph(state={"a": slice(0, 3), "b": slice(3, 6)}, action={"u": 0}, edges={"a": ["a"], "b": ["b"]})
-    block = torch.arange(20_000) // 100
+    block = torch.arange(8_000) // 40
     place = Stream(seed, "test-advisor", "parts").permutation(200)[block]
     fit, choose, judge = (part.nonzero()[:, 0] for part in (place < 140, (place >= 140) & (place < 160), place >= 160))
     found = missing_edges(graph, rows, error, block, (fit, choose, judge), seed=Stream(seed, "test-advisor", "edges"))
     assert [(child.outside, child.missing) for child in found] == [(0.0, ()), (0.0, ())]
+
+
+@pytest.mark.parametrize(
+    ("with_them", "with_stand_ins", "real"),
+    [
+        ((0.0024, 0.0041, 0.0030), (0.0059, 0.0101, 0.0070), False),  # seen where nothing is missing: apart by luck
+        ((0.0024, 0.0025, 0.0024), (0.0059, 0.0061, 0.0060), True),
+        ((0.0024, 0.0025, 0.0060), (0.0059, 0.0061, 0.0060), False),  # one of them is no better
+        ((0.0058, 0.0058, 0.0058), (0.0060, 0.0060, 0.0060), False),  # a thirtieth is not worth a word
+        ((0.00001, 0.00001, 0.00001), (0.00006, 0.00006, 0.00006), False),  # of next to nothing
+    ],
+)
+def test_a_gain_must_stand_out_from_what_networks_differ_by(
+    with_them: tuple[float, ...], with_stand_ins: tuple[float, ...], real: bool
+) -> None:
+    graph, rows, block = alone(2), torch.zeros(900, 5), torch.arange(900) // 10
+    thirds = torch.arange(900).split(300)
+    everywhere, edges = torch.ones(300, dtype=torch.bool), torch.tensor([[True, False, False]]).expand(900, 3)
+    test = _Test.of(
+        graph, rows, edges, rows[:, :2], block, (thirds[0], thirds[1], thirds[2]), everywhere, Stream(0, "test-gain")
+    )
+    seen, stand_ins = (torch.tensor(errors)[:, None].expand(-1, 300) for errors in (with_them, with_stand_ins))
+    gain = test.gain(seen, stand_ins, everywhere, float(stand_ins.mean()))
+    assert gain == pytest.approx(sum(with_stand_ins) / 3 - sum(with_them) / 3 if real else 0.0, abs=1e-7)
 
 
 @settings(max_examples=25, deadline=None)
@@ -165,7 +197,7 @@ def test_a_graph_of_all_edges_has_nothing_to_recombine() -> None:
     everything = LocalGraph(
         state={"x": 0, "y": 1}, action={"d": [0, 1]}, edges={"x": ["x", "y", "d"], "y": ["x", "y", "d"]}
     )
-    found = mocoda.check(NAVIGATION.collect(1_500, seed=0), everything)
+    found = mocoda.check(NAVIGATION.collect(500, seed=0), everything)
     assert found.times_larger == 1 and found.recipe is None
     assert found.verdict[-1] == (
         "There is nothing to recombine: one parent set (x, y, d) covers every factor. "
@@ -220,7 +252,7 @@ def test_advice_survives_json(advice: Advice) -> None:
 
 
 def test_the_same_seed_gives_the_same_advice() -> None:
-    data, graph = bodies(2, 600, 0), alone(2)
+    data, graph = bodies(2, 200, 0), alone(2)
     assert mocoda.check(data, graph, seed=5) == mocoda.check(data, graph, seed=5)
 
 
@@ -243,10 +275,10 @@ def test_advice_prints_and_is_drawn(advice: Advice, tmp_path: Path) -> None:
 def test_the_verb_writes_json_and_a_figure(tmp_path: Path) -> None:
     from mocoda.cli_data import check
 
-    NAVIGATION.collect(600, seed=0).save(tmp_path / "data.hdf5")
+    NAVIGATION.collect(300, seed=0).save(tmp_path / "data.hdf5")
     check(str(tmp_path / "data.hdf5"), out_dir=tmp_path / "run")
     found = Advice.from_json(json.loads((tmp_path / "run" / "advice.json").read_text("utf-8")))
-    assert found.rows == 600 and (tmp_path / "run" / "advice.png").is_file()
+    assert found.rows == 300 and (tmp_path / "run" / "advice.png").is_file()
 
 
 def test_the_verb_wants_to_know_who_listens_to_whom(tmp_path: Path) -> None:
