@@ -32,7 +32,7 @@ GROUP = 16  # rows, at most, that stand in for each other
 LEAST_ROWS, LEAST_BLOCKS = 100, 10  # to judge by
 LEAST_SHARE, LEAST_WHOLE = 0.05, 0.01  # of the error that is left, and of the whole, that an edge must explain
 LEAST_VARIANCE = 1e-4  # of the child's change that it must explain: less is the networks' own imprecision
-LEAST_T = 4.0  # standard errors that the difference must be away from 0: over networks, and over blocks of rows
+LEAST_T, LEAST_T_BLOCKS = 4.0, 3.0  # standard errors away from 0: over networks, and over blocks of rows
 
 
 Parts = tuple[Tensor, Tensor, Tensor]  # numbers of the rows to fit to, to choose by, to judge by
@@ -115,8 +115,7 @@ def _child(
 
     def together(label: str) -> tuple[float, float]:
         """What all candidates explain, and the error that they explain it of."""
-        everything = test([], label)
-        seen, stand_ins = everything.errors([candidates] * REPEATS)
+        seen, stand_ins = (everything := test([], label)).errors([candidates] * REPEATS)
         whole = float(stand_ins[:, lacking].mean())
         return everything.gain(seen, stand_ins, lacking, whole), whole
 
@@ -175,8 +174,7 @@ class _Test:
         known = torch.cat([rows * seen, edges.float()], 1)
         alike = _stand_ins(known, rows, block, parts)
         inputs = torch.cat([known, rows * ~seen, alike * ~seen], 1)
-        nobody = torch.full((known.shape[1],), -1, device=rows.device)
-        nothing = torch.full_like(owner, -1)
+        nobody, nothing = torch.full((known.shape[1],), -1, device=rows.device), torch.full_like(owner, -1)
         itself = torch.cat([nobody, owner, nothing])
         stand_in = torch.cat([nobody, nothing, owner])
         return _Test(
@@ -220,7 +218,9 @@ class _Test:
         number = torch.unique(self.block[self.parts[2]][lacks], return_inverse=True)[1]
         sums = torch.zeros(int(number.max()) + 1, dtype=difference.dtype, device=number.device)
         sums.index_add_(0, number, difference)
-        sure = len(sums) >= LEAST_BLOCKS and float(sums.mean()) > LEAST_T * float(sums.std()) / math.sqrt(len(sums))
+        sure = len(sums) >= LEAST_BLOCKS and float(sums.mean()) > LEAST_T_BLOCKS * float(sums.std()) / math.sqrt(
+            len(sums)
+        )
         return counted if sure else 0.0
 
     def _errors(self, gates: Tensor) -> Tensor:

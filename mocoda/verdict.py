@@ -72,8 +72,8 @@ def _choice(recipes: Mapping[str, RecipeSamples], advice: Advice) -> tuple[str |
         )
     if worst.heldout_factored > BADLY_PREDICTED:
         why.append(
-            f"A small model misses {worst.name} by {100 * worst.heldout_factored:.0f}% of a step's spread: noise, or "
-            "hard to learn. If it is not noise, a model's next states will be as wrong."
+            f"A small model misses {worst.name} by {100 * worst.heldout_factored:.0f}% of a step's spread: noise, hard "
+            "to learn, or a parent that would need more rows to show. Only noise leaves a model's next states right."
         )
         if exchanges:
             why.append(
