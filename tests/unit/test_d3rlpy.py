@@ -15,6 +15,7 @@ import torch
 from d3rlpy.dataset import Episode, InfiniteBuffer, MDPDataset, ReplayBuffer
 from transition_tables import assert_identical, numbers, refusal
 
+import mocoda
 from mocoda.formats.d3rlpy import NextStates, from_d3rlpy, read, to_d3rlpy, write
 from mocoda.transitions import Transitions, concatenate
 
@@ -129,6 +130,7 @@ def test_a_file_comes_back_to_the_bit(tmp_path: Path, goal: bool) -> None:
     write(data, tmp_path / "rows.h5")
     back = read(tmp_path / "rows.h5")
     assert_identical(back, data)
+    assert_identical(mocoda.read(f"d3rlpy:{tmp_path / 'rows.h5'}"), data)
     assert {name: note.tolist() for name, note in back.provenance.items()} == {
         name: note.tolist() for name, note in data.provenance.items()
     }
