@@ -18,6 +18,7 @@ from mocoda.files import InputError
 from mocoda.randomness import Stream, as_stream
 from mocoda.transitions import Array, as_tensor
 
+SMALL = 2**21  # points × components × columns²: with less, a CPU makes a round of EM while a GPU still launches it
 RIDGE = 1e-6  # added to every variance, in units of the column's own variance
 KMEANS_POINTS, KMEANS_ROUNDS = 10_000, 50
 
@@ -58,6 +59,9 @@ class GaussianMixture:
             raise InputError(f"covariance must be 'full' or 'diag', got {covariance!r}.")
         if components < 1:
             raise InputError(f"components must be at least 1, got {components}.")
+        home = points.device
+        if len(points) * components * points.shape[1] ** 2 < SMALL:
+            points = points.cpu()
         points = points.to(torch.float64)
         shift = points.mean(0)
         spread = points.std(0, correction=0)
@@ -77,7 +81,8 @@ class GaussianMixture:
             previous, likelihood = likelihood, total / scaled.shape[1]
             if likelihood - previous < tolerance:
                 break
-        return GaussianMixture(weights, means * scale + shift, covariances * torch.outer(scale, scale))
+        fitted = (weights, means * scale + shift, covariances * torch.outer(scale, scale))
+        return GaussianMixture(*(part.to(home) for part in fitted))
 
     def __repr__(self) -> str:
         return f"GaussianMixture(components={len(self.weights)}, columns={self.means.shape[1]})"

@@ -124,7 +124,7 @@ class Adam:
 
     def step(self, loss: Tensor) -> None:
         for weight, gradient in zip(self.weights, torch.autograd.grad(loss, self.weights), strict=True):
-            weight.grad = gradient
+            weight.grad = gradient.contiguous()  # the fused kernel wants it laid out as its weight is
         self.optimiser.step()
 
     def state(self) -> dict[str, Tensor]:

@@ -135,7 +135,7 @@ PRESETS = {
         ),
         agents=(_sweeper("td3-bc", imitation=4.0), _sweeper("bcq", sampler_updates=5_000)),
         once=(_sweeper("sac"), _sweeper("cql")),
-        updates={"td3-bc": 100_000, "bcq": 40_000, "sac": 20_000, "cql": 20_000},
+        updates={"td3-bc": 200_000, "bcq": 40_000, "sac": 20_000, "cql": 20_000},
     ),
     "quick": Table3(
         "quick",

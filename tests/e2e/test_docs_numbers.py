@@ -31,6 +31,9 @@ def test_the_page_about_speed_says_what_was_measured() -> None:
         f"{cpu['memory', 'mocoda']:.0f} MB | {gpu['memory', 'mocoda']:.0f} MB",
         f"{cpu['d3rlpy', 'ratio']:.1f} × faster",
         f"{round(recorded, -1):,.0f} (a million in {1e6 / recorded / 60:.0f} minutes)",
+        f"| {gpu['sweep-dynamics', 'mocoda']:.0f} s (aim: 480)",
+        f"| {gpu['sweep-rows', 'mocoda']:.1f} s (aim: 20)",
+        f"| {1e3 * gpu['sweep-agents', 'mocoda']:.2f} ms (aim: 1)",
     ]
     agents = []
     for name in ("td3-bc", "bcq", "cql", "sac"):
@@ -38,8 +41,8 @@ def test_the_page_about_speed_says_what_was_measured() -> None:
         times += [gpu[f"{name} in bfloat16 × 100", "agent"], gpu[f"{name} × 100", "roofline"]]
         agents.append(f"| {name.upper()} | {' | '.join(f'{time:.3f}' for time in times)} |")
     said = rows_of((ROOT / "docs/speed.md").read_text("utf-8"))
-    assert [line.split(" | ", 1)[1].rstrip("| ") for line in said[:7]] == last_columns
-    assert said[7:] == agents
+    assert [line.split(" | ", 1)[1].rstrip("| ") for line in said[:10]] == last_columns
+    assert said[10:] == agents
 
 
 def test_the_readme_s_speed_is_that_of_the_page() -> None:
