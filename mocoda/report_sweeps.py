@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
-from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
+from matplotlib.ticker import EngFormatter, NullLocator
 from torch import Tensor
 
 from mocoda.report import (
@@ -147,10 +147,8 @@ def draw_scarcity(points: Sequence[Mapping[str, Any]], path: Path) -> None:
     for ls, label in (("-", "error on two swept boxes"), ("--", "error on one swept box, held out")):
         error.plot([], [], color=INK, ls=ls, lw=1.6, label=label)
     success.set(ylim=(0, 100), ylabel="success (%)")
-    error.set(yscale="log", ylabel="error of the model (mm)")
-    error.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    error.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    error.yaxis.set_minor_formatter(NullFormatter())
+    error.set_ylim(bottom=0)
+    error.set(ylabel="error of the model (mm)")
     for axes in (success, error):
         axes.set(xscale="log", xlabel="recorded rows")
         axes.set_xticks(sorted({point["rows"] for point in points}))

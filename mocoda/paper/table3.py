@@ -117,7 +117,7 @@ def _sweeper(name: str, **settings: Any) -> Agent:
 
 
 def _small(name: str, **settings: Any) -> Agent:
-    return make_agent(name, hidden=(128, 128), batch=256, polyak=0.01, decay=True, standardise=True, **settings)
+    return make_agent(name, hidden=(128, 128), batch=256, polyak=0.04, decay=True, standardise=True, **settings)
 
 
 PRESETS = {
@@ -143,12 +143,12 @@ PRESETS = {
         dynamics=DynamicsConfig(
             members=2, hidden=(128, 128), features=64, epochs=40, epoch_rows=20_000, batch=256, validation=1_000
         ),
-        agents=(_small("td3-bc", imitation=4.0),),
+        agents=(_small("td3-bc", imitation=0.5),),
         columns=("emp", "mocoda-p", "mocoda-p-full"),
         rows=60_000,
         total=200_000,
-        updates={"td3-bc": 6_000},
-        evaluations=6,
+        updates={"td3-bc": 8_000},
+        evaluations=8,
         last=2,
         final_episodes=20,
         expert_episodes=40,

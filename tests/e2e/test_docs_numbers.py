@@ -59,3 +59,13 @@ def test_the_first_page_s_steps_to_the_goal_were_measured() -> None:
         for name in ("td3-bc", "bcq", "cql", "sac")
     ]
     assert [line for line in rows_of((ROOT / "docs/index.md").read_text("utf-8")) if " ± " in line] == expected
+
+
+def test_the_readme_and_the_method_s_page_have_table_3_as_it_was_measured() -> None:
+    results = json.loads((ROOT / "results/table3.json").read_text("utf-8"))
+    for name in ("td3-bc", "bcq"):
+        row = [cell for cell in results["cells"] if cell["row"] == name]
+        told = [f"{cell['mean']:.1f} ± {cell['std']:.1f} ({cell['paper_mean']:.1f})" for cell in row]
+        for page in ("README.md", "docs/method.md"):
+            text = (ROOT / page).read_text("utf-8").replace("**", "")
+            assert f"| {name.upper()} | {' | '.join(told)} |" in text, page

@@ -12,6 +12,7 @@ from torch import Tensor
 import mocoda
 from mocoda import learning
 from mocoda.agents import AGENTS, Agent
+from mocoda.mixture import GaussianMixture
 from mocoda.training import Captured, Checkpoint, Tensors, in_turn
 
 pytestmark = pytest.mark.cuda
@@ -114,12 +115,19 @@ def test_an_interrupted_training_goes_on_and_ends_the_same(
 
 
 @pytest.mark.parametrize("epoch_rows", [None, 1_000])
-@pytest.mark.parametrize("architecture", ["full", "local"])
+@pytest.mark.parametrize(("architecture", "shared"), [("full", False), ("local", False), ("local", True)])
 def test_the_captured_dynamics_are_the_eager_ones(
-    architecture: str, epoch_rows: int | None, monkeypatch: pytest.MonkeyPatch
+    architecture: str, shared: bool, epoch_rows: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = mocoda.DynamicsConfig(
-        hidden=(32, 32), features=32, epochs=4, epoch_rows=epoch_rows, batch=128, window=2, tf32=epoch_rows is not None
+        hidden=(32, 32),
+        features=32,
+        epochs=4,
+        epoch_rows=epoch_rows,
+        batch=128,
+        window=2,
+        tf32=epoch_rows is not None,
+        shared=shared,
     )
     graph = mocoda.make_task("navigation").graph
     captured = mocoda.fit_dynamics(recorded(), graph, architecture, config=config)
@@ -127,3 +135,10 @@ def test_the_captured_dynamics_are_the_eager_ones(
     eager = mocoda.fit_dynamics(recorded(), graph, architecture, config=config)
     for name, weight in captured.weights.items():
         torch.testing.assert_close(weight, eager.weights[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_a_small_mixture_is_fitted_as_on_a_cpu_and_lives_on_the_gpu() -> None:
+    points = torch.rand(500, 2, generator=torch.Generator().manual_seed(0))
+    here, there = (GaussianMixture.fit(p, components=4, seed=0) for p in (points, points.cuda()))
+    assert there.means.is_cuda and there.weights.is_cuda and there.covariances.is_cuda
+    assert there.means.cpu().equal(here.means) and there.covariances.cpu().equal(here.covariances)

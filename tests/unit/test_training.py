@@ -134,6 +134,13 @@ def test_silent_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> Non
 # Adam
 
 
+def test_gradients_are_laid_out_as_their_weights_which_a_gpu_s_fused_optimiser_needs() -> None:
+    weights = [torch.ones(3, 4, requires_grad=True) for _ in range(2)]
+    adam = Adam(weights, 0.01)
+    adam.step(torch.stack(weights, 1).square().sum())  # the gradient of a stack's part has the stack's strides
+    assert all(weight.grad is not None and weight.grad.stride() == weight.stride() for weight in weights)
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_adam_is_the_published_algorithm(weight_decay: float) -> None:
     weights, targets = fresh((4, 3), (5,))
