@@ -13,6 +13,7 @@ import mocoda
 from mocoda import learning
 from mocoda.agents import AGENTS, Agent
 from mocoda.mixture import GaussianMixture
+from mocoda.randomness import Stream
 from mocoda.training import Captured, Checkpoint, Tensors, in_turn
 
 pytestmark = pytest.mark.cuda
@@ -138,7 +139,7 @@ def test_the_captured_dynamics_are_the_eager_ones(
 
 
 def test_a_small_mixture_is_fitted_as_on_a_cpu_and_lives_on_the_gpu() -> None:
-    points = torch.rand(500, 2, generator=torch.Generator().manual_seed(0))
+    points = Stream(0, "test-mixture").uniform(500, 2)
     here, there = (GaussianMixture.fit(p, components=4, seed=0) for p in (points, points.cuda()))
     assert there.means.is_cuda and there.weights.is_cuda and there.covariances.is_cuda
     assert there.means.cpu().equal(here.means) and there.covariances.cpu().equal(here.covariances)
