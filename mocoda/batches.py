@@ -15,7 +15,7 @@ from torch import Tensor
 from mocoda.agents import Batch
 from mocoda.files import InputError
 from mocoda.policies import unscaled
-from mocoda.tasks import SimulatedTask, Task
+from mocoda.tasks import Task, is_simulated
 from mocoda.transitions import Transitions
 
 
@@ -151,7 +151,7 @@ def _bounds(runs: Sequence[Run], task: Task | None) -> tuple[Tensor, Tensor]:
             f"task {task.name!r} has {graph.state_width} columns of state and {graph.width - graph.state_width} of "
             f"action, but data set {runs[0].name!r} has {states} and {actions}."
         )
-    if data.goal is not None and isinstance(task, SimulatedTask):
+    if data.goal is not None and is_simulated(task):
         raise InputError(
             f"task {task.name!r} has no goals, but data set {runs[0].name!r} has {_goal_width(data)} columns of them."
         )

@@ -24,7 +24,7 @@ from mocoda.networks import Weights
 from mocoda.policies import Policy, agent_settings, scaled
 from mocoda.randomness import Stream
 from mocoda.statistics import Summary, probability_of_improvement, summarise
-from mocoda.tasks import SimulatedTask, Task
+from mocoda.tasks import SimulatedTask, Task, is_simulated
 
 MEASURES = {"steps": "fewer is better", "success": "more is better", "return": "more is better"}
 
@@ -167,7 +167,7 @@ def evaluate(
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, got {episodes}.")
     found: dict[tuple[str, int], list[float]] = {}
-    if isinstance(task, SimulatedTask):
+    if is_simulated(task):
         for keys in _alike(agents):
             together = played([agents[key] for key in keys], task, episodes=episodes, seed=seed)
             found |= dict(zip(keys, means(together).T.tolist(), strict=True))

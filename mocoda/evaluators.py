@@ -22,7 +22,7 @@ from mocoda.metrics import Metric
 from mocoda.networks import Weights
 from mocoda.policies import Policy
 from mocoda.randomness import Stream
-from mocoda.tasks import SimulatedTask, Task
+from mocoda.tasks import SimulatedTask, Task, is_simulated
 from mocoda.training import Captured, Tensors
 from mocoda.workers import Workers
 
@@ -135,7 +135,7 @@ def evaluated(learner: Learner, task: Task | None, episodes: int, workers: int |
     """An evaluator, and its processes as long as they are needed."""
     if task is None:
         yield Evaluator(learner)
-    elif isinstance(task, SimulatedTask):
+    elif is_simulated(task):
         yield _SimulatedEvaluator(learner, task, episodes)
     else:
         with Workers(play, workers) as processes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -59,7 +59,6 @@ class Task(Protocol):
         """Which rows "mocoda-p" may use, bool (N,)."""
 
 
-@runtime_checkable
 class SimulatedTask(Task, Protocol):
     """A task whose state is all there is to know of its simulator, so that episodes run as batches of tensors.
 
@@ -75,6 +74,11 @@ class SimulatedTask(Task, Protocol):
 
     def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
         """States (n, S) in which episodes of the target task start."""
+
+
+def is_simulated(task: object) -> TypeGuard[SimulatedTask]:
+    """Whether it has what batches of episodes need; who never spreads parents may leave out features and region."""
+    return all(hasattr(task, name) for name in ("step", "horizon", "start"))
 
 
 def _hooksweep2() -> Task:

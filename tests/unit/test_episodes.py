@@ -20,7 +20,7 @@ from mocoda.evaluation import MEASURES
 from mocoda.networks import Weights, mlp_weights
 from mocoda.policies import acting_weights
 from mocoda.randomness import Stream
-from mocoda.tasks import SimulatedTask
+from mocoda.tasks import is_simulated
 from mocoda.tasks.navigation import Navigation
 
 POINT, CORRIDOR = PointTask(), CorridorTask()
@@ -235,7 +235,24 @@ def test_an_evaluation_holds_the_means_over_episodes(here: Played, policies: lis
 
 
 def test_navigation_is_simulated_and_the_point_is_not() -> None:
-    assert isinstance(Navigation(), SimulatedTask) and not isinstance(POINT, SimulatedTask)
+    assert is_simulated(Navigation()) and not is_simulated(POINT)
+
+
+class WithoutHints:
+    """Navigation of someone who never spreads parents."""
+
+    def __init__(self) -> None:
+        inner = Navigation()
+        self.name, self.graph, self.box, self.label = inner.name, inner.graph, inner.box, inner.label
+        self.step, self.horizon, self.start = inner.step, inner.horizon, inner.start
+
+
+def test_a_simulated_task_needs_no_hints_for_recipes() -> None:
+    weights = {"actor.0.weight": torch.zeros(2, 2), "actor.0.bias": torch.full((1, 2), 9.0)}
+    agents = {("data", 0): Policy(small("td3-bc"), 2, weights, -torch.ones(2), torch.ones(2))}
+    bare: Any = WithoutHints()
+    found, known = (evaluate(agents, task, episodes=3, seed=0) for task in (bare, Navigation()))
+    assert found.values == known.values
 
 
 class InItsEnvironment:

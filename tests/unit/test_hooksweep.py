@@ -16,7 +16,7 @@ from torch import Tensor
 import mocoda
 from mocoda import InputError, Transitions
 from mocoda.randomness import Stream
-from mocoda.tasks import SimulatedTask, hooksweep
+from mocoda.tasks import hooksweep, is_simulated
 from mocoda.tasks.hooksweep import COLUMNS, EPISODES, GRAPH, HookSweep2, Recording, local_mask, record
 from mocoda.tasks.hooksweep_env import GOAL, HookSweep2Env, Simulator, draw_goal
 from mocoda.tasks.hooksweep_expert import Episode, Expert
@@ -56,7 +56,7 @@ def test_the_task_is_made_by_name() -> None:
 
 def test_its_episodes_are_played_in_the_environment() -> None:
     """A state does not say how the hook and the boxes are turned, so `step` is no simulator."""
-    assert not isinstance(TASK, SimulatedTask)
+    assert not is_simulated(TASK)
 
 
 # --- the graph
