@@ -6,9 +6,11 @@ and returns its losses. On the CPU a chunk is a loop; on a GPU it is one capture
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -188,7 +190,12 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapp
     """A safetensors file; the metadata is one JSON text, for safetensors writes several keys in random order."""
     with whole_file(path) as part:
         ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        safetensors.torch.save_file(ready, part, {"mocoda": json.dumps(dict(metadata), sort_keys=True)})
+        try:
+            safetensors.torch.save_file(ready, part, {"mocoda": json.dumps(dict(metadata), sort_keys=True)})
+        except safetensors.SafetensorError as error:
+            if f"os error {errno.ENOSPC}" in str(error):  # safetensors has no error of its own for a full disk
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+            raise
 
 
 def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Callable
@@ -442,3 +443,26 @@ def test_a_fingerprint_depends_on_every_number_and_on_their_order_but_not_on_the
     assert fingerprint(values, values) != found
     one, two = values, stream("other").normal(3, 4)
     assert fingerprint(one, two) != fingerprint(two, one)
+
+
+def test_a_disk_that_fills_up_is_told_as_one_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(tensors: object, file: Path, metadata: object) -> None:
+        Path(file).write_bytes(b"the beginning")
+        raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        save_tensors(tmp_path / "weights.safetensors", {"a": torch.zeros(3)}, {})
+    assert caught.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []
+
+
+def test_other_errors_of_safetensors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> None:
+        raise safetensors.SafetensorError("something else")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", broken)
+    with pytest.raises(safetensors.SafetensorError, match="something else"):
+        save_tensors(tmp_path / "weights.safetensors", {"a": torch.zeros(3)}, {})
+    assert list(tmp_path.iterdir()) == []
