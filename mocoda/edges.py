@@ -115,7 +115,8 @@ def _child(
 
     def together(label: str) -> tuple[float, float]:
         """What all candidates explain, and the error that they explain it of."""
-        seen, stand_ins = (everything := test([], label)).errors([candidates] * REPEATS)
+        everything = test([], label)
+        seen, stand_ins = everything.errors([candidates] * REPEATS)
         whole = float(stand_ins[:, lacking].mean())
         return everything.gain(seen, stand_ins, lacking, whole), whole
 
@@ -218,9 +219,8 @@ class _Test:
         number = torch.unique(self.block[self.parts[2]][lacks], return_inverse=True)[1]
         sums = torch.zeros(int(number.max()) + 1, dtype=difference.dtype, device=number.device)
         sums.index_add_(0, number, difference)
-        sure = len(sums) >= LEAST_BLOCKS and float(sums.mean()) > LEAST_T_BLOCKS * float(sums.std()) / math.sqrt(
-            len(sums)
-        )
+        deviation = float(sums.std()) / math.sqrt(len(sums))  # of the mean
+        sure = len(sums) >= LEAST_BLOCKS and float(sums.mean()) > LEAST_T_BLOCKS * deviation
         return counted if sure else 0.0
 
     def _errors(self, gates: Tensor) -> Tensor:

@@ -147,8 +147,7 @@ def draw_scarcity(points: Sequence[Mapping[str, Any]], path: Path) -> None:
     for ls, label in (("-", "error on two swept boxes"), ("--", "error on one swept box, held out")):
         error.plot([], [], color=INK, ls=ls, lw=1.6, label=label)
     success.set(ylim=(0, 100), ylabel="success (%)")
-    error.set_ylim(bottom=0)
-    error.set(ylabel="error of the model (mm)")
+    error.set(ylim=(0, None), ylabel="error of the model (mm)")
     for axes in (success, error):
         axes.set(xscale="log", xlabel="recorded rows")
         axes.set_xticks(sorted({point["rows"] for point in points}))
