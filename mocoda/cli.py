@@ -317,6 +317,7 @@ def paper(
     standardise: bool | None = None,
     columns: tuple[str, ...] | None = None,
     published_code: bool | None = None,
+    stratified: bool | None = None,
     workers: int | None = None,
     out_dir: Annotated[Path | None, arg(name="out")] = None,
 ) -> None:
@@ -334,12 +335,13 @@ def paper(
         standardise: Scale inputs and targets of the dynamics, or leave them as they are (table1's paper preset does).
         columns: table2 and table3: the data sets, all of the preset's unless given.
         published_code: table2: draw parents as the paper's code does rather than its text.
+        stratified: table2: fit mixtures per local graph (Appendix B.2), which the paper's table does without.
         workers: table3 and scarcity: processes that simulate; one per core unless given.
         out_dir: Folder to write; runs/TABLE-PRESET unless given.
     """
     if table not in EXPERIMENTS:
         raise unknown_name("table", table, EXPERIMENTS)
-    given = {"seeds": seeds, "columns": columns, "published_code": published_code}
+    given = {"seeds": seeds, "columns": columns, "published_code": published_code, "stratified": stratified}
     dynamics = {"predict_change": predict_change, "standardise": standardise}
     folder = out_dir or Path(f"runs/{table}-{preset}")
     _measured(table, preset, device, folder, given, dynamics, workers=workers)

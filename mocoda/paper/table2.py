@@ -60,6 +60,7 @@ class Table2:
     components: int = 32
     covariance: str = "full"
     published_code: bool = False  # parents as the paper's code draws them (see fit_parents)
+    stratified: bool = False  # mixtures per local graph (Appendix B.2)
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -214,6 +215,7 @@ def _dataset(
         components=settings.components,
         covariance=settings.covariance,
         published_code=settings.published_code,
+        stratified=settings.stratified,
     )
     return augment(recorded, parents, model, rows=more, task=task, seed=seed, provenance=False)
 

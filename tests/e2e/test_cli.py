@@ -49,7 +49,7 @@ VERBS = {
     "watch": {"--task", "--episodes", "--seed", "--data", "--agent-seed", "--out"},
     "paper": {
         *("--preset", "--seeds", "--device", "--predict-change", "--standardise", "--out"),
-        *("--columns", "--published-code", "--workers"),
+        *("--columns", "--published-code", "--stratified", "--workers"),
     },
     "bench": {"--device", "--out"},
 }

@@ -11,7 +11,7 @@ from committed_results import RESULTS, committed
 
 from mocoda.paper import described
 
-FULL = ("scarcity", "whatif", "entanglement", "theory")
+FULL = ("composer", "entanglement", "neighbourhoods", "reweighting", "scarcity", "theory", "whatif")
 QUICK = ("composer", "entanglement", "neighbourhoods", "reweighting", "table3", "theory", "whatif")
 FILES = [*((name, "paper") for name in FULL), *((name, "quick") for name in QUICK)]
 
@@ -71,3 +71,47 @@ def test_values_from_mocoda_s_rows_are_better_in_every_seed_where_next_to_nothin
     off = {c["what"]: c["values"] for c in cells if c["states"] == "recombined" and c["home"] == home}
     assert max(off["mocoda"]) < min(off["recorded"])
     assert sum(off["factored model"]) < sum(off["unfactored model"])
+
+
+@pytest.mark.parametrize("world", ["navigation", "2 bodies", "4 bodies", "6 bodies"])
+@pytest.mark.parametrize("recipe", ["mocoda", "mocoda-u"])
+def test_mixtures_per_neighbourhood_draw_what_the_model_knows_better(world: str, recipe: str) -> None:
+    cells = {c["column"]: c for c in result("neighbourhoods", "paper")["cells"] if c["world"] == world}
+    one, several = cells[recipe], cells[f"{recipe}, stratified"]
+    assert max(several["values"]) < min(one["values"])
+    assert several["unsupported_mean"] < one["unsupported_mean"]
+
+
+def test_exact_rejection_costs_twelve_times_as_much_for_every_factor_and_reweighting_one_draw() -> None:
+    found = result("reweighting", "paper")
+    points = {(p["factors"], p["column"]): p for p in found["points"]}
+    assert found["hopeless"] == 6
+    for factors in range(1, 11):
+        assert points[factors, "exact rejection"]["proposals"] == pytest.approx(12**factors, rel=0.2)
+        assert points[factors, "reweighting"]["proposals"] == 1
+        assert points[factors, "reweighting"]["values"] == [100] * 5
+        assert 47 < points[factors, "reweighting"]["rare"] < 48
+    assert points[10, "mocoda"]["covered"] < 18 and points[10, "rejection"]["covered"] < 49
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("objects", [4, 8])
+def test_a_shared_composer_is_better_only_if_it_is_told_that_objects_are_alike(objects: int, depth: int) -> None:
+    off = {
+        c["composer"]: c["values"]
+        for c in result("composer", "paper")["cells"]
+        if (c["world"], c["depth"], c["column"]) == (f"{objects} objects", depth, "recombined")
+    }
+    assert max(off["shared, alike"]) < min(off["separate"]) and max(off["separate"]) < min(off["shared"])
+    assert max(off["shared"]) < min(off["unfactored"])
+
+
+def test_no_recording_gives_the_paper_s_order_of_mocoda_and_mocoda_p() -> None:
+    for name in ("table3.json", "ablations/table3-plain.json"):
+        found = committed(name)
+        mean = {c["column"]: c["mean"] for c in found["cells"] if c["row"] == "td3-bc"}
+        assert mean["emp"] < 1 < mean["mocoda-p"] < mean["mocoda"]
+    config, table = found["config"], committed("table3.json")["config"]
+    changed = {key for key in config if key not in ("agents", "once", "updates") and config[key] != table[key]}
+    assert changed == {"preset", "variety", "columns"} and config["variety"] == "plain"
+    assert config["agents"] == {"td3-bc": table["agents"]["td3-bc"]}

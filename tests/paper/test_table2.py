@@ -282,17 +282,21 @@ def test_the_recorded_data_is_repeated_until_it_is_as_large(
 
 
 @pytest.mark.parametrize(
-    ("column", "published_code"),
-    [*((column, False) for column in COLUMNS[1:]), *((column, True) for column in ("mocoda", "coda"))],
+    ("column", "change"),
+    [
+        *((column, {}) for column in COLUMNS[1:]),
+        *((column, {"published_code": True}) for column in ("mocoda", "coda")),
+        *((column, {"stratified": True}) for column in ("mocoda", "mocoda-u")),
+    ],
 )
 def test_new_rows_are_augmented_by_the_models_that_are_given(
-    column: str, published_code: bool, models: list[Dynamics], monkeypatch: pytest.MonkeyPatch
+    column: str, change: dict[str, Any], models: list[Dynamics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mocoda.paper.table1, "fit_dynamics_runs", lambda *given, **named: pytest.fail("trained"))
     task = Navigation()
     other = DynamicsConfig(members=1, hidden=(4,), features=4, epochs=1, batch=512, window=1)
     given = [*models[:1], fit_dynamics(task.collect(500, seed=9), task.graph, seed=9, config=other)]
-    made = handed_over(replace(TINY, columns=(column,), published_code=published_code), given)
+    made = handed_over(replace(TINY, columns=(column,), **change), given)
     for seed, model in enumerate(given):
         recorded = task.collect(1_500, seed=seed)
         parents = fit_parents(
@@ -304,7 +308,7 @@ def test_new_rows_are_augmented_by_the_models_that_are_given(
             model=model,
             components=4,
             covariance="full",
-            published_code=published_code,
+            **change,
         )
         assert_same_rows(made[column][seed], augment(recorded, parents, model, rows=1_500, task=task, seed=seed))
 
@@ -474,7 +478,8 @@ def test_the_paper_s_preset_is_the_paper_s_setting() -> None:
     assert preset.agents == tuple(make_agent(name) for name in ROWS)
     assert (preset.seeds, preset.rows, preset.total, preset.columns) == (5, 40_000, 200_000, COLUMNS)
     assert (preset.updates, preset.evaluate_every, preset.episodes, preset.last) == (25_000, 100, 10, 50)
-    assert (preset.components, preset.covariance, preset.published_code) == (32, "full", False)
+    assert (preset.components, preset.covariance) == (32, "full")
+    assert not preset.published_code and not preset.stratified
     # Its dynamics are Table 1's, standardised.
     first = mocoda.paper.table1.PRESETS["paper"].dynamics
     assert preset.dynamics.standardise and replace(preset.dynamics, standardise=False) == first
@@ -503,7 +508,9 @@ def test_the_paper_s_cells_are_those_of_its_table() -> None:
 # What is committed
 
 
-@pytest.mark.parametrize("name", ["table2.json", "ablations/table2-tuned.json", "ablations/table2-coda.json"])
+@pytest.mark.parametrize(
+    "name", ["table2.json", *(f"ablations/table2-{name}.json" for name in ("tuned", "coda", "stratified"))]
+)
 def test_committed_tables_have_the_schema(name: str) -> None:
     results = committed(name)
     check_schema(results, seeds=5)
@@ -572,6 +579,14 @@ def test_the_committed_coda_of_the_paper_s_code_differs_in_how_parents_are_drawn
     results = committed("ablations/table2-coda.json")
     assert changes(results) == {"columns": ["coda"], "published_code": True}
     assert results["config"]["agents"] == json.loads(json.dumps(PRESETS["paper"].config()["agents"]))
+
+
+def test_the_committed_agents_on_mixtures_per_neighbourhood_are_slower() -> None:
+    results = committed("ablations/table2-stratified.json")
+    assert changes(results) == {"columns": ["mocoda", "mocoda-u"], "stratified": True}
+    assert results["config"]["agents"] == json.loads(json.dumps(PRESETS["paper"].config()["agents"]))
+    slower, table = cells(results), cells(committed("table2.json"))
+    assert all(slower[cell]["mean"] > table[cell]["mean"] for cell in slower if cell[0] != "optimum")
 
 
 @pytest.mark.parametrize("runs", [1, 5, 25, 100])
