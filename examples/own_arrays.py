@@ -54,7 +54,6 @@ small = mocoda.DynamicsConfig(hidden=(64, 64), epochs=2 if TINY else 40, window=
 model = mocoda.fit_dynamics(data, task.graph, config=small)
 parents = mocoda.fit_parents(data, task.graph)
 augmented = mocoda.augment(data, parents, model, rows=2 * len(data), task=task)
-augmented = augmented[(augmented.action.abs() <= 1).all(1)]  # mixtures have tails; the motors do not
 new = augmented[len(data) :]
 for name, table in (("recorded", data), ("generated", new)):
     print(
@@ -67,10 +66,11 @@ print(f"next states of generated rows are off by {off:.5f} on average; a step is
 mocoda.write(augmented, "d4rl:lift-augmented.hdf5")
 mocoda.write(augmented, "lift-augmented.npz")
 
-# Or train here. Nothing is evaluated while they train, for there is no environment.
+# Or train here. Nothing is evaluated while they train, for there is no environment. Mixtures have tails, so that some
+# generated actions are beyond what the motors can do: `actions` says what that is.
 agent = mocoda.make_agent("td3-bc", hidden=(64, 64), batch=256, polyak=0.01, imitation=0.25)
 datasets = {"recorded": data, "augmented": augmented}
-agents = mocoda.train_agents(datasets, agent, seeds=range(2), updates=20 if TINY else 6_000)
+agents = mocoda.train_agents(datasets, agent, seeds=range(2), updates=20 if TINY else 6_000, actions=(-1, 1))
 for name, seed in agents:
     state, steps, done = np.zeros((100, 2)), np.zeros(100), np.zeros(100, bool)
     state += np.random.default_rng(1).uniform(0, 0.2, state.shape)

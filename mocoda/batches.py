@@ -16,7 +16,9 @@ from mocoda.agents import Batch
 from mocoda.files import InputError
 from mocoda.policies import unscaled
 from mocoda.tasks import Task, is_simulated
-from mocoda.transitions import Transitions
+from mocoda.transitions import Array, Transitions, as_tensor
+
+Range = tuple[float | Array, float | Array]  # the lowest and the highest action, a number or (A,) each
 
 
 class Run(NamedTuple):
@@ -52,10 +54,10 @@ class RunTable:
         return self.state_width + self.goal_width
 
     @staticmethod
-    def of(runs: Sequence[Run], task: Task | None, standardise: bool) -> RunTable:
+    def of(runs: Sequence[Run], task: Task | None, standardise: bool, possible: Range | None = None) -> RunTable:
         distinct = {id(run.data): run for run in runs}
         first = runs[0].data
-        bounds = _bounds(list(distinct.values()), task)
+        bounds = _bounds(list(distinct.values()), task, possible)
         states, actions, goals = first.state.shape[1], first.action.shape[1], _goal_width(first)
         # Filled in place: a table may take more than half of the memory that the data leaves.
         rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), 2 * states + actions + goals + 2)
@@ -133,18 +135,20 @@ def runs_of(datasets: Mapping[str, Transitions | Sequence[Transitions]], seeds: 
     return runs
 
 
-def _bounds(runs: Sequence[Run], task: Task | None) -> tuple[Tensor, Tensor]:
-    """The range of actions: the task's, or [-1, 1] if all data lies in it."""
+def _bounds(runs: Sequence[Run], task: Task | None, given: Range | None) -> tuple[Tensor, Tensor]:
+    """The range of actions: the task's, or as given, or [-1, 1] if all data lies in it."""
     data = runs[0].data
     states, actions = data.state.shape[1], data.action.shape[1]
     if task is None:
-        for run in runs:
+        for run in runs if given is None else ():
             if float(run.data.action.abs().max()) > 1:
                 raise InputError(
-                    f"data set {run.name!r} has actions outside [-1, 1]. Pass task=, whose box says their range, or "
-                    "scale them."
+                    f"data set {run.name!r} has actions outside [-1, 1]. Say which are possible, actions=(lowest, "
+                    "highest), or pass task=, whose box says so."
                 )
-        return -torch.ones(actions, device=data.device), torch.ones(actions, device=data.device)
+        return _range((-1.0, 1.0) if given is None else given, data.action)
+    if given is not None:
+        raise InputError(f"task {task.name!r} says which actions are possible; leave out actions=.")
     graph = task.graph
     if (states, actions) != (graph.state_width, graph.width - graph.state_width):
         raise InputError(
@@ -156,6 +160,20 @@ def _bounds(runs: Sequence[Run], task: Task | None) -> tuple[Tensor, Tensor]:
             f"task {task.name!r} has no goals, but data set {runs[0].name!r} has {_goal_width(data)} columns of them."
         )
     lowest, highest = (end[states:].to(data.device) for end in task.box)
+    return lowest, highest
+
+
+def _range(given: Range, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Lowest and highest action (A,), on the actions' device."""
+    ends = [as_tensor(end).to(action) for end in given]
+    if len(ends) != 2 or any(end.shape not in (action.shape[1:], ()) for end in ends):
+        shapes = ", ".join(str(tuple(end.shape)) for end in ends)
+        raise InputError(
+            f"actions must be the lowest and the highest action, a number or ({action.shape[1]},) each, got {shapes}."
+        )
+    lowest, highest = (end.expand(action.shape[1]) for end in ends)
+    if not bool((lowest < highest).all() & (highest - lowest).isfinite().all()):
+        raise InputError(f"the lowest action must be below the highest, got {lowest.tolist()} and {highest.tolist()}.")
     return lowest, highest
 
 

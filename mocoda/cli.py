@@ -21,7 +21,7 @@ import tyro
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from mocoda.cli_data import augment, check, export, graph
+from mocoda.cli_data import augment, check, export, graph, whatif
 from mocoda.cli_data import inspect as inspect_data
 from mocoda.console import beside, check_device, content, out, say
 from mocoda.files import InputError, check_writable, discard_unfinished, unknown_name, write_json
@@ -108,7 +108,8 @@ def collect(
 
 def train(
     data: Positional[list[Path]],
-    task: str = "navigation",
+    task: str | None = None,
+    actions: tuple[float, float] | None = None,
     agent: str = "td3-bc",
     seeds: int = 5,
     updates: int = 25_000,
@@ -125,7 +126,9 @@ def train(
 
     Args:
         data: HDF5 files of transitions; each is called by its file's name.
-        task: Evaluates the agents while they train: navigation, hooksweep2 or objects (objects:6 for six of them)
+        task: Evaluates the agents while they train: navigation, hooksweep2 or objects (objects:6 for six of them). Data
+            recorded by mocoda says so itself; agents of any other data are not evaluated.
+        actions: Without a task: the lowest and the highest action that is possible, in every column; -1 1 unless given.
         agent: td3-bc, bcq, cql or sac
         seeds: How many seeds, counted from 0.
         updates: Gradient steps of each agent.
@@ -141,11 +144,13 @@ def train(
     from mocoda.agents import make_agent
     from mocoda.learning import train_agents
     from mocoda.metrics import MetricLog, check_tensorboard
+    from mocoda.request import check_world, recorded_in
     from mocoda.runs import RunFolder
     from mocoda.tasks import make_task
     from mocoda.transitions import Transitions
 
-    chosen, learner = make_task(task), make_agent(agent, hidden=hidden, batch=batch, standardise=standardise)
+    check_world(None, task)
+    learner = make_agent(agent, hidden=hidden, batch=batch, standardise=standardise)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}.")
     if not data:
@@ -157,8 +162,22 @@ def train(
     if tensorboard:
         check_tensorboard()
     datasets = {file.stem: Transitions.load(file).to(device) for file in data}
-    settings = {"task": task, "agent": agent, "seeds": seeds, "updates": updates, "hidden": hidden, "batch": batch}
+    if task is None:
+        said = {name: recorded_in(table) for name, table in datasets.items()}
+        if len(set(said.values())) > 1:
+            each = ", ".join(f"{name!r} of {of or 'none of ours'}" for name, of in said.items())
+            raise InputError(f"these data sets are not of one task: {each}. Say which with --task.")
+        task = next(iter(said.values()))
+    settings: dict[str, Any] = {
+        "task": task,
+        "agent": agent,
+        "seeds": seeds,
+        "updates": updates,
+        "hidden": hidden,
+        "batch": batch,
+    }
     settings |= {"evaluate_every": evaluate_every, "standardise": standardise, "device": device}
+    settings |= {} if actions is None else {"actions": actions}
     settings |= {"data": {name: content(d) for name, d in datasets.items()}}
     with RunFolder(out_dir, "train", settings, ("agents.json", "evaluation.json")) as run:
         metrics = MetricLog(out_dir, tensorboard=tensorboard)
@@ -169,7 +188,8 @@ def train(
                 learner,
                 seeds=range(seeds),
                 updates=updates,
-                task=chosen,
+                task=None if task is None else make_task(task),
+                actions=actions,
                 evaluate_every=evaluate_every,
                 workers=workers,
                 checkpoint=checkpoint,
@@ -178,7 +198,10 @@ def train(
             ).save(out_dir)
             checkpoint.unlink(missing_ok=True)
     count = len(datasets) * seeds
-    say(f"{count} agent{'s' * (count != 1)} in {out_dir}; `mocoda evaluate {out_dir}` tells how they do")
+    then = f"`mocoda evaluate {out_dir}` tells how they do"
+    if task is None:
+        then = "without a task none was evaluated. `mocoda export POLICY --to policy.onnx` takes one along"
+    say(f"{count} agent{'s' * (count != 1)} in {out_dir}; {then}")
 
 
 def evaluate(
@@ -202,7 +225,10 @@ def evaluate(
     from mocoda.tasks import make_task
 
     policies = Policies.load(folder).to(device)
-    results = evaluation.evaluate(policies, make_task(settings_of(folder)["task"]), episodes=episodes, seed=seed)
+    task = settings_of(folder)["task"]
+    if task is None:
+        raise InputError(f"the agents in {str(folder)!r} were trained without a task, and there is none to solve.")
+    results = evaluation.evaluate(policies, make_task(task), episodes=episodes, seed=seed)
     out.print(results)
     write_json(folder / "evaluation.json", {**results.to_json(), "seed": seed})
     say(f"Every agent's figures: {folder / 'evaluation.json'}")
@@ -237,75 +263,6 @@ def watch(
     name, policy = _filmed(who, data, agent_seed)
     successes = film(out_file, make_task(task), policy, episodes=episodes, seed=seed)
     say(f"{out_file}: {name}, {successes} of {episodes} episode{'s' * (episodes != 1)} successful")
-
-
-def whatif(
-    data: Positional[Path],
-    row: int,
-    change: tuple[str, ...],
-    resample: tuple[str, ...] = (),
-    task: str = "navigation",
-    architecture: str = "local",
-    least_support: float = 0.01,
-    seed: int = 0,
-    device: str = "cpu",
-    out_dir: Annotated[Path, arg(name="out")] = Path("runs/whatif"),
-) -> None:
-    """Ask what would have happened in a recorded step had some of its parents been different.
-
-    Args:
-        data: HDF5 file of transitions.
-        row: The step's number in it, counted from 0.
-        change: Factors and their values, such as y=0.3 or, for one of several columns, cup=0.1,0.2
-        resample: Factors to draw given all the others; the rest stays as it was.
-        task: Gives the graph: navigation, hooksweep2 or objects (objects:6 for six of them)
-        architecture: full, global or local
-        least_support: The least share of the data that must be as rare as the question; 0 answers anything.
-        seed: Same seed, same answer.
-        device: cpu or cuda.
-        out_dir: Folder that keeps the fitted model: a second question about the same data is answered at once.
-    """
-    from mocoda.dynamics import Dynamics, fit_dynamics
-    from mocoda.mechanisms import ARCHITECTURES
-    from mocoda.parents import fit_parents
-    from mocoda.runs import RunFolder
-    from mocoda.tasks import make_task
-    from mocoda.transitions import Transitions
-    from mocoda.whatif import what_if
-
-    graph, changes = make_task(task).graph, dict(map(_changed, change))
-    if architecture not in ARCHITECTURES:
-        raise unknown_name("architecture", architecture, ARCHITECTURES)
-    for name in (*changes, *resample):
-        if name not in graph.factors:
-            raise unknown_name("factor", name, graph.factors)
-    check_device(device)
-    recorded = Transitions.load(data).to(device)
-    if not 0 <= row < len(recorded):
-        raise InputError(f"row must be a row of {str(data)!r}, from 0 to {len(recorded) - 1}, got {row}.")
-    settings = {"task": task, "architecture": architecture, "seed": seed, "device": device}
-    with RunFolder(out_dir, "whatif", {**settings, "content": content(recorded)}) as run:
-        saved = run.path / "dynamics.safetensors"
-        if not saved.exists():
-            checkpoint = run.path / "checkpoint.safetensors"
-            fit_dynamics(recorded, graph, architecture, seed=seed, progress=run.progress, checkpoint=checkpoint).save(
-                saved
-            )
-            checkpoint.unlink(missing_ok=True)
-        model = Dynamics.load(saved, graph).to(device)
-    out.print(
-        what_if(
-            recorded[row : row + 1],
-            changes,
-            parents=fit_parents(recorded, graph, seed=seed),
-            model=model,
-            graph=graph,
-            resample=resample,
-            data=recorded,
-            least_support=least_support,
-            seed=seed,
-        )
-    )
 
 
 def paper(
@@ -444,15 +401,6 @@ def _measured(
     out.print(module.write(measured, folder))
     _say_where(getattr(measured, "results", measured), folder, module.OUTPUTS)
     return measured
-
-
-def _changed(words: str) -> tuple[str, list[float]]:
-    """A factor and its values from name=value or name=value,value."""
-    name, _, values = words.partition("=")
-    try:
-        return name, [float(value) for value in values.split(",")]
-    except ValueError:
-        raise InputError(f"a change is a factor and its values, such as y=0.3 or cup=0.1,0.2, got {words!r}.") from None
 
 
 def _say_where(results: Mapping[str, Any], folder: Path, outputs: Sequence[str]) -> None:

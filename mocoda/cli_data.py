@@ -1,4 +1,4 @@
-"""words -> work, for people's data: the verbs that read, judge, extend and convert it."""
+"""words -> work, for people's data: the verbs that read, judge, extend, question and convert it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from mocoda.console import beside, check_device, content, out, say
-from mocoda.files import InputError, check_writable, write_json
+from mocoda.files import InputError, check_writable, unknown_name, write_json
 
 
 def inspect(
@@ -180,23 +180,14 @@ def check(
     """
     from mocoda import advisor
     from mocoda.formats import read
-    from mocoda.graph_files import load_task
     from mocoda.report_advice import draw_advice
+    from mocoda.request import check_world, world_of
     from mocoda.runs import RunFolder
-    from mocoda.tasks import TASKS, make_task
 
-    if graph is not None and task is not None:
-        raise InputError("--graph and --task both say who listens to whom; give one of them.")
-    chosen = None if task is None else make_task(task)
+    check_world(graph, task)
     check_device(device)
     recorded = read(data).to(device)
-    named = str(recorded.source.get("task"))
-    if graph is None and task is None and named.partition(":")[0] not in TASKS:
-        raise InputError(
-            f"nothing says who listens to whom in {data!r}: pass --graph with a file that does, or --task for "
-            f"data of a built-in one ({', '.join(TASKS)})."
-        )
-    world = load_task(graph, recorded) if graph is not None else chosen or make_task(named)
+    world = world_of(recorded, data, graph, task)
     settings = {"data": data, "graph": None if graph is None else str(graph), "task": task, "seed": seed}
     settings |= {"content": content(recorded), "text": getattr(world, "fingerprint", None), "device": device}
     with RunFolder(out_dir, "check", settings, ("advice.json", "advice.png")) as run:
@@ -205,6 +196,89 @@ def check(
     draw_advice(advice, out_dir / "advice.png")
     out.print(advice)
     say(f"Written to {out_dir / 'advice.json'}; drawn: {out_dir / 'advice.png'}")
+
+
+def whatif(
+    data: Positional[str],
+    row: int,
+    change: tuple[str, ...],
+    resample: tuple[str, ...] = (),
+    graph: Path | None = None,
+    task: str | None = None,
+    architecture: str = "local",
+    stratified: bool = False,
+    least_support: float = 0.01,
+    seed: int = 0,
+    device: str = "cpu",
+    out_dir: Annotated[Path, arg(name="out")] = Path("runs/whatif"),
+) -> None:
+    """Ask what would have happened in a recorded step had some of its parents been different.
+
+    Args:
+        data: HDF5 (ours or in D4RL's layout), npz, Parquet, or minari:NAMESPACE/NAME-v0
+        row: The step's number in it, counted from 0.
+        change: Factors and their values, such as y=0.3 or, for one of several columns, cup=0.1,0.2
+        resample: Factors to draw given all the others; the rest stays as it was.
+        graph: File that says who listens to whom, Python (which is run) or TOML.
+        task: Instead, the task that the data is of: navigation, hooksweep2 or objects (objects:6 for six of them). Data
+            recorded by mocoda says so itself.
+        architecture: full, global or local
+        stratified: Judge the question by what was recorded where its own local graph holds.
+        least_support: The least share of the data that must be as rare as the question; 0 answers anything.
+        seed: Same seed, same answer.
+        device: cpu or cuda.
+        out_dir: Folder that keeps the fitted model: a second question about the same data is answered at once.
+    """
+    from mocoda.dynamics import Dynamics, fit_dynamics
+    from mocoda.formats import read
+    from mocoda.mechanisms import ARCHITECTURES
+    from mocoda.parents import fit_parents
+    from mocoda.request import check_world, world_of
+    from mocoda.runs import RunFolder
+    from mocoda.whatif import what_if
+
+    check_world(graph, task)
+    changes = dict(map(_changed, change))
+    if architecture not in ARCHITECTURES:
+        raise unknown_name("architecture", architecture, ARCHITECTURES)
+    check_device(device)
+    recorded = read(data).to(device)
+    world = world_of(recorded, data, graph, task)
+    for name in (*changes, *resample):
+        if name not in world.graph.factors:
+            raise unknown_name("factor", name, world.graph.factors)
+    if not 0 <= row < len(recorded):
+        raise InputError(f"row must be a row of {data!r}, from 0 to {len(recorded) - 1}, got {row}.")
+    settings = {
+        "graph": None if graph is None else str(graph),
+        "task": task,
+        "architecture": architecture,
+        "seed": seed,
+        "device": device,
+        "content": content(recorded),
+        "text": getattr(world, "fingerprint", None),
+    }
+    with RunFolder(out_dir, "whatif", settings) as run:
+        saved, checkpoint = run.path / "dynamics.safetensors", run.path / "checkpoint.safetensors"
+        if not saved.exists():
+            fit_dynamics(
+                recorded, world.graph, architecture, seed=seed, progress=run.progress, checkpoint=checkpoint
+            ).save(saved)
+            checkpoint.unlink(missing_ok=True)
+        model = Dynamics.load(saved, world.graph).to(device)
+    out.print(
+        what_if(
+            recorded[row : row + 1],
+            changes,
+            parents=fit_parents(recorded, world.graph, seed=seed, stratified=stratified),
+            model=model,
+            graph=world.graph,
+            resample=resample,
+            data=recorded,
+            least_support=least_support,
+            seed=seed,
+        )
+    )
 
 
 def export(
@@ -233,6 +307,15 @@ def export(
     table = read(data, episode_steps=episode_steps, skip_bad_rows=skip_bad_rows)
     write(table, to)
     say(f"{to}: {len(table):,} transitions")
+
+
+def _changed(words: str) -> tuple[str, list[float]]:
+    """A factor and its values from name=value or name=value,value."""
+    name, _, values = words.partition("=")
+    try:
+        return name, [float(value) for value in values.split(",")]
+    except ValueError:
+        raise InputError(f"a change is a factor and its values, such as y=0.3 or cup=0.1,0.2, got {words!r}.") from None
 
 
 def _export_policy(source: str, to: str) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mocoda.agents import Agent, Stage, make_agent
 from mocoda.agents.agent import TARGET
-from mocoda.batches import Run, RunTable, runs_of
+from mocoda.batches import Range, Run, RunTable, runs_of
 from mocoda.evaluators import evaluated, of_runs
 from mocoda.files import VERSION, InputError
 from mocoda.metrics import Metric, Report
@@ -39,6 +39,7 @@ def train_agents(
     seeds: Sequence[int] = range(5),
     updates: int = 25_000,
     task: Task | None = None,
+    actions: Range | None = None,
     evaluate_every: int = 100,
     episodes: int = 10,
     half: bool = False,
@@ -51,7 +52,9 @@ def train_agents(
 
     datasets        by name: a table for all seeds, or one table per seed
     agent           "td3-bc", "bcq", "cql", "sac", or one made by `make_agent` or by you
-    task            gives the range of actions and the evaluations; without one, actions must lie in [-1, 1]
+    task            gives the range of actions and the evaluations; without one, nothing is evaluated
+    actions         without a task: the lowest and the highest action, a number or (A,) each. Data may lie outside, as
+                    generated rows do; agents' actions never will. Unless given, all must lie in [-1, 1]
     evaluate_every  updates between evaluations of `episodes` episodes, whose results are the `curves` of the answer
     half            on a GPU, keep hidden layers in bfloat16: a quarter faster, and less precise
     checkpoint      a file to continue from if it exists, and to save progress to; the result is the same either way
@@ -65,7 +68,7 @@ def train_agents(
         if number < 1:
             raise InputError(f"{name} must be at least 1, got {number}.")
     runs = runs_of(datasets, list(seeds))
-    table = RunTable.of(runs, task, agent.standardise)
+    table = RunTable.of(runs, task, agent.standardise, actions)
     streams = [Stream(run.seed, "agent", agent.name, device=table.device) for run in runs]
     learner = _Learner.of(agent, table, streams)
     with fast_products(table.device), half_precision(half), evaluated(learner, task, episodes, workers) as evaluator:

@@ -22,6 +22,33 @@ DYNAMICS, REWARD = "dynamics.safetensors", "reward.safetensors"
 REWARDS = ("learned", "file", "none")
 
 
+def check_world(graph: str | Path | None, task: str | None) -> None:
+    """Refuses, before any data is read, what `world_of` could not use."""
+    if graph is not None and task is not None:
+        raise InputError("--graph and --task both say who listens to whom; give one of them.")
+    if task is not None:
+        make_task(task)
+
+
+def world_of(data: Transitions, name: str, graph: str | Path | None, task: str | None) -> Task | FileTask:
+    """What knows the graph of data called `name`: the file, the task, or else the task that it was recorded in."""
+    if graph is not None:
+        return load_task(graph, data)
+    task = task or recorded_in(data)
+    if task is None:
+        raise InputError(
+            f"nothing says who listens to whom in {name!r}: pass --graph with a file that does, or --task for "
+            f"data of a built-in one ({', '.join(TASKS)})."
+        )
+    return make_task(task)
+
+
+def recorded_in(data: Transitions) -> str | None:
+    """The built-in task that data says it is of."""
+    name = str(data.source.get("task"))
+    return name if name.partition(":")[0] in TASKS else None
+
+
 @dataclass(frozen=True)
 class Request:
     """Data, a graph file or a built-in task, a recipe, labels and filters; see `mocoda augment --help`."""
@@ -44,10 +71,7 @@ class Request:
 
     def check(self) -> None:
         """Refuses, before anything is read, what no data could satisfy."""
-        if self.graph is not None and self.task is not None:
-            raise InputError("--graph and --task both say who listens to whom; give one of them.")
-        if self.task is not None:
-            make_task(self.task)
+        check_world(self.graph, self.task)
         if self.rows < 1:
             raise InputError(f"rows must be positive, the number of rows to generate, got {self.rows}.")
         if self.recipe not in RECIPES:
@@ -65,16 +89,7 @@ class Request:
         return read(self.data).to(self.device)
 
     def world(self, data: Transitions) -> Task | FileTask:
-        """What knows the graph: the file, the task, or else the task that the data was recorded in."""
-        if self.graph is not None:
-            return load_task(self.graph, data)
-        name = self.task or str(data.source.get("task"))
-        if self.task is None and name.partition(":")[0] not in TASKS:
-            raise InputError(
-                f"nothing says who listens to whom in {self.data!r}: pass --graph with a file that does, or --task for "
-                f"data of a built-in one ({', '.join(TASKS)})."
-            )
-        return make_task(name)
+        return world_of(data, self.data, self.graph, self.task)
 
     def labelled_by(self, data: Transitions, world: Task | FileTask) -> str:
         """Where rewards come from: "task", or one of REWARDS."""

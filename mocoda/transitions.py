@@ -152,7 +152,7 @@ def _of(arrays: Mapping[str, Array], columns: Sequence[str], source: Mapping[str
     return Transitions(**own, columns=columns, source=source, provenance=notes)
 
 
-def as_tensor(array: Array) -> Tensor:
+def as_tensor(array: Array | float) -> Tensor:
     """`array` as a tensor; torch itself takes neither reversed nor big-endian nor read-only numpy arrays."""
     if isinstance(array, np.ndarray):
         array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")

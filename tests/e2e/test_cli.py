@@ -38,12 +38,12 @@ VERBS = {
     },
     "export": {"--to", "--episode-steps", "--skip-bad-rows"},
     "train": {
-        *("--task", "--agent", "--seeds", "--updates", "--evaluate-every", "--hidden", "--batch"),
+        *("--task", "--actions", "--agent", "--seeds", "--updates", "--evaluate-every", "--hidden", "--batch"),
         *("--standardise", "--workers", "--tensorboard", "--device", "--out"),
     },
     "evaluate": {"--episodes", "--seed", "--device"},
     "whatif": {
-        *("--row", "--change", "--resample", "--task", "--architecture", "--least-support"),
+        *("--row", "--change", "--resample", "--graph", "--task", "--architecture", "--stratified", "--least-support"),
         *("--seed", "--device", "--out"),
     },
     "watch": {"--task", "--episodes", "--seed", "--data", "--agent-seed", "--out"},
@@ -314,14 +314,34 @@ REFUSED = {
     "train BARE": (
         "data set 'bare' has no rewards. Label it: mocoda.augment(..., task=task), or a Transitions with reward=."
     ),
-    "train DATA BARE": (
+    "train DATA BARE --task navigation": (
         "data set 'bare' has no rewards. Label it: mocoda.augment(..., task=task), or a Transitions with reward=."
     ),
+    "train DATA BARE": (
+        "these data sets are not of one task: 'data' of navigation, 'bare' of none of ours. Say which with --task."
+    ),
+    "train DATA --actions -1 1": "task 'navigation' says which actions are possible; leave out actions=.",
     "train none.hdf5": "there is no file 'none.hdf5'. `mocoda collect` makes one.",
     "train": "there is nothing to train on: name at least one HDF5 file of transitions.",
     "train DATA --out FILE/x": "cannot make the folder 'FILE/x': Not a directory. Choose another path.",
     "train DATA --out FILE": "cannot make the folder 'FILE': File exists. Choose another path.",
     "train DATA --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
+    "whatif DATA --row 0 --change z=1": "there is no factor 'z'; there are: x, y, dx, dy.",
+    "whatif DATA --row 0 --change y": "a change is a factor and its values, such as y=0.3 or cup=0.1,0.2, got 'y'.",
+    "whatif DATA --row 400 --change y=1": "row must be a row of 'DATA', from 0 to 399, got 400.",
+    "whatif DATA --row 0 --change y=1 --task maze": (
+        "there is no task 'maze'; there are: navigation, hooksweep2, objects."
+    ),
+    "whatif DATA --row 0 --change y=1 --architecture lokal": (
+        "there is no architecture 'lokal'; there are: full, global, local. Did you mean 'local'?"
+    ),
+    "whatif DATA --row 0 --change y=1 --task navigation --graph FILE": (
+        "--graph and --task both say who listens to whom; give one of them."
+    ),
+    "whatif BARE --row 0 --change y=1": (
+        "nothing says who listens to whom in 'BARE': pass --graph with a file that does, or --task for data of a "
+        "built-in one (navigation, hooksweep2, objects)."
+    ),
     "evaluate FOLDER": "the folder 'FOLDER' holds no agents.json. `mocoda train` makes one.",
     "evaluate none": "the folder 'none' holds no agents.json. `mocoda train` makes one.",
     "evaluate FILE": "the folder 'FILE' holds no agents.json. `mocoda train` makes one.",
@@ -387,6 +407,8 @@ def refused(words: str, files: dict[str, str], folder: Path, *, process: bool) -
         code, said, complaint = caught.value.code, stdout.getvalue(), stderr.getvalue()
     assert said == ""
     assert below(folder) == before and (folder / "FILE").read_text() == "mine"
+    for name, path in files.items():
+        complaint = complaint.replace(path, name)
     return code, complaint
 
 

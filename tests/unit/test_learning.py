@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from agents_world import HILL, SMALL, A, Hill, S, all_same, each_agent, recorded, same, small
@@ -607,8 +608,50 @@ def test_without_a_task_actions_outside_the_unit_box_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         train_agents({"small": recorded(), "large": data}, small("sac"), seeds=[0], updates=1)
     assert str(caught.value) == (
-        "data set 'large' has actions outside [-1, 1]. Pass task=, whose box says their range, or scale them."
+        "data set 'large' has actions outside [-1, 1]. Say which are possible, actions=(lowest, highest), or pass "
+        "task=, whose box says so."
     )
+
+
+@each_agent
+def test_told_the_possible_actions_an_agent_is_as_with_the_task_that_knows_them(name: str) -> None:
+    data = HILL.collect(40, seed=0)
+    outside = HILL.labelled(data.state, 3 * data.action)  # as generated rows may be
+    for table in (data, outside):
+        named = {"one": table}
+        knowing = train_agents(named, small(name), seeds=[0], updates=5, task=HILL)["one", 0]
+        told = train_agents(named, small(name), seeds=[0], updates=5, actions=(np.array([-2.0, 0.0]), [2, 3]))["one", 0]
+        assert same(knowing, told)
+
+
+def test_possible_actions_may_be_the_same_numbers_for_all_columns() -> None:
+    policy = train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=1, actions=(-2, 0.5))["one", 0]
+    assert policy.lowest_action.tolist() == [-2, -2] and policy.highest_action.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ((1, -1), "the lowest action must be below the highest, got [1.0, 1.0] and [-1.0, -1.0]."),
+        (([0, 1], [1, 1]), "the lowest action must be below the highest, got [0.0, 1.0] and [1.0, 1.0]."),
+        ((-1, math.inf), "the lowest action must be below the highest, got [-1.0, -1.0] and [inf, inf]."),
+        ((-1, math.nan), "the lowest action must be below the highest, got [-1.0, -1.0] and [nan, nan]."),
+        (
+            ([-1, -1, -1], 1),
+            "actions must be the lowest and the highest action, a number or (2,) each, got (3,), ().",
+        ),
+        ((-1, 0, 1), "actions must be the lowest and the highest action, a number or (2,) each, got (), (), ()."),
+    ],
+)
+def test_impossible_actions_are_refused(actions: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=1, actions=actions)
+    assert str(caught.value) == message
+
+
+def test_a_task_and_possible_actions_are_not_given_both() -> None:
+    with pytest.raises(InputError, match=r"task 'hill' says which actions are possible; leave out actions=\."):
+        train_agents({"one": HILL.collect(9, seed=0)}, small("sac"), seeds=[0], updates=1, task=HILL, actions=(-2, 3))
 
 
 def test_actions_at_the_ends_of_the_unit_box_are_not_refused() -> None:
