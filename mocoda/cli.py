@@ -107,7 +107,7 @@ def collect(
 
 
 def train(
-    data: Positional[list[Path]],
+    data: Positional[list[str]],
     task: str | None = None,
     actions: tuple[float, float] | None = None,
     agent: str = "td3-bc",
@@ -125,7 +125,8 @@ def train(
     """Train an agent per data set and seed, all as one program.
 
     Args:
-        data: HDF5 files of transitions; each is called by its file's name.
+        data: HDF5 (ours or in D4RL's layout), npz, Parquet, or minari:NAMESPACE/NAME-v0; each is called by its file's
+            name.
         task: Evaluates the agents while they train: navigation, hooksweep2 or objects (objects:6 for six of them). Data
             recorded by mocoda says so itself; agents of any other data are not evaluated.
         actions: Without a task: the lowest and the highest action that is possible, in every column; -1 1 unless given.
@@ -142,26 +143,26 @@ def train(
         out_dir: Folder for the policies and what is measured on the way.
     """
     from mocoda.agents import make_agent
+    from mocoda.formats import read
     from mocoda.learning import train_agents
     from mocoda.metrics import MetricLog, check_tensorboard
     from mocoda.request import check_world, recorded_in
     from mocoda.runs import RunFolder
     from mocoda.tasks import make_task
-    from mocoda.transitions import Transitions
 
     check_world(None, task)
     learner = make_agent(agent, hidden=hidden, batch=batch, standardise=standardise)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}.")
     if not data:
-        raise InputError("there is nothing to train on: name at least one HDF5 file of transitions.")
-    names = [file.stem for file in data]
+        raise InputError("there is nothing to train on: name at least one file of transitions.")
+    names = [Path(file.rpartition(":")[2]).stem for file in data]
     if len(set(names)) != len(names):
         raise InputError(f"data sets are called by their files' names, which must differ, got {', '.join(names)}.")
     check_device(device)
     if tensorboard:
         check_tensorboard()
-    datasets = {file.stem: Transitions.load(file).to(device) for file in data}
+    datasets = {name: read(file).to(device) for name, file in zip(names, data, strict=True)}
     if task is None:
         said = {name: recorded_in(table) for name, table in datasets.items()}
         if len(set(said.values())) > 1:

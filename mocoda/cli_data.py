@@ -40,6 +40,7 @@ def augment(
     task: str | None = None,
     recipe: str = "mocoda",
     architecture: str = "local",
+    model: Path | None = None,
     rows: int = 160_000,
     seed: int = 0,
     device: str = "cpu",
@@ -64,6 +65,8 @@ def augment(
             (objects:6 for six of them). Data recorded by mocoda says so itself.
         recipe: emp, coda, dyna, rand, mocoda, mocoda-u or mocoda-p
         architecture: full, global or local
+        model: Take the dynamics of an earlier run, such as other.hdf5.run, instead of training some; --architecture is
+            then theirs.
         rows: Transitions to generate.
         seed: Same seed, same rows.
         device: cpu or cuda.
@@ -82,9 +85,10 @@ def augment(
     """
     from functools import partial
 
-    from mocoda.request import REWARD, Request
+    from mocoda.request import REWARD, Request, dynamics_in
     from mocoda.runs import RunFolder
     from mocoda.streaming import FINISHED, UNFINISHED, augment_to_file, workers_for
+    from mocoda.training import fingerprint
 
     request = Request(
         data=str(data),
@@ -92,6 +96,7 @@ def augment(
         task=task,
         recipe=recipe,
         architecture=architecture,
+        model=None if model is None else str(model),
         rows=rows,
         seed=seed,
         device=device,
@@ -106,6 +111,8 @@ def augment(
     request.check()
     check_device(device)
     check_writable(out_file)
+    if model is not None and beside(out_file).resolve() in (model.resolve(), model.resolve().parent):
+        raise InputError(f"--model lies where this run of {str(out_file)!r} is to be noted; choose another --out.")
     count = workers_for(rows, device) if workers is None else workers
     if count and device != "cpu":
         raise InputError(f"workers share the CPU, and {device} is one device: leave --workers away.")
@@ -114,6 +121,8 @@ def augment(
     labelled = request.labelled_by(recorded, world)
     request.hints(world)
     settings = {**vars(request), "content": content(recorded), "text": getattr(world, "fingerprint", None)}
+    if model is not None:
+        settings["weights"] = fingerprint(*dynamics_in(model, world.graph).weights.values())
     with RunFolder(beside(out_file), "augment", settings, (REWARD, UNFINISHED, FINISHED)) as run:
         request.fit(recorded, run.path, run.progress)
         if labelled == "learned":
@@ -206,6 +215,7 @@ def whatif(
     graph: Path | None = None,
     task: str | None = None,
     architecture: str = "local",
+    model: Path | None = None,
     stratified: bool = False,
     least_support: float = 0.01,
     seed: int = 0,
@@ -223,17 +233,17 @@ def whatif(
         task: Instead, the task that the data is of: navigation, hooksweep2 or objects (objects:6 for six of them). Data
             recorded by mocoda says so itself.
         architecture: full, global or local
+        model: Ask the dynamics of an earlier run, such as augmented.hdf5.run, instead of training some.
         stratified: Judge the question by what was recorded where its own local graph holds.
         least_support: The least share of the data that must be as rare as the question; 0 answers anything.
         seed: Same seed, same answer.
         device: cpu or cuda.
         out_dir: Folder that keeps the fitted model: a second question about the same data is answered at once.
     """
-    from mocoda.dynamics import Dynamics, fit_dynamics
     from mocoda.formats import read
     from mocoda.mechanisms import ARCHITECTURES
     from mocoda.parents import fit_parents
-    from mocoda.request import check_world, world_of
+    from mocoda.request import check_world, dynamics_in, fit_in, world_of
     from mocoda.runs import RunFolder
     from mocoda.whatif import what_if
 
@@ -258,20 +268,15 @@ def whatif(
         "content": content(recorded),
         "text": getattr(world, "fingerprint", None),
     }
-    with RunFolder(out_dir, "whatif", settings) as run:
-        saved, checkpoint = run.path / "dynamics.safetensors", run.path / "checkpoint.safetensors"
-        if not saved.exists():
-            fit_dynamics(
-                recorded, world.graph, architecture, seed=seed, progress=run.progress, checkpoint=checkpoint
-            ).save(saved)
-            checkpoint.unlink(missing_ok=True)
-        model = Dynamics.load(saved, world.graph).to(device)
+    if model is None:
+        with RunFolder(out_dir, "whatif", settings) as run:
+            fit_in(run.path, recorded, world.graph, architecture, seed, run.progress)
     out.print(
         what_if(
             recorded[row : row + 1],
             changes,
             parents=fit_parents(recorded, world.graph, seed=seed, stratified=stratified),
-            model=model,
+            model=dynamics_in(model or out_dir, world.graph).to(device),
             graph=world.graph,
             resample=resample,
             data=recorded,

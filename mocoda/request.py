@@ -10,6 +10,7 @@ from mocoda import dynamics
 from mocoda.augmentation import Augmentation, check_options
 from mocoda.files import InputError, unknown_name
 from mocoda.formats import read
+from mocoda.graph import LocalGraph
 from mocoda.graph_files import FileTask, load_task
 from mocoda.mechanisms import ARCHITECTURES
 from mocoda.parents import RECIPES, fit_parents
@@ -49,6 +50,24 @@ def recorded_in(data: Transitions) -> str | None:
     return name if name.partition(":")[0] in TASKS else None
 
 
+def fit_in(
+    folder: Path, data: Transitions, graph: LocalGraph, architecture: str, seed: int, progress: Progress
+) -> None:
+    """Trains the dynamics that the folder lacks, and goes on where an earlier training was killed."""
+    model, checkpoint = folder / DYNAMICS, folder / "checkpoint.safetensors"
+    if not model.exists():
+        dynamics.fit_dynamics(data, graph, architecture, seed=seed, progress=progress, checkpoint=checkpoint).save(
+            model
+        )
+        checkpoint.unlink(missing_ok=True)
+
+
+def dynamics_in(place: str | Path, graph: LocalGraph) -> dynamics.Dynamics:
+    """The dynamics that a run left in its folder, or in a file."""
+    place = Path(place)
+    return dynamics.Dynamics.load(place / DYNAMICS if place.is_dir() else place, graph)
+
+
 @dataclass(frozen=True)
 class Request:
     """Data, a graph file or a built-in task, a recipe, labels and filters; see `mocoda augment --help`."""
@@ -58,6 +77,7 @@ class Request:
     task: str | None
     recipe: str
     architecture: str
+    model: str | None  # a file or a run folder with dynamics; None: they are trained
     rows: int
     seed: int
     device: str
@@ -78,6 +98,8 @@ class Request:
             raise unknown_name("recipe", self.recipe, RECIPES)
         if self.architecture not in ARCHITECTURES:
             raise unknown_name("architecture", self.architecture, ARCHITECTURES)
+        if self.model is not None and not self._asks:
+            raise InputError(f"--model gives next states, and recipe {self.recipe!r} has its own; leave it away.")
         if self.reward is not None and self.reward not in REWARDS:
             raise unknown_name("reward", self.reward, REWARDS)
         if self.stratified and not self.recipe.startswith("mocoda"):
@@ -112,12 +134,9 @@ class Request:
     def fit(self, data: Transitions, folder: Path, progress: Progress) -> None:
         """Trains what the folder lacks."""
         world = self.world(data)
-        model, reward, checkpoint = folder / DYNAMICS, folder / REWARD, folder / "checkpoint.safetensors"
-        if self._asks and not model.exists():
-            dynamics.fit_dynamics(
-                data, world.graph, self.architecture, seed=self.seed, progress=progress, checkpoint=checkpoint
-            ).save(model)
-            checkpoint.unlink(missing_ok=True)
+        if self._asks and self.model is None:
+            fit_in(folder, data, world.graph, self.architecture, self.seed, progress)
+        reward = folder / REWARD
         if self.labelled_by(data, world) == "learned" and not reward.exists():
             fit_reward(data, seed=self.seed, progress=progress).save(reward)
 
@@ -127,7 +146,7 @@ class Request:
         world = self.world(data)
         model = None
         if self._asks:
-            model = dynamics.Dynamics.load(folder / DYNAMICS, world.graph).to(self.device)
+            model = dynamics_in(self.model or folder, world.graph).to(self.device)
         parents = fit_parents(
             data,
             world.graph,

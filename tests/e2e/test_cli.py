@@ -32,7 +32,17 @@ VERBS = {
     "graph": {"--data", "--out"},
     "check": {"--device", "--graph", "--out", "--seed", "--task"},
     "augment": {
-        *("--graph", "--task", "--recipe", "--architecture", "--rows", "--seed", "--device", "--keep-recorded"),
+        *(
+            "--graph",
+            "--task",
+            "--recipe",
+            "--architecture",
+            "--model",
+            "--rows",
+            "--seed",
+            "--device",
+            "--keep-recorded",
+        ),
         *("--stratified", "--reward", "--hindsight", "--provenance", "--max-disagreement", "--min-support"),
         *("--workers", "--out"),
     },
@@ -43,7 +53,8 @@ VERBS = {
     },
     "evaluate": {"--episodes", "--seed", "--device"},
     "whatif": {
-        *("--row", "--change", "--resample", "--graph", "--task", "--architecture", "--stratified", "--least-support"),
+        *("--row", "--change", "--resample", "--graph", "--task", "--architecture", "--model"),
+        *("--stratified", "--least-support"),
         *("--seed", "--device", "--out"),
     },
     "watch": {"--task", "--episodes", "--seed", "--data", "--agent-seed", "--out"},
@@ -294,6 +305,17 @@ REFUSED = {
     "augment DATA --architecture lokal": (
         "there is no architecture 'lokal'; there are: full, global, local. Did you mean 'local'?"
     ),
+    "augment DATA --recipe coda --model FILE": (
+        "--model gives next states, and recipe 'coda' has its own; leave it away."
+    ),
+    "augment DATA --model FOLDER": "there is no file 'FOLDER/dynamics.safetensors'. `model.save(path)` makes one.",
+    "augment DATA --model x.hdf5.run --out x.hdf5": (
+        "--model lies where this run of 'x.hdf5' is to be noted; choose another --out."
+    ),
+    "augment DATA --model ./x.hdf5.run/dynamics.safetensors --out x.hdf5": (
+        "--model lies where this run of 'x.hdf5' is to be noted; choose another --out."
+    ),
+    "whatif DATA --row 0 --change y=0.1 --model none": "there is no file 'none'. `model.save(path)` makes one.",
     "augment DATA --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
     "augment DATA --device cuda:99": f"device 'cuda:99' is not here; there is: {HERE}.",
     "augment none.hdf5": "there is no file 'none.hdf5'.",
@@ -321,8 +343,8 @@ REFUSED = {
         "these data sets are not of one task: 'data' of navigation, 'bare' of none of ours. Say which with --task."
     ),
     "train DATA --actions -1 1": "task 'navigation' says which actions are possible; leave out actions=.",
-    "train none.hdf5": "there is no file 'none.hdf5'. `mocoda collect` makes one.",
-    "train": "there is nothing to train on: name at least one HDF5 file of transitions.",
+    "train none.hdf5": "there is no file 'none.hdf5'.",
+    "train": "there is nothing to train on: name at least one file of transitions.",
     "train DATA --out FILE/x": "cannot make the folder 'FILE/x': Not a directory. Choose another path.",
     "train DATA --out FILE": "cannot make the folder 'FILE': File exists. Choose another path.",
     "train DATA --device tpu": f"device 'tpu' is not here; there is: {HERE}.",

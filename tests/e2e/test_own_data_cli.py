@@ -19,8 +19,9 @@ from mocoda import (
     make_agent,
     train_agents,
     what_if,
+    write,
 )
-from mocoda.cli_data import whatif
+from mocoda.cli_data import augment, whatif
 from mocoda.dynamics import DynamicsConfig, fit_dynamics_runs
 from mocoda.randomness import Stream
 
@@ -48,7 +49,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(**more: object) -> None:
-    mocoda.cli.train([Path("mine.hdf5")], seeds=1, updates=20, hidden=(8,), batch=16, out_dir=Path("agents"), **more)  # type: ignore[arg-type]
+    mocoda.cli.train(["mine.hdf5"], seeds=1, updates=20, hidden=(8,), batch=16, out_dir=Path("agents"), **more)  # type: ignore[arg-type]
 
 
 def test_agents_of_own_data_are_trained_without_a_task(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,3 +112,44 @@ def test_another_graph_trains_anew() -> None:
     Path("lift.py").write_text(GRAPH.replace('["lift", "hoist"]', '["lift", "hoist", "cart"]'))
     whatif("mine.hdf5", 7, ("cart=0.4",), graph=Path("lift.py"), least_support=0, out_dir=Path("asked"))
     assert Path("asked/dynamics.safetensors").read_bytes() != before
+
+
+def test_a_model_serves_other_recipes_and_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    common = {"graph": Path("lift.py"), "rows": 50, "reward": "none", "seed": 3}
+    augment("mine.hdf5", **common, out_file=Path("one.hdf5"))  # type: ignore[arg-type]
+    augment("mine.hdf5", **common, recipe="rand", out_file=Path("alone.hdf5"))  # type: ignore[arg-type]
+    monkeypatch.setattr(mocoda.dynamics, "fit_dynamics_runs", lambda *given, **named: pytest.fail("trained again"))
+    run = Path("one.hdf5.run")
+    augment("mine.hdf5", **common, recipe="rand", model=run, out_file=Path("other.hdf5"))  # type: ignore[arg-type]
+    alone, other = Transitions.load("alone.hdf5"), Transitions.load("other.hdf5")
+    assert other.rows.equal(alone.rows) and other.next_state.equal(alone.next_state)
+    assert not Path("other.hdf5.run/dynamics.safetensors").exists()
+    whatif("mine.hdf5", 7, ("cart=0.4",), graph=Path("lift.py"), model=run, out_dir=Path("asked"))
+    assert not Path("asked").exists()
+    model = run / "dynamics.safetensors"
+    whatif("mine.hdf5", 7, ("cart=0.4",), graph=Path("lift.py"), model=model, out_dir=Path("asked"))
+
+
+def test_other_weights_of_a_model_make_other_rows() -> None:
+    common = {"graph": Path("lift.py"), "rows": 50, "reward": "none"}
+    for seed in (0, 1):
+        augment("mine.hdf5", **common, seed=seed, out_file=Path(f"{seed}.hdf5"))  # type: ignore[arg-type]
+    asked = {"model": Path("model.safetensors"), "out_file": Path("out.hdf5")}
+    made = []
+    for seed in (0, 1):
+        Path("model.safetensors").write_bytes(Path(f"{seed}.hdf5.run/dynamics.safetensors").read_bytes())
+        augment("mine.hdf5", **common, **asked)  # type: ignore[arg-type]
+        made.append(Transitions.load("out.hdf5"))
+    assert made[0].rows.equal(made[1].rows) and not made[0].next_state.equal(made[1].next_state)
+
+
+def test_agents_are_trained_on_data_in_other_formats() -> None:
+    data = Transitions.load("mine.hdf5")
+    write(data, "d4rl:theirs.hdf5")
+    write(data, "table.parquet")
+    options = {"seeds": 1, "updates": 20, "hidden": (8,), "batch": 16, "actions": (-2.0, 2.0)}
+    mocoda.cli.train(["mine.hdf5", "d4rl:theirs.hdf5", "table.parquet"], **options, out_dir=Path("agents"))  # type: ignore[arg-type]
+    policies = Policies.load("agents")
+    assert list(policies) == [("mine", 0), ("theirs", 0), ("table", 0)]
+    for key in policies:
+        assert all(weight.equal(policies["mine", 0].weights[name]) for name, weight in policies[key].weights.items())

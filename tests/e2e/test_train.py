@@ -162,7 +162,7 @@ def test_other_settings_train_anew_and_clear_away_what_was_there(folder: Path, t
     for path in (folder / "agents").iterdir():
         (copied / path.name).write_bytes(path.read_bytes())
     (copied / "evaluation.json").write_text("{}")
-    files = [tmp_path / "one.hdf5", tmp_path / "two.hdf5"]
+    files = [str(tmp_path / "one.hdf5"), str(tmp_path / "two.hdf5")]
     mocoda.cli.train(files, agent="sac", seeds=2, updates=100, hidden=(12, 8), batch=16, out_dir=copied)
     assert below(copied) == WRITTEN and logged(copied) == [100]
     assert Policies.load(copied).curves["updates"].tolist() == [100]

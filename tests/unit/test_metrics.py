@@ -318,9 +318,7 @@ def test_a_new_folder_whose_command_is_refused_is_gone_metrics_included(tmp_path
 def test_train_writes_metrics_always_and_events_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_task("navigation").collect(200, seed=0).save("one.hdf5")
-    verb = functools.partial(
-        mocoda.cli.train, [Path("one.hdf5")], seeds=2, updates=4, evaluate_every=2, out_dir=Path("out")
-    )
+    verb = functools.partial(mocoda.cli.train, ["one.hdf5"], seeds=2, updates=4, evaluate_every=2, out_dir=Path("out"))
     settings: dict[str, Any] = {"hidden": (8,), "batch": 16}
     verb(**settings)
     folder, curves = Path("out"), Policies.load("out").curves
