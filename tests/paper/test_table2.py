@@ -509,7 +509,8 @@ def test_the_paper_s_cells_are_those_of_its_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["table2.json", *(f"ablations/table2-{name}.json" for name in ("tuned", "coda", "stratified"))]
+    "name",
+    ["table2.json", *(f"ablations/table2-{name}.json" for name in ("tuned", "coda", "stratified", "standardised"))],
 )
 def test_committed_tables_have_the_schema(name: str) -> None:
     results = committed(name)
@@ -579,6 +580,17 @@ def test_the_committed_coda_of_the_paper_s_code_differs_in_how_parents_are_drawn
     results = committed("ablations/table2-coda.json")
     assert changes(results) == {"columns": ["coda"], "published_code": True}
     assert results["config"]["agents"] == json.loads(json.dumps(PRESETS["paper"].config()["agents"]))
+
+
+def test_the_committed_standardised_agents_differ_in_that_alone() -> None:
+    results = committed("ablations/table2-standardised.json")
+    assert changes(results) == {"preset": "standardised", "columns": ["mocoda", "mocoda-u"]}
+    for name, settings in results["config"]["agents"].items():
+        assert settings == json.loads(json.dumps(agent_settings(make_agent(name, standardise=True))))
+    ours, table = cells(results), cells(committed("table2.json"))
+    for column in ("mocoda", "mocoda-u"):
+        assert all(ours[row, column]["mean"] < table[row, column]["mean"] for row in ("td3-bc", "cql"))
+        assert ours["bcq", column]["mean"] > table["bcq", column]["mean"]
 
 
 def test_the_committed_agents_on_mixtures_per_neighbourhood_are_slower() -> None:
