@@ -24,6 +24,7 @@ from mocoda import (
 from mocoda.cli_data import augment, whatif
 from mocoda.dynamics import DynamicsConfig, fit_dynamics_runs
 from mocoda.randomness import Stream
+from mocoda.runs import settings_of
 
 GRAPH = """
 action = {"drive": "drive", "hoist": "hoist"}
@@ -106,6 +107,11 @@ def test_a_second_question_asks_the_same_model(monkeypatch: pytest.MonkeyPatch) 
     whatif(*ask, ("lift=0.3",), graph=Path("lift.py"), stratified=True, out_dir=Path("asked"))
 
 
+def test_a_stratified_question_is_judged_by_stratified_mixtures() -> None:
+    with pytest.raises(InputError, match="resample draws from mixtures of all the data"):
+        whatif("mine.hdf5", 7, ("cart=0.4",), resample=("hoist",), graph=Path("lift.py"), stratified=True)
+
+
 def test_another_graph_trains_anew() -> None:
     whatif("mine.hdf5", 7, ("cart=0.4",), graph=Path("lift.py"), least_support=0, out_dir=Path("asked"))
     before = Path("asked/dynamics.safetensors").read_bytes()
@@ -135,12 +141,14 @@ def test_other_weights_of_a_model_make_other_rows() -> None:
     for seed in (0, 1):
         augment("mine.hdf5", **common, seed=seed, out_file=Path(f"{seed}.hdf5"))  # type: ignore[arg-type]
     asked = {"model": Path("model.safetensors"), "out_file": Path("out.hdf5")}
-    made = []
+    made, runs = [], []
     for seed in (0, 1):
         Path("model.safetensors").write_bytes(Path(f"{seed}.hdf5.run/dynamics.safetensors").read_bytes())
         augment("mine.hdf5", **common, **asked)  # type: ignore[arg-type]
         made.append(Transitions.load("out.hdf5"))
+        runs.append(settings_of("out.hdf5.run"))
     assert made[0].rows.equal(made[1].rows) and not made[0].next_state.equal(made[1].next_state)
+    assert runs[0] != runs[1]  # or an unfinished file would go on with the other's rows
 
 
 def test_agents_are_trained_on_data_in_other_formats() -> None:
