@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import mocoda
-from mocoda.randomness import Stream, as_stream
+from mocoda.engine.randomness import Stream, as_stream
 
 NEAR = 0.12  # metres: a step moves the gripper up to 5 cm, and the block is as wide
 POSITION = slice(0, 3)  # the first columns of the gripper and of the block

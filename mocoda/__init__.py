@@ -16,109 +16,88 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from mocoda.files import VERSION
+from mocoda.engine.files import VERSION
 
 if TYPE_CHECKING:
-    from mocoda.advice import Advice as Advice
-    from mocoda.advisor import check as check
     from mocoda.agents import Agent as Agent
+    from mocoda.agents import Evaluation as Evaluation
+    from mocoda.agents import Policies as Policies
+    from mocoda.agents import Policy as Policy
+    from mocoda.agents import check_agent as check_agent
+    from mocoda.agents import evaluate as evaluate
     from mocoda.agents import make_agent as make_agent
+    from mocoda.agents import train_agents as train_agents
+    from mocoda.agents.onnx_export import export_onnx as export_onnx
+    from mocoda.analysis import Advice as Advice
+    from mocoda.analysis import WhatIf as WhatIf
+    from mocoda.analysis import check as check
+    from mocoda.analysis import what_if as what_if
     from mocoda.augmentation import Augmentation as Augmentation
+    from mocoda.augmentation import GoalsOf as GoalsOf
+    from mocoda.augmentation import LearnedReward as LearnedReward
+    from mocoda.augmentation import RewardConfig as RewardConfig
+    from mocoda.augmentation import Support as Support
     from mocoda.augmentation import augment as augment
     from mocoda.augmentation import augment_chunks as augment_chunks
-    from mocoda.contract import check_agent as check_agent
+    from mocoda.augmentation import augment_to_file as augment_to_file
+    from mocoda.augmentation import disagreement as disagreement
+    from mocoda.augmentation import fit_reward as fit_reward
+    from mocoda.augmentation import fit_support as fit_support
+    from mocoda.data import Inspection as Inspection
+    from mocoda.data import Transitions as Transitions
+    from mocoda.data import concatenate as concatenate
+    from mocoda.data import inspect as inspect
+    from mocoda.data import read as read
+    from mocoda.data import save_stream as save_stream
+    from mocoda.data import write as write
+    from mocoda.data.formats.d3rlpy import from_d3rlpy as from_d3rlpy
+    from mocoda.data.formats.d3rlpy import to_d3rlpy as to_d3rlpy
     from mocoda.dynamics import Dynamics as Dynamics
     from mocoda.dynamics import DynamicsConfig as DynamicsConfig
     from mocoda.dynamics import fit_dynamics as fit_dynamics
     from mocoda.dynamics import fit_dynamics_runs as fit_dynamics_runs
-    from mocoda.evaluation import Evaluation as Evaluation
-    from mocoda.evaluation import evaluate as evaluate
-    from mocoda.files import InputError as InputError
-    from mocoda.formats import read as read
-    from mocoda.formats import write as write
-    from mocoda.formats.d3rlpy import from_d3rlpy as from_d3rlpy
-    from mocoda.formats.d3rlpy import to_d3rlpy as to_d3rlpy
+    from mocoda.engine.errors import InputError as InputError
+    from mocoda.engine.metrics import MetricLog as MetricLog
     from mocoda.graph import LocalGraph as LocalGraph
-    from mocoda.graph_files import load_graph as load_graph
-    from mocoda.graph_files import load_task as load_task
-    from mocoda.inspection import Inspection as Inspection
-    from mocoda.inspection import inspect as inspect
-    from mocoda.learning import train_agents as train_agents
-    from mocoda.metrics import MetricLog as MetricLog
-    from mocoda.mixture import GaussianMixture as GaussianMixture
-    from mocoda.onnx_export import export_onnx as export_onnx
+    from mocoda.graph import load_graph as load_graph
+    from mocoda.graph import load_task as load_task
+    from mocoda.parents import GaussianMixture as GaussianMixture
     from mocoda.parents import Parents as Parents
     from mocoda.parents import fit_parents as fit_parents
-    from mocoda.policies import Policies as Policies
-    from mocoda.policies import Policy as Policy
-    from mocoda.rewards import GoalsOf as GoalsOf
-    from mocoda.rewards import LearnedReward as LearnedReward
-    from mocoda.rewards import RewardConfig as RewardConfig
-    from mocoda.rewards import fit_reward as fit_reward
-    from mocoda.streaming import augment_to_file as augment_to_file
-    from mocoda.support import Support as Support
-    from mocoda.support import disagreement as disagreement
-    from mocoda.support import fit_support as fit_support
     from mocoda.tasks import Task as Task
     from mocoda.tasks import make_task as make_task
-    from mocoda.transitions import Transitions as Transitions
-    from mocoda.transitions import concatenate as concatenate
-    from mocoda.transitions import save_stream as save_stream
-    from mocoda.whatif import WhatIf as WhatIf
-    from mocoda.whatif import what_if as what_if
 
 __version__ = VERSION
 
-# Public name -> its module, in flow order. Loaded at first use, so that `mocoda --help` does not wait for torch.
-_HOME = {
-    "make_task": "tasks",
-    "Task": "tasks",
-    "Transitions": "transitions",
-    "concatenate": "transitions",
-    "save_stream": "transitions",
-    "read": "formats",
-    "write": "formats",
-    "to_d3rlpy": "formats.d3rlpy",
-    "from_d3rlpy": "formats.d3rlpy",
-    "inspect": "inspection",
-    "Inspection": "inspection",
-    "LocalGraph": "graph",
-    "load_graph": "graph_files",
-    "load_task": "graph_files",
-    "GaussianMixture": "mixture",
-    "fit_parents": "parents",
-    "Parents": "parents",
-    "fit_dynamics": "dynamics",
-    "fit_dynamics_runs": "dynamics",
-    "Dynamics": "dynamics",
-    "DynamicsConfig": "dynamics",
-    "fit_support": "support",
-    "Support": "support",
-    "disagreement": "support",
-    "fit_reward": "rewards",
-    "LearnedReward": "rewards",
-    "RewardConfig": "rewards",
-    "GoalsOf": "rewards",
-    "augment": "augmentation",
-    "augment_chunks": "augmentation",
-    "Augmentation": "augmentation",
-    "augment_to_file": "streaming",
-    "what_if": "whatif",
-    "WhatIf": "whatif",
-    "check": "advisor",
-    "Advice": "advice",
-    "train_agents": "learning",
-    "MetricLog": "metrics",
-    "make_agent": "agents",
-    "Agent": "agents",
-    "Policy": "policies",
-    "Policies": "policies",
-    "export_onnx": "onnx_export",
-    "check_agent": "contract",
-    "evaluate": "evaluation",
-    "Evaluation": "evaluation",
-    "InputError": "files",
+# The public names by their room, in the order the data flows. Loaded at first use, so that `mocoda --help` does not
+# wait for torch.
+_ROOMS = {
+    "tasks": ("make_task", "Task"),
+    "data": ("Transitions", "concatenate", "save_stream", "read", "write", "inspect", "Inspection"),
+    "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
+    "graph": ("LocalGraph", "load_graph", "load_task"),
+    "parents": ("fit_parents", "Parents", "GaussianMixture"),
+    "dynamics": ("fit_dynamics", "fit_dynamics_runs", "Dynamics", "DynamicsConfig"),
+    "augmentation": (
+        "augment",
+        "augment_chunks",
+        "Augmentation",
+        "augment_to_file",
+        "fit_reward",
+        "LearnedReward",
+        "RewardConfig",
+        "GoalsOf",
+        "fit_support",
+        "Support",
+        "disagreement",
+    ),
+    "agents": ("train_agents", "make_agent", "Agent", "Policy", "Policies", "check_agent", "evaluate", "Evaluation"),
+    "agents.onnx_export": ("export_onnx",),
+    "engine.metrics": ("MetricLog",),
+    "analysis": ("check", "Advice", "what_if", "WhatIf"),
+    "engine.errors": ("InputError",),
 }
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = list(_HOME)
 
 gymnasium.register("mocoda/Navigation2D-v0", "mocoda.tasks.navigation:Navigation2D", max_episode_steps=70)

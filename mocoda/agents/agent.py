@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mocoda.files import InputError
-from mocoda.networks import Weights, mlp
-from mocoda.randomness import Stream
+from mocoda.engine.errors import InputError
+from mocoda.engine.networks import Weights, mlp
+from mocoda.engine.randomness import Stream
+from mocoda.engine.registry import Registry
 
 TARGET = "target-"
 
@@ -129,6 +130,15 @@ class Agent:
         """The value to learn (R, B), where the next states are worth (R, B)."""
         target = batch.reward + self.discount * (1 - batch.terminal) * worth
         return target.clamp(self.lowest, self.highest)
+
+
+AGENTS: Registry[type[Agent]] = Registry("agent")
+
+
+def make_agent(name: str, **settings: Any) -> Agent:
+    """The agent called `name`, with its default settings but for those given."""
+    agent: Agent = AGENTS.make(name, **settings)
+    return agent
 
 
 def policy(weights: Weights, group: str, state: Tensor) -> Tensor:

@@ -13,13 +13,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, squared_error, values
-from mocoda.networks import Weights, mlp, softplus
-from mocoda.randomness import Stream
+from mocoda.agents.agent import AGENTS, Agent, Batch, Loss, Network, Noise, Stage, squared_error, values
+from mocoda.engine.networks import Weights, mlp, softplus
+from mocoda.engine.randomness import Stream
 
 LEAST_SCALE = 1e-3  # of a component
 
 
+@AGENTS.add
 @dataclass(frozen=True)
 class BCQ(Agent):
     name: ClassVar[str] = "bcq"

@@ -15,15 +15,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import Batch, Noise, squared_error, values
+from mocoda.agents.agent import AGENTS, Batch, Noise, squared_error, values
 from mocoda.agents.sac import SAC, drawn_action
-from mocoda.files import unknown_name
-from mocoda.networks import Weights
-from mocoda.randomness import Stream
+from mocoda.engine.errors import unknown_name
+from mocoda.engine.networks import Weights
+from mocoda.engine.randomness import Stream
 
 PENALTIES = ("l1", "logsumexp")
 
 
+@AGENTS.add
 @dataclass(frozen=True)
 class CQL(SAC):
     name: ClassVar[str] = "cql"

@@ -12,13 +12,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, squared_error, values
-from mocoda.networks import Weights, mlp, softplus
-from mocoda.randomness import Stream
+from mocoda.agents.agent import AGENTS, Agent, Batch, Loss, Network, Noise, Stage, squared_error, values
+from mocoda.engine.networks import Weights, mlp, softplus
+from mocoda.engine.randomness import Stream
 
 LOG_SCALE = (-20.0, 2.0)  # of the actor's Gaussian
 
 
+@AGENTS.add
 @dataclass(frozen=True)
 class SAC(Agent):
     name: ClassVar[str] = "sac"

@@ -11,11 +11,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, policy, squared_error, values
-from mocoda.networks import Weights
-from mocoda.randomness import Stream
+from mocoda.agents.agent import AGENTS, Agent, Batch, Loss, Network, Noise, Stage, policy, squared_error, values
+from mocoda.engine.networks import Weights
+from mocoda.engine.randomness import Stream
 
 
+@AGENTS.add
 @dataclass(frozen=True)
 class TD3BC(Agent):
     name: ClassVar[str] = "td3-bc"

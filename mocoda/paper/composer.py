@@ -18,19 +18,22 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, write_json
-from mocoda.graph import LocalGraph
-from mocoda.paper import heading, table1
-from mocoda.parents import fit_parents
-from mocoda.randomness import Stream
-from mocoda.report_composer import draw_composers
-from mocoda.statistics import mean_and_std
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.fit import fit_dynamics_runs
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import mean_and_std
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper import table1
+from mocoda.paper.composer_figure import draw_composers
+from mocoda.paper.experiment import heading
+from mocoda.parents.recipes import fit_parents
 from mocoda.tasks import SimulatedTask
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
-from mocoda.training import Progress, silent
-from mocoda.transitions import Transitions
 
 COMPOSERS = ("unfactored", "separate", "shared", "shared, alike")
 METRIC = (

@@ -17,19 +17,21 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.augmentation import augment
-from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, write_json
-from mocoda.networks import Weights, mlp
-from mocoda.paper import heading
+from mocoda.augmentation.generation import augment
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.fit import fit_dynamics_runs
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import write_json
+from mocoda.engine.networks import Weights, mlp
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import mean_and_std
+from mocoda.paper.entanglement_figure import draw_entanglement
+from mocoda.paper.experiment import heading
 from mocoda.paper.values import Lesson, ValueConfig, fit_values, true_values
-from mocoda.parents import fit_parents
-from mocoda.randomness import Stream
-from mocoda.report_entanglement import draw_entanglement
-from mocoda.statistics import mean_and_std
+from mocoda.parents.recipes import fit_parents
 from mocoda.tasks.objects import EPISODE, HOME, Objects
-from mocoda.training import Progress, silent
-from mocoda.transitions import Transitions
 
 OUTPUTS = ("entanglement.json", "entanglement.png")
 METRIC = (

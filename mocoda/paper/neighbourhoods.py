@@ -16,18 +16,21 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, write_json
-from mocoda.graph import LocalGraph
-from mocoda.neighbourhoods import Stratified
-from mocoda.paper import heading, table1
-from mocoda.parents import Parents, fit_parents
-from mocoda.randomness import Stream, as_stream
-from mocoda.report_parents import draw_neighbourhoods
-from mocoda.statistics import mean_and_std
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.fit import fit_dynamics_runs
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.statistics import mean_and_std
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper import table1
+from mocoda.paper.experiment import heading
+from mocoda.paper.parents_figure import draw_neighbourhoods
+from mocoda.parents.mocoda import Stratified
+from mocoda.parents.recipes import Parents, fit_parents
 from mocoda.tasks.navigation import Navigation, coupled
-from mocoda.training import Progress, silent
-from mocoda.transitions import Transitions
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "mocoda": {},

@@ -17,16 +17,17 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.files import InputError, write_json
-from mocoda.flattening import Flattened
-from mocoda.graph import LocalGraph
-from mocoda.neighbourhoods import Mocoda
-from mocoda.paper import heading
-from mocoda.parents import Parents, fit_parents
-from mocoda.randomness import Stream, as_stream
-from mocoda.report_parents import draw_reweighting
-from mocoda.training import Progress, silent
-from mocoda.transitions import Transitions
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.experiment import heading
+from mocoda.paper.parents_figure import draw_reweighting
+from mocoda.parents.flattening import Flattened
+from mocoda.parents.mocoda import Mocoda
+from mocoda.parents.recipes import Parents, fit_parents
 
 COMMON, RARE, LENGTH = 0.1, 0.7, 0.2  # where the intervals start, and how long they are
 HOPELESS = 1e6  # proposals a row

@@ -13,20 +13,22 @@ from typing import Any
 import rich.table
 
 from mocoda.agents import Agent
-from mocoda.augmentation import augment
-from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, write_json
-from mocoda.learning import train_agents
-from mocoda.paper import heading
+from mocoda.agents.policy import Policies, agent_settings
+from mocoda.agents.train import train_agents
+from mocoda.augmentation.generation import augment
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.fit import fit_dynamics_runs
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.paper.experiment import heading
 from mocoda.paper.table3 import EXPERT, begun, recording
 from mocoda.paper.table3 import PRESETS as TABLES
+from mocoda.paper.table3_figure import draw_scarcity
 from mocoda.paper.truth import as_transitions, model_errors, played_by_expert
-from mocoda.parents import fit_parents
-from mocoda.policies import Policies, agent_settings
-from mocoda.report_sweeps import draw_scarcity
+from mocoda.parents.recipes import fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
-from mocoda.transitions import Transitions
-from mocoda.workers import Progress, silent
 
 ARCHITECTURES = ("local", "full")
 OUTPUTS = ("scarcity.json", "scarcity.png")

@@ -13,18 +13,20 @@ from typing import Any
 import rich.table
 from torch import Tensor
 
-from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.files import InputError, write_json
-from mocoda.mechanisms import ARCHITECTURES
-from mocoda.paper import heading
-from mocoda.parents import Parents, fit_parents
-from mocoda.randomness import Stream
-from mocoda.report import as_table, draw_errors, draw_transitions
-from mocoda.statistics import mean_and_std
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.fit import fit_dynamics_runs
+from mocoda.dynamics.mechanisms import ARCHITECTURES
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import mean_and_std
+from mocoda.paper.experiment import as_table, heading
+from mocoda.paper.table1_figure import draw_errors, draw_transitions
+from mocoda.parents.recipes import Parents, fit_parents
 from mocoda.tasks import Task
 from mocoda.tasks.navigation import Navigation
-from mocoda.training import Progress, silent
-from mocoda.transitions import Transitions
 
 COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u")
 # Table 1 of the paper, (mean, standard deviation) over five seeds, in the order of the columns.

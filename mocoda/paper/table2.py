@@ -15,20 +15,23 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.agents import AGENTS, Agent, make_agent
-from mocoda.augmentation import augment
-from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.evaluation import played
-from mocoda.files import InputError, unknown_name, write_json
-from mocoda.learning import train_agents
-from mocoda.paper import heading, table1
-from mocoda.parents import fit_parents
-from mocoda.policies import Policies, agent_settings
-from mocoda.report import as_table, draw_curves, draw_paths
-from mocoda.statistics import probability_of_improvement, summarise
+from mocoda.agents import Agent
+from mocoda.agents.agent import AGENTS, make_agent
+from mocoda.agents.evaluation import played
+from mocoda.agents.policy import Policies, agent_settings
+from mocoda.agents.train import train_agents
+from mocoda.augmentation.generation import augment
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.statistics import probability_of_improvement, summarise
+from mocoda.paper import table1
+from mocoda.paper.experiment import as_table, heading
+from mocoda.paper.table2_figure import draw_curves, draw_paths
+from mocoda.parents.recipes import fit_parents
 from mocoda.tasks.navigation import START_HIGH, Navigation
-from mocoda.training import Progress, silent
-from mocoda.transitions import Transitions
 
 COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u", "coda")
 # Table 2 of the paper, (mean, standard deviation) over five seeds.

@@ -18,32 +18,27 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.agents import Agent, make_agent
-from mocoda.augmentation import augment
-from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.episodes import Played, played_in_environment
-from mocoda.files import InputError, unknown_name, whole_file, write_json
-from mocoda.learning import train_agents
-from mocoda.paper import heading, table1
-from mocoda.paper.truth import (
-    as_transitions,
-    confirmations,
-    mask_mistakes,
-    model_errors,
-    played_by_expert,
-    successes,
-)
-from mocoda.parents import Parents, fit_parents
-from mocoda.policies import Policies, agent_settings
-from mocoda.report import as_table
-from mocoda.report_sweeps import draw_by_distance, draw_placements, draw_success, draw_success_curves, draw_tables
-from mocoda.runs import STAGES
-from mocoda.statistics import probability_of_improvement, summarise
+from mocoda.agents import Agent
+from mocoda.agents.agent import make_agent
+from mocoda.agents.episodes import Played, played_in_environment
+from mocoda.agents.policy import Policies, agent_settings
+from mocoda.agents.train import train_agents
+from mocoda.augmentation.generation import augment
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.files import whole_file, write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.runs import STAGES
+from mocoda.engine.statistics import probability_of_improvement, summarise
+from mocoda.paper import table1
+from mocoda.paper.experiment import as_table, heading
+from mocoda.paper.table3_figure import draw_by_distance, draw_placements, draw_success, draw_success_curves, draw_tables
+from mocoda.paper.truth import as_transitions, confirmations, mask_mistakes, model_errors, played_by_expert, successes
+from mocoda.parents.recipes import Parents, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import CENTRE
 from mocoda.tasks.hooksweep_expert import Episode
-from mocoda.transitions import Transitions
-from mocoda.workers import Progress, silent
 
 COLUMNS = ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
 # Table 3 of the paper, (mean, standard deviation) over three seeds, in the order of the columns.

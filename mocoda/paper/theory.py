@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 import rich.table
 import torch
 
-from mocoda.files import InputError, write_json
-from mocoda.paper import heading
-from mocoda.randomness import Stream, generator
-from mocoda.report_theory import draw_theory
-from mocoda.statistics import mean_and_std
-from mocoda.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
-from mocoda.workers import Progress, silent
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream, generator
+from mocoda.engine.statistics import mean_and_std
+from mocoda.paper.experiment import heading
+from mocoda.paper.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
+from mocoda.paper.theory_figure import draw_theory
 
 METRIC = "samples until the largest l1 error over all state-actions is at most epsilon with probability 1 - delta"
 OUTPUTS = ("theory.json", "theory.png")

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mocoda.dynamics import Dynamics
-from mocoda.parents import Parents
-from mocoda.randomness import Stream, generator
-from mocoda.statistics import mean_and_std
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.model import Dynamics
+from mocoda.engine.randomness import Stream, generator
+from mocoda.engine.statistics import mean_and_std
+from mocoda.engine.workers import Workers
+from mocoda.parents.recipes import Parents
 from mocoda.tasks.hooksweep import COLUMNS, HookSweep2
 from mocoda.tasks.hooksweep_env import TOLERANCE, TOUCHES, Simulator
 from mocoda.tasks.hooksweep_expert import Episode, play
-from mocoda.transitions import Transitions
-from mocoda.workers import Workers
 
 EPISODES = 20  # of a job
 NOISE = 0.2  # of the expert when it is judged

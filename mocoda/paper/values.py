@@ -10,10 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.networks import Weights, mlp, mlp_weights
-from mocoda.randomness import Stream
+from mocoda.engine.networks import Weights, mlp, mlp_weights
+from mocoda.engine.optimise import Adam, Captured, Tensors, fast_products, in_turn
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
 from mocoda.tasks.objects import Objects
-from mocoda.training import Adam, Captured, Progress, Tensors, fast_products, in_turn, silent
 
 CHUNK = 100  # updates at a time
 FOLLOW = 0.03  # how far the network behind goes towards the other after every update

@@ -18,18 +18,20 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.dynamics import Dynamics, DynamicsConfig, Prediction, fit_dynamics_runs
-from mocoda.files import InputError, write_json
-from mocoda.graph import LocalGraph
-from mocoda.paper import heading
-from mocoda.parents import fit_parents
-from mocoda.randomness import Stream
-from mocoda.report_whatif import draw_what_if
-from mocoda.statistics import mean_and_std
+from mocoda.analysis.counterfactual import Ensemble, WhatIf, reached_children, what_if
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.fit import fit_dynamics_runs
+from mocoda.dynamics.model import Dynamics, DynamicsConfig, Prediction
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import mean_and_std
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.experiment import heading
+from mocoda.paper.whatif_figure import draw_what_if
+from mocoda.parents.recipes import fit_parents
 from mocoda.tasks.navigation import Navigation
-from mocoda.training import Progress, silent
-from mocoda.transitions import Transitions
-from mocoda.whatif import Ensemble, WhatIf, reached_children, what_if
 
 OUTPUTS = ("whatif.json", "whatif.png")
 METRIC = (

@@ -1,107 +1,38 @@
-"""names -> Task: an environment with its graph, its recorded data and its rewards."""
+"""Worlds to try things in: each an environment with its graph, its recorded data and its rewards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import signature
-from typing import Any, Protocol, TypeGuard
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from mocoda.files import InputError, unknown_name
-from mocoda.graph import LocalGraph
-from mocoda.randomness import Stream
+from mocoda.engine.errors import InputError
+from mocoda.engine.registry import Registry
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
-from mocoda.transitions import Transitions
+from mocoda.tasks.task import SimulatedTask, Task, is_simulated
 
-
-class Task(Protocol):
-    """What mocoda needs to know of a task. Yours needs these members and no base class.
-
-    One whose reward is about a goal has two more: `goals(n, seed=, device=)`, goals (n, G) of the target task, and
-    `achieved(state)`, the goals (N, G) that are reached in states (N, S).
-    """
-
-    @property
-    def name(self) -> str:
-        """What `make_task` calls it."""
-
-    @property
-    def environment(self) -> str:
-        """The id under which Gymnasium makes it, "module:id" where a module has to be imported first.
-
-        Observations are states, or of the keys "observation", a state, and "desired_goal". Every episode ends, and a
-        reset leaves no trace of the one before.
-        """
-
-    @property
-    def graph(self) -> LocalGraph:
-        """Who listens to whom."""
-
-    @property
-    def box(self) -> tuple[Tensor, Tensor]:
-        """The lowest and the highest row, (S + A,) each."""
-
-    def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
-        """The recorded data, labelled with the target task's rewards."""
-
-    @property
-    def label(self) -> Callable[..., tuple[Tensor, Tensor]]:
-        """A method `label(state, action, next_state)`, or `label(state, action, next_state, goal)` if there are goals:
-        the target task's reward (N,) and whether the episode ends there, bool (N,)."""
-
-    def features(self, rows: Tensor) -> Tensor:
-        """The features (N, F) in which "mocoda-p" spreads the parents."""
-
-    def region(self, rows: Tensor) -> Tensor:
-        """Which rows "mocoda-p" may use, bool (N,)."""
-
-
-class SimulatedTask(Task, Protocol):
-    """A task whose state is all there is to know of its simulator, so that episodes run as batches of tensors.
-
-    Any other task is evaluated in its Gymnasium environment.
-    """
-
-    def step(self, rows: Tensor) -> Tensor:
-        """The true next states (N, S) of rows (N, S + A)."""
-
-    @property
-    def horizon(self) -> int:
-        """Steps after which an episode that has not ended is a failure."""
-
-    def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """States (n, S) in which episodes of the target task start."""
-
-
-def is_simulated(task: object) -> TypeGuard[SimulatedTask]:
-    """Whether it has what batches of episodes need; who never spreads parents may leave out features and region."""
-    return all(hasattr(task, name) for name in ("step", "horizon", "start"))
+__all__ = ["TASKS", "SimulatedTask", "Task", "is_simulated", "make_task"]
 
 
 def _hooksweep2() -> Task:
+    """A Fetch robot with a hook sweeps two boxes to their goals."""
     from mocoda.tasks.hooksweep import HookSweep2  # with mujoco, which nobody else should wait for
 
     return HookSweep2()
 
 
-TASKS: dict[str, Callable[..., Task]] = {"navigation": Navigation, "hooksweep2": _hooksweep2, "objects": Objects}
+TASKS: Registry[Callable[..., Task]] = Registry("task")
+TASKS.add(Navigation, "navigation")
+TASKS.add(_hooksweep2, "hooksweep2")
+TASKS.add(Objects, "objects")
 
 
 def make_task(name: str, **options: Any) -> Task:
     """The task called `name`, with its options; a number in the name says how many objects: "objects:6"."""
     kind, colon, count = name.partition(":")
-    if kind not in TASKS:
-        raise unknown_name("task", name, TASKS)
-    if colon:
+    if colon and kind in TASKS:
         if not count.isdecimal() or "objects" in options:
             raise InputError(f"after a task's name and a colon comes how many objects, as in objects:4, got {name!r}.")
         options["objects"] = int(count)
-    known = signature(TASKS[kind]).parameters
-    for option in options:
-        if option not in known:
-            takes = f"the options {', '.join(known)}" if known else "no options"
-            raise InputError(f"the task {kind!r} takes {takes}, got {option!r}.")
-    return TASKS[kind](**options)
+    task: Task = TASKS.make(kind, **options)
+    return task

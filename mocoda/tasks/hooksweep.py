@@ -12,21 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mocoda.files import InputError, unknown_name, whole_file
-from mocoda.graph import LocalGraph
-from mocoda.randomness import Stream, as_stream, generator
-from mocoda.tasks.hooksweep_env import (
-    BOX_COLUMNS,
-    GOAL,
-    JITTER,
-    SHIFT,
-    TOLERANCE,
-    Simulator,
-    sweep_reward,
-)
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.files import whole_file
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream, as_stream, generator
+from mocoda.engine.workers import Workers
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.tasks.hooksweep_env import BOX_COLUMNS, GOAL, JITTER, SHIFT, TOLERANCE, Simulator, sweep_reward
 from mocoda.tasks.hooksweep_expert import STYLES, Episode, play
-from mocoda.transitions import Transitions
-from mocoda.workers import Progress, Workers, silent
 
 NEAR = 0.05  # L1 distance in xy under which the boxes are taken to listen to each other
 EPISODES = 20  # of a part, the piece of work of one process

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mocoda.files import InputError, unknown_name
-from mocoda.randomness import Random, generator
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.randomness import Random, generator
 
 broken: Exception | None = None  # why there is no mujoco; told when a simulator is made
 try:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.randomness import Random
+from mocoda.engine.randomness import Random
 from mocoda.tasks.hooksweep_env import CENTRE, HOME, HORIZON, Floats, Simulator, boxes_of, draw_boxes, draw_goal
 
 HEAD = 0.65  # from the gripper to the middle of the head

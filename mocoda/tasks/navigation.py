@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mocoda.files import InputError
-from mocoda.graph import LocalGraph
-from mocoda.randomness import Stream, as_stream
-from mocoda.transitions import Transitions
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
 
 HORIZON = 70
 START_HIGH = 0.15

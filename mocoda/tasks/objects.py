@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mocoda.files import InputError
-from mocoda.graph import LocalGraph
-from mocoda.randomness import Stream, as_stream
-from mocoda.transitions import Transitions
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
 
 OBJECTS = 4  # unless said otherwise
 REACH = 0.1  # distance within which anything feels anything

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 import mocoda
-from mocoda import learning
-from mocoda.agents import AGENTS, Agent
-from mocoda.mixture import GaussianMixture
-from mocoda.randomness import Stream
-from mocoda.training import Captured, Checkpoint, Tensors, in_turn
+from mocoda.agents import Agent
+from mocoda.agents import train as learning
+from mocoda.agents.agent import AGENTS
+from mocoda.engine.checkpoint import Checkpoint
+from mocoda.engine.optimise import Captured, Tensors, in_turn
+from mocoda.engine.randomness import Stream
+from mocoda.parents.mixture import GaussianMixture
 
 pytestmark = pytest.mark.cuda
 

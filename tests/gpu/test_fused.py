@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mocoda import fused
-from mocoda.randomness import Stream
+from mocoda.engine import fused
+from mocoda.engine.randomness import Stream
 
 pytestmark = pytest.mark.cuda
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from committed_results import RESULTS, committed
 
-from mocoda.paper import described
+from mocoda.paper.experiment import described
 
 FULL = ("composer", "entanglement", "neighbourhoods", "reweighting", "scarcity", "theory", "whatif")
 QUICK = ("composer", "entanglement", "neighbourhoods", "reweighting", "table3", "theory", "whatif")

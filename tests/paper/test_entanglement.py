@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from mocoda.dynamics import DynamicsConfig
-from mocoda.files import InputError
-from mocoda.networks import mlp
-from mocoda.paper import preset
+from mocoda.dynamics.model import DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.engine.networks import mlp
+from mocoda.engine.randomness import Stream
 from mocoda.paper.entanglement import (
     METRIC,
     MODELS,
@@ -29,8 +29,8 @@ from mocoda.paper.entanglement import (
     recombined,
     write,
 )
+from mocoda.paper.experiment import preset
 from mocoda.paper.values import Lesson, ValueConfig, fit_values, true_values
-from mocoda.randomness import Stream
 from mocoda.tasks.objects import EPISODE, HOME, Objects
 
 TINY = Entanglement(

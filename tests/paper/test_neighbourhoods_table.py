@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from mocoda.dynamics import DynamicsConfig
-from mocoda.files import InputError
-from mocoda.paper import preset
+from mocoda.dynamics.model import DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.paper.experiment import preset
 from mocoda.paper.neighbourhoods import (
     COLUMNS,
     METRIC,
@@ -25,7 +25,7 @@ from mocoda.paper.neighbourhoods import (
     neighbourhoods,
     write,
 )
-from mocoda.parents import fit_parents
+from mocoda.parents.recipes import fit_parents
 from mocoda.tasks.navigation import Navigation, coupled
 
 TINY = Neighbourhoods(

@@ -15,15 +15,16 @@ import pytest
 import rich.console
 from committed_results import committed
 
-import mocoda.dynamics
+import mocoda.dynamics.fit
 import mocoda.paper.table1
 from mocoda import DynamicsConfig, InputError, fit_dynamics
-from mocoda.files import versions
-from mocoda.paper import preset
+from mocoda.engine.checkpoint import Checkpoint
+from mocoda.engine.files import versions
+from mocoda.engine.optimise import device_name
+from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import mean_and_std
+from mocoda.paper.experiment import preset
 from mocoda.paper.table1 import METRIC, OUTPUTS, PAPER, PRESETS, SHADED, Measured1, Table1, fitted, table1, write
-from mocoda.randomness import Stream
-from mocoda.statistics import mean_and_std
-from mocoda.training import Checkpoint, device_name
 
 KEYS = {"table", "preset", "metric", "device", "seconds", "resumed", "versions", "config", "cells"}
 CELL_KEYS = {"row", "column", "values", "mean", "std", "paper_mean", "paper_std", "squared"}
@@ -157,7 +158,7 @@ def stop_at(stage: str, when: int) -> Callable[[str, int, int], None]:
 def test_an_interrupted_run_goes_on_where_it_was_and_measures_the_same(
     measured: Measured1, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mocoda.dynamics, "Checkpoint", functools.partial(Checkpoint, interval=0.0))
+    monkeypatch.setattr(mocoda.dynamics.fit, "Checkpoint", functools.partial(Checkpoint, interval=0.0))
     with pytest.raises(StopError):
         table1(TINY, device="cpu", folder=tmp_path, progress=stop_at("dynamics global", 2))
     left = ["checkpoint-global", "dynamics-full-0", "dynamics-full-1"]
@@ -317,7 +318,7 @@ MISSED = {"sweep-dynamics": 0.98, "sweep-agents": 0.79}
 
 @pytest.mark.parametrize(("name", "kind"), [("bench-cpu.json", "cpu"), ("bench-h200.json", "cuda")])
 def test_committed_benchmarks_reach_their_targets_but_for_two(name: str, kind: str) -> None:
-    from mocoda.bench import TARGETS
+    from mocoda.paper.bench import TARGETS
 
     results = committed(name)
     assert ("H200" if kind == "cuda" else "CPU") in results["device"]

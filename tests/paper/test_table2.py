@@ -16,8 +16,8 @@ import torch
 from committed_results import RESULTS, committed
 from torch import Tensor
 
-import mocoda.dynamics
-import mocoda.learning
+import mocoda.agents.train
+import mocoda.dynamics.fit
 import mocoda.paper.table1
 import mocoda.paper.table2
 from mocoda import (
@@ -31,13 +31,14 @@ from mocoda import (
     fit_parents,
     make_agent,
 )
-from mocoda.files import versions
-from mocoda.paper import preset
+from mocoda.agents.policy import agent_settings
+from mocoda.engine.checkpoint import Checkpoint
+from mocoda.engine.files import versions
+from mocoda.engine.optimise import device_name
+from mocoda.engine.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
+from mocoda.paper.experiment import preset
 from mocoda.paper.table2 import METRIC, OUTPUTS, PAPER, PRESETS, Measured2, Table2, paths, table2, write
-from mocoda.policies import agent_settings
-from mocoda.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
 from mocoda.tasks.navigation import Navigation
-from mocoda.training import Checkpoint, device_name
 
 KEYS = {
     *("table", "preset", "metric", "device", "seconds", "seconds_by_stage", "resumed", "versions", "config", "cells"),
@@ -345,7 +346,7 @@ def agents_files(name: str) -> list[str]:
 def test_an_interrupted_run_goes_on_where_it_was_and_measures_the_same(
     measured: Measured2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (mocoda.dynamics, mocoda.learning):
+    for module in (mocoda.dynamics.model, mocoda.agents.train):
         monkeypatch.setattr(module, "Checkpoint", functools.partial(Checkpoint, interval=0.0))
     with pytest.raises(StopError):
         table2(TINY, device="cpu", folder=tmp_path, progress=stop_at("dynamics local", 2))

@@ -17,30 +17,20 @@ import torch
 from committed_results import RESULTS, committed
 
 import mocoda.cli
-import mocoda.console
+import mocoda.cli.console
+import mocoda.cli.verbs
 import mocoda.paper.table1
 import mocoda.paper.table3
 from mocoda import Dynamics, DynamicsConfig, InputError, Policies, Transitions, fit_dynamics, make_agent, train_agents
-from mocoda.files import versions
-from mocoda.paper import preset
-from mocoda.paper.table3 import (
-    METRIC,
-    OUTPUTS,
-    PAPER,
-    PRESETS,
-    Measured3,
-    begun,
-    draw,
-    fitted_parents,
-    table3,
-    write,
-)
-from mocoda.policies import agent_settings
-from mocoda.runs import RunFolder
-from mocoda.statistics import bootstrap_interval, probability_of_improvement
+from mocoda.agents.policy import agent_settings
+from mocoda.engine.files import versions
+from mocoda.engine.optimise import device_name
+from mocoda.engine.runs import RunFolder
+from mocoda.engine.statistics import bootstrap_interval, probability_of_improvement
+from mocoda.paper.experiment import preset
+from mocoda.paper.table3 import METRIC, OUTPUTS, PAPER, PRESETS, Measured3, begun, draw, fitted_parents, table3, write
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import GOAL
-from mocoda.training import device_name
 
 COLUMNS = ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
 KEYS = {
@@ -446,10 +436,10 @@ def test_the_same_command_takes_everything_from_its_folder_measures_the_same_and
         monkeypatch.setattr(owner, name, lambda *given, **named: pytest.fail("made again"))
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     console = rich.console.Console(width=200)
-    for module in (mocoda.cli, mocoda.console):
+    for module in (mocoda.cli.verbs, mocoda.cli.console):
         monkeypatch.setattr(module, "out", console)
     with console.capture() as said:
-        mocoda.cli.paper("table3", preset="tiny", workers=0, out_dir=folder)
+        mocoda.cli.verbs.paper("table3", preset="tiny", workers=0, out_dir=folder)
     again = json.loads((folder / "table3.json").read_text("utf-8"))
     check_schema(again)
     first = json.loads(json.dumps(run.measured.results))

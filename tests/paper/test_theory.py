@@ -15,8 +15,11 @@ import scipy.stats
 import torch
 
 from mocoda import InputError
-from mocoda.files import versions
-from mocoda.paper import preset
+from mocoda.engine.files import versions
+from mocoda.engine.optimise import device_name
+from mocoda.engine.randomness import Stream, generator
+from mocoda.paper.experiment import preset
+from mocoda.paper.tabular import STRUCTURES, l1_distances, random_mdp, shares
 from mocoda.paper.theory import (
     CHOICES,
     CONSTANT,
@@ -35,9 +38,6 @@ from mocoda.paper.theory import (
     trial_at_each,
     write,
 )
-from mocoda.randomness import Stream, generator
-from mocoda.tabular import STRUCTURES, l1_distances, random_mdp, shares
-from mocoda.training import device_name
 
 TINY = Theory(
     "tiny",

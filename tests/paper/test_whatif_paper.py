@@ -13,9 +13,9 @@ import torch
 
 import mocoda.paper.whatif
 from mocoda import DynamicsConfig, InputError
-from mocoda.paper import preset
+from mocoda.engine.randomness import Stream
+from mocoda.paper.experiment import preset
 from mocoda.paper.whatif import OUTPUTS, PRESETS, Knowing, WhatIfs, World, bodies, navigation, whatif, write
-from mocoda.randomness import Stream
 
 TINY = WhatIfs(
     "tiny",

@@ -1,0 +1,125 @@
+"""Policies, a Gymnasium environment -> Played: episodes in worker processes, several of a policy side by side.
+
+Axes: R runs, E episodes, O columns of an observation (of state and goal), A of an action.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mocoda.agents.agent import Agent
+from mocoda.agents.policy import Policy, acting_weights
+from mocoda.engine.errors import InputError
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.workers import Workers
+from mocoda.tasks import Task
+
+Floats = NDArray[np.float32]
+
+SIDE_BY_SIDE = 25  # episodes of a job at most: as many copies of the environment live in every process
+
+
+class Played(NamedTuple):
+    """What became of every episode."""
+
+    steps: Floats  # (R, E)
+    success: Floats  # (R, E), 1.0 where the environment says so, or where it terminated if it says nothing
+    reward: Floats  # (R, E), the sum over the episode
+    first: Floats  # (R, E, O), the observation it started with
+    last: Floats  # (R, E, O), and the one it ended with
+
+
+class Job(NamedTuple):
+    """One policy, as arrays (torch would send tensors as shared memory), and the episodes it is to play."""
+
+    environment: str
+    agent: Agent
+    weights: Mapping[str, Floats]
+    bounds: tuple[Floats, Floats]  # lowest and highest action, (A,) each
+    width: int  # of the observations it was trained on
+    seeds: list[int]  # of the resets
+    stream: tuple[int, tuple[str | int, ...]]  # seed and labels of what it draws to act
+
+
+def played_in_environment(
+    policies: Sequence[Policy], task: Task, *, episodes: int, seed: int, workers: int | None = None
+) -> Played:
+    """The episodes of policies in the task's environment, all from the same resets and with the same noise.
+
+    workers  how many processes play; None: one per core. The result does not depend on it
+    """
+    stream = Stream(seed, "evaluate")
+    todo = (job for policy in policies for job in jobs(policy, task.environment, episodes, stream))
+    with Workers(play, workers) as processes:
+        return gathered(processes.map(todo), len(policies))
+
+
+def jobs(policy: Policy, environment: str, episodes: int, stream: Stream) -> Iterator[Job]:
+    """A policy's episodes in parts to be played side by side, with resets and noise from the stream, as on a CPU."""
+    seeds: list[int] = as_stream(stream, "resets", device="cpu").integers(2**31, episodes).tolist()
+    weights = {name: weight.cpu().numpy() for name, weight in acting_weights(policy.agent, policy.weights).items()}
+    bounds = policy.lowest_action.cpu().numpy(), policy.highest_action.cpu().numpy()
+    for start in range(0, episodes, SIDE_BY_SIDE):
+        part = seeds[start : start + SIDE_BY_SIDE]
+        noise = stream.seed, (*stream.labels, "noise", start)
+        yield Job(environment, policy.agent, weights, bounds, policy.state_width, part, noise)
+
+
+def gathered(parts: Iterable[Played], runs: int) -> Played:
+    """All parts of all runs, run after run, as arrays (R, E, ...)."""
+    joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return Played(*(column.reshape(runs, -1, *column.shape[1:]) for column in joined))
+
+
+def play(job: Job) -> Played:
+    """Plays a job's episodes side by side, (E, ...): the policy acts in all of them at once."""
+    weights = {name: torch.from_numpy(weight) for name, weight in job.weights.items()}
+    lowest, highest = map(torch.from_numpy, job.bounds)
+    policy = Policy(job.agent, job.width, weights, lowest, highest)
+    environments = _environments(job.environment, len(job.seeds))
+    first = np.stack([flat(copy.reset(seed=seed)[0]) for copy, seed in zip(environments, job.seeds, strict=True)])
+    if first.shape[1] != job.width:
+        raise InputError(
+            f"the agents were trained on {job.width} columns of state and goal, but {job.environment!r} shows "
+            f"{first.shape[1]}. Evaluate them on the task they were trained for."
+        )
+    steps, success, total = np.zeros((3, len(first)), np.float32)
+    last, going = first.copy(), np.ones(len(first), bool)
+    seed, labels = job.stream
+    for step in itertools.count():
+        action = np.asarray(policy.act(last, seed=Stream(seed, *labels, step)))
+        for i in np.flatnonzero(going):
+            observation, reward, terminated, truncated, info = environments[i].step(action[i])
+            steps[i] += 1
+            total[i] += reward
+            success[i] = info.get("is_success", terminated)
+            last[i] = flat(observation)
+            going[i] = not (terminated or truncated)
+        if not going.any():
+            break
+    return Played(steps, success, total, first, last)
+
+
+def flat(observation: Any) -> Floats:
+    """An observation as the agents see it, (O,): the state, and beside it the goal if there is one."""
+    if isinstance(observation, Mapping):
+        return np.concatenate([observation["observation"], observation["desired_goal"]]).astype(np.float32)
+    return np.asarray(observation, np.float32)
+
+
+_copies: dict[str, list[gymnasium.Env[Any, Any]]] = {}
+
+
+def _environments(name: str, count: int) -> list[gymnasium.Env[Any, Any]]:
+    """Copies of an environment, which this process keeps for its next job."""
+    copies = _copies.setdefault(name, [])
+    while len(copies) < count:
+        copies.append(gymnasium.make(name, disable_env_checker=True))
+    return copies[:count]

@@ -1,0 +1,217 @@
+"""Policies, Task -> Evaluation: episodes of all agents at once, and what they say about seeds.
+
+A simulated task's episodes are batches of tensors, played here; any other task's are played in its environment.
+
+Axes: R runs, E episodes, S and A columns of state and action, T steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import rich.console
+import rich.table
+import torch
+from torch import Tensor
+
+from mocoda.agents.agent import Agent, Noise
+from mocoda.agents.episodes import Played, played_in_environment
+from mocoda.agents.policy import Policy, agent_settings, scaled
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.networks import Weights
+from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import Summary, probability_of_improvement, summarise
+from mocoda.tasks import SimulatedTask, Task, is_simulated
+
+MEASURES = {"steps": "fewer is better", "success": "more is better", "return": "more is better"}
+
+
+class Episodes(NamedTuple):
+    """What became of every episode. One that does not end in time counts as the whole horizon."""
+
+    steps: Tensor  # (R, E)
+    success: Tensor  # (R, E), 1.0 where it ended in time
+    reward: Tensor  # (R, E), the sum over the episode
+    path: Tensor  # if asked for, (steps + 1, R, E, S) until all have ended; an ended episode stays where it is
+
+
+def rollout(
+    agent: Agent,
+    weights: Weights,
+    task: SimulatedTask,
+    start: Tensor,
+    noise: Noise,
+    bounds: tuple[Tensor, Tensor],
+    keep_path: bool = False,
+) -> Episodes:
+    """Runs all episodes of all runs side by side, from states (R, E, S) with noise (T, R, E, ...)."""
+    state = start
+    going = torch.ones_like(start[..., 0], dtype=torch.bool)
+    steps, reward = torch.zeros_like(start[..., 0]), torch.zeros_like(start[..., 0])
+    path = [state]
+    for step in range(task.horizon):
+        action = agent.act(weights, state, {name: value[step] for name, value in noise.items()})
+        rows = torch.cat([state, scaled(action, *bounds)], -1).flatten(0, 1)
+        following = task.step(rows)
+        before, done = rows.split([state.shape[-1], action.shape[-1]], 1)
+        gained, ended = task.label(before, done, following)
+        steps = steps + going
+        reward = reward + torch.where(going, gained.reshape(going.shape), 0.0)
+        state = torch.where(going[..., None], following.reshape(state.shape), state)
+        going = going & ~ended.reshape(going.shape)
+        if keep_path:
+            path.append(state)
+        if start.device.type == "cpu" and not bool(going.any()):  # a GPU would have to wait to know
+            break
+    return Episodes(steps, (~going).float(), reward, torch.stack(path))
+
+
+def episode_noise(
+    agent: Agent, streams: list[Stream], task: SimulatedTask, episodes: int, action: int
+) -> dict[str, Tensor]:
+    """Every run's random numbers to act throughout its episodes, (T, R, E, ...) each."""
+    drawn = [agent.acting_noise(stream, task.horizon * episodes, action) for stream in streams]
+    return {
+        name: torch.stack([own[name].unflatten(0, (task.horizon, episodes)) for own in drawn], 1) for name in drawn[0]
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How every agent did: prints as a table, one line a data set.
+
+    values  measure -> (data set, seed) -> its mean over the episodes
+    """
+
+    values: Mapping[str, Mapping[tuple[str, int], float]]
+    episodes: int
+
+    def __getitem__(self, measure: str) -> Mapping[tuple[str, int], float]:
+        if measure not in self.values:
+            raise unknown_name("measure", measure, self.values)
+        return self.values[measure]
+
+    @property
+    def datasets(self) -> list[str]:
+        return list(dict.fromkeys(data for data, _ in self.values["steps"]))
+
+    def over_seeds(self, measure: str, data: str) -> list[float]:
+        """The data set's values, one a seed."""
+        if data not in self.datasets:
+            raise unknown_name("data set", data, self.datasets)
+        return [value for (name, _), value in self[measure].items() if name == data]
+
+    def summary(self, measure: str, data: str) -> Summary:
+        """Mean, deviation, interquartile mean and interval over the data set's seeds."""
+        return summarise(self.over_seeds(measure, data))
+
+    def improvement(self, data: str, over: str, measure: str = "steps") -> float:
+        """The probability that a seed of `data` does better than one of `over`."""
+        ours, theirs = self.over_seeds(measure, data), self.over_seeds(measure, over)
+        return probability_of_improvement(ours, theirs, lower_is_better=MEASURES[measure] == "fewer is better")
+
+    def to_json(self) -> dict[str, Any]:
+        """Every value, and every summary, as JSON values."""
+        runs = [
+            {"data": data, "seed": seed} | {measure: self.values[measure][data, seed] for measure in self.values}
+            for data, seed in self.values["steps"]
+        ]
+        summaries = {
+            data: {measure: self.summary(measure, data)._asdict() for measure in self.values} for data in self.datasets
+        }
+        return {"episodes": self.episodes, "runs": runs, "summaries": summaries}
+
+    def __rich__(self) -> rich.table.Table:
+        """Mean ± deviation over seeds, the rest for steps."""
+        first, seeds = self.datasets[0], len(self.over_seeds("steps", self.datasets[0]))
+        table = rich.table.Table(title=f"{self.episodes} episodes a seed, {seeds} seed{'s' * (seeds != 1)}")
+        for column in ("data", "steps", "middle half", "95% of means", f"better than {first}", "success", "return"):
+            table.add_column(column, justify="left" if column == "data" else "right")
+        for data in self.datasets:
+            steps, success, reward = (self.summary(measure, data) for measure in ("steps", "success", "return"))
+            table.add_row(
+                data,
+                f"{steps.mean:.1f} ± {steps.std:.1f}",
+                f"{steps.iqm:.1f}",
+                f"{steps.low:.1f} to {steps.high:.1f}",
+                "" if data == first else f"{self.improvement(data, first):.0%}",
+                f"{success.mean:.0%}",
+                f"{reward.mean:.1f} ± {reward.std:.1f}",
+            )
+        return table
+
+    def __str__(self) -> str:
+        console = rich.console.Console(width=110, force_terminal=False, color_system=None)
+        with console.capture() as text:
+            console.print(self)
+        return text.get().rstrip()
+
+
+def evaluate(
+    agents: Mapping[tuple[str, int], Policy],
+    task: Task,
+    *,
+    episodes: int = 50,
+    seed: int = 0,
+    workers: int | None = None,
+) -> Evaluation:
+    """Lets every agent solve the task from the same `episodes` starts, all of them side by side.
+
+    workers  how many processes play where the task needs its environment; None: one per core. Results are the same
+    """
+    if not agents:
+        raise InputError("there are no agents to evaluate.")
+    if episodes < 1:
+        raise InputError(f"episodes must be at least 1, got {episodes}.")
+    found: dict[tuple[str, int], list[float]] = {}
+    if is_simulated(task):
+        for keys in _alike(agents):
+            together = played([agents[key] for key in keys], task, episodes=episodes, seed=seed)
+            found |= dict(zip(keys, means(together).T.tolist(), strict=True))
+    else:
+        made = played_in_environment(list(agents.values()), task, episodes=episodes, seed=seed, workers=workers)
+        found = dict(zip(agents, means(made).T.tolist(), strict=True))
+    return Evaluation({name: {key: found[key][i] for key in agents} for i, name in enumerate(MEASURES)}, episodes)
+
+
+def means(made: Episodes | Played) -> Tensor:
+    """Every run's steps, success and return, (3, R)."""
+    return torch.stack([torch.as_tensor(measured) for measured in made[:3]]).double().mean(-1)
+
+
+def played(
+    policies: list[Policy], task: SimulatedTask, *, episodes: int, seed: int, keep_path: bool = False
+) -> Episodes:
+    """The episodes of agents of one kind, all from the same starts and with the same noise."""
+    first = policies[0]
+    stream = Stream(seed, "evaluate", device=first.device)
+    start = task.start(episodes, seed=stream, device=first.device)
+    if start.shape[1] != first.state_width:
+        raise InputError(
+            f"the agents were trained on states of {first.state_width} columns, but the task starts in states of "
+            f"{start.shape[1]}. Evaluate them on the task they were trained for."
+        )
+    noise = episode_noise(first.agent, [stream.child("noise")], task, episodes, first.action_width)
+    runs = len(policies)
+    with torch.no_grad():
+        return rollout(
+            first.agent,
+            {name: torch.stack([policy.weights[name] for policy in policies]) for name in first.weights},
+            task,
+            start.expand(runs, *start.shape),
+            {name: value.expand(len(value), runs, *value.shape[2:]) for name, value in noise.items()},
+            (first.lowest_action, first.highest_action),
+            keep_path,
+        )
+
+
+def _alike(agents: Mapping[tuple[str, int], Policy]) -> list[list[tuple[str, int]]]:
+    """Keys of agents whose weights can be stacked."""
+    kinds: dict[str, list[tuple[str, int]]] = {}
+    for key, policy in agents.items():
+        bounds = (policy.lowest_action.tolist(), policy.highest_action.tolist())
+        kind = repr((agent_settings(policy.agent), policy.state_width, bounds, policy.device))
+        kinds.setdefault(kind, []).append(key)
+    return list(kinds.values())

@@ -1,0 +1,200 @@
+"""Policy -> an ONNX file, which acts wherever ONNX runs, without torch and without mocoda.
+
+observation  (N, S + G), float32: states as the task gives them, with their goals beside them if there are goals
+noise        (N, P, 2 + A), float32, for BCQ alone, which draws P proposals a state and takes the best: two numbers of
+             [0, 1), which choose a proposal's sampler and its component, and A standard normal ones
+action       (N, A), float32, in the task's range
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mocoda.agents.bcq import BCQ, LEAST_SCALE
+from mocoda.agents.policy import Policy, acting_weights, agent_settings
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import VERSION, check_writable, whole_file
+from mocoda.engine.randomness import Stream, as_stream
+
+if TYPE_CHECKING:
+    import onnx
+
+# What onnxruntime runs since 1.12 (2022), and most other programs too.
+OPSET, FORMAT = 17, 8
+TRIED, TOLERANCE = 64, 1e-3  # states that a new file is tried in, and how far it may be off, as a share of the range
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+def export_onnx(policy: Policy, path: str | Path) -> None:
+    """Writes the policy as an ONNX file, after a check that it acts alike.
+
+    Its metadata says the agent's settings and the names of columns.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise InputError(f'to write ONNX files, onnx is needed: pip install "mocoda[onnx]" ({error}).') from error
+    check_writable(path)
+    policy = policy.to("cpu")
+    model = _model(policy)
+    onnx.checker.check_model(model, full_check=True)
+    _check_alike(policy, model)
+    with whole_file(path) as part:
+        part.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def noise_for(policy: Policy, rows: int, *, seed: int | Stream = 0) -> NDArray[np.float32]:
+    """The noise (N, P, 2 + A) with which the file of a BCQ policy does what `policy.act(state, seed=seed)` does."""
+    if not isinstance(policy.agent, BCQ):
+        raise InputError(f"an agent {policy.agent.name!r} draws nothing to act: its file takes observations alone.")
+    drawn = policy.agent.acting_noise(as_stream(seed, "act", device=policy.device), rows, policy.action_width)
+    member, component, offset = (drawn[name].cpu().numpy() for name in ("member", "component", "offset"))
+    middle = (member + 0.5) / policy.agent.samplers  # of the numbers that mean this member
+    return np.concatenate([middle[..., None], component[..., None], offset], -1).astype(np.float32)
+
+
+class _Graph:
+    """Nodes and constants of an ONNX graph, called by numbers in the order they are made."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def __call__(self, kind: str, *inputs: str | NDArray[Any], outputs: int = 1, **attributes: Any) -> Any:
+        """A node of operator `kind`: the name of its output, or a list of them; arrays become constants."""
+        import onnx
+
+        names = [value if isinstance(value, str) else self._constant(value) for value in inputs]
+        made = [f"{kind.lower()}{len(self.nodes)}" + f".{i}" * (outputs > 1) for i in range(outputs)]
+        self.nodes.append(onnx.helper.make_node(kind, names, made, **attributes))
+        return made if outputs > 1 else made[0]
+
+    def _constant(self, value: NDArray[Any]) -> str:
+        import onnx
+
+        name = f"constant{len(self.constants)}"
+        self.constants.append(onnx.numpy_helper.from_array(np.array(value, order="C"), name))
+        return name
+
+
+def _model(policy: Policy) -> onnx.ModelProto:
+    import onnx
+
+    graph, agent, actions = _Graph(), policy.agent, policy.action_width
+    weights = {name: w.numpy() for name, w in acting_weights(agent, policy.weights).items()}
+    inputs: dict[str, list[Any]] = {"observation": ["rows", policy.state_width]}
+    if isinstance(agent, BCQ):
+        inputs["noise"] = ["rows", agent.proposals, 2 + actions]
+        action = _best_proposal(graph, agent, weights, actions)
+    elif any(name.startswith("actor.") for name in weights):
+        action = _actor(graph, weights, actions)
+    else:
+        raise _no_onnx(policy, "it has no network 'actor'")
+    lowest, highest = policy.lowest_action.numpy(), policy.highest_action.numpy()
+    share = graph("Div", graph("Add", action, _number(1)), _number(2))
+    graph("Identity", graph("Add", graph("Mul", share, highest - lowest), lowest))
+    graph.nodes[-1].output[0] = "action"
+    described = {name: onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()}
+    made = onnx.helper.make_graph(
+        graph.nodes,
+        f"policy-{agent.name}",
+        list(described.values()),
+        [onnx.helper.make_tensor_value_info("action", 1, ["rows", actions])],
+        graph.constants,
+    )
+    model = onnx.helper.make_model(
+        made,
+        producer_name="mocoda",
+        producer_version=VERSION,
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        ir_version=FORMAT,
+    )
+    names = {"observation": policy.columns[: policy.state_width], "action": policy.columns[policy.state_width :]}
+    about = {"mocoda": VERSION, "agent": json.dumps(agent_settings(agent)), "columns": json.dumps(names)}
+    onnx.helper.set_model_props(model, about)
+    return model
+
+
+def _actor(graph: _Graph, weights: Arrays, actions: int) -> str:
+    """The first outputs of the network "actor", squashed: those of TD3-BC, and the mean of SAC's and CQL's Gaussian."""
+    made = _mlp(graph, weights, "actor", "observation")
+    return str(graph("Tanh", graph("Slice", made, _numbers(0), _numbers(actions), _numbers(-1))))
+
+
+def _best_proposal(graph: _Graph, agent: BCQ, weights: Arrays, actions: int) -> str:
+    """What the critic thinks best of the actions that the samplers propose."""
+    members, components = agent.samplers, agent.components
+    rows = graph("Unsqueeze", "observation", _numbers(0))
+    made = graph("Transpose", _mlp(graph, weights, "sampler", rows), perm=[1, 0, 2])  # (N, E, K (1 + 2 A))
+    made = graph("Reshape", made, _numbers(0, members, components, 1 + 2 * actions))
+    share, mean, scale = graph("Split", made, _numbers(1, actions, actions), axis=-1, outputs=3)
+    scale = graph("Add", graph("Softplus", scale), _number(LEAST_SCALE))
+    upto = graph("CumSum", graph("Softmax", graph("Squeeze", share, _numbers(-1)), axis=-1), np.array(-1))
+
+    which, level, offset = graph("Split", "noise", _numbers(1, 1, actions), axis=-1, outputs=3)
+    member = graph("Cast", graph("Mul", which, _number(members)), to=7)  # (N, P, 1), rounded down
+    member = graph("Min", member, _numbers(members - 1))
+    passed = graph("LessOrEqual", graph("GatherND", upto, member, batch_dims=1), level)
+    component = graph("ReduceSum", graph("Cast", passed, to=7), _numbers(-1), keepdims=1)
+    component = graph("Min", component, _numbers(components - 1))
+    chosen = graph("Add", graph("Mul", member, _numbers(components)), component)
+    mean, scale = (
+        graph("GatherND", graph("Reshape", part, _numbers(0, members * components, actions)), chosen, batch_dims=1)
+        for part in (mean, scale)
+    )
+    proposed = graph("Clip", graph("Add", mean, graph("Mul", scale, offset)), _number(-1), _number(1))  # (N, P, A)
+
+    repeated = graph("Expand", graph("Unsqueeze", "observation", _numbers(1)), _numbers(1, agent.proposals, 1))
+    own = {name: weight[0] for name, weight in weights.items() if name.startswith("critic.")}  # there is one critic
+    worth = _mlp(graph, own, "critic", graph("Concat", repeated, proposed, axis=-1))
+    best = graph("ArgMax", graph("Squeeze", worth, _numbers(-1)), axis=1, keepdims=1)
+    return str(graph("GatherND", proposed, best, batch_dims=1))
+
+
+def _mlp(graph: _Graph, weights: Arrays, group: str, x: str) -> str:
+    """Linear layers with ReLU between them, as `mocoda.engine.networks.mlp`."""
+    layers = sum(name.startswith(f"{group}.") and name.endswith(".weight") for name in weights)
+    for layer in range(layers):
+        x = graph("MatMul", x, weights[f"{group}.{layer}.weight"])
+        x = graph("Add", x, weights[f"{group}.{layer}.bias"])
+        if layer < layers - 1:
+            x = graph("Relu", x)
+    return x
+
+
+def _check_alike(policy: Policy, model: onnx.ModelProto) -> None:
+    """Raises unless the model does what the policy does: an agent of somebody's own may act in other ways."""
+    from onnx.reference import ReferenceEvaluator
+
+    state = Stream(0, "onnx-trial").normal(TRIED, policy.state_width).numpy()
+    given = {"observation": state}
+    if isinstance(policy.agent, BCQ):
+        given["noise"] = noise_for(policy, TRIED)
+    (made,) = ReferenceEvaluator(model).run(["action"], given)
+    expected = np.asarray(policy.act(state))
+    reach = (policy.highest_action - policy.lowest_action).numpy()
+    alike = (np.abs(made - expected) <= TOLERANCE * reach).all(1)
+    if alike.mean() < 0.9:  # of two proposals that are worth the same, either may be the best
+        raise _no_onnx(policy, "it does not act by its network 'actor' and tanh alone")
+
+
+def _no_onnx(policy: Policy, why: str) -> InputError:
+    return InputError(
+        f"an agent {policy.agent.name!r} cannot be written as ONNX: {why}. What can: td3-bc, bcq, cql, sac, and agents "
+        "of your own whose act is policy(weights, 'actor', state)."
+    )
+
+
+def _number(value: float) -> NDArray[np.float32]:
+    return np.array(value, np.float32)
+
+
+def _numbers(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)

@@ -1,0 +1,190 @@
+"""trained weights -> Policy: a value that acts, and a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mocoda.agents.agent import AGENTS, TARGET, Agent
+from mocoda.data.transitions import Array, as_tensor
+from mocoda.engine.checkpoint import load_saved, save_tensors
+from mocoda.engine.errors import InputError, differing_keys
+from mocoda.engine.files import VERSION, write_json
+from mocoda.engine.networks import Weights
+from mocoda.engine.randomness import Stream, as_stream
+
+BOUNDS = ("lowest_action", "highest_action")
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """One trained agent: states in, actions out."""
+
+    agent: Agent
+    state_width: int
+    weights: Weights  # one run's, without targets
+    lowest_action: Tensor  # (A,)
+    highest_action: Tensor  # (A,)
+    columns: tuple[str, ...] = ()  # names of what it sees and then of what it does, if the data had names
+
+    def __repr__(self) -> str:
+        return f"Policy({self.agent.name!r}, state={self.state_width}, action={self.action_width})"
+
+    @property
+    def action_width(self) -> int:
+        return len(self.lowest_action)
+
+    @property
+    def device(self) -> torch.device:
+        return self.lowest_action.device
+
+    def act(self, state: Array, *, seed: int | Stream = 0) -> Array:
+        """The action (A,) for a state (S,), or (N, A) for (N, S); numpy for numpy, torch for torch.
+
+        seed  for agents that draw proposals: same state, same seed, same action
+        """
+        rows = as_tensor(state).to(self.device, torch.float32)
+        if rows.ndim not in (1, 2) or rows.shape[-1] != self.state_width:
+            raise InputError(
+                f"state must have shape ({self.state_width},) or (N, {self.state_width}), got {tuple(rows.shape)}."
+            )
+        stacked = rows.reshape(1, -1, self.state_width)
+        stream = as_stream(seed, "act", device=self.device)
+        noise = self.agent.acting_noise(stream, stacked.shape[1], self.action_width)
+        with torch.no_grad():
+            action = self.agent.act(
+                {name: weight[None] for name, weight in self.weights.items()},
+                stacked,
+                {name: value[None] for name, value in noise.items()},
+            )
+        action = scaled(action, self.lowest_action, self.highest_action)
+        action = action.reshape(*rows.shape[:-1], self.action_width)
+        return action if isinstance(state, Tensor) else action.cpu().numpy()
+
+    def to(self, device: torch.device | str) -> Policy:
+        weights = {name: weight.to(device) for name, weight in self.weights.items()}
+        bounds = {name: getattr(self, name).to(device) for name in BOUNDS}
+        return replace(self, weights=weights, **bounds)
+
+    def save(self, path: str | Path) -> None:
+        """Writes weights and settings to a safetensors file."""
+        bounds = {name: getattr(self, name) for name in BOUNDS}
+        metadata = {"policy": agent_settings(self.agent), "state": self.state_width, "mocoda": VERSION}
+        metadata |= {"columns": self.columns} if self.columns else {}
+        save_tensors(path, {**self.weights, **bounds}, metadata)
+
+    @staticmethod
+    def load(path: str | Path, agent: Agent | None = None) -> Policy:
+        """Reads what `save` wrote; an agent of your own class has to be given."""
+        tensors, metadata = load_saved(path, "policy")
+        if "policy" not in metadata:
+            raise InputError(f"{str(path)!r} is not a mocoda policy: it does not say its agent.")
+        if metadata["mocoda"] != VERSION:
+            raise InputError(
+                f"{str(path)!r} was written by mocoda {metadata['mocoda']}, this is {VERSION}; use that version."
+            )
+        settings = metadata["policy"]
+        if agent is None:
+            if settings["agent"] not in AGENTS:
+                raise InputError(
+                    f"{str(path)!r} holds an agent {settings['agent']!r} that is not one of mocoda's "
+                    f"({', '.join(AGENTS)}). Pass it: load(path, agent=...)."
+                )
+            agent = AGENTS[settings["agent"]](**{k: v for k, v in settings.items() if k != "agent"})
+        elif agent_settings(agent) != settings:
+            keys = differing_keys(settings, agent_settings(agent))
+            raise InputError(f"{str(path)!r} was trained by another agent than {agent!r}; they differ in {keys}.")
+        lowest, highest = (tensors.pop(name) for name in BOUNDS)
+        columns = tuple(metadata.get("columns", ()))  # older files have none
+        return Policy(agent, metadata["state"], tensors, lowest, highest, columns)
+
+
+class Policies(Mapping[tuple[str, int], Policy]):
+    """Trained agents by data set and seed, with the curves of their evaluations while they trained.
+
+    curves  "updates" (K,), and "steps", "success" and "return", (R, K) each, runs in the order of the keys
+    """
+
+    def __init__(self, policies: Mapping[tuple[str, int], Policy], curves: Mapping[str, Tensor]) -> None:
+        self._policies = dict(policies)
+        self.curves = dict(curves)
+
+    def __getitem__(self, key: tuple[str, int]) -> Policy:
+        if key not in self._policies:
+            raise InputError(f"there is no agent {key!r}; there are: {', '.join(map(str, self._policies))}.")
+        return self._policies[key]
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self._policies)
+
+    def __len__(self) -> int:
+        return len(self._policies)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._policies
+
+    def to(self, device: torch.device | str) -> Policies:
+        return Policies({key: policy.to(device) for key, policy in self.items()}, self.curves)
+
+    def __repr__(self) -> str:
+        return f"Policies({', '.join(map(str, self._policies))})"
+
+    def save(self, folder: str | Path) -> None:
+        """A file a policy, and agents.json, which lists them and holds the curves."""
+        folder = Path(folder)
+        runs = []
+        for (data, seed), policy in self.items():
+            file = f"policy-{data}-{seed}.safetensors"
+            policy.save(folder / file)
+            runs.append({"data": data, "seed": seed, "file": file})
+        curves = {name: curve.tolist() for name, curve in self.curves.items()}
+        write_json(folder / "agents.json", {"mocoda": VERSION, "runs": runs, "curves": curves})
+
+    @staticmethod
+    def load(folder: str | Path, agent: Agent | None = None) -> Policies:
+        """Reads what `save` wrote."""
+        listed = Path(folder) / "agents.json"
+        if not listed.is_file():
+            raise InputError(f"the folder {str(folder)!r} holds no agents.json. `mocoda train` makes one.")
+        try:
+            content = json.loads(listed.read_text())
+            runs = {(run["data"], int(run["seed"])): run["file"] for run in content["runs"]}
+            curves = {
+                name: torch.tensor(curve, dtype=torch.int64 if name == "updates" else torch.float32)
+                for name, curve in content["curves"].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{str(listed)!r} was not written by mocoda, or damaged since ({error!r}).") from error
+        return Policies({key: Policy.load(Path(folder) / file, agent) for key, file in runs.items()}, curves)
+
+
+def agent_settings(agent: Agent) -> dict[str, Any]:
+    """The agent as JSON values."""
+    settings: dict[str, Any] = json.loads(json.dumps({"agent": agent.name, **asdict(agent)}))
+    for added in ("decay", "standardise"):
+        if not settings[added]:  # files that are older than this setting do not have it
+            del settings[added]
+    return settings
+
+
+def acting_weights(agent: Agent, weights: Weights) -> dict[str, Tensor]:
+    """Those of the weights that `agent.act` reads."""
+    groups = {name.split(".")[0] for name in weights}
+    acting = set(agent.acting) if groups.issuperset(agent.acting) else groups
+    return {name: w for name, w in weights.items() if name.split(".")[0] in acting and not name.startswith(TARGET)}
+
+
+def scaled(action: Tensor, lowest: Tensor, highest: Tensor) -> Tensor:
+    """An agent's action in [-1, 1] as the task's."""
+    return lowest + (highest - lowest) * (action + 1) / 2
+
+
+def unscaled(action: Tensor, lowest: Tensor, highest: Tensor) -> Tensor:
+    """A task's action as the agent's, in [-1, 1]."""
+    return 2 * (action - lowest) / (highest - lowest) - 1

@@ -1,0 +1,303 @@
+"""Transitions -> Policies: all data sets and seeds of a call train as one program.
+
+Axes: R runs (data sets × seeds), U updates of a chunk, B rows of a batch, S, A and G columns of state, action and goal.
+Where rows have goals, agents see state and goal side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mocoda.agents.agent import TARGET, Agent, Stage, make_agent
+from mocoda.agents.batches import Range, Run, RunTable, runs_of
+from mocoda.agents.evaluators import evaluated, of_runs
+from mocoda.agents.policy import Policies, Policy, acting_weights, agent_settings
+from mocoda.data.transitions import Transitions
+from mocoda.engine.checkpoint import Checkpoint, fingerprint
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import VERSION
+from mocoda.engine.metrics import Metric, Report
+from mocoda.engine.networks import Weights, half_precision, mlp_weights
+from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, in_turn
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.tasks import Task
+
+CHUNK = 100  # updates at a time, at most: one CUDA graph
+
+
+def train_agents(
+    datasets: Mapping[str, Transitions | Sequence[Transitions]],
+    agent: str | Agent = "td3-bc",
+    *,
+    seeds: Sequence[int] = range(5),
+    updates: int = 25_000,
+    task: Task | None = None,
+    actions: Range | None = None,
+    evaluate_every: int = 100,
+    episodes: int = 10,
+    half: bool = False,
+    checkpoint: str | Path | None = None,
+    workers: int | None = None,
+    report: Report | None = None,
+    progress: Progress = silent,
+) -> Policies:
+    """Trains an agent per data set and seed, on the device the data is on; each is what it would be if trained alone.
+
+    datasets        by name: a table for all seeds, or one table per seed
+    agent           "td3-bc", "bcq", "cql", "sac", or one made by `make_agent` or by you
+    task            gives the range of actions and the evaluations; without one, nothing is evaluated
+    actions         without a task: the lowest and the highest action, a number or (A,) each. Data may lie outside, as
+                    generated rows do; agents' actions never will. Unless given, all must lie in [-1, 1]
+    evaluate_every  updates between evaluations of `episodes` episodes, whose results are the `curves` of the answer
+    half            on a GPU, keep hidden layers in bfloat16: a quarter faster, and less precise
+    checkpoint      a file to continue from if it exists, and to save progress to; the result is the same either way
+    workers         processes that evaluate while the training goes on, if the task is played in its environment; None:
+                    one per core. The result is the same
+    report          is told every run's losses and evaluations, as they become known; `MetricLog(folder).add` writes
+                    them to files. A training that is continued tells its earlier evaluations again
+    """
+    agent = make_agent(agent) if isinstance(agent, str) else agent
+    for name, number in (("updates", updates), ("evaluate_every", evaluate_every), ("episodes", episodes)):
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, got {number}.")
+    runs = runs_of(datasets, list(seeds))
+    table = RunTable.of(runs, task, agent.standardise, actions)
+    streams = [Stream(run.seed, "agent", agent.name, device=table.device) for run in runs]
+    learner = _Learner.of(agent, table, streams)
+    with fast_products(table.device), half_precision(half), evaluated(learner, task, episodes, workers) as evaluator:
+        identity = {
+            "version": VERSION,
+            "agent": agent_settings(agent),
+            "runs": [[run.name, run.seed] for run in runs],
+            "updates": updates,
+            "evaluations": [evaluate_every, episodes, None if task is None else task.name],
+            "device": table.device.type,
+            "half": half,
+        }
+        if checkpoint is not None:
+            identity["data"] = fingerprint(table.rows, table.offset, table.length)
+        saved = Checkpoint(checkpoint, identity)
+        done, tensors = saved.load()
+        if done:
+            learner.restore(tensors)
+            evaluator.found = list(tensors["curves"].to(table.device))
+        stages = agent.stages()
+        total = sum(stage.updates or updates for stage in stages)
+        for chunk in _chunks(stages, updates, evaluate_every):
+            if chunk.before + chunk.updates <= done:
+                continue
+            losses = learner.learn(chunk)  # (U, G, R)
+            _check_finite(losses, chunk, runs, learner)
+            if chunk.evaluated:
+                evaluator.begin()
+            if report is not None:
+                report(_losses(losses, chunk, stages[chunk.stage], runs))
+                report(evaluator.news(evaluate_every, runs))
+            now = chunk.before + chunk.updates
+            progress(f"agents {agent.name}", now, total)
+            saved.offer(now, lambda: {**learner.tensors(), "curves": evaluator.curves()})
+        curves = _curves(evaluator.curves(), evaluate_every)
+        if report is not None:
+            report(evaluator.news(evaluate_every, runs))
+    return Policies({(run.name, run.seed): learner.policy(number) for number, run in enumerate(runs)}, curves)
+
+
+class _Chunk(NamedTuple):
+    """Updates that are made at a stretch."""
+
+    stage: int
+    before: int  # updates of the whole training before this one
+    start: int  # updates of the stage before this one
+    updates: int
+    total: int  # updates of the stage
+    evaluated: bool
+
+
+def _chunks(stages: Sequence[Stage], updates: int, evaluate_every: int) -> Iterator[_Chunk]:
+    """The whole training in pieces, with an end wherever an evaluation is due; the last stage alone is evaluated."""
+    before = 0
+    for number, stage in enumerate(stages):
+        total, start = stage.updates or updates, 0
+        while start < total:
+            due = (start // evaluate_every + 1) * evaluate_every
+            count = min(CHUNK - start % CHUNK, due - start, total - start)
+            evaluated = number == len(stages) - 1 and start + count == due
+            yield _Chunk(number, before, start, count, total, evaluated)
+            before, start = before + count, start + count
+
+
+@dataclass(eq=False)
+class _Learner:
+    """The weights of all runs, and what moves them."""
+
+    agent: Agent
+    table: RunTable
+    streams: Sequence[Stream]
+    weights: dict[str, Tensor]  # (R, ...) each
+    optimisers: dict[str, Adam]  # by group
+    captured: list[Captured]  # by stage
+    drawn: tuple[int, int, dict[str, Tensor]] = (-1, -1, {})  # stage, first update, and what was drawn for it
+
+    @staticmethod
+    def of(agent: Agent, table: RunTable, streams: Sequence[Stream]) -> _Learner:
+        networks = agent.networks(table.seen_width, table.action_width)
+        fresh: list[dict[str, Tensor]] = []
+        for stream in streams:
+            own: dict[str, Tensor] = {}
+            for group, network in networks.items():
+                leading = () if network.members is None else (network.members,)
+                own |= mlp_weights(group, leading, network.sizes, stream.child("weights", group))
+            fresh.append(own)
+        weights = {name: torch.stack([own[name] for own in fresh]).requires_grad_() for name in fresh[0]}
+        stages = agent.stages()
+        for group in {group for stage in stages for group in stage.rhythm if group.startswith(TARGET)}:
+            followed = _names(weights, group.removeprefix(TARGET))
+            weights |= {TARGET + name: weights[name].detach().clone() for name in followed}
+        learner = _Learner(agent, table, streams, weights, {}, [])
+        for stage in stages:
+            for group in stage.rhythm:
+                if not group.startswith(TARGET):
+                    own_weights = [weights[name] for name in _names(weights, group)]
+                    learner.optimisers[group] = Adam(own_weights, agent.learning_rate, stage.weight_decay, group)
+            learner.captured.append(Captured(in_turn(learner._update(stage)), table.device))
+        return learner
+
+    def learn(self, chunk: _Chunk) -> Tensor:
+        """Makes the updates of a chunk; the losses (U, G, R) of its groups, 0 where one did not move."""
+        stage = self.agent.stages()[chunk.stage]
+        block, begin = chunk.start - chunk.start % CHUNK, chunk.start % CHUNK
+        if self.drawn[:2] != (chunk.stage, block):
+            self.drawn = (chunk.stage, block, self._draw(stage, chunk.stage, block))
+        tensors = {name: tensor[begin : begin + chunk.updates] for name, tensor in self.drawn[2].items()}
+        if self.agent.decay and chunk.stage == len(self.captured) - 1:
+            # By the block, not the chunk, so that the rate depends on no evaluation.
+            rate = self.agent.learning_rate * 0.5 * (1 + math.cos(math.pi * block / chunk.total))
+            for group in set(stage.rhythm) & set(self.optimisers):
+                self.optimisers[group].learning_rate.fill_(rate)
+        period = math.lcm(*stage.rhythm.values())
+        return self.captured[chunk.stage](tensors, chunk.start % period)
+
+    def _draw(self, stage: Stage, number: int, block: int) -> dict[str, Tensor]:
+        """Row numbers and noise of CHUNK updates, (CHUNK, R, ...) each: what is drawn depends on no evaluation."""
+        drawn: list[dict[str, Tensor]] = []
+        for run, stream in enumerate(self.streams):
+            own = stream.child("updates", number, block)
+            index = own.integers(int(self.table.length[run]), CHUNK, stage.batch)
+            noise = self.agent.noise(own.child("noise"), CHUNK, self.table.action_width)
+            drawn.append({"index": index + self.table.offset[run], **noise})
+        return {name: torch.stack([own[name] for own in drawn], 1) for name in drawn[0]}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All there is to save."""
+        state = dict(self.weights)
+        for adam in self.optimisers.values():
+            state |= {f"optimiser.{name}": value for name, value in adam.state().items()}
+        return state
+
+    def restore(self, tensors: Weights) -> None:
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                weight.copy_(tensors[name])
+        prefix = "optimiser."
+        for adam in self.optimisers.values():
+            adam.restore({name.removeprefix(prefix): value for name, value in tensors.items() if prefix in name})
+
+    def policy(self, run: int) -> Policy:
+        weights = self.for_raw_inputs(self.weights)
+        own = {n: w[run].detach().clone() for n, w in weights.items() if not n.startswith(TARGET)}
+        return Policy(self.agent, self.table.seen_width, own, *self.table.bounds, self.table.columns[run])
+
+    def acting(self) -> list[Policy]:
+        """The runs' policies as they are now, copied to the CPU, with the weights that they act by."""
+        weights = self.for_raw_inputs(acting_weights(self.agent, self.weights))
+        weights = {n: w.detach().to("cpu", copy=True) for n, w in weights.items()}
+        lowest, highest = (end.cpu() for end in self.table.bounds)
+        each = ({name: weight[run] for name, weight in weights.items()} for run in range(len(self.streams)))
+        return [Policy(self.agent, self.table.seen_width, own, lowest, highest) for own in each]
+
+    def for_raw_inputs(self, weights: Weights) -> dict[str, Tensor]:
+        """The weights with their first layers changed so that they take states and goals that are not standardised."""
+        changed = dict(weights)
+        if self.agent.standardise:
+            shift, scale = self.table.shift, self.table.scale
+            for name in [name for name in weights if name.endswith(".0.weight")]:
+                bias = name.replace("weight", "bias")
+                middle = (1,) * (weights[name].ndim - 3)  # of ensembles
+                seen, rest = weights[name].split([shift.shape[1], weights[name].shape[-2] - shift.shape[1]], -2)
+                seen = seen / scale.reshape(len(scale), *middle, -1, 1)
+                changed[name] = torch.cat([seen, rest], -2)
+                changed[bias] = weights[bias] - shift.reshape(len(shift), *middle, 1, -1) @ seen
+        return changed
+
+    def _update(self, stage: Stage) -> Work:
+        losses = self.agent.losses()
+        names = {group: _names(self.weights, group) for group in stage.rhythm}
+
+        def update(part: Tensors, number: int) -> Tensor:
+            batch = self.table.batch(part["index"])
+            made = []
+            for group, every in stage.rhythm.items():
+                due = (number + 1) % every == 0
+                if group.startswith(TARGET):
+                    if due:
+                        targets = [self.weights[name] for name in names[group]]
+                        sources = [self.weights[name.removeprefix(TARGET)].detach() for name in names[group]]
+                        torch._foreach_lerp_(targets, sources, self.agent.polyak)
+                    continue
+                loss = torch.zeros(len(self.streams), device=self.table.device)
+                if due:
+                    seen = {name: weight.detach() for name, weight in self.weights.items()}
+                    seen |= {name: self.weights[name] for name in names[group]}
+                    loss = losses[group](seen, batch, part)
+                    self.optimisers[group].step(loss.sum())
+                made.append(loss.detach())
+            return torch.stack(made)
+
+        return update
+
+
+def _names(weights: Weights, group: str) -> list[str]:
+    return [name for name in weights if name.startswith(f"{group}.")]
+
+
+def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[Run], learner: _Learner) -> None:
+    """Stops at the first loss (U, G, R) that is no number; the last update's own effect shows in the weights."""
+    bad = ~torch.isfinite(losses)
+    effect = torch.stack([weight.detach().flatten(1).sum(1) for weight in learner.weights.values()]).sum(0)  # (R,)
+    if not bool(bad.any() | ~torch.isfinite(effect).all()):
+        return
+    first = (
+        bad.nonzero()[0]
+        if bool(bad.any())
+        else torch.tensor([chunk.updates - 1, 0, int(effect.isfinite().float().argmin())])
+    )
+    run = runs[int(first[2])]
+    raise FloatingPointError(
+        f"the loss of {learner.agent.name} on data set {run.name!r}, seed {run.seed}, became NaN or inf at update "
+        f"{chunk.start + int(first[0]) + 1}. Lower the learning rate, or look for extreme values in the data."
+    )
+
+
+def _losses(losses: Tensor, chunk: _Chunk, stage: Stage, runs: Sequence[Run]) -> list[Metric]:
+    """Every group's mean loss over those of the chunk's updates (U, G, R) that moved it."""
+    told = []
+    for place, group in enumerate(group for group in stage.rhythm if not group.startswith(TARGET)):
+        every = stage.rhythm[group]
+        moved = losses[-(chunk.start + 1) % every :: every, place]
+        if len(moved):
+            told += of_runs(chunk.start + chunk.updates, f"loss/{group}", moved.mean(0), runs)
+    return told
+
+
+def _curves(measured: Tensor, every: int) -> dict[str, Tensor]:
+    updates = every * torch.arange(1, len(measured) + 1)
+    steps, success, reward = measured.cpu().permute(1, 2, 0)
+    return {"updates": updates, "steps": steps, "success": success, "return": reward}

@@ -1,0 +1,309 @@
+"""a factual transition, changed parents -> WhatIf: what would have happened had only these been different (Appendix F).
+
+The mechanisms that the change reaches are asked anew. All others keep the child that they had, to the bit, and with it
+whatever noise was in it.
+
+Axes: N factual rows, W worlds (draws of the resampled parents), S and A columns of state and action, E members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import rich.console
+import rich.table
+import torch
+from torch import Tensor
+
+from mocoda.augmentation.support import REFERENCE, densities, ranks
+from mocoda.data.transitions import Array, Transitions, as_tensor
+from mocoda.dynamics.model import Prediction
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.flattening import Flattened, Region
+from mocoda.parents.mocoda import Mocoda, Stratified
+from mocoda.parents.recipes import Parents
+
+WIDTH = 1.96  # standard deviations on either side of an interval's middle: 95% of a Gaussian
+CANDIDATES = 128  # draws of which one is chosen, where a resampled column is in several parent sets
+
+
+class Ensemble(Protocol):
+    """What a question needs of a dynamics model."""
+
+    def predict(self, rows: Tensor) -> Prediction:
+        """Mean and standard deviation of the next states of rows (N, S + A), (E, N, S) each."""
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        """Next states (N, S) of rows (N, S + A)."""
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """An answer; it prints as a table of its first row.
+
+    factual         what happened
+    counterfactual  what would have happened: parents as asked, children kept or resampled; no reward
+    resampled       bool (N, children): which mechanisms the change reaches
+    low, high       (N, S), the model's 95% interval; where a child is kept, the child itself
+    support         (N,), the share of the data whose parents are as rare as the changed ones, or rarer: the least over
+                    the parent sets with a change in them; 1 where nothing changed
+    """
+
+    graph: LocalGraph
+    factual: Transitions
+    counterfactual: Transitions
+    resampled: Tensor
+    low: Tensor
+    high: Tensor
+    support: Tensor
+    changed: tuple[str, ...]  # the factors that were fixed
+    drawn: tuple[str, ...]  # those that were resampled given the rest
+
+    def __rich__(self) -> rich.table.Table:
+        """A line a column of the row: before, in the question, and what follows."""
+        first = f", the first of {len(self.factual)} rows" if len(self.factual) > 1 else ""
+        rarer = f"{100 * float(self.support[0]):.2g}% of the data is as rare or rarer"
+        table = rich.table.Table(title=f"What if{first}: {rarer}")
+        for column in ("", "factual", "what if", "", "next, factual", "next, what if", "95% interval", "mechanism"):
+            table.add_column(column, justify="left" if column in ("", "mechanism") else "right")
+        was, were = (transitions.rows[0].tolist() for transitions in (self.factual, self.counterfactual))
+        following, instead = (transitions.next_state[0] for transitions in (self.factual, self.counterfactual))
+        children = list(self.graph.children)
+        for name, columns in self.graph.factors.items():
+            how = "fixed" if name in self.changed else "drawn" if name in self.drawn else "kept"
+            anew = name in children and bool(self.resampled[0, children.index(name)])
+            for i in columns:
+                cells = [self.factual.columns[i], f"{was[i]:.4g}", f"{were[i]:.4g}", how]
+                if name in children:
+                    interval = f"{self.low[0, i]:.4g} to {self.high[0, i]:.4g}" if anew else ""
+                    cells += [f"{following[i]:.4g}", f"{instead[i]:.4g}", interval, "resampled" if anew else "kept"]
+                table.add_row(*cells)
+        return table
+
+    def __str__(self) -> str:
+        console = rich.console.Console(width=110, force_terminal=False, color_system=None)
+        with console.capture() as text:
+            console.print(self)
+        return text.get().rstrip()
+
+
+def what_if(
+    row: Transitions,
+    changes: Mapping[str, Array],
+    *,
+    parents: Parents,
+    model: Ensemble,
+    graph: LocalGraph,
+    resample: Sequence[str] = (),
+    data: Transitions | None = None,
+    draws: int = 100,
+    least_support: float = 0.01,
+    seed: int | Stream = 0,
+) -> WhatIf:
+    """What would have happened had the factors in `changes` been different.
+
+    row            the factual transition, such as data[17:18]; or several, each answered for itself
+    changes        factor -> its value: one for all rows, or one a row
+    parents        fitted mixtures: recipe "mocoda", or a relative; with stratified=True, what is rare is judged among
+                   the rows with the same local graph, so that objects may not meet as they never did
+    model          as from `fit_dynamics`, or any object with `predict` and `sample`
+    resample       factors to draw given all the others; those neither changed nor resampled stay as they are
+    data           the recorded rows that tell what is rare; samples of the parents unless given
+    draws          worlds with other resampled parents behind each interval, the first of which is the answer
+    least_support  the least share of the data that must be as rare as the question; 0 answers anything
+    """
+    mixtures = _mixtures(parents)
+    graph.check_data(row)
+    _check_names(changes, resample, graph)
+    if draws < 1:
+        raise InputError(f"draws must be at least 1, got {draws}.")
+    if not 0 <= least_support < 1:
+        raise InputError(f"least_support must be a share of the data, from 0 to below 1, got {least_support}.")
+    n, worlds = len(row), draws if resample else 1
+    stream = as_stream(seed, "what-if", device=row.device)
+    before = row.rows.repeat(worlds, 1)
+    after = _changed(row.rows, changes, graph).repeat(worlds, 1)
+    if resample:
+        if isinstance(mixtures, Stratified):
+            raise InputError(
+                "resample draws from mixtures of all the data; pass parents fitted without stratified=True."
+            )
+        after = drawn_given_rest(mixtures, after, set(graph.columns(resample)), stream.child("parents"))
+    reached = reached_children(graph, before, after)
+    anew = _by_column(graph, reached)
+    known = mixtures.sample(REFERENCE, seed=stream.child("reference")) if data is None else data.rows
+    known = known[stream.permutation(len(known))[:REFERENCE]]
+    support = _support(mixtures, before, after, known).unflatten(0, (worlds, n)).median(0).values
+    rarest = int(support.argmin())
+    if float(support[rarest]) < least_support:
+        which = _weakest(mixtures, before[rarest], after[rarest], known, graph)
+        free = [name for name in which if name not in (*changes, *resample) and isinstance(mixtures, Mocoda)]
+        raise _refusal(rarest, float(support[rarest]), least_support, which, free)
+    sampled = model.sample(after[:n], seed=stream.child("model"))
+    low, high = _interval(model.predict(after), anew, row.next_state)
+    counterfactual = Transitions(
+        after[:n, : graph.state_width],
+        after[:n, graph.state_width :],
+        torch.where(anew[:n], sampled, row.next_state),
+        columns=row.columns,
+        source={"factual": dict(row.source), "changed": list(changes), "resampled": list(resample)},
+    )
+    return WhatIf(graph, row, counterfactual, reached[:n], low, high, support, tuple(changes), tuple(resample))
+
+
+def reached_children(graph: LocalGraph, before: Tensor, after: Tensor) -> Tensor:
+    """The children that the change of rows (N, S + A) reaches, bool (N, children).
+
+    Those that listen to a factor that differs, before or after, and those that listen to others after than before.
+    """
+    differs = torch.stack([(before != after)[:, list(columns)].any(1) for columns in graph.factors.values()], 1)
+    was, now = graph.mask(before), graph.mask(after)
+    return (differs[:, :, None] & (was | now)).any(1) | (was != now).any(1)
+
+
+def drawn_given_rest(parents: Mocoda, rows: Tensor, unknown: set[int], stream: Stream) -> Tensor:
+    """Rows (N, S + A) whose `unknown` columns are drawn given all their other columns, which stay as they are.
+
+    The parent sets are completed in turn, each given its columns that are known or drawn already. That is exact unless
+    a later set knows something about a column that an earlier one has drawn; then, of several candidates, one is chosen
+    in proportion to how likely it makes what the later sets know.
+    """
+    shared = any(sum(column in columns for columns, _ in parents.sets) > 1 for column in unknown)
+    candidates = CANDIDATES if shared else 1
+    proposed = rows.repeat_interleave(candidates, 0)
+    weight = torch.zeros(len(proposed), dtype=torch.float64, device=rows.device)
+    drawn: set[int] = set()
+    seen: set[int] = set()
+    for number in parents._order(list(range(len(parents.sets)))):
+        columns, mixture = parents.sets[number]
+        known = [i for i, column in enumerate(columns) if column not in unknown - drawn]
+        earlier = [i for i, column in enumerate(columns) if column in seen]
+        values = proposed[:, columns]
+        if drawn.intersection(columns):
+            weight += mixture.marginal(known).log_prob(values[:, known])
+            weight -= mixture.marginal(earlier).log_prob(values[:, earlier])
+        proposed[:, columns] = mixture.complete(values, known=known, seed=stream.child(number))
+        drawn |= unknown.intersection(columns)
+        seen.update(columns)
+    chosen = stream.category_per_row(weight.unflatten(0, (-1, candidates)).softmax(1))
+    return proposed[torch.arange(len(rows), device=rows.device) * candidates + chosen]
+
+
+def _mixtures(parents: Parents) -> Mocoda | Stratified:
+    proposals = parents.proposals if isinstance(parents, Flattened) else parents
+    if not isinstance(proposals, Mocoda | Stratified):
+        raise InputError(
+            "what_if needs the mixtures of recipe 'mocoda', or of 'mocoda-u' and 'mocoda-p' by rejection, got "
+            f"{type(proposals).__name__}. Pass parents=mocoda.fit_parents(data, graph)."
+        )
+    return proposals
+
+
+def _check_names(changes: Mapping[str, Array], resample: Sequence[str], graph: LocalGraph) -> None:
+    if isinstance(resample, str):
+        raise InputError(f"resample must be a list of names, got the string {resample!r}.")
+    for name in (*changes, *resample):
+        if name not in graph.factors:
+            raise unknown_name("factor", name, graph.factors)
+    both = [name for name in resample if name in changes]
+    if both:
+        raise InputError(f"the factors {both} are both changed and resampled; a factor is one or the other.")
+
+
+def _changed(rows: Tensor, changes: Mapping[str, Array], graph: LocalGraph) -> Tensor:
+    changed = rows.clone()
+    for name, value in changes.items():
+        given = as_tensor(value).to(rows)
+        columns = graph.factors[name]
+        shape = (len(rows), len(columns))
+        if given.ndim == 1 and len(columns) == 1:  # a plain list of one value a row
+            given = given[:, None]
+        if given.ndim > 2 or any(g not in (1, s) for g, s in zip(given.shape[::-1], shape[::-1], strict=False)):
+            raise InputError(
+                f"the change of {name!r} must be one value, or {shape[1]} a row, of a shape that fits {shape}, "
+                f"got {tuple(given.shape)}."
+            )
+        if not bool(torch.isfinite(given).all()):
+            raise InputError(f"the change of {name!r} has NaN or inf; expected finite numbers.")
+        changed[:, list(columns)] = given.expand(shape)
+    return changed
+
+
+def _by_column(graph: LocalGraph, children: Tensor) -> Tensor:
+    """What is said of children (N, children), of the state's columns (N, S)."""
+    columns = torch.empty(len(children), graph.state_width, dtype=children.dtype, device=children.device)
+    for number, child in enumerate(graph.children):
+        columns[:, list(graph.factors[child])] = children[:, number, None]
+    return columns
+
+
+def _parts(parents: Mocoda | Stratified) -> list[tuple[Region, Mocoda]]:
+    """Where which mixtures hold."""
+    if isinstance(parents, Mocoda):
+        return [(lambda rows: torch.ones(len(rows), dtype=torch.bool, device=rows.device), parents)]
+    return [(parents.region(one.mask), one.mixtures) for one in parents.neighbourhoods]
+
+
+def _support(parents: Mocoda | Stratified, before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
+    """The share of the reference, of which the same mixtures hold, that is as rare as rows (M, S + A): (M,).
+
+    1 where nothing changed, 0 where no mixtures hold.
+    """
+    support = (before == after).all(1).float()
+    for holds, mixtures in _parts(parents):
+        mine = holds(after)
+        support[mine] = _rarity(mixtures, before[mine], after[mine], reference[holds(reference)]).amin(1)
+    return support
+
+
+def _rarity(mixtures: Mocoda, before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
+    """The same for each parent set, (M, sets). A set without a change says nothing: its share is 1."""
+    rank = ranks(mixtures, after, densities(mixtures, reference))
+    touched = torch.stack([(before != after)[:, list(columns)].any(1) for columns, _ in mixtures.sets], 1)
+    return torch.where(touched, rank, 1.0)
+
+
+def _weakest(
+    parents: Mocoda | Stratified, before: Tensor, after: Tensor, reference: Tensor, graph: LocalGraph
+) -> list[str]:
+    """The factors of the rarest parent set of a row (S + A,); none where no mixtures hold."""
+    for holds, mixtures in _parts(parents):
+        if bool(holds(after[None])):
+            rarity = _rarity(mixtures, before[None], after[None], reference[holds(reference)])[0]
+            columns = set(mixtures.sets[int(rarity.argmin())][0])
+            return [name for name, own in graph.factors.items() if columns.issuperset(own)]
+    return []
+
+
+def _refusal(row: int, support: float, least: float, names: list[str], free: list[str]) -> InputError:
+    """Why the question is refused: parents of these names, of which some are free to be resampled."""
+    way_out = f"Resample what goes with it (resample={free}), change less" if free else "Change less"
+    reason = (
+        f"the parents ({', '.join(names)}) would be rarer than {100 - 100 * support:.4g}% of the data, "
+        f"expected at most {100 - 100 * least:.4g}%"
+        if names
+        else "the local graph would be one that hardly any recorded row has"
+    )
+    return InputError(
+        f"the question leaves what the data supports: in row {row} {reason}. {way_out}, or pass least_support=0 to be "
+        "answered all the same."
+    )
+
+
+def _interval(prediction: Prediction, anew: Tensor, factual: Tensor) -> tuple[Tensor, Tensor]:
+    """Middle ∓ WIDTH deviations (N, S) of the mixture of all members in all worlds, with the mixture's two moments.
+
+    In float64, where the mean of equal float32 numbers is that very number: a kept child is its own interval.
+    """
+    shape = (-1, *factual.shape)  # (W, N, S)
+    mean, scale = (part.double().unflatten(1, shape[:2]) for part in prediction)
+    kept = ~anew.reshape(shape)
+    mean = torch.where(kept, factual.double(), mean).flatten(0, 1)
+    scale = torch.where(kept, 0.0, scale).flatten(0, 1)
+    middle = mean.mean(0)
+    spread = WIDTH * (mean.var(0, correction=0) + scale.square().mean(0)).sqrt()
+    return (middle - spread).float(), (middle + spread).float()

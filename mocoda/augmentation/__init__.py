@@ -1,0 +1,20 @@
+"""Steps 1 and 2 together: new rows, labelled with the task's reward, after the recorded ones."""
+
+from mocoda.augmentation.generation import Augmentation, augment, augment_chunks
+from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward
+from mocoda.augmentation.streaming import augment_to_file
+from mocoda.augmentation.support import Support, disagreement, fit_support
+
+__all__ = [
+    "Augmentation",
+    "GoalsOf",
+    "LearnedReward",
+    "RewardConfig",
+    "Support",
+    "augment",
+    "augment_chunks",
+    "augment_to_file",
+    "disagreement",
+    "fit_reward",
+    "fit_support",
+]

@@ -1,0 +1,93 @@
+"""rows -> provenance: which recipe and local graph each row is of, and how far it can be trusted."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mocoda.augmentation.support import Ensemble, Support, disagreement
+from mocoda.data.transitions import Transitions
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.recipes import RECIPES
+
+RECORDED, OWN = 0, -1  # recipes without a place in RECIPES: none, and one of the user's
+NAMED = 100  # local graphs of the data, the commonest, that a table's source names
+IDENTIFIER = 2**63 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Provenance:
+    """What is noted of rows. Numbers mean the same in every table, so tables can be joined.
+
+    recipe         0: recorded; n: RECIPES[n - 1], from 1 for "emp" to 7 for "mocoda-p"; -1: a recipe of your own
+    disagreement   `disagreement` of the model that gave the next state, in units of `scale`; 0 where no model was
+                   asked, or one whose members cannot disagree
+    neighbourhood  the number of the row's local graph, see `neighbourhood`; noted where a graph is known, as is
+    support        `Support.score` of the row, from 0, beyond all that was recorded, to 1
+    """
+
+    graph: LocalGraph | None
+    support: Support | None
+    model: Ensemble | None
+    scale: Tensor  # (S,)
+
+    def of(self, rows: Tensor, recipe: int, asked: bool) -> dict[str, Tensor]:
+        """Notes (N,) on rows (N, S + A), whose next states the model was asked for, or not."""
+        notes = {"recipe": torch.full((len(rows),), recipe, device=rows.device)}
+        if self.model is not None and asked:
+            notes["disagreement"] = disagreement(self.model, rows, self.scale)
+        else:
+            notes["disagreement"] = torch.zeros(len(rows), device=rows.device)
+        if self.graph is not None and self.support is not None:
+            notes |= {"neighbourhood": neighbourhood(self.graph, rows), "support": self.support.score(rows)}
+        return notes
+
+    def of_recorded(self, data: Transitions) -> dict[str, Tensor]:
+        """The same of recorded rows; what they have noted already, of an earlier augmentation, stays."""
+        notes = self.of(data.rows, RECORDED, asked=False)
+        return notes | {name: note for name, note in data.provenance.items() if name in notes}
+
+
+def recipe_number(name: str) -> int:
+    return 1 + RECIPES.index(name) if name in RECIPES else OWN
+
+
+def neighbourhood(graph: LocalGraph, rows: Tensor) -> Tensor:
+    """A number for the local graph at each row (N, S + A): int64 (N,), the same in any table.
+
+    Its binary digits are the edges (parents × children, the first one lowest) that differ from the sparsest graph,
+    which is 0. Where there are more than 63 edges, it is a hash of these. A table's source names the commonest.
+    """
+    return _number(graph, graph.mask(rows))
+
+
+def local_graphs(graph: LocalGraph, rows: Tensor) -> dict[str, Any]:
+    """What the numbers of `neighbourhood` stand for at these rows, as JSON values; of many, the commonest."""
+    masks, counts = torch.unique(graph.mask(rows), dim=0, return_counts=True)
+    order = counts.argsort(descending=True, stable=True)[:NAMED]
+    numbers = _number(graph, masks[order]).tolist()
+    described = {}
+    for number, mask, count in zip(numbers, masks[order].tolist(), counts[order].tolist(), strict=True):
+        edges = [
+            f"{parent} -> {child}"
+            for parent, listened in zip(graph.parents, mask, strict=True)
+            for child, edge in zip(graph.children, listened, strict=True)
+            if edge
+        ]
+        described[str(number)] = {"rows": count, "edges": edges}
+    return described
+
+
+def _number(graph: LocalGraph, masks: Tensor) -> Tensor:
+    edges = graph.sparsest.numel()
+    if edges <= 63:
+        weights = [1 << edge for edge in range(edges)]
+    else:
+        digests = (hashlib.sha256(str(edge).encode()).digest() for edge in range(edges))
+        weights = [int.from_bytes(digest[:8], "big") & IDENTIFIER for digest in digests]
+    other = (masks != graph.sparsest.to(masks.device)).flatten(1)
+    return (other * torch.tensor(weights, device=masks.device)).sum(1) & IDENTIFIER

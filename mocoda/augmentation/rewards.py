@@ -1,0 +1,306 @@
+"""transitions -> labels: rewards and ends of a task, of a graph file, or learned from what was recorded; and goals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from mocoda.data.transitions import Transitions
+from mocoda.engine.checkpoint import load_saved, save_tensors
+from mocoda.engine.errors import InputError
+from mocoda.engine.networks import Weights, mlp, mlp_weights
+from mocoda.engine.optimise import Adam, Captured, in_turn
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream, as_stream
+
+FEW = 16  # different rewards up to which they are told apart rather than fitted: a sparse reward stays what it was
+BLOCK = 16_384  # rows labelled at a time
+CHUNK = 100  # updates between reports
+
+
+class Labels(Protocol):
+    """What a task says of transitions."""
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+        """Reward (N,) and terminal, bool (N,)."""
+
+
+@runtime_checkable
+class GoalLabels(Protocol):
+    """What a task with goals says of transitions: every row can be about any goal."""
+
+    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
+        """Goals (n, G) of the target task."""
+
+    def achieved(self, state: Tensor) -> Tensor:
+        """The goals (N, G) that are reached in states (N, S)."""
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """Reward (N,) and terminal, bool (N,), for goals (N, G)."""
+
+
+def labels_of(
+    state: Tensor,
+    action: Tensor,
+    next_state: Tensor,
+    task: Labels | GoalLabels | None,
+    hindsight: float,
+    stream: Stream,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Reward (N,), terminal (N,) and goal (N, G) of rows, as far as the task has them."""
+    if isinstance(task, GoalLabels):
+        goal = _goals(next_state, task, hindsight, stream)
+        return *task.label(state, action, next_state, goal), goal
+    if task is not None:
+        return *task.label(state, action, next_state), None
+    return None, None, None
+
+
+def _goals(next_state: Tensor, task: GoalLabels, hindsight: float, stream: Stream) -> Tensor:
+    """A goal (N, G) for every row: one of the target task, or what the row achieves."""
+    drawn = task.goals(len(next_state), seed=stream.child("goals"), device=next_state.device).float()
+    if hindsight == 0:
+        return drawn
+    achieved = task.achieved(next_state).float()
+    check_shape("task.achieved", "goals", achieved, tuple(drawn.shape))
+    own = stream.child("hindsight").uniform(len(next_state), 1) < hindsight
+    return torch.where(own, achieved, drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class GoalsOf:
+    """Goals for data that comes with goals and no task: those recorded, each as often as it was.
+
+    data     its goals are drawn
+    labels   has `label(state, action, next_state, goal)`, such as `fit_reward(data)`
+    reaches  states (N, S) -> the goals (N, G) reached there; only hindsight needs it
+    """
+
+    data: Transitions
+    labels: Any
+    reaches: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.data.goal is None:
+            raise InputError("this data has no goals to draw from; pass a Transitions with goal=, or leave goals out.")
+
+    @property
+    def name(self) -> str | None:
+        return getattr(self.labels, "name", None)
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return {**getattr(self.labels, "source", {}), "goals": "recorded"}
+
+    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
+        assert self.data.goal is not None
+        stream = as_stream(seed, "recorded-goals", device=self.data.device)
+        return self.data.goal[stream.integers(len(self.data), n)].to(device)
+
+    def achieved(self, state: Tensor) -> Tensor:
+        if self.reaches is None:
+            raise InputError("hindsight needs to know which goal a state reaches; pass GoalsOf(..., reaches=).")
+        return self.reaches(state)
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        reward, terminal = self.labels.label(state, action, next_state, goal)
+        return reward, terminal
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """How a reward is learned."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    updates: int = 4_000
+    batch: int = 512
+    learning_rate: float = 1e-3
+    validation: float = 0.125  # share of the rows held out to tell how well it was learned
+
+    def __post_init__(self) -> None:
+        if self.updates < 1 or self.batch < 1 or not self.learning_rate > 0 or not 0 < self.validation < 1:
+            raise InputError(
+                "updates and batch must be at least 1, learning_rate positive and validation a share between 0 and 1, "
+                f"got {self.updates}, {self.batch}, {self.learning_rate} and {self.validation}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedReward:
+    """The data's own reward and ends, as a network that saw state, action, next state and goal has understood them."""
+
+    weights: Weights
+    shift: Tensor  # (inputs,)
+    scale: Tensor
+    values: Tensor | None  # (C,) the rewards there are; None: any number
+    unit: tuple[float, float]  # the recorded rewards' mean and standard deviation
+    ends: bool  # whether any recorded row is terminal; else none ever is
+    held_out: dict[str, float | int | None]
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What a table labelled by it should say."""
+        return {"reward": {"learned": True, **self.held_out}}
+
+    def label(
+        self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        inputs = _inputs(state, action, next_state, goal)
+        if inputs.shape[1] != len(self.shift):
+            raise InputError(
+                f"this reward was learned from {len(self.shift)} columns of state, action, next state and goal, got "
+                f"{inputs.shape[1]}."
+            )
+        blocks = [self._outputs(block) for block in inputs.split(BLOCK)]
+        reward, ending = torch.cat(blocks).split([blocks[0].shape[1] - self.ends, int(self.ends)], 1)
+        mean, spread = self.unit
+        reward = mean + spread * reward[:, 0] if self.values is None else self.values[reward.argmax(1)]
+        terminal = ending[:, 0] > 0 if self.ends else torch.zeros_like(reward, dtype=torch.bool)
+        return reward, terminal
+
+    @property
+    def in_words(self) -> str:
+        """How well it was learned."""
+        share, rows = self.held_out["held_out_r2"], self.held_out["held_out_rows"]
+        if share is None:
+            told = "the reward is the same in all of them"
+        else:
+            told = f"{100 * share:.4g}% of the reward's variance is explained (R²)"
+        if self.ends and self.held_out["terminal_recall"] is not None:
+            told += f", and {100 * self.held_out['terminal_recall']:.4g}% of the ends are found"
+        return f"on {rows:,} rows held out, {told}."
+
+    def to(self, device: torch.device | str) -> LearnedReward:
+        weights = {name: weight.to(device) for name, weight in self.weights.items()}
+        values = None if self.values is None else self.values.to(device)
+        return replace(self, weights=weights, shift=self.shift.to(device), scale=self.scale.to(device), values=values)
+
+    def save(self, path: str | Path) -> None:
+        """Writes it to a safetensors file."""
+        tensors = {**self.weights, "shift": self.shift, "scale": self.scale}
+        tensors |= {} if self.values is None else {"values": self.values}
+        save_tensors(path, tensors, {"unit": self.unit, "ends": self.ends, "held_out": self.held_out})
+
+    @staticmethod
+    def load(path: str | Path) -> LearnedReward:
+        """Reads what `save` wrote."""
+        tensors, said = load_saved(path, "reward")
+        if not {"unit", "ends", "held_out"} <= said.keys():
+            raise InputError(f"{str(path)!r} is not a reward that mocoda learned.")
+        shift, scale, values = tensors.pop("shift"), tensors.pop("scale"), tensors.pop("values", None)
+        mean, spread = said["unit"]
+        return LearnedReward(tensors, shift, scale, values, (mean, spread), said["ends"], said["held_out"])
+
+    @torch.no_grad()
+    def _outputs(self, inputs: Tensor) -> Tensor:
+        return mlp(self.weights, "reward", (inputs - self.shift) / self.scale)[0]
+
+
+def fit_reward(
+    data: Transitions,
+    *,
+    seed: int | Stream = 0,
+    config: RewardConfig | None = None,
+    progress: Progress = silent,
+) -> LearnedReward:
+    """Learns the reward, and where episodes end if they do, from the recorded rows; a task for `augment`.
+
+    Up to 16 different rewards are told apart, so that a sparse one stays so; more are fitted by least squares. How
+    well, on rows held out, is in `held_out`: the reward's R² (None where it never changes), and of recorded ends the
+    share that was found (recall), and of those found the share that was recorded (precision).
+    """
+    if data.reward is None:
+        raise InputError("this data has no rewards to learn from; leave the rows unlabelled, or pass a task.")
+    if len(data) < 2:
+        raise InputError("to learn a reward takes at least 2 rows, one of them to hold out, got 1.")
+    config = config or RewardConfig()
+    stream = as_stream(seed, "reward", device=data.device)
+    inputs = _inputs(data.state, data.action, data.next_state, data.goal)
+    order = stream.child("split").permutation(len(data))
+    held = min(len(data) - 1, max(1, round(config.validation * len(data))))
+    train, test = order[held:], order[:held]
+    found, target = torch.unique(data.reward, return_inverse=True)
+    values = found if len(found) <= FEW else None
+    mean, spread = float(data.reward.double().mean()), float(data.reward.double().std(correction=0)) or 1.0
+    shift, scale = inputs.double().mean(0).float(), inputs.double().std(0, correction=0).float()
+    scale = torch.where(scale > 1e-8, scale, 1.0)
+    ends = bool(data.terminal.any())
+    sizes = (inputs.shape[1], *config.hidden, (1 if values is None else len(values)) + ends)
+    weights = mlp_weights("reward", (1,), sizes, stream.child("weights"))
+    if ends or len(found) > 1:
+        rows = (inputs[train] - shift) / scale
+        kinds = target[train] if values is not None else ((data.reward - mean) / spread)[train]
+        _train(weights, rows, kinds, data.terminal[train] if ends else None, config, stream, progress)
+    learned = LearnedReward(weights, shift, scale, values, (mean, spread), ends, {})
+    return replace(learned, held_out=_held_out(learned, data[test]))
+
+
+def _train(
+    weights: dict[str, Tensor],
+    rows: Tensor,
+    target: Tensor,
+    terminal: Tensor | None,
+    config: RewardConfig,
+    stream: Stream,
+    progress: Progress,
+) -> None:
+    """Changes the weights in place; whole numbers as target are kinds of reward, others the reward itself."""
+    for weight in weights.values():
+        weight.requires_grad_()
+    adam = Adam(list(weights.values()), config.learning_rate)
+
+    def update(part: Weights, number: int) -> Tensor:
+        index = part["index"]
+        outputs = mlp(weights, "reward", rows[index])[0]
+        loss = torch.zeros((), device=rows.device)
+        if terminal is not None:
+            loss = loss + binary_cross_entropy_with_logits(outputs[:, -1], terminal[index].float())
+            outputs = outputs[:, :-1]
+        if target.is_floating_point():
+            loss = loss + (outputs[:, 0] - target[index]).square().mean()
+        else:
+            loss = loss + cross_entropy(outputs, target[index])
+        adam.step(loss)
+        return loss.detach()
+
+    chunk = Captured(in_turn(update), rows.device)
+    for start in range(0, config.updates, CHUNK):
+        adam.learning_rate.fill_(config.learning_rate * 0.5 * (1 + math.cos(math.pi * start / config.updates)))
+        n = min(CHUNK, config.updates - start)
+        losses = chunk({"index": stream.child("batch", start).integers(len(rows), n, min(config.batch, len(rows)))})
+        if not bool(torch.isfinite(losses).all()):
+            raise FloatingPointError(f"the loss of the reward became NaN or inf after {start} updates.")
+        progress("reward", start + n, config.updates)
+    for weight in weights.values():
+        weight.requires_grad_(False)
+
+
+def _held_out(learned: LearnedReward, test: Transitions) -> dict[str, float | int | None]:
+    assert test.reward is not None
+    reward, terminal = learned.label(test.state, test.action, test.next_state, test.goal)
+    truth = test.reward.double()
+    wrong, all_of_it = ((guess.double() - truth).square().sum() for guess in (reward, truth.mean()))
+    quality: dict[str, float | int | None] = {"held_out_rows": len(test)}
+    quality["held_out_r2"] = round(float(1 - wrong / all_of_it), 4) if float(all_of_it) > 0 else None
+    if learned.ends:
+        right = float((terminal & test.terminal).sum())
+        for name, of in (("recall", test.terminal), ("precision", terminal)):
+            quality[f"terminal_{name}"] = round(right / float(of.sum()), 4) if bool(of.any()) else None
+    return quality
+
+
+def _inputs(state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor | None) -> Tensor:
+    """What a reward may depend on, side by side."""
+    return torch.cat([state, action, next_state, *([] if goal is None else [goal])], 1).float()
+
+
+def check_shape(call: str, what: str, array: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(array.shape) != shape:
+        raise InputError(f"{call} must return {what} of shape {shape}, got {tuple(array.shape)}.")

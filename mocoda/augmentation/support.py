@@ -1,0 +1,104 @@
+"""Transitions, LocalGraph -> Support: how well the data knows a row, and how far an ensemble agrees about it.
+
+Both are unit-free. Support is a share of the recorded rows; disagreement is counted in standard deviations of a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.model import Prediction
+from mocoda.engine.errors import InputError
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.mocoda import ROWS_A_COLUMN, Mocoda
+
+FITTED = 50_000  # recorded rows that the mixtures are fitted to, at most
+REFERENCE = 10_000  # recorded rows whose densities tell what is rare, at most
+
+
+@runtime_checkable
+class Ensemble(Protocol):
+    """A model whose members can disagree."""
+
+    @property
+    def graph(self) -> LocalGraph:
+        """Which columns are one child's."""
+
+    def predict(self, rows: Any) -> Prediction:
+        """Mean and standard deviation of the next states of rows (N, S + A), (E, N, S) each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """How common the rarest parent set of a row is in the data."""
+
+    mixtures: Mocoda
+    known: Tensor  # (sets, M), each parent set's log densities at the reference rows, rising
+    least: Tensor  # (M,), the same rows' least rarity over the sets, rising
+
+    def score(self, rows: Tensor) -> Tensor:
+        """The share of recorded rows, (N,) float32, whose rarest parent set is as rare as that of rows (N, S + A).
+
+        Over the recorded rows themselves the score is uniform: 5% of them have 0.05 or less. A row outside of all that
+        was recorded has 0.
+        """
+        return share(self.least, ranks(self.mixtures, rows, self.known).amin(1))
+
+
+def fit_support(data: Transitions, graph: LocalGraph, *, components: int = 32, seed: int | Stream = 0) -> Support:
+    """Mixtures of the parent sets, as recipe "mocoda" has them, that tell common rows from rare ones."""
+    graph.check_data(data)
+    stream = as_stream(seed, "support", device=data.device)
+    chosen = data[stream.permutation(len(data))[:FITTED]]
+    widest = max(len(graph.columns(names)) for names in graph.parent_sets)
+    components = max(1, min(components, len(chosen) // (ROWS_A_COLUMN * widest)))
+    mixtures = Mocoda.fit(chosen, graph, components, "full", False, stream)
+    reference = chosen.rows[:REFERENCE]
+    known = densities(mixtures, reference)
+    return Support(mixtures, known, ranks(mixtures, reference, known).amin(1).sort().values)
+
+
+def densities(mixtures: Mocoda, reference: Tensor) -> Tensor:
+    """Each parent set's log densities at the reference rows (M, S + A), rising: (sets, M)."""
+    return mixtures.log_prob(reference).T.contiguous().sort().values
+
+
+def ranks(mixtures: Mocoda, rows: Tensor, known: Tensor) -> Tensor:
+    """For every row (N, S + A) and parent set, the share of what is `known` (sets, M) that is as rare: (N, sets)."""
+    return share(known, mixtures.log_prob(rows).T.contiguous()).T
+
+
+def share(known: Tensor, values: Tensor) -> Tensor:
+    """The share of rising numbers (*L, M) that are no greater than each value (*L, N): (*L, N) float32."""
+    return torch.searchsorted(known, values, right=True) / max(1, known.shape[-1])
+
+
+def step_scale(data: Transitions) -> Tensor:
+    """The standard deviation of next state minus state over the data, (S,); 1 where nothing ever changes."""
+    scale = (data.next_state.double() - data.state.double()).std(0, correction=0).float()
+    return torch.where(scale > 1e-8, scale, 1.0)
+
+
+def disagreement(model: Ensemble, rows: Tensor, scale: Tensor | None = None) -> Tensor:
+    """How far the members' means lie apart at rows (N, S + A): (N,) float32, the largest over the children.
+
+    A child's is the root mean square distance of the members' means from their middle, over members and its columns, in
+    units of `scale` (S,), as from `step_scale(data)`. Unless given, that is the scale of what the model was trained to
+    predict: the same, unless its configuration says otherwise. At 1, members differ as much as recorded steps do.
+    """
+    if scale is None:
+        scale = getattr(model, "scaling", {}).get("target_scale")
+    if scale is None:
+        raise InputError(
+            "this model does not say how long a step is; pass scale=mocoda.augmentation.support.step_scale(data)."
+        )
+    mean = model.predict(rows).mean / scale
+    apart = mean.var(0, correction=0)  # (N, S)
+    children = [apart[:, list(model.graph.factors[child])].mean(1) for child in model.graph.children]
+    return torch.stack(children, 1).amax(1).sqrt()

@@ -1,0 +1,5 @@
+"""`python -m mocoda.cli`."""
+
+from mocoda.cli.verbs import main
+
+main()

@@ -1,0 +1,68 @@
+"""Transitions -> episodes: rows that follow one another, for formats that cannot hold a row on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mocoda.data.transitions import Transitions
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """N rows as E episodes; one of T rows has T + 1 observations, the last of which is the last row's next state.
+
+    bounds       (E + 1,)    episode e is rows bounds[e] to bounds[e + 1]
+    observation  (N + E, S)  states, and after each episode's last one the next state
+    goal         (N + E, G)  or None
+    """
+
+    bounds: NDArray[np.int64]
+    observation: NDArray[np.float32]
+    goal: NDArray[np.float32] | None
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __iter__(self) -> Iterator[tuple[slice, slice]]:
+        """An episode's rows, and its observations."""
+        bounds = self.bounds.tolist()
+        for number, (begin, end) in enumerate(pairwise(bounds)):
+            yield slice(begin, end), slice(begin + number, end + number + 1)
+
+
+def chains(data: Transitions) -> Chains:
+    """The longest episodes that give back every row as it is.
+
+    A row goes on in the next one if it is not terminal, its next state is that one's state, bit by bit, and both are
+    about the same goal. Generated rows seldom do: they become episodes of one step.
+    """
+    state, following = _bits(data.state), _bits(data.next_state)
+    last = data.terminal.cpu().numpy().copy()
+    last[:-1] |= (following[:-1] != state[1:]).any(1)
+    if data.goal is not None:
+        goal = _bits(data.goal)
+        last[:-1] |= (goal[:-1] != goal[1:]).any(1)
+    last[-1] = True
+    ends = np.flatnonzero(last)
+    bounds = np.concatenate([[0], ends + 1]).astype(np.int64)
+    place = np.arange(len(data)) + np.cumsum(last) - last  # of a row's state among the observations
+    observation = _placed(data.state, data.next_state, place, ends)
+    return Chains(bounds, observation, None if data.goal is None else _placed(data.goal, data.goal, place, ends))
+
+
+def _placed(values: Tensor, closing: Tensor, place: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.float32]:
+    placed = np.empty((len(place) + len(ends), values.shape[1]), np.float32)
+    placed[place] = values.cpu().numpy()
+    placed[place[ends] + 1] = closing.cpu().numpy()[ends]
+    return placed
+
+
+def _bits(array: Tensor) -> NDArray[Any]:
+    return array.cpu().numpy().view(np.int32)

@@ -1,0 +1,198 @@
+"""Transitions <-> d3rlpy's replay buffers and their files, with every next state as it is.
+
+d3rlpy keeps episodes, and makes rows of them: it leaves out the last step of an episode that no terminal row ends, and
+gives a terminal row a next observation of zeros. So an episode of ours has one more observation than rows, the last
+row's next state; one that is not terminal has one more step too, of zeros, which is never drawn; and our buffers come
+with `NextStates`, which looks a terminal row's next observation up. An episode's last row has a next action of zeros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mocoda.data.formats.chains import chains
+from mocoda.data.formats.guarded import array_at, open_hdf5
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import whole_file
+
+
+class _Steps(NamedTuple):
+    """What d3rlpy's own episodes hold; O is at least the number of steps T."""
+
+    observations: NDArray[Any]  # (O, columns)
+    actions: NDArray[Any]  # (T, A)
+    rewards: NDArray[Any]  # (T, 1)
+    terminated: bool
+
+
+class NextStates:
+    """Picks a row as d3rlpy does by default, and a terminal one with the next observation that its episode has."""
+
+    def __init__(self) -> None:
+        from d3rlpy.dataset import BasicTransitionPicker
+
+        self._pick = BasicTransitionPicker()
+
+    def __call__(self, episode: Any, index: int) -> Any:
+        """The `d3rlpy.dataset.Transition` number `index` of an episode."""
+        row = self._pick(episode, index)
+        if row.terminal and len(episode.observations) > index + 1:
+            return replace(row, next_observation=episode.observations[index + 1])
+        return row
+
+
+def to_d3rlpy(data: Transitions) -> Any:
+    """A `d3rlpy.dataset.ReplayBuffer` of all rows, for any of its algorithms with continuous actions.
+
+    What is sampled from it are rows of `data`, each as likely as the others. Goals are the observation's last columns.
+    """
+    d3rlpy = _library()
+    from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
+
+    if data.reward is None:
+        raise InputError("the rows have no rewards, and d3rlpy learns from them; label the rows with a task first.")
+    episodes = [Episode(*steps) for steps in _episodes(data)]
+    first = episodes[0]
+    return ReplayBuffer(
+        InfiniteBuffer(),
+        transition_picker=NextStates(),
+        episodes=episodes,
+        observation_signature=first.observation_signature,
+        action_signature=first.action_signature,
+        reward_signature=first.reward_signature,
+        action_space=d3rlpy.constants.ActionSpace.CONTINUOUS,  # it would take actions of -1, 0 and 1 for categories
+        action_size=data.action.shape[1],
+    )
+
+
+def from_d3rlpy(buffer: Any, goal: int = 0) -> Transitions:
+    """The rows of a d3rlpy replay buffer; the last `goal` columns of its observations are the goal.
+
+    Buffers that are not ours do not know the state after a terminal row: such rows are left out, and the source says
+    how many.
+    """
+    return _table(buffer.episodes, goal, {"d3rlpy": type(buffer).__name__})
+
+
+def write(data: Transitions, path: str | Path) -> None:
+    """Writes the file that d3rlpy's `ReplayBuffer.dump` does; its `load` gives all rows back.
+
+    Loaded so, terminal rows have next observations of zeros; `to_d3rlpy(read(path))` gives theirs, and the rest.
+    """
+    buffer = to_d3rlpy(data)
+    with whole_file(path) as part:
+        with part.open("w+b") as handle:
+            buffer.dump(handle)
+        with h5py.File(part, "r+") as file:  # d3rlpy reads what it knows, and leaves the rest alone
+            goal = 0 if data.goal is None else data.goal.shape[1]
+            about = {"columns": list(data.columns), "source": dict(data.source), "goal": goal}
+            file.create_dataset("mocoda", data=np.frombuffer(json.dumps(about).encode(), np.uint8))
+            for name, note in data.provenance.items():
+                file[f"mocoda_provenance/{name}"] = note.cpu().numpy()
+
+
+def read(path: str | Path) -> Transitions:
+    """The rows of a file that `write`, or d3rlpy's own `dump`, has written; d3rlpy is not needed."""
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {str(path)!r}.")
+    with open_hdf5(Path(path)) as file:
+        try:
+            count = int(array_at(file, "num_episodes"))
+            about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in file else {}
+            notes = {name: array_at(file, f"mocoda_provenance/{name}") for name in file.get("mocoda_provenance", ())}
+            table = _table(
+                (_stored(file, number) for number in range(count)),
+                about.get("goal", 0),
+                about.get("source", {"d3rlpy": Path(path).name}),
+                about.get("columns", ()),
+                notes,
+            )
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{str(path)!r} is no file of a d3rlpy replay buffer of vectors ({error}).") from error
+    return table
+
+
+def _stored(file: h5py.File, number: int) -> _Steps:
+    observations, actions, rewards, terminated = (array_at(file, f"{part}_{number}") for part in _Steps._fields)
+    return _Steps(observations, actions, rewards, bool(terminated))
+
+
+def _library() -> Any:
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # a package that it loads prints a notice of its own
+            import d3rlpy
+    except ImportError as error:
+        raise InputError(f'a replay buffer of d3rlpy needs d3rlpy; pip install "mocoda[d3rlpy]" ({error}).') from error
+    return d3rlpy
+
+
+def _episodes(data: Transitions) -> Iterable[_Steps]:
+    """Views of one array each; copies would be most of the work where episodes are single rows."""
+    assert data.reward is not None
+    episodes = chains(data)
+    observation = episodes.observation
+    if episodes.goal is not None:
+        observation = np.concatenate([observation, episodes.goal], 1)
+    place = np.arange(len(data)) + np.repeat(np.arange(len(episodes)), np.diff(episodes.bounds))
+    action = np.zeros((len(observation), data.action.shape[1]), np.float32)
+    action[place] = data.action.cpu().numpy()
+    reward = np.zeros((len(observation), 1), np.float32)
+    reward[place, 0] = data.reward.cpu().numpy()
+    terminal = data.terminal.cpu().numpy()
+    for rows, observed in episodes:
+        terminated = bool(terminal[rows.stop - 1])
+        steps = slice(observed.start, observed.stop - terminated)
+        yield _Steps(observation[observed], action[steps], reward[steps], terminated)
+
+
+def _table(
+    episodes: Iterable[Any],
+    goal: int,
+    source: dict[str, Any],
+    columns: Any = (),
+    provenance: dict[str, NDArray[Any]] | None = None,
+) -> Transitions:
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in ("observed", "next", "action", "reward", "terminal")}
+    unknown = 0
+    for episode in episodes:
+        observations, steps, terminated = episode.observations, len(episode.actions), bool(episode.terminated)
+        if not isinstance(observations, np.ndarray) or observations.ndim != 2:
+            raise InputError("observations of d3rlpy must be vectors, one array an episode; images and tuples are not.")
+        rows = min(steps, len(observations) - 1)
+        unknown += terminated and rows < steps
+        if rows > 0:
+            ends = np.zeros(rows, bool)
+            ends[-1] = terminated and rows == steps
+            found = (observations[:rows], observations[1 : rows + 1], episode.actions[:rows], episode.rewards[:rows, 0])
+            for name, array in zip(parts, (*found, ends), strict=True):
+                parts[name].append(array)
+    if not parts["observed"]:
+        raise InputError("the replay buffer has no rows whose next state is known; expected at least one.")
+    observed, following, action, reward, terminal = (np.concatenate(part) for part in parts.values())
+    if not 0 <= goal < observed.shape[1]:
+        raise InputError(f"goal must be a number of the {observed.shape[1]} observation columns, got {goal}.")
+    width = observed.shape[1] - goal
+    return Transitions(
+        observed[:, :width],
+        action,
+        following[:, :width],
+        reward,
+        terminal,
+        observed[:, width:] if goal else None,
+        columns,
+        source | ({"terminal_rows_left_out": unknown} if unknown else {}),
+        provenance,
+    )

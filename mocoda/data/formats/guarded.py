@@ -1,0 +1,79 @@
+"""HDF5 -> arrays, guarded: numbers only, from this very file, and no larger than what is stored can fill.
+
+The calls are h5py's lower ones: data sets of many short episodes are opened array by array, and it is twice as fast.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mocoda.engine.errors import InputError
+
+COMPRESSION = 1_100  # times that HDF5's filters shrink an array, at the very most
+SMALL = 1 << 20  # bytes that are never too many
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise InputError(
+            f"{str(path)!r} cannot be read as HDF5: it is truncated or of another format ({error})."
+        ) from error
+
+
+def array_at(group: h5py.Group, path: str) -> NDArray[Any]:
+    """The array at `path` under `group`. Raises KeyError where there is none, InputError where it cannot be trusted."""
+    try:
+        return _array(group, path.encode())
+    except _UntrustedError as reason:
+        where = f"{group.name.rstrip('/')}/{path}"
+        raise InputError(f"{group.file.filename!r} is damaged or was tampered with: {where} {reason}.") from reason
+    except (OSError, RuntimeError) as error:  # what HDF5 says of truncated and damaged files
+        where = f"{group.name.rstrip('/')}/{path}"
+        raise InputError(f"{group.file.filename!r} is damaged: {where} cannot be read ({error}).") from error
+
+
+def group_at(file: h5py.File, name: str) -> h5py.Group:
+    """The group `name` of a file itself. Raises KeyError where there is none."""
+    links, key = file.id.links, name.encode()
+    if links.exists(key) and links.get_info(key).type == h5py.h5l.TYPE_HARD:
+        place = h5py.h5o.open(file.id, key)
+        if isinstance(place, h5py.h5g.GroupID):
+            return h5py.Group(place)
+    raise KeyError(name)
+
+
+class _UntrustedError(Exception):
+    pass
+
+
+def _array(group: h5py.Group, path: bytes) -> NDArray[Any]:
+    place, steps = group.id, path.split(b"/")
+    for number, step in enumerate(steps):
+        if not isinstance(place, h5py.h5g.GroupID) or not place.links.exists(step):
+            raise KeyError(path.decode())
+        if place.links.get_info(step).type != h5py.h5l.TYPE_HARD:
+            raise _UntrustedError("is a link to elsewhere")
+        place = h5py.h5o.open(place, step)
+        if number == len(steps) - 1 and not isinstance(place, h5py.h5d.DatasetID):
+            raise KeyError(path.decode())
+    made = place.get_create_plist()
+    if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
+        raise _UntrustedError("keeps its numbers in another file")
+    kind = place.dtype
+    if kind.kind not in "biuf":
+        raise _UntrustedError(f"holds {kind} and no plain numbers")
+    size = math.prod(place.shape) * kind.itemsize
+    if size > SMALL + COMPRESSION * place.get_storage_size():
+        raise _UntrustedError(f"claims {size:,} bytes and stores {place.get_storage_size():,}")
+    array = np.empty(place.shape, kind)
+    if array.size:
+        place.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+    return array

@@ -1,0 +1,320 @@
+"""files <-> Transitions: the table of what happened, the one noun that flows through mocoda."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import versions, whole_file
+
+FORMAT, FORMAT_VERSION = "mocoda-transitions", 1
+ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal")  # in the order of a file
+PROVENANCE = "provenance/"  # in front of a provenance's name, in files and where arrays are listed
+Array = Tensor | np.ndarray[Any, Any] | ArrayLike
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Transitions:
+    """An immutable table of N transitions; every row stands alone, so episodes are not needed.
+
+    state       (N, S)  float32
+    action      (N, A)  float32
+    next_state  (N, S)  float32
+    reward      (N,)    float32, or None while no task has labelled the rows
+    terminal    (N,)    bool: no value is to be bootstrapped from next_state; all False unless given
+    goal        (N, G)  float32, what the row's reward is about; no part of the dynamics. None where tasks have no goals
+    columns     the S + A names of the state's and the action's columns
+    source      how the rows were made, as JSON values; travels with the file
+    provenance  name -> (N,), int64 or float32, where each row comes from; empty unless given. `augment` says what it
+                writes there
+
+    Arrays in may be numpy or torch; the table keeps its own copy, as torch, on the device they were on.
+    """
+
+    state: Tensor
+    action: Tensor
+    next_state: Tensor
+    reward: Tensor | None
+    terminal: Tensor
+    goal: Tensor | None
+    columns: tuple[str, ...]
+    source: Mapping[str, Any]
+    provenance: Mapping[str, Tensor]
+
+    def __init__(
+        self,
+        state: Array,
+        action: Array,
+        next_state: Array,
+        reward: Array | None = None,
+        terminal: Array | None = None,
+        goal: Array | None = None,
+        columns: Sequence[str] = (),
+        source: Mapping[str, Any] | None = None,
+        provenance: Mapping[str, Array] | None = None,
+    ) -> None:
+        arrays = {"state": _own("state", state)}
+        rows, states = _checked_shape("state", arrays["state"])
+        if rows == 0:
+            raise InputError("state has no rows; expected at least 1. Was the data filtered to nothing?")
+        arrays["action"] = _own("action", action)
+        _, actions = _checked_shape("action", arrays["action"], rows=rows)
+        arrays["next_state"] = _own("next_state", next_state)
+        _checked_shape("next_state", arrays["next_state"], rows=rows, columns=states)
+        if reward is not None:
+            arrays["reward"] = _own("reward", reward)
+            _check_vector("reward", arrays["reward"], rows)
+        if goal is not None:
+            arrays["goal"] = _own("goal", goal)
+            _checked_shape("goal", arrays["goal"], rows=rows)
+        notes = {name: _own_note(name, array, rows) for name, array in (provenance or {}).items()}
+        for name, array in (*arrays.items(), *((f"provenance {name!r}", note) for name, note in notes.items())):
+            _check_finite(name, array)
+        if terminal is None:
+            terminal = torch.zeros(rows, dtype=torch.bool, device=arrays["state"].device)
+        arrays["terminal"] = _own("terminal", terminal, torch.bool)
+        _check_vector("terminal", arrays["terminal"], rows)
+        for name in ARRAYS:
+            object.__setattr__(self, name, arrays.get(name))
+        object.__setattr__(self, "columns", _checked_columns(columns, states, actions))
+        object.__setattr__(self, "source", MappingProxyType(_checked_source(source or {})))
+        object.__setattr__(self, "provenance", MappingProxyType(notes))
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def __repr__(self) -> str:
+        reward = "None" if self.reward is None else f"({len(self):,},)"
+        goal = "" if self.goal is None else f"goal={tuple(self.goal.shape)}, "
+        provenance = f"provenance=[{', '.join(self.provenance)}], " if self.provenance else ""
+        return (
+            f"Transitions(rows={len(self):,}, state={tuple(self.state.shape)}, action={tuple(self.action.shape)}, "
+            f"reward={reward}, {goal}columns=[{', '.join(self.columns)}], {provenance}device={self.state.device.type})"
+        )
+
+    def __getitem__(self, rows: slice | Tensor) -> Transitions:
+        """The chosen rows: a slice, indices (M,) or a boolean mask (N,)."""
+        if not isinstance(rows, slice | Tensor | np.ndarray | list):
+            raise InputError(f"rows are chosen by a slice, indices or a boolean mask, got {rows!r}.")
+        return self._with({name: array[rows] for name, array in self.arrays().items()})
+
+    @property
+    def rows(self) -> Tensor:
+        """State and action side by side, (N, S + A): the parents of the next state."""
+        return torch.cat([self.state, self.action], dim=1)
+
+    @property
+    def device(self) -> torch.device:
+        return self.state.device
+
+    def to(self, device: torch.device | str) -> Transitions:
+        return self._with({name: array.to(device) for name, array in self.arrays().items()})
+
+    def save(self, path: str | Path) -> None:
+        """Writes the table to an HDF5 file, whole or not at all."""
+        save_stream(path, [self])
+
+    @staticmethod
+    def load(path: str | Path, rows: slice = slice(None)) -> Transitions:
+        """Reads a file that `save` wrote, or some of its rows; what comes back is identical, to the bit."""
+        with _open(Path(path)) as file:
+            arrays = {name: torch.from_numpy(file[name][rows]) for name in _stored(file)}
+            return _of(arrays, tuple(json.loads(file.attrs["columns"])), json.loads(file.attrs["source"]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes, as numpy: torch would share the memory instead, of which containers have little."""
+        arrays = {name: array.cpu().numpy() for name, array in self.arrays().items()}
+        return _of, (arrays, self.columns, dict(self.source))
+
+    def _with(self, arrays: Mapping[str, Tensor]) -> Transitions:
+        return _of(arrays, self.columns, self.source)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """The arrays that are there, by the name that they have in a file."""
+        own = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
+        return own | {PROVENANCE + name: array for name, array in self.provenance.items()}
+
+
+def _of(arrays: Mapping[str, Array], columns: Sequence[str], source: Mapping[str, Any]) -> Transitions:
+    """The table of arrays by the names of `arrays`."""
+    own = {name: array for name, array in arrays.items() if not name.startswith(PROVENANCE)}
+    notes = {name.removeprefix(PROVENANCE): array for name, array in arrays.items() if name not in own}
+    return Transitions(**own, columns=columns, source=source, provenance=notes)
+
+
+def as_tensor(array: Array | float) -> Tensor:
+    """`array` as a tensor; torch itself takes neither reversed nor big-endian nor read-only numpy arrays."""
+    if isinstance(array, np.ndarray):
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return torch.as_tensor(array)
+
+
+def concatenate(tables: Sequence[Transitions], source: Mapping[str, Any] | None = None) -> Transitions:
+    """One table of all the rows, in order; columns, and the source unless given, are the first table's."""
+    if not tables:
+        raise InputError("concatenate got no tables; expected at least 1.")
+    first = tables[0]
+    for table in tables[1:]:
+        _check_alike(first, table)
+    joined = {name: torch.cat([table.arrays()[name] for table in tables]) for name in first.arrays()}
+    return _of(joined, first.columns, first.source if source is None else source)
+
+
+def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
+    """Writes tables one after the other into one file, holding one at a time in memory; the source is the last one's.
+
+    Returns the number of rows.
+    """
+    rows = 0
+    with whole_file(path) as part, h5py.File(part, "w") as file:
+        first: Transitions | None = None
+        for table in tables:
+            if first is None:
+                first = table
+                _write_header(file, table)
+            _check_alike(first, table)
+            for name, array in table.arrays().items():
+                stored = file[name]
+                stored.resize(rows + len(table), axis=0)
+                stored[rows:] = array.cpu().numpy()
+            rows += len(table)
+        if first is None:
+            raise InputError(f"there are no rows to write to {str(path)!r}; expected at least one table.")
+        file.attrs["source"] = json.dumps(dict(table.source))  # the last table knows how all were made
+    return rows
+
+
+def write_attributes(file: h5py.File, table: Transitions) -> None:
+    """What a file says of itself."""
+    file.attrs["format"], file.attrs["format_version"] = FORMAT, FORMAT_VERSION
+    file.attrs["columns"] = json.dumps(list(table.columns))
+    file.attrs["source"] = json.dumps(dict(table.source))
+    file.attrs["versions"] = json.dumps(versions())
+
+
+def _write_header(file: h5py.File, table: Transitions) -> None:
+    write_attributes(file, table)
+    for name, array in table.arrays().items():
+        values = array[:0].cpu().numpy()
+        file.create_dataset(
+            name,
+            data=values,
+            maxshape=(None, *values.shape[1:]),
+            chunks=(min(len(table), 16_384), *values.shape[1:]),
+        )
+
+
+def _open(path: Path) -> h5py.File:
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}. `mocoda collect` makes one.")
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise InputError(
+            f"{str(path)!r} cannot be read as HDF5: it is truncated or of another format ({error})."
+        ) from error
+    if file.attrs.get("format") != FORMAT:
+        file.close()
+        raise InputError(
+            f"{str(path)!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. "
+            "Build a mocoda.Transitions from its arrays and save that."
+        )
+    missing = [name for name in ("format_version", "columns", "source") if name not in file.attrs]
+    if missing:
+        file.close()
+        raise InputError(
+            f"{str(path)!r} lacks the attributes {missing}; it was not written by mocoda, or damaged since."
+        )
+    found = int(file.attrs["format_version"])
+    if found != FORMAT_VERSION:
+        file.close()
+        raise InputError(
+            f"{str(path)!r} has format version {found}; this mocoda reads version {FORMAT_VERSION}. "
+            "Read it with the mocoda that wrote it (its attribute 'versions' says which)."
+        )
+    return file
+
+
+def _stored(file: h5py.File) -> list[str]:
+    missing = [name for name in ("state", "action", "next_state", "terminal") if name not in file]
+    if missing:
+        raise InputError(
+            f"{file.filename!r} lacks the arrays {missing}; it was not written by mocoda, or damaged since."
+        )
+    notes = [PROVENANCE + name for name in file["provenance"]] if "provenance" in file else []
+    return [*(name for name in ARRAYS if name in file), *notes]
+
+
+def _own(name: str, array: Array, dtype: torch.dtype | None = torch.float32) -> Tensor:
+    """`array` as a tensor that shares no memory with it; None: of the type it has."""
+    try:
+        given = as_tensor(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be an array of numbers, got {type(array).__name__} ({error}).") from error
+    return given.detach().to(dtype or given.dtype, copy=True).contiguous()
+
+
+def _own_note(name: str, array: Array, rows: int) -> Tensor:
+    """A vector of provenance: whole numbers as int64, others as float32."""
+    if not name.isidentifier():
+        raise InputError(f"provenance is called by names such as 'recipe', of letters, digits and _, got {name!r}.")
+    note = _own(f"provenance {name!r}", array, None)
+    _check_vector(f"provenance {name!r}", note, rows)
+    return note.float() if note.is_floating_point() else note.long()
+
+
+def _checked_shape(name: str, array: Tensor, rows: int | None = None, columns: int | None = None) -> tuple[int, int]:
+    expected = f"({'N' if rows is None else rows}, {'columns' if columns is None else columns})"
+    bad = array.ndim != 2 or (rows is not None and len(array) != rows)
+    if bad or (columns is not None and array.shape[1] != columns) or array.shape[1] == 0:
+        raise InputError(f"{name} must have shape {expected}, got {tuple(array.shape)}.")
+    return array.shape[0], array.shape[1]
+
+
+def _check_vector(name: str, array: Tensor, rows: int) -> None:
+    if tuple(array.shape) != (rows,):
+        raise InputError(f"{name} must have shape ({rows},), one value a row, got {tuple(array.shape)}.")
+
+
+def _checked_columns(columns: Sequence[str], states: int, actions: int) -> tuple[str, ...]:
+    made_up = (*(f"state{i}" for i in range(states)), *(f"action{i}" for i in range(actions)))
+    names = tuple(str(name) for name in columns) or made_up
+    if len(names) != len(made_up) or len(set(names)) != len(names):
+        raise InputError(
+            f"columns must name each of the {states} state and {actions} action columns once, got {list(names)}."
+        )
+    return names
+
+
+def _checked_source(source: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        copied: dict[str, Any] = json.loads(json.dumps(dict(source)))  # what a file would give back
+    except (TypeError, ValueError) as error:
+        raise InputError(f"source must hold JSON values only, for it travels with the file ({error}).") from error
+    return copied
+
+
+def _check_finite(name: str, array: Tensor) -> None:
+    bad = ~torch.isfinite(array.reshape(len(array), -1)).all(1)
+    if bool(bad.any()):
+        raise InputError(
+            f"{name} has NaN or inf in {int(bad.sum())} of {len(array)} rows, first in row {int(bad.nonzero()[0])}. "
+            "Drop or repair those rows."
+        )
+
+
+def _check_alike(first: Transitions, table: Transitions) -> None:
+    one, other = ({name: array.shape[1:] for name, array in t.arrays().items()} for t in (first, table))
+    if table.columns != first.columns or one != other:
+        raise InputError(f"tables must have the same columns and arrays to be joined, got {first!r} and {table!r}.")

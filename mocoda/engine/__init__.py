@@ -1,0 +1,1 @@
+"""What makes everything fast and safe, and knows nothing of the method."""

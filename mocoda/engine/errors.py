@@ -1,0 +1,24 @@
+"""What people see when their input cannot be used."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class InputError(ValueError):
+    """Something handed to mocoda cannot be used; the message says what, what was expected and the way out."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
+    """The error for a name that does not exist: it lists the ones that do, and the nearest."""
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return InputError(f"there is no {kind} {name!r}; there are: {', '.join(names)}.{hint}")
+
+
+def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The keys in which two settings differ, for a message."""
+    return ", ".join(sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key)))

@@ -1,0 +1,151 @@
+"""what a training measures -> metrics.jsonl, metrics.csv and, on request, TensorBoard: a line a number.
+
+The lines of metrics.jsonl are the truth, and a number is known by its update, data set, seed and name: after a kill, a
+torn last line is dropped, the other files are made anew from the rest, and what is measured again is not written twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import whole_file
+
+JSONL, CSV, TENSORBOARD = "metrics.jsonl", "metrics.csv", "tensorboard"
+
+
+class Metric(NamedTuple):
+    """A number of one run."""
+
+    update: int  # of the run's stage, counted from 1: when it was measured
+    data: str  # the run's data set
+    seed: int
+    name: str  # "steps", "success" and "return" of an evaluation, "loss/critic" of the updates since the last
+    value: float
+
+
+Report = Callable[[Sequence[Metric]], None]
+
+
+class MetricLog:
+    """A folder's metrics; `add` is a `report` for `train_agents`.
+
+    tensorboard  write event files too, a folder a run; of what the folder already has as well
+    """
+
+    def __init__(self, folder: str | Path, *, tensorboard: bool = False) -> None:
+        self.folder = Path(folder)
+        if tensorboard:
+            check_tensorboard()
+        known = _read(self.folder / JSONL)
+        if not known and (self.folder / CSV).exists():
+            raise InputError(
+                f"{str(self.folder / CSV)!r} is there without the {JSONL} that it would be made of. Move it away, or "
+                "choose another folder."
+            )
+        self._keys = {metric[:4] for metric in known}
+        if known:
+            _rewrite(self.folder / JSONL, _jsonl(known))
+            _rewrite(self.folder / CSV, _csv([Metric._fields, *known]))
+        self._events = _Events(self.folder / TENSORBOARD) if tensorboard else None
+        if self._events is not None:
+            self._events.add(known)
+
+    def add(self, metrics: Iterable[Metric]) -> None:
+        """Appends those that are not there yet."""
+        new = [metric for metric in metrics if metric[:4] not in self._keys]
+        if not new:
+            return
+        self._keys |= {metric[:4] for metric in new}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / JSONL).open("ab") as file:
+            file.write(_jsonl(new))
+        with (self.folder / CSV).open("ab") as file:
+            file.write(_csv([*([] if file.tell() else [Metric._fields]), *new]))
+        if self._events is not None:
+            self._events.add(new)
+
+
+def remove_metrics(folder: Path) -> None:
+    """Takes away what a log wrote, and nothing else."""
+    for name in (JSONL, CSV):
+        (folder / name).unlink(missing_ok=True)
+    for events in folder.glob(f"{TENSORBOARD}/*/{_Events.NAMED}"):
+        events.unlink()
+    for emptied in (*folder.glob(f"{TENSORBOARD}/*/"), *folder.glob(f"{TENSORBOARD}/")):
+        if not any(emptied.iterdir()):
+            emptied.rmdir()
+
+
+def check_tensorboard() -> None:
+    """Raises where event files cannot be written, before long work."""
+    try:
+        import tensorboard.summary.writer.record_writer  # noqa: F401
+    except ImportError as error:
+        raise InputError(f'to write event files, pip install "mocoda[tensorboard]" ({error}).') from error
+
+
+class _Events:
+    """TensorBoard's event files: a folder a run, so that it draws the runs over each other."""
+
+    NAMED = "events.out.tfevents.*.mocoda"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = self.NAMED.replace("*", str(time.time_ns()))  # those who watch see that it is another
+        for old in folder.glob(f"*/{self.NAMED}"):
+            old.unlink()
+
+    def add(self, metrics: Iterable[Metric]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        runs: dict[str, list[Metric]] = {}
+        for metric in metrics:
+            runs.setdefault(f"{metric.data}-{metric.seed}".replace("/", "_"), []).append(metric)
+        for run, own in runs.items():
+            (self.folder / run).mkdir(parents=True, exist_ok=True)
+            with (self.folder / run / self.file).open("ab") as file:
+                writer, now = RecordWriter(file), time.time()
+                if not file.tell():
+                    writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+                for metric in own:
+                    scalar = Summary.Value(tag=metric.name, simple_value=metric.value)
+                    event = Event(wall_time=now, step=metric.update, summary=Summary(value=[scalar]))
+                    writer.write(event.SerializeToString())
+
+
+def _jsonl(metrics: Iterable[Metric]) -> bytes:
+    return "".join(json.dumps(metric._asdict(), ensure_ascii=False) + "\n" for metric in metrics).encode()
+
+
+def _csv(rows: Iterable[Sequence[object]]) -> bytes:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _rewrite(path: Path, content: bytes) -> None:
+    """Makes a file hold this and no more; one that does already is left alone."""
+    if not path.exists() or path.read_bytes() != content:
+        with whole_file(path) as part:
+            part.write_bytes(content)
+
+
+def _read(path: Path) -> list[Metric]:
+    """The whole lines of a file, each number once; none where there is no file."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline is nothing, or a torn line
+    try:
+        metrics = [Metric(**json.loads(line)) for line in lines]
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{str(path)!r} was not written by mocoda, or damaged since. Remove it.") from error
+    return list({metric[:4]: metric for metric in reversed(metrics)}.values())[::-1]

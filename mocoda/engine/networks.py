@@ -1,0 +1,91 @@
+"""streams -> weights, weights and inputs -> outputs: linear layers with leading axes.
+
+A layer's weight is (*L, in, out), where L may be runs, ensemble members, children: many networks are one tensor, and a
+forward pass of all of them is one batched product.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from mocoda.engine import fused
+from mocoda.engine.randomness import Stream
+
+Weights = Mapping[str, Tensor]
+# Intel MKL rounds a product differently if a matrix of a batch does not start at a cache line (16 floats) or if threads
+# share the rows of a single one unevenly. On a CPU all are padded, so that no network's result depends on its company.
+LINE, ROWS = 16, 4
+_half: ContextVar[bool] = ContextVar("half", default=False)
+FUSED_INPUTS = 32  # up to this many, the fused kernels pay: their first layer is made for few
+
+
+def linear_weights(name: str, leading: Sequence[int], inputs: int, outputs: int, stream: Stream) -> dict[str, Tensor]:
+    """`name.weight` (*L, in, out) and `name.bias` (*L, 1, out), uniform within 1 / sqrt(in)."""
+    bound = 1 / math.sqrt(inputs)
+    return {
+        f"{name}.weight": stream.uniform(*leading, inputs, outputs, low=-bound, high=bound),
+        f"{name}.bias": stream.uniform(*leading, 1, outputs, low=-bound, high=bound),
+    }
+
+
+def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
+    """x (*L, B, in) -> (*L, B, out); x may lack or share leading axes."""
+    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    leading, (inputs, outputs) = weight.shape[:-2], weight.shape[-2:]
+    batch = x.shape[-2]
+    many = math.prod(leading)
+    x = x.expand(*leading, batch, inputs).reshape(many, batch, inputs)
+    weight, bias = weight.reshape(many, inputs, outputs), bias.reshape(many, 1, outputs)
+    if x.device.type == "cpu" and (inputs % LINE or outputs % LINE or batch % ROWS):
+        more_inputs, more_outputs = -inputs % LINE, -outputs % LINE
+        x, bias = pad(x, (0, more_inputs, 0, -batch % ROWS)), pad(bias, (0, more_outputs))
+        weight = pad(weight, (0, more_outputs, 0, more_inputs))
+    return torch.baddbmm(bias, x, weight)[:, :batch, :outputs].reshape(*leading, batch, outputs)
+
+
+def mlp_weights(name: str, leading: Sequence[int], sizes: Sequence[int], stream: Stream) -> dict[str, Tensor]:
+    """The weights of linear layers from sizes[0] inputs through the hidden sizes to sizes[-1] outputs."""
+    weights: dict[str, Tensor] = {}
+    for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+        weights |= linear_weights(f"{name}.{layer}", leading, inputs, outputs, stream)
+    return weights
+
+
+def mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
+    """Linear layers with ReLU between them."""
+    layers = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in weights)
+    if layers > 1 and x.shape[-1] <= FUSED_INPUTS and fused.usable(x):
+        own = [weights[f"{name}.{layer}.{part}"] for part in ("weight", "bias") for layer in range(layers)]
+        leading = own[0].shape[:-2]
+        flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (x.expand(*leading, *x.shape[-2:]), *own)]
+        made = fused.mlp(flat[0], flat[1 : layers + 1], flat[layers + 1 :], half=_half.get())
+        return made.reshape(*leading, *made.shape[-2:])
+    for layer in range(layers):
+        x = linear(weights, f"{name}.{layer}", x)
+        if layer < layers - 1:
+            x = x.relu()
+    return x
+
+
+@contextmanager
+def half_precision(wanted: bool) -> Iterator[None]:
+    """Inside the block, the fused kernels keep hidden layers in bfloat16, if wanted; a CPU has none, and goes on."""
+    token = _half.set(wanted)
+    try:
+        yield
+    finally:
+        _half.reset(token)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)). torch's own rounds the last few numbers of an array differently, so that a number's result would
+    depend on its neighbours, and a run's on its company."""
+    return x.clamp(min=0) + (-x.abs()).exp().log1p()

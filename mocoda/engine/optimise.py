@@ -1,0 +1,146 @@
+"""update functions -> trained weights: many updates as one program, checkpoints that survive a kill.
+
+An update is a function of tensors: it reads its slice of a chunk (batch indices, noise), changes the weights in place
+and returns its losses. On the CPU a chunk is a loop; on a GPU it is one captured CUDA graph with the same arithmetic.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mocoda.engine.progress import Progress as Progress
+from mocoda.engine.progress import silent as silent
+
+Tensors = Mapping[str, Tensor]
+Work = Callable[[Tensors, int], Tensor]
+
+
+class Captured:
+    """Calls `work` with tensors and, on CUDA, replays it as one captured graph from the second call of a kind on.
+
+    Calls are of a kind if their tensors have the same shapes and their `phase` is the same. The first of a kind runs
+    eagerly, with the same arithmetic, which also warms everything up; the CPU does nothing else.
+    """
+
+    def __init__(self, work: Work, device: torch.device) -> None:
+        self.work = work
+        self.device = device
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor], Tensor] | None] = {}
+
+    def __call__(self, tensors: Tensors, phase: int = 0) -> Tensor:
+        if self.device.type != "cuda":
+            return self.work(tensors, phase)
+        with torch.cuda.device(self.device):
+            return self._replayed(tensors, phase)
+
+    def _replayed(self, tensors: Tensors, phase: int) -> Tensor:
+        kind = (phase, *((name, tensor.shape) for name, tensor in tensors.items()))
+        if kind not in self._graphs:
+            self._graphs[kind] = None
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                result = self.work(tensors, phase)
+            torch.cuda.current_stream().wait_stream(side)
+            return result
+        captured = self._graphs[kind]
+        if captured is None:
+            static = {name: tensor.clone() for name, tensor in tensors.items()}
+            graph = torch.cuda.CUDAGraph()
+            gc.collect()
+            gc.disable()  # a graph of earlier work that is freed during a capture would break it
+            try:
+                with torch.cuda.graph(graph):
+                    output = self.work(static, phase)
+            finally:
+                gc.enable()
+            captured = self._graphs[kind] = (graph, static, output)
+        graph, static, output = captured
+        for name, tensor in tensors.items():
+            static[name].copy_(tensor)
+        graph.replay()
+        return output.clone()
+
+
+def in_turn(update: Work) -> Work:
+    """`update` for each slice of a chunk of tensors (U, ...) in turn, its results stacked, (U, ...).
+
+    An update is told its number, counted from the phase.
+    """
+
+    def chunk(tensors: Tensors, phase: int) -> Tensor:
+        count = len(next(iter(tensors.values())))
+        parts = ({name: tensor[i] for name, tensor in tensors.items()} for i in range(count))
+        return torch.stack([update(part, phase + i) for i, part in enumerate(parts)])
+
+    return chunk
+
+
+@contextmanager
+def fast_products(device: torch.device) -> Iterator[None]:
+    """Lets a GPU multiply matrices in TF32 (products of 10-bit mantissas, summed in float32) inside the block."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class Adam:
+    """torch's Adam over stacked weights: being elementwise, it is one optimiser per run."""
+
+    def __init__(
+        self, weights: Sequence[Tensor], learning_rate: float, weight_decay: float = 0.0, name: str = "adam"
+    ) -> None:
+        self.name = name
+        self.weights = list(weights)
+        device = self.weights[0].device
+        self.learning_rate = torch.tensor(learning_rate, device=device)
+        self.optimiser = torch.optim.Adam(
+            self.weights,
+            lr=self.learning_rate,
+            weight_decay=weight_decay,
+            # torch's fused CPU kernel rounds the last numbers of an array differently: runs would feel their company.
+            fused=device.type == "cuda",
+            foreach=False,
+            capturable=device.type == "cuda",
+        )
+
+    def step(self, loss: Tensor) -> None:
+        for weight, gradient in zip(self.weights, torch.autograd.grad(loss, self.weights), strict=True):
+            weight.grad = gradient.contiguous()  # the fused kernel wants it laid out as its weight is
+        self.optimiser.step()
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's tensors by name, as `restore` takes them."""
+        return {
+            f"{self.name}.{i}.{name}": value
+            for i, weight in enumerate(self.weights)
+            for name, value in self.optimiser.state[weight].items()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        for i, weight in enumerate(self.weights):
+            prefix = f"{self.name}.{i}."
+            for name, value in tensors.items():
+                if name.startswith(prefix):
+                    # A step counter lives on the CPU unless it is captured; the rest lives with its weight.
+                    counter = name.endswith(".step") and weight.device.type == "cpu"
+                    self.optimiser.state[weight][name.removeprefix(prefix)] = value.to(
+                        "cpu" if counter else weight.device
+                    )
+
+
+def device_name(device: str) -> str:
+    """The device as a reader of results knows it."""
+    return (
+        torch.cuda.get_device_name(device) if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
+    )

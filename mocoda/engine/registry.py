@@ -1,0 +1,81 @@
+"""What people choose by name: recipes, agents, tasks, file formats and experiments each have one registry."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Generic, TypeVar
+
+from mocoda.engine.errors import InputError, unknown_name
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """A list of choices by name, in the order they were added.
+
+    Help texts and error messages are made from it, so that a choice is described in one place: its docstring.
+
+    kind  what the choices are, in the singular, for messages: "recipe"
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def add(self, entry: T, name: str | None = None) -> T:
+        """Adds a choice under its own `name`, or the given one; also a decorator."""
+        name = name or str(getattr(entry, "name"))  # noqa: B009
+        if name in self._entries and self._entries[name] is not entry:
+            raise InputError(f"there is a {self.kind} {name!r} already; choose another name.")
+        self._entries[name] = entry
+        return entry
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            raise unknown_name(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def make(self, name: str, **settings: Any) -> Any:
+        """What the choice called `name` makes of these settings, each of which must be one that it has."""
+        factory = self[name]
+        assert callable(factory)
+        known = settings_of(factory)
+        for setting in settings:
+            if setting not in known:
+                if not known:
+                    raise InputError(f"the {self.kind} {name!r} has no settings, got {setting!r}.")
+                raise unknown_name(f"setting of the {self.kind} {name!r}", setting, known)
+        return factory(**settings)
+
+    @property
+    def choices(self) -> str:
+        """The names as a sentence part: "a, b or c"."""
+        *first, last = self._entries
+        return f"{', '.join(first)} or {last}" if first else last
+
+    @property
+    def summary(self) -> str:
+        """Every choice with the first line of its docstring, a line each."""
+        return "\n".join(f"{name}: {_first_line(entry)}" for name, entry in self._entries.items())
+
+
+def settings_of(factory: Callable[..., Any]) -> list[str]:
+    """The names of the settings that a dataclass, or a function, takes."""
+    if is_dataclass(factory):
+        return [field.name for field in fields(factory) if field.init]
+    return list(inspect.signature(factory).parameters)
+
+
+def _first_line(entry: object) -> str:
+    return (inspect.getdoc(entry) or "").partition("\n")[0].rstrip(".")

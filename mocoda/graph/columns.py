@@ -1,0 +1,173 @@
+"""names -> columns: factors chosen by slices, numbers, the names of columns, or what such names begin with."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError, unknown_name
+
+SEPARATORS = (".", "_")  # between what columns of a factor share and what tells them apart: box1.x, box1_x
+
+
+class ColumnNames(NamedTuple):
+    """The names of a table's columns: all that a graph file asks of the data, and easily sent to another process."""
+
+    state: tuple[str, ...]
+    action: tuple[str, ...]
+
+    @staticmethod
+    def of(data: Transitions) -> ColumnNames:
+        states = data.state.shape[1]
+        return ColumnNames(data.columns[:states], data.columns[states:])
+
+
+class Factors:
+    """Rows (N, S + A) by name, for the functions of a graph file.
+
+    f["box1"]            a factor's columns (N, width)
+    f["box1", "x", "y"]  some of them (N, 2), by the ends of their names, or by numbers counted from 0
+    f["box1.x"]          one column (N,), by its name in the data
+    f.rows               all columns
+    """
+
+    def __init__(self, rows: Tensor, factors: Mapping[str, Sequence[int]], names: ColumnNames) -> None:
+        self.rows = rows
+        self._factors = factors
+        self._names = {name: number for number, name in enumerate((*names.state, *names.action))}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: str | tuple[str | int, ...]) -> Tensor:
+        if isinstance(key, str) and key not in self._factors and key in self._names:
+            return self.rows[:, self._names[key]]
+        factor, *ends = key if isinstance(key, tuple) else (key,)
+        if factor not in self._factors:
+            raise unknown_name("factor", factor, self._factors)
+        own = self._factors[str(factor)]
+        return self.rows[:, [self._column(str(factor), end) for end in ends] if ends else list(own)]
+
+    def _column(self, factor: str, end: str | int) -> int:
+        own = self._factors[factor]
+        if isinstance(end, int) and 0 <= end < len(own):
+            return own[end]
+        whole = {name: column for name, column in self._names.items() if column in own}
+        ends = {_end(name, factor): column for name, column in whole.items()}
+        called = whole | ends if len(ends) == len(whole) else whole  # ends that two columns share call neither
+        if end not in called:
+            raise unknown_name(f"column of {factor!r} called", end, ends if len(ends) == len(whole) else whole)
+        return called[str(end)]
+
+
+def read_off(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Factors by the columns' own names: what stands before the first dot; a column without one is alone."""
+    found: dict[str, tuple[int, ...]] = {}
+    for number, name in enumerate(names):
+        factor = name.partition(".")[0]
+        found[factor] = (*found.get(factor, ()), number)
+    return found
+
+
+def as_factors(kind: str, given: object, names: ColumnNames) -> dict[str, tuple[int, ...]]:
+    """Factor -> its columns, counted from 0, of the state or the action (`kind`); every column in exactly one."""
+    if not isinstance(given, Mapping) or not all(isinstance(factor, str) for factor in given):
+        raise InputError(f"{kind} must map names of factors to their columns, got {_shown(given)}.")
+    own: tuple[str, ...] = getattr(names, kind)
+    found: dict[str, tuple[int, ...]] = {}
+    owner: dict[int, str] = {}
+    for factor, wanted in given.items():
+        found[factor] = _columns(kind, factor, wanted, names)
+        if not found[factor]:
+            raise InputError(f"the {kind} factor {factor!r} has no columns, got {_shown(wanted)}.")
+        for column in found[factor]:
+            if column in owner:
+                twice = (
+                    f"twice by {factor!r}" if owner[column] == factor else f"by both {owner[column]!r} and {factor!r}"
+                )
+                raise InputError(f"the {kind} column {own[column]!r} is claimed {twice}; a column has one factor.")
+            owner[column] = factor
+    left = [name for column, name in enumerate(own) if column not in owner]
+    if left:
+        several = f"the {kind} columns {', '.join(map(repr, left))} belong" if left[1:] else (
+            f"the {kind} column {left[0]!r} belongs"
+        )  # fmt: skip
+        raise InputError(f"{several} to no factor; name one for {'them' if left[1:] else 'it'} in {kind}.")
+    return found
+
+
+def _columns(kind: str, factor: str, wanted: Any, names: ColumnNames) -> tuple[int, ...]:
+    own: tuple[str, ...] = getattr(names, kind)
+    if isinstance(wanted, str):
+        return _named(kind, factor, wanted, names)
+    if isinstance(wanted, slice):
+        try:
+            numbers = range(*wanted.indices(len(own)))
+        except TypeError:
+            raise InputError(f"the {kind} factor {factor!r} must be sliced by whole numbers, got {wanted}.") from None
+        if max(wanted.start or 0, wanted.stop or 0) > len(own):
+            raise InputError(
+                f"the {kind} factor {factor!r} asks for columns {wanted.start or 0}:{wanted.stop}; "
+                f"the data has {len(own)} {kind} columns."
+            )
+        return tuple(numbers)
+    if isinstance(wanted, Sequence | np.ndarray) or (isinstance(wanted, Tensor) and wanted.ndim):
+        return tuple(column for one in wanted for column in _columns(kind, factor, one, names))
+    try:
+        number = operator.index(wanted)
+    except TypeError:
+        number = None
+    if number is None or isinstance(wanted, bool):
+        raise InputError(
+            f"the {kind} factor {factor!r} must be a slice, a number, a column's name or a list of those, "
+            f"got {_shown(wanted)}."
+        )
+    if not 0 <= number < len(own):
+        raise InputError(
+            f"the {kind} factor {factor!r} asks for column {number}; "
+            f"the data has {len(own)} {kind} columns, counted from 0."
+        )
+    return (number,)
+
+
+def _named(kind: str, factor: str, wanted: str, names: ColumnNames) -> tuple[int, ...]:
+    """The column called `wanted`, else those whose names begin with it, else those of a slice in words, "0:3"."""
+    own: tuple[str, ...] = getattr(names, kind)
+    if found := _called(wanted, own):
+        return found
+    if bounds := re.fullmatch(r"(\d*):(\d*)", wanted):
+        start, stop = (int(bound) if bound else None for bound in bounds.groups())
+        return _columns(kind, factor, slice(start, stop), names)
+    other = "action" if kind == "state" else "state"
+    if _called(wanted, getattr(names, other)):
+        raise InputError(f"the {kind} factor {factor!r} asks for {wanted!r}, which is of the {other}.")
+    raise unknown_name(f"{kind} column", wanted, dict.fromkeys([*read_off(own), *own]))
+
+
+def _called(wanted: str, own: Sequence[str]) -> tuple[int, ...]:
+    if wanted in own:
+        return (own.index(wanted),)
+    for separator in SEPARATORS:
+        if found := tuple(i for i, name in enumerate(own) if name.startswith(wanted + separator)):
+            return found
+    return ()
+
+
+def _end(name: str, factor: str) -> str:
+    """What tells a column from its factor's others: "x" for box1.x, and for box1_x of box1."""
+    for separator in SEPARATORS:
+        if name.startswith(factor + separator):
+            return name.removeprefix(factor + separator)
+    return name.rpartition(".")[2]
+
+
+def _shown(value: object) -> str:
+    """A value in a message: short ones as they are, others by their type."""
+    written = repr(value)
+    return written if len(written) <= 40 else type(value).__name__

@@ -1,0 +1,201 @@
+"""LocalGraph -> a figure and a table: who listens to whom, always or in which share of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import hypot
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from rich.table import Table
+from torch import Tensor
+
+from mocoda.engine.figures import BLUE, GREY, INK, RED, save
+from mocoda.graph.local_graph import LocalGraph
+
+STATE, ACTION, LINES = "#e8eef7", "#f3efe2", "#d9dee7"
+DASHES = (0, (4, 2))
+LABELLED = 8  # local edges whose share is written on the arrow, at most; the matrix has them all
+ROW = 0.58  # inches from factor to factor
+LETTERS, UPRIGHT = 14, 7  # of a name that are shown, and of names that fit above a column of the matrix, at most
+
+
+class Edge(NamedTuple):
+    parent: str
+    child: str
+    share: float | None  # of the rows; None: all
+
+
+def draw_listeners(graph: LocalGraph, shares: Tensor, path: Path, title: str = "") -> None:
+    """On the left arrows from factors to their listeners, on the right the same as a matrix.
+
+    shares  in which share of the rows each edge is there, (parents, children), as `graph.shares` counts
+    """
+    longest = max(len(_short(name)) for name in graph.parents)
+    widths = 4.4 + 0.2 * longest, 0.6 + 0.1 * longest + 0.72 * len(graph.children)
+    tall = ROW * len(graph.parents) + 1.8 + (0.06 * longest if longest > UPRIGHT else 0)
+    figure = Figure(figsize=(sum(widths), tall), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=widths)
+    if title:
+        figure.suptitle(title, x=0.012, ha="left", fontsize=12, color=INK)
+    _draw_arrows(left, graph, shares, widths[0])
+    _draw_matrix(right, graph, shares)
+    lines = [Line2D([], [], color=BLUE, lw=1.8, label="in every row")]
+    if any(edge.share is not None for edge in _edges(graph, shares)):
+        lines.append(Line2D([], [], color=RED, lw=1.8, ls=DASHES, label="in some rows, with their share"))
+    figure.legend(handles=lines, loc="outside lower left", frameon=False, ncols=2, fontsize=9, labelcolor=INK)
+    save(figure, path)
+
+
+def _draw_arrows(axes: Axes, graph: LocalGraph, shares: Tensor, width: float) -> None:
+    """x in inches, y in factors from the top; edges leave and reach a box in the order in which they spread."""
+    edges = _edges(graph, shares)
+    half = 0.2 + 0.055 * max(len(_short(name)) for name in graph.parents)  # of a box
+    first, last = half + 0.1, width - half - 0.1
+    ends = {}
+    for edge in edges:
+        leaving = [other.child for other in edges if other.parent == edge.parent]
+        coming = [other.parent for other in edges if other.child == edge.child]
+        here = -graph.parents.index(edge.parent) + _port(leaving.index(edge.child), len(leaving))
+        there = -graph.children.index(edge.child) + _port(coming.index(edge.parent), len(coming))
+        ends[edge] = ((first + half, here), (last - half, there))
+    local = [edge for edge in edges if edge.share is not None]
+    crowded = len(local) > LABELLED
+    for edge, (start, end) in ends.items():
+        look: dict[str, Any] = {"color": BLUE, "lw": 1.4, "zorder": 3}
+        if edge.share is not None:
+            look = {"color": RED, "lw": 0.8 if crowded else 1.3, "zorder": 2, "ls": DASHES}
+            look["alpha"] = 0.55 if crowded else 1.0
+        axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=10, shrinkA=0, shrinkB=0, **look))
+    if not crowded:
+        _label(axes, {edge: ends[edge] for edge in local})
+    for x, names, mark in ((first, graph.parents, ""), (last, graph.children, "′")):
+        for y, name in enumerate(names):
+            face = "white" if mark else STATE if name in graph.state else ACTION
+            shape = FancyBboxPatch((x - half, -y - 0.3), 2 * half, 0.6, "round,pad=0,rounding_size=0.1", zorder=4)
+            shape.set(facecolor=face, edgecolor=GREY, mutation_aspect=1 / ROW)
+            axes.add_patch(shape)
+            axes.text(x, -y, _short(name) + mark, ha="center", va="center", color=INK, fontsize=10, zorder=5)
+    axes.text(first, 0.62, "state and action", ha="center", fontsize=9, color=INK)
+    axes.text(last, 0.62, "next state", ha="center", fontsize=9, color=INK)
+    axes.set(xlim=(0, width), ylim=(-len(graph.parents) + 0.4, 1))
+    axes.axis("off")
+
+
+def _label(axes: Axes, ends: Mapping[Edge, tuple[tuple[float, float], tuple[float, float]]]) -> None:
+    """Each share on its arrow, where other shares are furthest."""
+    taken: list[tuple[float, float]] = []
+    for edge, ((x, y), (to_x, to_y)) in ends.items():
+        assert edge.share is not None
+        spots = [(x + t * (to_x - x), y + t * (to_y - y)) for t in (0.2, 0.8, 0.32, 0.68)]
+        best = max(spots, key=lambda at: min((hypot(at[0] - a, 2 * (at[1] - b)) for a, b in taken), default=0.0))
+        taken.append(best)
+        white = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
+        axes.text(*best, _percent(edge.share), ha="center", va="center", fontsize=8, color=RED, bbox=white, zorder=3.5)
+
+
+def _port(rank: int, count: int) -> float:
+    """How far above a box's middle its edge of that rank ends."""
+    return ((count - 1) / 2 - rank) * min(0.16, 0.46 / count)
+
+
+def _draw_matrix(axes: Axes, graph: LocalGraph, shares: Tensor) -> None:
+    """Parents from top to bottom, as on the left, and children across."""
+    parents, children = len(graph.parents), len(graph.children)
+    for p in range(parents):
+        for c in range(children):
+            axes.add_patch(Rectangle((c, -p - 1), 1, 1, fc="white", ec=LINES, lw=0.8))
+    for parent, child, share in _edges(graph, shares):
+        c, p = graph.children.index(child), graph.parents.index(parent)
+        alpha = 0.85 if share is None else 0.12 + 0.55 * share
+        axes.add_patch(Rectangle((c, -p - 1), 1, 1, fc=BLUE if share is None else RED, alpha=alpha, ec="white", lw=1.2))
+        words = "always" if share is None else _percent(share)
+        axes.text(
+            c + 0.5, -p - 0.5, words, ha="center", va="center", fontsize=8, color="white" if share is None else INK
+        )
+    axes.set_xticks([c + 0.5 for c in range(children)], [f"{_short(name)}′" for name in graph.children])
+    axes.set_yticks([-p - 0.5 for p in range(parents)], list(map(_short, graph.parents)))
+    axes.xaxis.tick_top()
+    if max(len(_short(name)) for name in graph.children) > UPRIGHT:
+        for label in axes.get_xticklabels():
+            label.set(rotation=35, ha="left", rotation_mode="anchor")
+    axes.tick_params(length=0, labelsize=9, labelcolor=INK)
+    axes.spines[:].set_visible(False)
+    axes.set(xlim=(-0.02, children + 0.02), ylim=(-parents - 0.02, 0.02))
+    axes.set_xlabel("column listens to row", fontsize=9, color=INK)
+
+
+def as_listeners(graph: LocalGraph, shares: Tensor) -> Table:
+    """Child by child: to whom it listens always, and to whom in which share of the rows."""
+    table = Table(title="Who listens to whom")
+    for heading in ("next state of", "listens to", "and in some rows to"):
+        table.add_column(heading)
+    for name in graph.children:
+        edges = [(parent, share) for parent, child, share in _edges(graph, shares) if child == name]
+        always = ", ".join(parent for parent, share in edges if share is None)
+        sometimes = ", ".join(f"{parent} ({_percent(share)})" for parent, share in edges if share is not None)
+        table.add_row(name, always, sometimes)
+    return table
+
+
+def _edges(graph: LocalGraph, shares: Tensor) -> list[Edge]:
+    """Those that are there in any row, and those of the sparsest graph."""
+    found = []
+    for p, parent in enumerate(graph.parents):
+        for c, child in enumerate(graph.children):
+            share = float(shares[p, c])
+            if share > 0 or bool(graph.sparsest[p, c]):
+                found.append(Edge(parent, child, None if share == 1 else share))
+    return found
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LETTERS else f"{name[:9]}…{name[-4:]}"
+
+
+def _percent(share: float) -> str:
+    """Three digits at most, and no 0% or 100% that is not exact."""
+    if share in (0, 1):
+        return f"{100 * share:.0f}%"
+    if not 0.0005 <= share <= 0.9995:
+        return "<0.1%" if share < 0.5 else ">99.9%"
+    return f"{100 * share:.1f}%" if share < 0.0995 or share > 0.995 else f"{100 * share:.0f}%"
+
+
+def draw_graph(graph: LocalGraph, path: Path, rows: Tensor | None = None) -> None:
+    """The sparsest graph; with rows (N, S + A), the local graphs that hold among them, the six commonest at most."""
+    pictures: list[tuple[str, Tensor]] = [("sparsest", graph.sparsest)]
+    if rows is not None:
+        found, counts = torch.unique(graph.mask(rows), dim=0, return_counts=True)
+        order = counts.argsort(descending=True)[:6]
+        pictures = [(f"in {100 * counts[i] / len(rows):.1f}% of rows", found[i]) for i in order.tolist()]
+    figure = Figure(figsize=(2.6 * len(pictures), 0.9 + 0.55 * len(graph.parents)), layout="constrained")
+    for axes, (title, mask) in zip(figure.subplots(1, len(pictures), squeeze=False).flat, pictures, strict=True):
+        _draw_edges(axes, graph, mask.cpu())
+        axes.set_title(title, fontsize=10, color=INK)
+    save(figure, path)
+
+
+def _draw_edges(axes: Axes, graph: LocalGraph, mask: Tensor) -> None:
+    left = {name: -float(i) for i, name in enumerate(graph.parents)}
+    right = {name: left[name] for name in graph.children}
+    for (p, parent), (c, child) in ((p, c) for p in enumerate(graph.parents) for c in enumerate(graph.children)):
+        if mask[p, c]:
+            colour = BLUE if graph.sparsest[p, c] else RED
+            ends = ((0.0, left[parent]), (1.0, right[child]))
+            axes.add_patch(
+                FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=11, shrinkA=15, shrinkB=15, color=colour)
+            )
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "fontsize": 10}
+    for name, y in left.items():
+        face = "#e8eef7" if name in graph.state else "#f3efe2"
+        axes.text(0, y, name, bbox={"boxstyle": "round", "fc": face, "ec": GREY}, **style)
+    for name, y in right.items():
+        axes.text(1, y, f"{name}'", bbox={"boxstyle": "round", "fc": "white", "ec": GREY}, **style)
+    axes.set(xlim=(-0.35, 1.35), ylim=(-len(left) + 0.4, 0.6))
+    axes.axis("off")

@@ -1,0 +1,300 @@
+"""files -> LocalGraph: graphs as people write them, in a short Python or TOML file, over the data's own column names.
+
+A Python file is its author's program and is run, in this process, each time it is loaded; a TOML file runs nothing.
+What comes back depends on the file's text and the column names alone, so another process can load the same again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+import tomllib
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mocoda.data.transitions import Transitions, as_tensor
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.columns import ColumnNames, Factors, as_factors, read_off
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.rules import local_mask, near_rules
+
+LARGEST = 1_000_000  # bytes; a graph is a page of text, and whatever is longer is something else
+TABLES = ("state", "action", "edges")
+FUNCTIONS = {
+    "local": ("f",),
+    "reward": ("state", "action", "next_state"),
+    "terminal": ("state", "action", "next_state"),
+    "goals": ("n", "seed", "device"),
+    "achieved": ("state",),
+    "features": ("rows",),
+    "region": ("rows",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class FileTask:
+    """What a graph file says: the graph, and as much of a task as it defines. What it does not define is None.
+
+    name         the file's name, less its ending
+    fingerprint  a short hash of the file's text
+    label        (state, action, next_state) -> reward (N,) and terminal, bool (N,); with `achieved`, (..., goal)
+    goals        (n, seed=, device=) -> goals (n, G) of the target task
+    achieved     state (N, S) -> the goals (N, G) that are reached there
+    features     rows (N, S + A) -> what matters (N, F)
+    region       rows (N, S + A) -> which rows matter, bool (N,)
+    box          the lowest and the highest row, (S + A,) each
+    """
+
+    name: str
+    graph: LocalGraph
+    fingerprint: str
+    label: Callable[..., tuple[Tensor, Tensor]] | None = None
+    goals: Callable[..., Tensor] | None = None
+    achieved: Callable[[Tensor], Tensor] | None = None
+    features: Callable[[Tensor], Tensor] | None = None
+    region: Callable[[Tensor], Tensor] | None = None
+    box: tuple[Tensor, Tensor] | None = None
+
+
+def load_graph(path: str | Path, data: Transitions | ColumnNames) -> LocalGraph:
+    """The graph that a Python or TOML file describes, over the columns of `data`."""
+    return load_task(path, data).graph
+
+
+def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
+    """The graph, with the rewards, goals and hints that a Python graph file may define beside it."""
+    file = Path(path)
+    names = data if isinstance(data, ColumnNames) else ColumnNames.of(data)
+    text = _text(file)
+    with _said_of(file):
+        if file.suffix == ".toml":
+            defined = _read_toml(text)
+            graph = _graph(defined, names)
+            local, task = near_rules(defined.get("near", []), graph, names), {}
+        else:
+            defined = _run(file, text)
+            graph = _graph(defined, names)
+            functions = _functions(file, defined)
+            local, task = functions.get("local"), _task(file, functions, _about_goals(defined))
+            task["box"] = _box(defined.get("box"), graph)
+    if local is not None:
+        graph = replace(graph, local=_said_of(file)(local_mask(graph, names, local)))
+    return FileTask(file.stem, graph, hashlib.sha256(text).hexdigest()[:16], **task)
+
+
+def _text(file: Path) -> bytes:
+    if file.suffix not in (".py", ".toml"):
+        raise InputError(f"{str(file)!r} is neither Python (.py) nor TOML (.toml), the two ways to write a graph.")
+    if not file.is_file():
+        raise InputError(f"there is no file {str(file)!r}; write the graph as Python (.py) or TOML (.toml).")
+    if file.stat().st_size > LARGEST:
+        raise InputError(f"{str(file)!r} has over {LARGEST:,} bytes; a graph is a page of text. Is it another file?")
+    return file.read_bytes()
+
+
+@contextmanager
+def _said_of(file: Path) -> Iterator[None]:
+    """Whatever is refused inside is refused as something that this file says."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{str(file)!r}: {error}") from error.__cause__
+
+
+# --- what the file says
+
+
+def _read_toml(text: bytes) -> dict[str, Any]:
+    try:
+        said = tomllib.loads(text.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"it is no TOML: {error}.") from error
+    known = (*TABLES, "near", "parent_sets")
+    for key in said:
+        if key in (*FUNCTIONS, "box"):
+            raise InputError(f"a TOML file has no {key}; write the graph in Python (.py) to say that.")
+        if key not in known:
+            raise unknown_name("setting", key, known)
+    return said
+
+
+def _run(file: Path, text: bytes) -> dict[str, Any]:
+    """What a Python file defines. It becomes no module, so nothing of it is kept, here or beside the file."""
+    try:
+        code = compile(text, str(file), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        where = f"line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else "it"
+        raise InputError(f"{where} is no Python: {getattr(error, 'msg', error)}.") from error
+    defined: dict[str, Any] = {"__name__": file.stem, "__file__": str(file)}
+    try:
+        exec(code, defined)
+    except (Exception, SystemExit) as error:
+        raise InputError(f"running it raised {_raised(error, file)}.") from error
+    _check_spelling(defined)
+    return defined
+
+
+def _check_spelling(defined: Mapping[str, Any]) -> None:
+    """Refuses what was probably meant for us: `rewards` would otherwise be passed over in silence."""
+    for name, value in defined.items():
+        known = FUNCTIONS if isinstance(value, FunctionType) else TABLES if isinstance(value, dict) else ()
+        open_ = [] if name in known or name.startswith("_") else [other for other in known if other not in defined]
+        if near := difflib.get_close_matches(name, open_, n=1, cutoff=0.75):
+            raise InputError(
+                f"{name!r} means nothing in a graph file. Did you mean {near[0]!r}? If not, call it {'_' + name!r}."
+            )
+
+
+def _raised(error: BaseException, file: Path) -> str:
+    return f"{type(error).__name__}{_line(error, file)}: {str(error).rstrip('.')}"
+
+
+def _line(error: BaseException, file: Path) -> str:
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
+    return f" in line {lines[-1]}" if lines else ""
+
+
+def _graph(defined: Mapping[str, Any], names: ColumnNames) -> LocalGraph:
+    edges = defined.get("edges")
+    if edges is None:
+        raise InputError("it has no edges; say for every state factor to whom it listens.")
+    if not isinstance(edges, Mapping) or not all(_are_names(parents) for parents in edges.values()):
+        raise InputError(f"edges must map each state factor to a list of factors, got {edges!r}.")
+    groups = defined.get("parent_sets")
+    if groups is not None and not (isinstance(groups, list | tuple) and all(_are_names(group) for group in groups)):
+        raise InputError(f"parent_sets must be a list of lists of factors, got {groups!r}.")
+    return LocalGraph(
+        state=as_factors("state", defined["state"], names) if "state" in defined else read_off(names.state),
+        action=as_factors("action", defined.get("action", {"action": slice(None)}), names),
+        edges={child: tuple(parents) for child, parents in edges.items()},
+        given_parent_sets=None if groups is None else [tuple(group) for group in groups],
+    )
+
+
+def _are_names(given: object) -> bool:
+    return isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) for name in given)
+
+
+# --- the functions of a Python file
+
+
+def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
+    found: dict[str, Callable[..., Any]] = {}
+    for name, takes in FUNCTIONS.items():
+        if name not in defined:
+            continue
+        if name in ("reward", "terminal") and _about_goals(defined):
+            takes = (*takes, "goal")
+        wanted, function = f"{name}({', '.join(takes)})", defined[name]
+        if not callable(function):
+            raise InputError(f"{name} must be a function, {wanted}, got {type(function).__name__}.")
+        try:
+            inspect.signature(function).bind(*takes)
+        except TypeError:
+            raise InputError(f"expected {wanted}, got {name}{inspect.signature(function)}.") from None
+        except ValueError:  # a compiled function does not say what it takes
+            pass
+        found[name] = partial(_called, file, name, function)
+    for name, needed in (("terminal", "reward"), ("achieved", "reward"), ("goals", "achieved")):
+        if name in found and needed not in found:
+            raise InputError(f"it defines {name}, which is of no use without {needed}; define both.")
+    return found
+
+
+def _about_goals(defined: Mapping[str, Any]) -> bool:
+    reward = defined.get("reward")
+    return "achieved" in defined or (
+        isinstance(reward, FunctionType) and len(inspect.signature(reward).parameters) == 4
+    )
+
+
+def _called(file: Path, name: str, function: Callable[..., Any], *given: Any) -> Any:
+    try:
+        return function(*given)
+    except InputError as error:  # of ours: a name that f does not have
+        raise InputError(f"{name}{_line(error, file)}: {error}") from None
+    except Exception as error:
+        sizes = ", ".join(
+            f"{len(one)} rows of {one.rows.shape[1]} columns" if isinstance(one, Factors) else str(tuple(one.shape))
+            for one in given
+            if isinstance(one, Factors | Tensor)
+        )
+        raise InputError(f"{name} raised {_raised(error, file)}. It was given {sizes or given}.") from error
+
+
+def _task(file: Path, functions: Mapping[str, Callable[..., Any]], about_goals: bool) -> dict[str, Any]:
+    """The members of a FileTask that these functions give."""
+
+    def label(state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        given = (state, action, next_state) if goal is None else (state, action, next_state, goal)
+        with _said_of(file):
+            if about_goals and goal is None:
+                raise InputError(
+                    "its reward is about goals; define goals and achieved too, or draw them from the data."
+                )
+            if goal is not None and not about_goals:
+                raise InputError("its reward is not about goals; leave them out, or let it take a fourth argument.")
+            reward = _result("reward", functions["reward"](*given), state, ("N",)).float()
+            if "terminal" not in functions:
+                return reward, torch.zeros_like(reward, dtype=torch.bool)
+            return reward, _result("terminal", functions["terminal"](*given), state, ("N",), torch.bool)
+
+    def goals(n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
+        # A number rather than a stream: any library's generator can be seeded with it.
+        number = int(as_stream(seed, "goals", device="cpu").integers(2**31, 1))
+        with _said_of(file):
+            like = torch.zeros(n, 0, device=device)
+            return _result("goals", functions["goals"](n, number, device), like, ("N", "G")).float()
+
+    def of_rows(name: str, shape: tuple[str, ...], dtype: torch.dtype | None, rows: Tensor) -> Tensor:
+        with _said_of(file):
+            return _result(name, functions[name](rows), rows, shape, dtype)
+
+    made: dict[str, Callable[..., Any]] = {
+        "label": label,
+        "goals": goals,
+        "achieved": partial(of_rows, "achieved", ("N", "G"), None),
+        "features": partial(of_rows, "features", ("N", "F"), None),
+        "region": partial(of_rows, "region", ("N",), torch.bool),
+    }
+    return {name: one for name, one in made.items() if ("reward" if name == "label" else name) in functions}
+
+
+def _result(name: str, found: object, like: Tensor, shape: tuple[str, ...], dtype: torch.dtype | None = None) -> Tensor:
+    """What a function returned for rows `like` (N, anything), on their device, if it has that shape."""
+    if not isinstance(found, Tensor | np.ndarray):
+        raise InputError(f"{name} must return a tensor, got {type(found).__name__}.")
+    array = as_tensor(found).to(like.device)
+    if dtype is not None and array.dtype != dtype:
+        raise InputError(f"{name} must return {dtype}, such as a comparison gives, got {array.dtype}.")
+    if array.ndim != len(shape) or len(array) != len(like):
+        wanted = f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"
+        raise InputError(f"{name} must return shape {wanted}, N = {len(like)} rows, got {tuple(array.shape)}.")
+    return array
+
+
+def _box(given: object, graph: LocalGraph) -> tuple[Tensor, Tensor] | None:
+    if given is None:
+        return None
+    try:
+        low, high = (torch.as_tensor(end, dtype=torch.float32) for end in given)  # type: ignore[attr-defined]
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"box must be the lowest and the highest row, (low, high), got {given!r}.") from None
+    if tuple(low.shape) != (graph.width,) or low.shape != high.shape or not bool((low <= high).all()):
+        raise InputError(
+            f"box must be a low and a high row of {graph.width} numbers each, the state's and the action's, "
+            f"low nowhere above high, got {given!r}."
+        )
+    return low, high

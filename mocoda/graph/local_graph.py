@@ -1,0 +1,238 @@
+"""named columns -> LocalGraph: which factor's next state listens to which factors, and where.
+
+The paper's objects: a *factor* is a named group of columns of the state or the action; every factor is a *parent*, and
+every state factor is a *child* (its next value); the *sparsest* graph holds in most of the space, and the *mask*
+M(s, a) says which edges there are at one row.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mocoda.data.transitions import Array, Transitions, as_tensor
+from mocoda.engine.errors import InputError, unknown_name
+
+Columns = int | slice | Sequence[int]
+MaskFunction = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LocalGraph:
+    """Who listens to whom.
+
+    state, action   factor name -> its columns of the state (of the action): a number, a slice or a sequence of numbers
+    edges           child -> the parents it listens to in the sparsest graph
+    local           rows (N, S + A) -> bool (N, parents, children), the edges at each row; None: the sparsest everywhere
+    given_parent_sets
+                    the groups of factors to model jointly; None: those that the sparsest graph implies
+
+    >>> graph = LocalGraph(
+    ...     state={"x": 0, "y": 1}, action={"dx": 0, "dy": 1}, edges={"x": ["x", "dx"], "y": ["y", "dy"]}
+    ... )
+    >>> graph.parent_sets
+    (('x', 'dx'), ('y', 'dy'))
+    """
+
+    state: Mapping[str, Columns]
+    action: Mapping[str, Columns]
+    edges: Mapping[str, Sequence[str]]
+    local: MaskFunction | None = None
+    given_parent_sets: Sequence[Sequence[str]] | None = None
+
+    def __post_init__(self) -> None:
+        clash = [name for name in self.state if name in self.action]
+        if clash:
+            raise InputError(
+                f"the names {clash} stand for both state and action factors; every factor needs its own name."
+            )
+        if not self.state:
+            raise InputError("state names no factors; expected at least one.")
+        for child, listened in self.edges.items():
+            if isinstance(listened, str):
+                raise InputError(f"the parents of {child!r} must be a list of names, got the string {listened!r}.")
+            if child in self.action:
+                raise InputError(f"edges make {child!r} listen, but it is an action, and an action listens to nobody.")
+            if child not in self.state:
+                raise unknown_name("state factor", child, self.state)
+        for child in self.children:
+            parents = self.edges.get(child, ())
+            if not parents:
+                raise InputError(
+                    f"child {child!r} has no parents in edges; expected at least one, such as {child!r} itself."
+                )
+            for parent in parents:
+                if parent not in self.factors:
+                    raise unknown_name("factor", parent, self.factors)
+        for group in self.given_parent_sets or ():
+            for name in group:
+                if name not in self.factors:
+                    raise unknown_name("factor", name, self.factors)
+
+    def __repr__(self) -> str:
+        edges = ", ".join(f"{child}' <- {', '.join(self.edges[child])}" for child in self.children)
+        return f"LocalGraph({edges}{'' if self.local is None else ', and local edges'})"
+
+    @property
+    def structure(self) -> dict[str, Any]:
+        """Factors with their columns, and edges, as JSON values: what a fitted model depends on."""
+        return {
+            "children": list(self.children),
+            "factors": {name: list(columns) for name, columns in self.factors.items()},
+            "edges": {child: sorted(self.edges[child]) for child in self.children},
+            "local": self.local is not None,
+        }
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """All factors, state first: the order of the mask's second axis."""
+        return (*self.state, *self.action)
+
+    @property
+    def children(self) -> tuple[str, ...]:
+        """The state factors: the order of the mask's third axis."""
+        return tuple(self.state)
+
+    @cached_property
+    def factors(self) -> dict[str, tuple[int, ...]]:
+        """Factor -> its columns of a row (state and action side by side)."""
+        state = _resolved("state", self.state)
+        offset = sum(map(len, state.values()))
+        action = _resolved("action", self.action)
+        return state | {name: tuple(offset + i for i in columns) for name, columns in action.items()}
+
+    @property
+    def state_width(self) -> int:
+        return sum(len(self.factors[name]) for name in self.state)
+
+    @property
+    def width(self) -> int:
+        """Columns of a row, S + A."""
+        return sum(map(len, self.factors.values()))
+
+    def columns(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The columns of a row that belong to these factors, in their order."""
+        return tuple(column for name in names for column in self.factors[name])
+
+    @cached_property
+    def sparsest(self) -> Tensor:
+        """The edges of the sparsest graph, bool (parents, children)."""
+        return torch.tensor([[p in self.edges[c] for c in self.children] for p in self.parents])
+
+    @cached_property
+    def parent_sets(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of factors whose joint distribution a sample must keep.
+
+        These are the children's parent sets in the sparsest graph, less those that lie within another one. A factor
+        that nobody listens to is a set of its own, so that together the sets cover every column.
+        """
+        if self.given_parent_sets is None:
+            groups = [frozenset(self.edges[child]) for child in self.children]
+        else:
+            groups = [frozenset(group) for group in self.given_parent_sets]
+        groups += [frozenset([name]) for name in self.parents if not any(name in g for g in groups)]
+        largest = [g for i, g in enumerate(groups) if not any(g < h for h in groups) and g not in groups[:i]]
+        return tuple(tuple(name for name in self.parents if name in group) for group in largest)
+
+    def mask(self, rows: Array) -> Tensor:
+        """The edges at each row (N, S + A): bool (N, parents, children)."""
+        rows = as_tensor(rows)
+        self.check_rows(rows)
+        shape = (len(rows), len(self.parents), len(self.children))
+        if self.local is None:
+            return self.sparsest.to(rows.device).expand(shape)
+        mask = self.local(rows)
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise InputError(f"the mask must be a boolean tensor, got {got}. Return a comparison, or call .bool().")
+        if tuple(mask.shape) != shape:
+            raise InputError(
+                f"the mask must have shape (rows, parents, children) = {shape}, got {tuple(mask.shape)}. "
+                f"Parents are {', '.join(self.parents)}; children are {', '.join(self.children)}."
+            )
+        orphans = ~mask.any(1)
+        if bool(orphans.any()):
+            row, child = orphans.nonzero()[0].tolist()
+            raise InputError(
+                f"the mask leaves child {self.children[child]!r} without parents in row {row}; expected at least one."
+            )
+        return mask
+
+    def shares(self, rows: Array) -> Tensor:
+        """In which share of the rows (N, S + A) each edge is there: float64 (parents, children)."""
+        rows = as_tensor(rows)
+        counts = torch.stack([self.mask(block).sum(0) for block in rows.split(65_536)])
+        return counts.sum(0).double() / len(rows)
+
+    def check_data(self, data: Transitions) -> None:
+        """Raises unless the data has the graph's state and action columns."""
+        found = (data.state.shape[1], data.action.shape[1])
+        wanted = (self.state_width, self.width - self.state_width)
+        if found != wanted:
+            raise InputError(
+                f"the data has {found[0]} state and {found[1]} action columns, the graph {wanted[0]} and {wanted[1]}; "
+                "they must agree."
+            )
+
+    def check_rows(self, rows: Tensor) -> None:
+        """Raises unless `rows` has the graph's columns."""
+        if rows.ndim != 2 or rows.shape[1] != self.width:
+            raise InputError(
+                f"rows must have shape (N, {self.width}), the graph's {self.state_width} state and "
+                f"{self.width - self.state_width} action columns, got {tuple(rows.shape)}."
+            )
+
+
+def _resolved(kind: str, factors: Mapping[str, Columns]) -> dict[str, tuple[int, ...]]:
+    """Factor -> its columns as numbers; every column from 0 to the largest belongs to exactly one factor."""
+    resolved: dict[str, tuple[int, ...]] = {}
+    owner: dict[int, str] = {}
+    for name, columns in factors.items():
+        numbers = _numbers(kind, name, columns)
+        for number in numbers:
+            if number in owner:
+                raise InputError(
+                    f"{kind} column {number} belongs to both {owner[number]!r} and {name!r}; a column has one factor."
+                )
+            owner[number] = name
+        resolved[name] = numbers
+    missing = sorted(set(range(max(owner, default=0) + 1)) - owner.keys())
+    if missing:
+        raise InputError(
+            f"{kind} columns {missing} belong to no factor; expected every column up to {max(owner, default=0)}."
+        )
+    return resolved
+
+
+def _numbers(kind: str, name: str, columns: Columns) -> tuple[int, ...]:
+    if isinstance(columns, slice):
+        if columns.stop is None:
+            raise InputError(f"{kind} factor {name!r} is an open slice; say where it ends.")
+        columns = range(columns.start or 0, columns.stop, columns.step or 1)
+    several = columns if isinstance(columns, Sequence | Tensor | np.ndarray) else [columns]
+    numbers = tuple(operator.index(column) for column in several)
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise InputError(f"{kind} factor {name!r} must have different columns, counted from 0, got {list(numbers)}.")
+    return numbers
+
+
+def connected_components(mask: Tensor) -> Tensor:
+    """Labels (M, parents + children) of the connected components of graphs (M, parents, children).
+
+    Two nodes have the same label where edges link them; a label is the smallest node number of its component.
+    """
+    graphs, parents, children = mask.shape
+    nodes = parents + children
+    reach = torch.eye(nodes, dtype=torch.bool, device=mask.device).repeat(graphs, 1, 1)
+    reach[:, :parents, parents:] = mask
+    reach[:, parents:, :parents] = mask.transpose(1, 2)
+    for _ in range(nodes.bit_length()):  # each product doubles the length of the paths
+        reach = (reach.float() @ reach.float()) > 0
+    return reach.float().argmax(2)

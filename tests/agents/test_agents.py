@@ -1,0 +1,588 @@
+"""The agents: losses, targets and actions against slow twins, the paper's settings, and whole messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agents_world import SAMPLERS, A, S, each_agent
+from torch import Tensor
+from torch.distributions import (
+    Categorical,
+    Independent,
+    MixtureSameFamily,
+    Normal,
+    TanhTransform,
+    TransformedDistribution,
+)
+
+from mocoda import InputError, make_agent
+from mocoda.agents import BCQ, CQL, SAC, TD3BC, Agent, Batch
+from mocoda.agents.agent import AGENTS
+from mocoda.agents.sac import drawn_action
+from mocoda.engine.networks import mlp_weights
+from mocoda.engine.randomness import Stream
+
+R, B = 3, 17
+SMALL: dict[str, Any] = {"hidden": (20, 12), "batch": B}
+
+
+def drawn(*labels: str | int) -> Stream:
+    return Stream(0, "test-agents", *labels)
+
+
+def some_weights(agent: Agent, scale: float = 2.0) -> dict[str, Tensor]:
+    """Weights of all runs, in float64; targets are far from what they follow, so that a mix-up shows."""
+    weights: dict[str, Tensor] = {}
+    for group, network in agent.networks(S, A).items():
+        leading = (R,) if network.members is None else (R, network.members)
+        for name in (group, f"target-{group}"):
+            weights |= mlp_weights(name, leading, network.sizes, drawn("weights", name))
+    return {name: scale * weight.double() for name, weight in weights.items()}
+
+
+def some_batch() -> Batch:
+    """Rewards beyond both ends of what a state can be worth, and ended episodes."""
+    stream = drawn("batch")
+    state, next_state = stream.normal(R, B, S).double(), stream.normal(R, B, S).double()
+    action = stream.uniform(R, B, A, low=-1.0).double()
+    reward = stream.uniform(R, B, low=-70.0, high=15.0).double()
+    return Batch(state, action, reward, next_state, (stream.uniform(R, B) < 0.3).double())
+
+
+def some_noise(agent: Agent) -> dict[str, Tensor]:
+    own = [agent.noise(drawn("noise", run), 1, A) for run in range(R)]
+    stacked = {name: torch.stack([noise[name][0] for noise in own]) for name in own[0]}
+    return {name: value.double() if value.is_floating_point() else value for name, value in stacked.items()}
+
+
+def acting_noise(agent: Agent) -> dict[str, Tensor]:
+    own = [agent.acting_noise(drawn("acting", run), B, A) for run in range(R)]
+    stacked = {name: torch.stack([noise[name] for noise in own]) for name in own[0]}
+    return {name: value.double() if value.is_floating_point() else value for name, value in stacked.items()}
+
+
+# A twin knows one run: its networks are lists of plain layers.
+Plain = Callable[[Tensor], Tensor]
+
+
+def plain(weights: dict[str, Tensor], group: str, run: int, member: int | None = None) -> Plain:
+    place = (run,) if member is None else (run, member)
+    layers = [name.removesuffix(".weight") for name in weights if name.startswith(f"{group}.") and "weight" in name]
+
+    def network(x: Tensor) -> Tensor:
+        for number, layer in enumerate(layers):
+            x = x if number == 0 else torch.relu(x)
+            x = torch.nn.functional.linear(x, weights[f"{layer}.weight"][place].T, weights[f"{layer}.bias"][place][0])
+        return x
+
+    return network
+
+
+def critics(weights: dict[str, Tensor], group: str, run: int, members: int = 2) -> list[Callable[..., Tensor]]:
+    networks = [plain(weights, group, run, member) for member in range(members)]
+    return [lambda state, action, q=q: q(torch.cat([state, action], -1))[..., 0] for q in networks]
+
+
+def clipped(value: Tensor, lowest: float, highest: float = 0.0) -> Tensor:
+    return torch.stack([v.new_tensor(min(max(float(v), lowest), highest)) for v in value])
+
+
+Twin = Callable[[dict[str, Tensor], Batch, dict[str, Tensor], int], Tensor]
+
+
+def assert_loss_is(agent: Agent, group: str, twin: Twin, scale: float = 2.0) -> None:
+    """The loss of every run, and its gradients, are those of the twin."""
+    weights, batch, noise = some_weights(agent, scale), some_batch(), some_noise(agent)
+    own = [weight.requires_grad_() for name, weight in weights.items() if name.startswith(f"{group}.")]
+    loss = agent.losses()[group](weights, batch, noise)
+    expected = torch.stack([twin(weights, batch, noise, run) for run in range(R)])
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
+    made, wanted = (torch.autograd.grad(found.sum(), own) for found in (loss, expected))
+    for one, other in zip(made, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+        assert bool(other.any())
+
+
+# TD3-BC
+
+
+def td3_worth(agent: TD3BC, weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+    """What the target networks think of the next states, (2, B)."""
+    state = batch.next_state[run]
+    action = torch.tanh(plain(weights, "target-actor", run)(state)).detach().clone()
+    for row in range(B):
+        for column in range(A):
+            jitter = agent.smoothing * float(noise["smoothing"][run, row, column])
+            jitter = min(max(jitter, -agent.smoothing_clip), agent.smoothing_clip)
+            action[row, column] = min(max(float(action[row, column]) + jitter, -1.0), 1.0)
+    return torch.stack([q(state, action) for q in critics(weights, "target-critic", run)]).detach()
+
+
+def bellman(agent: Agent, batch: Batch, worth: Tensor, run: int, lowest: float) -> Tensor:
+    ahead = torch.where(batch.terminal[run] == 1, 0.0, agent.discount * worth)
+    return clipped(batch.reward[run] + ahead, lowest)
+
+
+def test_td3s_critics_learn_the_smaller_of_the_target_critics_at_a_smoothed_action() -> None:
+    agent = TD3BC(**SMALL, smoothing=0.4)
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        first, second = td3_worth(agent, weights, batch, noise, run)
+        smaller = torch.stack([a if a < b else b for a, b in zip(first, second, strict=True)])
+        target = bellman(agent, batch, smaller, run, -50.0)
+        total = torch.zeros((), dtype=torch.float64)
+        for q in critics(weights, "critic", run):
+            total = total + sum((q(batch.state[run], batch.action[run]) - target) ** 2) / B
+        return total
+
+    assert_loss_is(agent, "critic", twin)
+
+
+def test_what_td3s_twin_is_tested_on_has_every_case() -> None:
+    agent = TD3BC(**SMALL, smoothing=0.4)
+    weights, batch, noise = some_weights(agent), some_batch(), some_noise(agent)
+    jitter = agent.smoothing * noise["smoothing"]
+    assert bool((jitter > 0.5).any()) and bool((jitter < -0.5).any()) and bool((jitter.abs() < 0.5).any())
+    following = torch.stack(
+        [torch.tanh(plain(weights, "target-actor", run)(batch.next_state[run])) for run in range(R)]
+    )
+    assert bool(((following + jitter.clamp(-0.5, 0.5)).abs() > 1).any())
+    worth = torch.stack([td3_worth(agent, weights, batch, noise, run) for run in range(R)])
+    assert bool((worth[:, 0] < worth[:, 1]).any()) and bool((worth[:, 0] > worth[:, 1]).any())
+    target = agent.target(weights, batch, noise)
+    assert float(target.min()) == -50.0 and float(target.max()) == 0.0
+    assert bool(((target > -50) & (target < 0)).any()) and bool(batch.terminal.any())
+
+
+@each_agent
+def test_an_ended_episode_is_worth_its_reward(name: str) -> None:
+    agent = make_agent(name, **SMALL, **(SAMPLERS if name == "bcq" else {}))
+    assert isinstance(agent, TD3BC | SAC | BCQ)
+    batch = some_batch()._replace(terminal=torch.ones(R, B, dtype=torch.float64))
+    expected = torch.stack([clipped(reward, agent.lowest) for reward in batch.reward])
+    assert agent.target(some_weights(agent), batch, some_noise(agent)).equal(expected)
+
+
+@pytest.mark.parametrize("imitation", [1.0, 0.3])
+def test_td3s_actor_climbs_the_smaller_critic_and_stays_near_the_data(imitation: float) -> None:
+    agent = TD3BC(**SMALL, imitation=imitation)
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        state = batch.state[run]
+        action = torch.tanh(plain(weights, "actor", run)(state))
+        first, second = (q(state, action) for q in critics(weights, "critic", run))
+        smaller = torch.stack([a if a < b else b for a, b in zip(first, second, strict=True)])
+        return -sum(smaller) / B + imitation * torch.nn.functional.mse_loss(action, batch.action[run])
+
+    assert_loss_is(agent, "actor", twin)
+
+
+def test_td3s_normalised_actor_climbs_the_first_critic_in_units_of_its_size() -> None:
+    agent = TD3BC(**SMALL, normalise=True)
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        state = batch.state[run]
+        action = torch.tanh(plain(weights, "actor", run)(state))
+        first = critics(weights, "critic", run)[0](state, action)
+        size: float = sum(map(abs, first.tolist())) / B  # a number: it is not climbed
+        return -2.5 * first.mean() / size + torch.nn.functional.mse_loss(action, batch.action[run])
+
+    assert_loss_is(agent, "actor", twin)
+
+
+def test_td3_waits_with_the_actor_and_all_targets() -> None:
+    (stage,) = TD3BC(**SMALL).stages()
+    assert dict(stage.rhythm) == {"critic": 1, "actor": 2, "target-critic": 2, "target-actor": 2}
+    assert list(stage.rhythm) == ["critic", "actor", "target-critic", "target-actor"]
+    assert (stage.batch, stage.updates, stage.weight_decay) == (B, None, 0.0)
+
+
+def test_td3_acts_without_noise() -> None:
+    agent, state = TD3BC(**SMALL), some_batch().state
+    weights = some_weights(agent)
+    assert agent.acting_noise(drawn(), 5, A) == {}
+    for run, action in enumerate(agent.act(weights, state, {})):
+        torch.testing.assert_close(action, torch.tanh(plain(weights, "actor", run)(state[run])))
+
+
+# SAC
+
+
+def squashed(output: Tensor) -> TransformedDistribution:
+    """The distribution of actions that an actor's outputs (..., 2 A) stand for."""
+    mean, log_scale = output[..., :A], output[..., A:].clamp(-20, 2)
+    return TransformedDistribution(Normal(mean, log_scale.exp()), [TanhTransform(cache_size=1)])
+
+
+def drawn_by_hand(weights: dict[str, Tensor], run: int, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    distribution = squashed(plain(weights, "actor", run)(state))
+    base = distribution.base_dist
+    assert isinstance(base, Normal)
+    action = distribution.transforms[0](base.loc + base.scale * noise)
+    return action, distribution.log_prob(action).sum(-1)
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 6.0])
+def test_sacs_log_density_is_that_of_a_squashed_gaussian(scale: float) -> None:
+    agent = SAC(**SMALL)
+    weights, state, noise = some_weights(agent, scale), some_batch().state, some_noise(agent)["action"]
+    action, log_density = drawn_action(weights, state, noise)
+    for run in range(R):
+        expected, expected_density = drawn_by_hand(weights, run, state[run], noise[run])
+        torch.testing.assert_close(action[run], expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(log_density[run], expected_density, rtol=1e-6, atol=1e-6)
+    outputs = torch.stack([plain(weights, "actor", run)(state[run]) for run in range(R)])
+    assert bool((outputs[..., A:] > 2).any()) or scale < 6  # the largest reaches the scale's bound
+
+
+def test_sacs_density_of_float32_actions_at_the_edge_is_finite() -> None:
+    agent = SAC(**SMALL)
+    weights = {name: weight.float() for name, weight in some_weights(agent, 8.0).items()}
+    action, log_density = drawn_action(weights, some_batch().state.float(), some_noise(agent)["action"].float())
+    assert bool((action.abs() == 1).any()) and bool(log_density.isfinite().all())
+
+
+def sac_target(agent: SAC, weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+    state = batch.next_state[run]
+    action, log_density = drawn_by_hand(weights, run, state, noise["following"][run])
+    first, second = (q(state, action) for q in critics(weights, "target-critic", run))
+    smaller = torch.stack([a if a < b else b for a, b in zip(first, second, strict=True)])
+    return bellman(agent, batch, (smaller - agent.entropy * log_density).detach(), run, agent.lowest)
+
+
+@pytest.mark.parametrize("entropy", [0.2, 1.7])
+def test_sacs_critics_learn_a_value_that_pays_for_randomness(entropy: float) -> None:
+    agent = SAC(**SMALL, entropy=entropy)
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        target = sac_target(agent, weights, batch, noise, run)
+        errors = [q(batch.state[run], batch.action[run]) - target for q in critics(weights, "critic", run)]
+        return sum(((error**2).mean() for error in errors), torch.zeros((), dtype=torch.float64))
+
+    assert_loss_is(agent, "critic", twin)
+
+
+def test_sacs_actor_climbs_the_smaller_critic_and_its_entropy() -> None:
+    agent = SAC(**SMALL, entropy=0.7)
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        state = batch.state[run]
+        action, log_density = drawn_by_hand(weights, run, state, noise["action"][run])
+        first, second = (q(state, action) for q in critics(weights, "critic", run))
+        return (0.7 * log_density - torch.minimum(first, second)).mean()
+
+    assert_loss_is(agent, "actor", twin)
+
+
+@pytest.mark.parametrize("name", ["sac", "cql"])
+def test_sac_and_cql_act_at_the_middle_of_their_gaussian(name: str) -> None:
+    agent, state = make_agent(name, **SMALL), some_batch().state
+    weights = some_weights(agent)
+    for run, action in enumerate(agent.act(weights, state, {})):
+        torch.testing.assert_close(action, torch.tanh(plain(weights, "actor", run)(state[run])[:, :A]))
+
+
+@pytest.mark.parametrize("name", ["sac", "cql"])
+def test_sac_and_cql_move_everything_at_every_update(name: str) -> None:
+    (stage,) = make_agent(name, **SMALL).stages()
+    assert dict(stage.rhythm) == {"critic": 1, "actor": 1, "target-critic": 1}
+
+
+# CQL
+
+
+def temporal_error(agent: SAC, weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+    target = sac_target(agent, weights, batch, noise, run)
+    errors = [q(batch.state[run], batch.action[run]) - target for q in critics(weights, "critic", run)]
+    return sum(((error**2).mean() for error in errors), torch.zeros((), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("weight", [0.1, 3.0])
+def test_cqls_l1_penalty_draws_random_actions_down_and_the_datas_up(weight: float) -> None:
+    agent = CQL(**SMALL, weight=weight)
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        loss = temporal_error(agent, weights, batch, noise, run)
+        for q in critics(weights, "critic", run):
+            random, data = q(batch.state[run], noise["random"][run]), q(batch.state[run], batch.action[run])
+            loss = loss + weight * (abs(random.mean() - -40.0) + abs(data.mean() - 0.0))
+        return loss
+
+    assert_loss_is(agent, "critic", twin)
+
+
+def test_cqls_l1_penalty_is_an_absolute_value_on_both_sides() -> None:
+    agent = CQL(**SMALL, lowest=-0.01)  # untrained critics lie on both sides of -0.01 and of 0
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        loss = temporal_error(agent, weights, batch, noise, run)
+        for q in critics(weights, "critic", run):
+            random, data = q(batch.state[run], noise["random"][run]), q(batch.state[run], batch.action[run])
+            loss = loss + 0.1 * (abs(random.mean() + 0.01) + abs(data.mean()))
+        return loss
+
+    assert_loss_is(agent, "critic", twin)
+
+
+def test_cqls_logsumexp_penalty_weighs_actions_by_how_likely_they_are_drawn() -> None:
+    agent, many = CQL(**SMALL, penalty="logsumexp", weight=5.0, proposals=4), 4
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        loss = temporal_error(agent, weights, batch, noise, run)
+        for q in critics(weights, "critic", run):
+            for row in range(B):
+                state = batch.state[run, row]
+                total = torch.zeros((), dtype=torch.float64)
+                for place in range(row * many, (row + 1) * many):
+                    total = total + q(state, noise["random"][run, place]).exp() / 0.5**A
+                    proposed, log_density = drawn_by_hand(weights, run, state, noise["proposed"][run, place])
+                    total = total + q(state, proposed).exp() / log_density.exp()
+                loss = loss + 5.0 * ((total / (2 * many)).log() - q(state, batch.action[run, row])) / B
+        return loss
+
+    assert_loss_is(agent, "critic", twin, scale=1.2)
+
+
+@pytest.mark.parametrize("penalty", ["l1", "logsumexp"])
+def test_cqls_random_actions_fill_the_box(penalty: str) -> None:
+    random = CQL(**SMALL, penalty=penalty).noise(drawn("box"), 200, A)["random"].flatten(0, 1)
+    assert float(random.min()) >= -1 and float(random.max()) <= 1
+    torch.testing.assert_close(random.mean(0), torch.zeros(A), rtol=0, atol=0.04)
+    torch.testing.assert_close(random.var(0), torch.full((A,), 1 / 3), rtol=0.05, atol=0)
+
+
+def test_cqls_targets_are_clipped_higher_than_the_others() -> None:
+    agent = CQL(**SMALL)
+    target = agent.target(some_weights(agent), some_batch(), some_noise(agent))
+    assert float(target.min()) == -40.0 and float(target.max()) == 0.0
+
+
+def test_a_tiny_penalty_leaves_cql_as_sac() -> None:
+    conservative, plain_sac = CQL(**SMALL, weight=0.0, lowest=-50.0), SAC(**SMALL)
+    weights, batch, noise = some_weights(plain_sac), some_batch(), some_noise(conservative)
+    for group in ("critic", "actor"):
+        one, other = (agent.losses()[group](weights, batch, noise) for agent in (conservative, plain_sac))
+        assert one.equal(other)
+
+
+# BCQ
+
+PROPOSING: dict[str, Any] = SMALL | SAMPLERS
+
+
+def mixture(weights: dict[str, Tensor], run: int, member: int, state: Tensor, components: int) -> MixtureSameFamily:
+    """One member's distribution of actions in states (B, S)."""
+    output = plain(weights, "sampler", run, member)(state).reshape(*state.shape[:-1], components, 1 + 2 * A)
+    scale = torch.nn.functional.softplus(output[..., 1 + A :]) + 1e-3
+    return MixtureSameFamily(Categorical(logits=output[..., 0]), Independent(Normal(output[..., 1 : 1 + A], scale), 1))
+
+
+def test_bcqs_samplers_climb_the_likelihood_of_the_datas_actions() -> None:
+    agent = BCQ(**PROPOSING)
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for member in range(3):
+            distribution = mixture(weights, run, member, batch.state[run], 2)
+            total = total - distribution.log_prob(batch.action[run]).mean()
+        return total
+
+    assert_loss_is(agent, "sampler", twin)
+
+
+def known_mixtures(agent: BCQ) -> dict[str, Tensor]:
+    """Samplers that ignore the state: one layer, whose bias is the mixture."""
+    stream = drawn("mixtures")
+    outputs = torch.empty(R, agent.samplers, agent.components, 1 + 2 * A)
+    outputs[..., 0] = stream.normal(R, agent.samplers, agent.components)
+    outputs[..., 1 : 1 + A] = 0.7 * stream.normal(R, agent.samplers, agent.components, A)
+    outputs[..., 1 + A :] = stream.uniform(R, agent.samplers, agent.components, A, low=-4.0, high=-0.5)
+    zeros = torch.zeros(R, agent.samplers, S, agent.components * (1 + 2 * A), dtype=torch.float64)
+    return {"sampler.0.weight": zeros, "sampler.0.bias": outputs.flatten(2)[:, :, None].double()}
+
+
+def test_bcqs_proposals_follow_the_mixture_of_a_member_chosen_at_random() -> None:
+    many = 40_000
+    agent = BCQ(hidden=(4,), batch=1, proposals=many, samplers=3, components=4, sampler_hidden=())
+    weights, noise = known_mixtures(agent), some_noise(agent)
+    proposed = agent._proposals(weights, torch.zeros(R, 1, S, dtype=torch.float64), noise)[:, 0]  # (R, many, A)
+    assert float(proposed.abs().max()) == 1.0  # what falls outside stands at the edge
+    ends = torch.linspace(-0.99, 0.99, 34, dtype=torch.float64)
+    deviation = 2.0 / math.sqrt(many)  # of a share, four times
+    for run in range(R):
+        members = [mixture(weights, run, member, torch.zeros(S, dtype=torch.float64), 4) for member in range(3)]
+        for one in ends:
+            for other in (*ends[::11], torch.tensor(math.inf)):
+                corner = torch.stack([one, other])
+                below = torch.zeros((), dtype=torch.float64)
+                for member in members:
+                    share, gaussian = member.mixture_distribution.probs, member.component_distribution
+                    assert isinstance(share, Tensor) and isinstance(gaussian, Independent)
+                    below += (share * gaussian.base_dist.cdf(corner).prod(-1)).sum() / 3
+                found = (proposed[run] <= corner).all(1).double().mean()
+                assert abs(float(found - below)) < deviation
+
+
+def proposals_by_hand(
+    weights: dict[str, Tensor], noise: dict[str, Tensor], run: int, row: int, state: Tensor
+) -> list[Tensor]:
+    """A state's proposals: the noise says which member, where in its components' shares, and how far off the mean."""
+    made = []
+    for place in range(noise["member"].shape[2]):
+        member = mixture(weights, run, int(noise["member"][run, row, place]), state, 2)
+        share, gaussian = member.mixture_distribution.probs, member.component_distribution
+        assert isinstance(share, Tensor) and isinstance(gaussian, Independent)
+        component = 0 if float(noise["component"][run, row, place]) < float(share[0]) else 1
+        offset = noise["offset"][run, row, place]
+        made.append((gaussian.base_dist.loc + gaussian.base_dist.scale * offset)[component].clamp(-1, 1).detach())
+    return made
+
+
+def test_bcqs_critic_learns_the_value_of_the_best_proposal() -> None:
+    agent = BCQ(**PROPOSING)
+
+    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+        (recorded,) = critics(weights, "critic", run, members=1)
+        (judge,) = critics(weights, "target-critic", run, members=1)
+        best = []
+        for row, state in enumerate(batch.next_state[run]):
+            best.append(max(float(judge(state, a)) for a in proposals_by_hand(weights, noise, run, row, state)))
+        target = bellman(agent, batch, torch.tensor(best, dtype=torch.float64), run, -50.0)
+        return ((recorded(batch.state[run], batch.action[run]) - target) ** 2).mean()
+
+    assert_loss_is(agent, "critic", twin)
+
+
+def test_bcq_does_the_proposal_that_its_critic_likes_best() -> None:
+    agent, state = BCQ(**PROPOSING), some_batch().state
+    weights, noise = some_weights(agent), acting_noise(agent)
+    action, places = agent.act(weights, state, noise), set()
+    for run in range(R):
+        (judge,) = critics(weights, "critic", run, members=1)
+        for row in range(B):
+            proposed = proposals_by_hand(weights, noise, run, row, state[run, row])
+            worth = [float(judge(state[run, row], one)) for one in proposed]
+            best = worth.index(max(worth))
+            torch.testing.assert_close(action[run, row], proposed[best])
+            places.add(best)
+    assert len(places) == agent.proposals  # every place was the best somewhere
+
+
+def test_bcq_first_learns_its_samplers_and_then_its_critic() -> None:
+    first, second = BCQ(**PROPOSING, sampler_weight_decay=0.3).stages()
+    assert (dict(first.rhythm), first.batch, first.updates, first.weight_decay) == ({"sampler": 1}, 23, 5, 0.3)
+    assert (dict(second.rhythm), second.batch) == ({"critic": 1, "target-critic": 1}, B)
+    assert (second.updates, second.weight_decay) == (None, 0.0)
+
+
+# Settings
+
+
+@each_agent
+def test_the_defaults_are_the_papers(name: str) -> None:
+    agent = make_agent(name)
+    assert (agent.hidden, agent.batch, agent.learning_rate) == ((512, 512), 500, 1e-3)
+    assert (agent.polyak, agent.discount, agent.highest) == (0.005, 0.98, 0.0)
+    assert agent.lowest == (-40.0 if name == "cql" else -50.0)
+    sizes = {group: network.sizes for group, network in agent.networks(S, A).items()}
+    assert sizes["critic"] == (S + A, 512, 512, 1)
+    assert [stage.batch for stage in agent.stages()][-1] == 500
+
+
+def test_each_agents_own_defaults_are_the_papers() -> None:
+    td3, sac, cql, bcq = TD3BC(), SAC(), CQL(), BCQ()
+    assert (td3.smoothing, td3.smoothing_clip, td3.imitation, td3.normalise) == (0.2, 0.5, 1.0, False)
+    assert td3.normalised_scale == 2.5
+    assert (sac.entropy, cql.entropy, cql.penalty, cql.weight) == (0.2, 0.2, "l1", 0.1)
+    assert (bcq.proposals, bcq.samplers, bcq.components, bcq.sampler_hidden) == (20, 7, 5, (128, 128))
+    assert (bcq.sampler_updates, bcq.sampler_batch, bcq.sampler_weight_decay) == (1_000, 2_000, 5e-5)
+
+
+def test_networks_are_as_wide_as_the_data_and_as_many_as_the_algorithm_says() -> None:
+    assert TD3BC().networks(S, A)["actor"] == ((S, 512, 512, A), None)
+    assert SAC().networks(S, A)["actor"] == ((S, 512, 512, 2 * A), None)
+    assert BCQ().networks(S, A)["sampler"] == ((S, 128, 128, 5 * (1 + 2 * A)), 7)
+    members = {name: make_agent(name).networks(S, A)["critic"].members for name in AGENTS}
+    assert members == {"td3-bc": 2, "bcq": 1, "cql": 2, "sac": 2}
+
+
+def test_a_setting_that_is_given_counts() -> None:
+    agent = make_agent("bcq", hidden=[7, 5], sampler_hidden=[3], batch=9)
+    assert isinstance(agent, BCQ)
+    assert (agent.hidden, agent.sampler_hidden, agent.batch, agent.proposals) == ((7, 5), (3,), 9, 20)
+    assert agent == BCQ(hidden=(7, 5), sampler_hidden=(3,), batch=9)
+
+
+# Errors
+
+
+def refused(name: str, **settings: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        make_agent(name, **settings)
+    return str(caught.value)
+
+
+def test_an_unknown_agent_is_answered_with_those_that_exist() -> None:
+    assert refused("td3_bc") == "there is no agent 'td3_bc'; there are: td3-bc, bcq, cql, sac. Did you mean 'td3-bc'?"
+    assert refused("dreamer") == "there is no agent 'dreamer'; there are: td3-bc, bcq, cql, sac."
+
+
+def test_an_unknown_setting_is_answered_with_those_that_exist() -> None:
+    assert refused("sac", entrophy=1.0) == (
+        "there is no setting of sac 'entrophy'; there are: hidden, batch, learning_rate, discount, polyak, lowest, "
+        "highest, decay, standardise, entropy. Did you mean 'entropy'?"
+    )
+    assert refused("td3-bc", proposals=3) == (
+        "there is no setting of td3-bc 'proposals'; there are: hidden, batch, learning_rate, discount, polyak, lowest, "
+        "highest, decay, standardise, smoothing, smoothing_clip, imitation, normalise, normalised_scale."
+    )
+
+
+def test_an_unknown_penalty_is_answered_with_those_that_exist() -> None:
+    assert refused("cql", penalty="l2") == "there is no penalty 'l2'; there are: l1, logsumexp."
+    assert refused("cql", penalty="log-sum-exp") == (
+        "there is no penalty 'log-sum-exp'; there are: l1, logsumexp. Did you mean 'logsumexp'?"
+    )
+
+
+@each_agent
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden": (16, 0)}, "hidden must name layers of at least 1 unit, got (16, 0)."),
+        ({"batch": 0}, "batch must be at least 1, got 0."),
+        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0."),
+        ({"learning_rate": math.nan}, "learning_rate must be positive, got nan."),
+        ({"discount": 1.01}, "discount must lie between 0 and 1, got 1.01."),
+        ({"discount": math.nan}, "discount must lie between 0 and 1, got nan."),
+        ({"polyak": -0.1}, "polyak must lie between 0 and 1, got -0.1."),
+        ({"lowest": 1.0}, "lowest must be below highest, got 1.0 and 0.0."),
+        ({"lowest": 0.0}, "lowest must be below highest, got 0.0 and 0.0."),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_setting_that_no_agent_can_have_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
+    assert refused(name, **settings) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("bcq", {"proposals": 0}, "proposals must be at least 1, got 0."),
+        ("bcq", {"samplers": 0}, "samplers must be at least 1, got 0."),
+        ("bcq", {"components": 0}, "components must be at least 1, got 0."),
+        ("bcq", {"sampler_updates": 0}, "sampler_updates must be at least 1, got 0."),
+        ("bcq", {"sampler_batch": 0}, "sampler_batch must be at least 1, got 0."),
+        ("bcq", {"sampler_hidden": (0,)}, "sampler_hidden must name layers of at least 1 unit, got (0,)."),
+        ("bcq", {"sampler_weight_decay": -1.0}, "sampler_weight_decay must not be negative, got -1.0."),
+        ("cql", {"proposals": 0}, "proposals must be at least 1, got 0."),
+        ("td3-bc", {"smoothing_clip": -0.5}, "smoothing_clip must not be negative, got -0.5."),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_setting_that_its_agent_cannot_have_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
+    assert refused(name, **settings) == message

@@ -1,0 +1,364 @@
+"""check_agent: it passes agents that keep their promises, and refuses one mutant per promise."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import cloning_agent
+import numpy as np
+import pytest
+import torch
+from agents_world import S, small
+from cloning_agent import Cloning
+from torch import Tensor
+
+import mocoda
+from mocoda import Agent, InputError, check_agent
+from mocoda.agents import Batch, Network, Stage
+from mocoda.agents.agent import Loss, Noise
+from mocoda.engine.networks import Weights, mlp
+from mocoda.engine.randomness import Stream
+
+TINY: dict[str, Any] = {"hidden": (7, 5), "batch": 6}
+
+
+# Agents that keep their promises
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        small("td3-bc"),
+        small("td3-bc", normalise=True),
+        small("td3-bc", smoothing=0.0, imitation=0.0),
+        small("bcq"),
+        small("bcq", samplers=1, components=1, proposals=1),
+        small("cql"),
+        small("cql", penalty="logsumexp", weight=5.0),
+        small("sac"),
+        small("sac", hidden=(), batch=1, entropy=0.0),
+        Cloning(**TINY),
+        Cloning(hidden=()),
+    ],
+    ids=lambda agent: agent.name,
+)
+def test_an_agent_that_keeps_its_promises_passes(agent: Agent) -> None:
+    check_agent(agent)
+
+
+def test_the_smallest_agent_is_short() -> None:
+    assert len(inspect.getsource(cloning_agent).splitlines()) < 35
+
+
+@dataclass(frozen=True)
+class TwoStages(Cloning):
+    """Clones, then follows its clone: groups of its own, noise of its own, a stage of fixed length."""
+
+    spread: float = 0.1
+
+    def networks(self, state: int, action: int) -> dict[str, Network]:
+        actor = Network((state, *self.hidden, action))
+        return {"clone": actor, "actor": actor}
+
+    def stages(self) -> tuple[Stage, ...]:
+        return Stage({"clone": 1}, 5, updates=3, weight_decay=0.1), Stage({"actor": 3, "target-actor": 2}, self.batch)
+
+    def losses(self) -> dict[str, Loss]:
+        return {"clone": self.clone_loss, "actor": self.actor_loss}
+
+    def clone_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (mlp(weights, "clone", batch.state).tanh() - batch.action).square().mean((-2, -1))
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        wanted = mlp(weights, "clone", batch.state).tanh() + self.spread * noise["offset"]
+        return (self.act(weights, batch.state, noise) - wanted).square().mean((-2, -1))
+
+    def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
+        return {"offset": stream.normal(updates, self.batch, action)}
+
+
+def test_an_agent_with_stages_and_noise_passes() -> None:
+    check_agent(TwoStages(**TINY))
+
+
+@dataclass(frozen=True)
+class ActsByBoth(TwoStages):
+    """Acts by the mean of actor and clone, and says so."""
+
+    acting: ClassVar[tuple[str, ...]] = ("actor", "clone")
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (Cloning.act(self, weights, batch.state, noise) - batch.action).square().mean((-2, -1))
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return (super().act(weights, state, noise) + mlp(weights, "clone", state)[..., :2].tanh()) / 2
+
+
+def test_an_agent_that_acts_by_several_groups_and_says_so_passes() -> None:
+    check_agent(ActsByBoth(**TINY))
+
+
+# Mutants
+
+
+@dataclass(frozen=True)
+class NotJson(Cloning):
+    seen: frozenset[int] = frozenset({1})
+
+
+class NoNetworks(Cloning):
+    def networks(self, state: int, action: int) -> dict[str, Network]:
+        return {}
+
+
+class NoStages(Cloning):
+    def stages(self) -> tuple[Stage, ...]:
+        return ()
+
+
+class FixedLastStage(Cloning):
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage({"actor": 1}, self.batch, updates=10),)
+
+
+class UnknownGroup(Cloning):
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage({"actor": 1, "critic": 1}, self.batch),)
+
+
+class UnknownTarget(Cloning):
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage({"actor": 1, "target-critic": 1}, self.batch),)
+
+
+class NoLoss(Cloning):
+    def losses(self) -> dict[str, Loss]:
+        return {"critic": self.actor_loss}
+
+
+class NeverMoves(Cloning):
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage({"actor": 0}, self.batch),)
+
+
+class NoiseInOnePiece(Cloning):
+    def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
+        return {"offset": stream.normal(self.batch, action)}
+
+
+class NoiseOfItsOwn(Cloning):
+    def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
+        return {"offset": torch.from_numpy(np.random.default_rng().normal(size=(updates, 3)))}
+
+
+class NoiseThatRepeats(Cloning):
+    def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
+        return {"offset": Stream(0, "mine").normal(updates, 3)}
+
+
+class ActingNoiseInOnePiece(Cloning):
+    def acting_noise(self, stream: Stream, states: int, action: int) -> dict[str, Tensor]:
+        return {"offset": stream.normal(action, states)}
+
+
+class ActingNoiseOfItsOwn(Cloning):
+    def acting_noise(self, stream: Stream, states: int, action: int) -> dict[str, Tensor]:
+        return {"offset": torch.from_numpy(np.random.default_rng().normal(size=(states, action)))}
+
+
+class OneLoss(Cloning):
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return super().actor_loss(weights, batch, noise).mean()
+
+
+class ALossARow(Cloning):
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (self.act(weights, batch.state, noise) - batch.action).square().mean(-1)
+
+
+class NoNumber(Cloning):
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return super().actor_loss(weights, batch, noise) + (batch.reward.mean(-1) - 1).log()
+
+
+class IdleWeights(Cloning):
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        without = {name: weight for name, weight in weights.items() if not name.startswith("actor.2")}
+        return mlp(without, "actor", batch.state).square().mean((-2, -1))
+
+
+class NothingToLearn(Cloning):
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return super().actor_loss({n: w.detach() for n, w in weights.items()}, batch, noise)
+
+
+class AveragedOverRuns(Cloning):
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        loss = super().actor_loss(weights, batch, noise)
+        return loss.mean().expand(len(loss))
+
+
+class SumOfEarlierRuns(Cloning):
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return super().actor_loss(weights, batch, noise).cumsum(0)
+
+
+class StandardisedOverRuns(Cloning):
+    """No gradient leaks, but the data does."""
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return super().actor_loss(weights, batch._replace(state=batch.state / batch.state.std()), noise)
+
+
+class WrongShape(Cloning):
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (super().act(weights, batch.state, noise) - batch.action).square().mean((-2, -1))
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return super().act(weights, state, noise)[:, 0]
+
+
+class TooFar(Cloning):
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return 3 * super().act(weights, state, noise)
+
+
+class Unbounded(Cloning):
+    """Small states and fresh weights give small actions: one has to look further."""
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return mlp(weights, "actor", state)
+
+
+class ActsOnOthersStates(Cloning):
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (super().act(weights, batch.state, noise) - batch.action).square().mean((-2, -1))
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return super().act(weights, state - state.mean((0, 1)), noise)
+
+
+class ActsByTheOrderOfItsWeights(Cloning):
+    """A file has them in another."""
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (super().act(weights, batch.state, noise) - batch.action).square().mean((-2, -1))
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        first = next(iter(weights.values()))
+        return super().act(weights, state, noise) / (1 + first.flatten(1).amax(1).abs()[:, None, None])
+
+
+class Forgetful(Cloning):
+    """Acts differently at every call."""
+
+    calls: ClassVar[Iterator[int]] = itertools.count()
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (super().act(weights, batch.state, noise) - batch.action).square().mean((-2, -1))
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return super().act(weights, state, noise) / (1 + next(self.calls))
+
+
+class ActsByAGroupItDoesNotName(ActsByBoth):
+    """Without the clone's weights `mlp` returns the state, and nobody would notice."""
+
+    acting = ("actor",)
+
+
+class ActsByAWeightItDoesNotName(ActsByBoth):
+    """Without the clone's weights this is an error, but only where agents are evaluated in other processes."""
+
+    acting = ("actor",)
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return super().act(weights, state, noise) * weights["clone.0.bias"].mean((-2, -1), keepdim=True).tanh()
+
+
+class ActsByItsTarget(TwoStages):
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return mlp(weights, "target-actor", state).tanh()
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return (mlp(weights, "actor", batch.state).tanh() - batch.action).square().mean((-2, -1))
+
+
+def unnamed(group: str) -> str:
+    return f"acting names 'actor', but act reads {group!r} too, which is not there when it is evaluated."
+
+
+MUTANTS: dict[type[Cloning], str] = {
+    NotJson: "its settings are no JSON values (Object of type frozenset is not JSON serializable).",
+    NoNetworks: "it has no networks, or no stages.",
+    NoStages: "it has no networks, or no stages.",
+    FixedLastStage: "its last stage must take as many updates as the caller asks for: None.",
+    UnknownGroup: "stage moves 'critic', but there is no network 'critic'.",
+    UnknownTarget: "stage moves 'target-critic', but there is no network 'critic'.",
+    NoLoss: "group 'actor' moves, but has no loss.",
+    NeverMoves: "group 'actor' must move every 1 or more updates, not 0.",
+    NoiseInOnePiece: "noise 'offset' must be (4, ...), got (6, 2).",
+    NoiseOfItsOwn: "noise 'offset' is not drawn from the stream it is given.",
+    NoiseThatRepeats: "noise 'offset' is not drawn from the stream it is given.",
+    ActingNoiseInOnePiece: "acting_noise 'offset' must be (6, ...), got (2, 6).",
+    ActingNoiseOfItsOwn: "acting_noise 'offset' is not drawn from the stream it is given.",
+    OneLoss: "the actor loss must be (R,), here (2,), got ().",
+    ALossARow: "the actor loss must be (R,), here (2,), got (2, 6).",
+    NoNumber: "the actor loss of plain numbers is [nan, nan].",
+    IdleWeights: "the actor loss does not depend on its weights 'actor.2.weight'.",
+    NothingToLearn: "the actor loss does not depend on its weights 'actor.0.weight'.",
+    AveragedOverRuns: "the actor loss of one run moves 'actor.0.weight' of another run.",
+    SumOfEarlierRuns: "the actor loss of one run moves 'actor.0.weight' of another run.",
+    StandardisedOverRuns: (
+        "trained alone and in company, a run's weights 'actor.0.weight' differ: something is shared between runs."
+    ),
+    WrongShape: "act must return (R, B, A), here (2, 6, 2), got (2, 2).",
+    TooFar: "act must return actions in [-1, 1].",
+    Unbounded: "act must return actions in [-1, 1].",
+    ActsOnOthersStates: "what one run does depends on the others.",
+    Forgetful: "what one run does depends on the others.",
+    ActsByTheOrderOfItsWeights: "saved and loaded, it acts differently.",
+    ActsByAGroupItDoesNotName: unnamed("clone"),
+    ActsByAWeightItDoesNotName: unnamed("clone"),
+    ActsByItsTarget: unnamed("target-actor"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_broken_promise_is_named(mutant: type[Cloning]) -> None:
+    with pytest.raises(InputError) as caught:
+        check_agent(mutant(**TINY))
+    assert str(caught.value) == f"agent 'cloning' breaks its contract: {MUTANTS[mutant]}"
+
+
+class Nameless(mocoda.Agent):
+    pass
+
+
+def test_an_agent_without_a_name_is_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        check_agent(Nameless())
+    assert str(caught.value) == "agent 'Nameless' breaks its contract: it has no name."
+
+
+def test_the_check_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    check_agent(Cloning(**TINY))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_trial_is_wider_in_states_than_in_actions() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Asked(Cloning):
+        def networks(self, state: int, action: int) -> dict[str, Network]:
+            seen.append((state, action))
+            return super().networks(state, action)
+
+    check_agent(Asked(**TINY))
+    assert set(seen) == {(S, 2)}

@@ -1,0 +1,713 @@
+"""train_agents: runs and seeds, batches, updates by hand, evaluations, and the range of actions."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from agents_world import HILL, SMALL, A, Hill, S, all_same, each_agent, recorded, same, small
+from cloning_agent import Cloning
+from torch import Tensor
+
+from mocoda import Agent, InputError, Policies, Transitions, make_task, train_agents
+from mocoda.agents import Batch, Stage
+from mocoda.agents import train as learning
+from mocoda.agents.agent import Noise
+from mocoda.agents.batches import RunTable, runs_of
+from mocoda.agents.evaluation import Episodes, rollout
+from mocoda.agents.policy import scaled
+from mocoda.engine.checkpoint import Checkpoint
+from mocoda.engine.networks import Weights, mlp_weights
+from mocoda.engine.optimise import Adam
+from mocoda.engine.randomness import Stream
+
+SLIM: dict[str, Any] = {"hidden": (5,), "batch": 3}
+
+
+def slim(name: str) -> Agent:
+    """An agent for trainings of many updates."""
+    samplers = {"samplers": 2, "components": 2, "sampler_hidden": (4,), "sampler_updates": 103, "sampler_batch": 3}
+    return small(name, **SLIM, **(samplers | {"proposals": 2} if name == "bcq" else {}))
+
+
+@functools.cache
+def trained(name: str, updates: int = 8) -> Policies:
+    """Two data sets of unequal length and two seeds, with evaluations."""
+    data = {"one": HILL.collect(101, seed=0), "other": HILL.collect(67, seed=1)}
+    return train_agents(data, small(name), seeds=[5, 6], updates=updates, task=HILL, evaluate_every=4, episodes=3)
+
+
+# The table
+
+
+def table(datasets: dict[str, Transitions | Sequence[Transitions]], seeds: list[int]) -> RunTable:
+    return RunTable.of(runs_of(datasets, seeds), None, standardise=False)
+
+
+def test_a_data_set_of_several_runs_is_stored_once() -> None:
+    one, other = recorded(11), recorded(7, seed=1)
+    made = table({"one": one, "other": other, "again": one}, [0, 1, 2])
+    assert len(made.rows) == 18
+    assert made.offset.tolist() == [0, 0, 0, 11, 11, 11, 0, 0, 0]
+    assert made.length.tolist() == [11, 11, 11, 7, 7, 7, 11, 11, 11]
+
+
+def test_tables_that_recur_in_a_list_are_stored_once() -> None:
+    first, second = recorded(11), recorded(7, seed=1)
+    made = table({"one": [first, second, first]}, [0, 1, 2])
+    assert len(made.rows) == 18
+    assert (made.offset.tolist(), made.length.tolist()) == ([0, 11, 0], [11, 7, 11])
+
+
+def test_the_table_holds_every_column_in_its_place() -> None:
+    data = recorded(11)
+    assert data.reward is not None
+    batch = table({"one": data}, [0, 1]).batch(torch.tensor([[3, 10, 0], [1, 1, 2]]))
+    for run, rows in enumerate(([3, 10, 0], [1, 1, 2])):
+        assert batch.state[run].equal(data.state[rows]) and batch.next_state[run].equal(data.next_state[rows])
+        torch.testing.assert_close(batch.action[run], data.action[rows], rtol=0, atol=1e-6)
+        assert batch.reward[run].equal(data.reward[rows])
+        assert batch.terminal[run].equal(data.terminal[rows].float())
+    assert bool(data.terminal.any()) and not bool(data.terminal.all())
+
+
+@dataclass(frozen=True)
+class Watchful(Cloning):
+    """Clones, and notes every batch."""
+
+    seen: ClassVar[list[Batch]] = []
+
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        self.seen.append(batch)
+        return super().actor_loss(weights, batch, noise)
+
+
+@pytest.fixture
+def seen() -> Iterator[list[Batch]]:
+    Watchful.seen.clear()
+    yield Watchful.seen
+    Watchful.seen.clear()
+
+
+def test_batches_come_from_the_runs_own_rows_and_from_all_of_them(seen: list[Batch]) -> None:
+    tables = [recorded(rows, seed=rows) for rows in (1, 7, 40, 13)]
+    datasets: dict[str, Transitions | Sequence[Transitions]] = {"a": tables[:2], "b": tables[2], "c": tables[3]}
+    train_agents(datasets, Watchful(**SMALL), seeds=[0, 1], updates=30)
+    own = [tables[0], tables[1], tables[2], tables[2], tables[3], tables[3]]
+    assert len(seen) == 30 and seen[0].state.shape == (6, 19, S)
+    for run, data in enumerate(own):
+        drawn = torch.cat([batch.state[run] for batch in seen])
+        match = (drawn[:, None] == data.state).all(-1)  # (rows drawn, rows there are)
+        assert bool((match.sum(1) == 1).all())
+        assert bool(match.any(0).all())
+
+
+def test_every_row_is_as_likely_as_any_other(seen: list[Batch]) -> None:
+    data = recorded(5)
+    train_agents({"one": data}, Watchful(hidden=(2,), batch=100), seeds=[0], updates=100)
+    drawn = torch.cat([batch.state[0] for batch in seen])
+    shares = (drawn[:, None] == data.state).all(-1).float().mean(0)
+    torch.testing.assert_close(shares, torch.full((5,), 0.2), rtol=0, atol=4 * 0.4 / 100)
+
+
+def test_runs_of_the_same_data_see_different_batches(seen: list[Batch]) -> None:
+    train_agents({"one": recorded()}, Watchful(**SMALL), seeds=[0, 1], updates=3)
+    for batch in seen:
+        assert not batch.state[0].equal(batch.state[1])
+    assert not seen[0].state.equal(seen[1].state)
+
+
+# Runs and seeds
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@each_agent
+def test_a_run_is_the_same_alone_and_in_company_to_the_bit(name: str) -> None:
+    agent = small(name, hidden=(21, 13), batch=33)
+    data = {"a": recorded(101), "b": recorded(67, seed=1), "c": recorded(1, seed=2)}
+    together = train_agents(data, agent, seeds=[5, 6, 7], updates=7)
+    alone = train_agents({"b": data["b"]}, agent, seeds=[6], updates=7)
+    few = train_agents({"c": data["c"], "a": data["a"]}, agent, seeds=[7], updates=7)
+    assert same(alone["b", 6], together["b", 6])
+    assert same(few["c", 7], together["c", 7]) and same(few["a", 7], together["a", 7])
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 9, 10, 11])
+def test_that_holds_for_few_rows_too(rows: int) -> None:
+    """MKL's products of few rows differ between one matrix and several, where several threads share them."""
+    data = {"a": HILL.collect(101, seed=0), "b": HILL.collect(67, seed=1)}
+    train = functools.partial(train_agents, task=HILL, evaluate_every=2, episodes=rows)
+    for agent in (small("sac", batch=rows), Cloning(hidden=(48, 32), batch=rows)):
+        together = train(data, agent, seeds=[5, 6], updates=2)
+        alone = train({"b": data["b"]}, agent, seeds=[6], updates=2)
+        assert same(alone["b", 6], together["b", 6])
+        assert alone.curves["return"][0].equal(together.curves["return"][3])
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        small("td3-bc", normalise=True, hidden=(37,), batch=17),
+        small("cql", penalty="logsumexp", proposals=3, hidden=(5, 3), batch=29),
+        small("bcq", samplers=1, components=3, sampler_hidden=(11,), hidden=(), batch=37),
+        small("sac", hidden=(64, 48), batch=32),
+    ],
+    ids=["td3-bc", "cql", "bcq", "sac"],
+)
+def test_that_holds_for_other_settings_too(agent: Agent) -> None:
+    data = {"a": recorded(101), "b": recorded(67, seed=1)}
+    together = train_agents(data, agent, seeds=[5, 6, 7, 8, 9], updates=6)
+    alone = train_agents({"b": data["b"]}, agent, seeds=[9], updates=6)
+    assert same(alone["b", 9], together["b", 9])
+
+
+@each_agent
+def test_a_runs_evaluations_are_the_same_alone_and_in_company_too(name: str) -> None:
+    alone = train_agents(
+        {"other": HILL.collect(67, seed=1)}, small(name), seeds=[6], updates=8, task=HILL, evaluate_every=4, episodes=3
+    )
+    place = list(trained(name)).index(("other", 6))
+    for measure in ("steps", "success", "return"):
+        assert alone.curves[measure][0].equal(trained(name).curves[measure][place])
+
+
+@each_agent
+def test_permuted_runs_give_permuted_policies(name: str) -> None:
+    data = {"other": HILL.collect(67, seed=1), "one": HILL.collect(101, seed=0)}
+    permuted = train_agents(data, small(name), seeds=[6, 5], updates=8, task=HILL, evaluate_every=4, episodes=3)
+    assert list(permuted) == [("other", 6), ("other", 5), ("one", 6), ("one", 5)]
+    assert list(trained(name)) == [("one", 5), ("one", 6), ("other", 5), ("other", 6)]
+    for place, (key, policy) in enumerate(permuted.items()):
+        assert same(policy, trained(name)[key])
+        before = list(trained(name)).index(key)
+        for measure in ("steps", "success", "return"):
+            assert permuted.curves[measure][place].equal(trained(name).curves[measure][before])
+
+
+@each_agent
+def test_the_same_seed_trains_to_the_same_bytes_and_another_to_others(name: str, tmp_path: Path) -> None:
+    for file, seed in (("once", 3), ("again", 3), ("other", 4)):
+        train_agents({"one": recorded()}, small(name), seeds=[seed], updates=5)["one", seed].save(tmp_path / file)
+    once, again, other = ((tmp_path / file).read_bytes() for file in ("once", "again", "other"))
+    assert once == again and once != other
+
+
+def test_what_a_data_set_is_called_does_not_matter() -> None:
+    one, other = (train_agents({name: recorded()}, Cloning(**SMALL), seeds=[0], updates=5) for name in ("a", "b"))
+    assert same(one["a", 0], other["b", 0])
+
+
+def test_every_seed_may_have_data_of_its_own() -> None:
+    tables = [recorded(rows, seed=rows) for rows in (50, 31, 101)]
+    agent = small("td3-bc")
+    together = train_agents({"own": tables, "shared": tables[0]}, agent, seeds=[7, 8, 9], updates=6)
+    for seed, data in zip((7, 8, 9), tables, strict=True):
+        assert same(together["own", seed], train_agents({"one": data}, agent, seeds=[seed], updates=6)["one", seed])
+    assert same(together["own", 7], together["shared", 7]) and not same(together["own", 8], together["shared", 8])
+
+
+def test_an_agent_may_be_named() -> None:
+    by_name = train_agents({"one": recorded(40)}, "sac", seeds=[0], updates=1)
+    assert by_name["one", 0].agent == small("sac", hidden=(512, 512), batch=500, learning_rate=1e-3)
+    assert by_name["one", 0].weights["critic.1.weight"].shape == (2, 512, 512)
+
+
+def test_training_moves_every_weight_but_keeps_no_targets() -> None:
+    for name in ("td3-bc", "bcq", "cql", "sac"):
+        policy = trained(name)["one", 5]
+        fresh = starting_weights(policy.agent, 5)
+        assert policy.weights.keys() == fresh.keys()
+        for key, weight in policy.weights.items():
+            assert weight.shape == fresh[key].shape and not weight.equal(fresh[key])
+            assert not weight.requires_grad
+
+
+def test_half_precision_is_a_matter_of_gpus() -> None:
+    train = functools.partial(train_agents, {"a": recorded()}, small("sac"), seeds=[0], updates=5)
+    assert all_same(train(), train(half=True))
+
+
+def test_the_data_does_not_change_under_the_training() -> None:
+    data = HILL.collect(101, seed=0)
+    for name in ("td3-bc", "bcq", "cql", "sac"):
+        train_agents({"one": data}, small(name), seeds=[0, 1], updates=3, task=HILL)
+    again = HILL.collect(101, seed=0)
+    assert data.rows.equal(again.rows) and data.next_state.equal(again.next_state)
+    assert data.reward is not None and again.reward is not None
+    assert data.reward.equal(again.reward) and data.terminal.equal(again.terminal)
+
+
+# Updates by hand
+
+
+def starting_weights(agent: Agent, seed: int) -> dict[str, Tensor]:
+    made: dict[str, Tensor] = {}
+    for group, network in agent.networks(S, A).items():
+        leading = () if network.members is None else (network.members,)
+        made |= mlp_weights(group, leading, network.sizes, Stream(seed, "agent", agent.name, "weights", group))
+    return made
+
+
+def by_hand(agent: Agent, data: Transitions, seed: int, updates: int) -> dict[str, Tensor]:
+    """A whole training of one run in float64, update by update, targets included."""
+    weights = {name: weight[None].double() for name, weight in starting_weights(agent, seed).items()}
+    for stage in agent.stages():
+        for group in stage.rhythm:
+            if group.startswith("target-"):
+                own = [name for name in weights if name.startswith(group.removeprefix("target-") + ".")]
+                weights |= {f"target-{name}": weights[name].clone() for name in own}
+    moments: dict[str, tuple[Tensor, Tensor, int]] = {}
+    assert data.reward is not None
+    columns = [data.state, data.action, data.reward, data.next_state, data.terminal]
+    for number, stage in enumerate(agent.stages()):
+        for update in range(stage.updates or updates):
+            block, place = update - update % learning.CHUNK, update % learning.CHUNK
+            stream = Stream(seed, "agent", agent.name, "updates", number, block)
+            index = stream.integers(len(data), learning.CHUNK, stage.batch)
+            noise = agent.noise(stream.child("noise"), learning.CHUNK, A)
+            batch = Batch(*(column[index[place]][None].double() for column in columns))
+            drawn = {key: as_one_run(value[place]) for key, value in noise.items()}
+            for group, every in stage.rhythm.items():
+                if (update + 1) % every:
+                    continue
+                own = [name for name in weights if name.startswith(f"{group}.")]
+                if group.startswith("target-"):
+                    for name in own:
+                        followed = weights[name.removeprefix("target-")]
+                        weights[name] = (1 - agent.polyak) * weights[name] + agent.polyak * followed
+                    continue
+                moving = {name: weights[name].clone().requires_grad_() for name in own}
+                loss = agent.losses()[group](weights | moving, batch, drawn).sum()
+                rate = agent.learning_rate
+                if agent.decay and stage.updates is None:
+                    rate *= 0.5 * (1 + math.cos(math.pi * block / updates))
+                for name, gradient in zip(own, torch.autograd.grad(loss, list(moving.values())), strict=True):
+                    weights[name] = adam(moments, name, weights[name], gradient, rate, stage)
+    return {name: weight[0] for name, weight in weights.items()}
+
+
+def as_one_run(noise: Tensor) -> Tensor:
+    return noise[None].double() if noise.is_floating_point() else noise[None]
+
+
+def adam(
+    moments: dict[str, tuple[Tensor, Tensor, int]],
+    name: str,
+    weight: Tensor,
+    gradient: Tensor,
+    rate: float,
+    stage: Stage,
+) -> Tensor:
+    """Kingma and Ba's update, with L2 decay."""
+    zeros = torch.zeros_like(weight)
+    first, second, steps = moments.get(name, (zeros, zeros, 0))
+    gradient = gradient + stage.weight_decay * weight
+    first, second, steps = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2, steps + 1
+    moments[name] = first, second, steps
+    mean, square = first / (1 - 0.9**steps), second / (1 - 0.999**steps)
+    return weight - rate * mean / (square.sqrt() + 1e-8)
+
+
+def whole_state(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+    """Collects what a checkpoint would hold after every chunk: weights, targets and optimisers."""
+    states: list[dict[str, Tensor]] = []
+
+    class Noted(Checkpoint):
+        def offer(self, done: int, tensors: object) -> None:
+            assert callable(tensors)
+            states.append({name: tensor.detach().clone() for name, tensor in tensors().items()})
+
+    monkeypatch.setattr(learning, "Checkpoint", Noted)
+    return states
+
+
+@pytest.mark.parametrize(("block", "decay"), [(100, False), (2, False), (2, True)])
+@each_agent
+def test_a_training_is_polyak_and_adam_on_the_agents_losses(
+    name: str, block: int, decay: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With rows and noise drawn for 100 updates, of which five are made, and for two at a time."""
+    more = {"sampler_weight_decay": 0.5} if name == "bcq" else {}
+    agent, data = small(name, polyak=0.3, decay=decay, **more), recorded()
+    states = whole_state(monkeypatch)
+    monkeypatch.setattr(learning, "CHUNK", block)
+    train_agents({"one": recorded(50, seed=1), "two": data}, agent, seeds=[3], updates=5)
+    expected = by_hand(agent, data, 3, 5)
+    assert expected.keys() <= states[-1].keys()
+    for key, weight in expected.items():
+        torch.testing.assert_close(states[-1][key][1].double(), weight, rtol=0, atol=2e-5)
+
+
+@each_agent
+def test_targets_follow_by_a_share_when_it_is_their_turn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = whole_state(monkeypatch)
+    agent = small(name, polyak=0.25)
+    train_agents({"one": recorded()}, agent, seeds=[0], updates=6, evaluate_every=1)
+    rhythm, states = agent.stages()[-1].rhythm, states[-7:] if name == "bcq" else states
+    if name != "bcq":
+        fresh = starting_weights(agent, 0)
+        targets = {f"target-{key}": weight for key, weight in fresh.items()}
+        states.insert(0, {key: weight[None] for key, weight in (fresh | targets).items()})
+    assert len(states) == 7
+    for update, (before, after) in enumerate(itertools.pairwise(states)):
+        for key in after:
+            if not key.startswith("target-"):
+                continue
+            if (update + 1) % rhythm[key.split(".")[0]]:
+                assert after[key].equal(before[key])
+            else:
+                followed = 0.75 * before[key] + 0.25 * after[key.removeprefix("target-")]
+                torch.testing.assert_close(after[key], followed, rtol=0, atol=1e-6)
+
+
+def test_targets_start_where_their_networks_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = whole_state(monkeypatch)
+    train_agents({"one": recorded()}, small("td3-bc", polyak=0.0), seeds=[0], updates=3)
+    for key, weight in starting_weights(small("td3-bc"), 0).items():
+        assert states[-1][f"target-{key}"][0].equal(weight)
+
+
+# Chunks
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7, 100])
+def test_td3s_actor_moves_at_every_second_update_whatever_the_chunks(
+    every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row, no smoothing: nothing is drawn, so that the training is the same in shorter blocks if its rhythm is."""
+    agent, data = small("td3-bc", smoothing=0.0, batch=3), recorded(1)
+    one_by_one = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=1)
+    chunked = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=every)
+    assert all(same(policy, chunked[key]) for key, policy in one_by_one.items())
+    monkeypatch.setattr(learning, "CHUNK", 5)
+    shorter = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=every)
+    assert all(same(policy, shorter[key]) for key, policy in one_by_one.items())
+
+
+def test_td3s_actor_rests_at_odd_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = whole_state(monkeypatch)
+    train_agents({"one": recorded()}, small("td3-bc"), seeds=[0], updates=9, evaluate_every=1)
+    pairs = list(itertools.pairwise(states))
+    moved = [not before["actor.0.weight"].equal(after["actor.0.weight"]) for before, after in pairs]
+    assert moved == [True, False] * 4  # the second update, the third, ...
+    assert all(not before["critic.0.weight"].equal(after["critic.0.weight"]) for before, after in pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "updates", "every", "expected"),
+    [
+        ("td3-bc", 250, 1_000, [100, 200, 250]),
+        ("td3-bc", 250, 120, [100, 120, 200, 240, 250]),
+        ("sac", 6, 3, [3, 6]),
+        ("sac", 7, 3, [3, 6, 7]),
+        ("sac", 2, 3, [2]),
+        ("bcq", 4, 3, [3, 5, 8, 9]),  # five updates of the samplers, then four of the critic
+    ],
+)
+def test_progress_counts_the_updates_of_all_stages(name: str, updates: int, every: int, expected: list[int]) -> None:
+    told: list[tuple[str, int, int]] = []
+    agent = small(name, hidden=(2,), batch=1)
+    train_agents(
+        {"one": recorded()},
+        agent,
+        seeds=[0],
+        updates=updates,
+        evaluate_every=every,
+        progress=lambda *said: told.append(said),
+    )
+    assert told == [(f"agents {name}", done, expected[-1]) for done in expected]
+
+
+# Evaluations
+
+
+@pytest.mark.parametrize(("updates", "expected"), [(3, []), (4, [4]), (10, [4, 8]), (12, [4, 8, 12])])
+def test_an_evaluation_is_made_at_every_multiple(updates: int, expected: list[int]) -> None:
+    made = train_agents(
+        {"a": HILL.collect(40, seed=0), "b": HILL.collect(20, seed=1)},
+        small("bcq"),
+        seeds=[0, 1, 2],
+        updates=updates,
+        task=HILL,
+        evaluate_every=4,
+        episodes=2,
+    )
+    assert made.curves["updates"].tolist() == expected
+    assert {made.curves[name].shape for name in ("steps", "success", "return")} == {(6, len(expected))}
+
+
+@each_agent
+def test_updates_after_the_last_evaluation_are_made(name: str) -> None:
+    longer = train_agents(
+        {"one": HILL.collect(101, seed=0), "other": HILL.collect(67, seed=1)},
+        small(name),
+        seeds=[5, 6],
+        updates=10,
+        task=HILL,
+        evaluate_every=4,
+        episodes=3,
+    )
+    for measure, curve in trained(name).curves.items():
+        assert longer.curves[measure].equal(curve)  # what is evaluated does not depend on what is to come
+    assert all(not same(longer[key], policy) for key, policy in trained(name).items())
+
+
+def episodes_by_hand(policies: Policies, number: int, seed: int, key: tuple[str, int], episodes: int) -> Episodes:
+    policy = policies[key]
+    stream = Stream(seed, "agent", policy.agent.name, "evaluation", number)
+    start = HILL.start(episodes, seed=stream)
+    noise = policy.agent.acting_noise(stream, HILL.horizon * episodes, A)
+    return rollout(
+        policy.agent,
+        {name: weight[None] for name, weight in policy.weights.items()},
+        HILL,
+        start[None],
+        {name: value.unflatten(0, (HILL.horizon, episodes))[:, None] for name, value in noise.items()},
+        (policy.lowest_action, policy.highest_action),
+    )
+
+
+@each_agent
+def test_the_last_evaluation_is_a_fresh_rollout_of_the_policies(name: str) -> None:
+    policies = trained(name)
+    for place, key in enumerate(policies):
+        made = episodes_by_hand(policies, 1, key[1], key, episodes=3)
+        found = [float(policies.curves[measure][place, -1]) for measure in ("steps", "success", "return")]
+        expected = [float(part.mean()) for part in (made.steps, made.success, made.reward)]
+        assert found == pytest.approx(expected, rel=1e-6)
+    assert len(set(policies.curves["return"][:, -1].tolist())) == len(policies)
+
+
+def test_without_a_task_there_are_no_evaluations() -> None:
+    made = train_agents({"one": recorded()}, Cloning(**SMALL), seeds=[0, 1], updates=4, evaluate_every=2)
+    assert made.curves["updates"].tolist() == []
+    assert {made.curves[name].shape for name in ("steps", "success", "return")} == {(2, 0)}
+
+
+class Unit(Hill):
+    """A hill whose actions need no scaling, so that a training with it can be compared with one without."""
+
+    @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor([-3.0, -3.0, -3.0, -1.0, -1.0]), torch.ones(5)
+
+
+def test_to_evaluate_does_not_touch_the_training() -> None:
+    with_task, without = (
+        train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=6, evaluate_every=2, task=task)
+        for task in (Unit(), None)
+    )
+    assert same(with_task["one", 0], without["one", 0])
+    assert with_task.curves["updates"].tolist() == [2, 4, 6]
+
+
+@each_agent
+def test_what_is_learned_does_not_depend_on_when_it_is_evaluated(name: str) -> None:
+    """Past the first hundred updates, whose rows and noise are drawn at once, and with chunks that end at odd ones."""
+    fit = functools.partial(train_agents, {"one": recorded()}, slim(name), seeds=[0, 1], updates=107, episodes=1)
+    expected = fit(evaluate_every=100)
+    for every in (3, 7, 100):
+        for task in (None, Unit()):
+            made = fit(evaluate_every=every, task=task)
+            assert all(same(made[key], policy) for key, policy in expected.items())
+            assert made.curves["updates"].tolist() == ([] if task is None else list(range(every, 108, every)))
+
+
+@pytest.mark.usefixtures("short_blocks")
+@each_agent
+def test_nor_does_a_learning_rate_that_decays(name: str) -> None:
+    fit = functools.partial(train_agents, {"one": recorded()}, small(name, decay=True), seeds=[0], updates=23)
+    expected = fit(evaluate_every=100)
+    assert all(same(fit(evaluate_every=every)["one", 0], expected["one", 0]) for every in (1, 3, 7))
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_learning_rate_falls_along_a_cosine_in_the_last_stage_and_in_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used: dict[str, list[float]] = {"sampler": [], "critic": []}
+
+    class Noted(Adam):
+        def step(self, loss: Tensor) -> None:
+            used[self.name].append(float(self.learning_rate))
+            super().step(loss)
+
+    monkeypatch.setattr(learning, "Adam", Noted)
+    train_agents({"one": recorded()}, small("bcq", decay=True), seeds=[0], updates=20)
+    assert used["sampler"] == pytest.approx([0.01] * 5)
+    falling = [0.01 * 0.5 * (1 + math.cos(math.pi * block / 20)) for block in (0, 5, 10, 15)]
+    assert used["critic"] == pytest.approx([rate for rate in falling for _ in range(5)])
+    used["critic"].clear()
+    train_agents({"one": recorded()}, small("bcq"), seeds=[0], updates=20)
+    assert used["critic"] == pytest.approx([0.01] * 20)
+
+
+def test_batches_do_not_depend_on_evaluations_and_no_two_are_alike(seen: list[Batch]) -> None:
+    drawn = []
+    for every in (3, 7, 100):
+        train_agents({"one": recorded()}, Watchful(**SLIM), seeds=[0], updates=107, evaluate_every=every)
+        drawn.append(torch.stack([batch.state for batch in seen]))
+        seen.clear()
+    assert drawn[0].equal(drawn[1]) and drawn[0].equal(drawn[2])
+    assert len(drawn[0].flatten(1).unique(dim=0)) == 107  # those after the hundredth are not the first again
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "CHUNK", 5)
+
+
+@each_agent
+def test_the_first_updates_do_not_depend_on_how_many_follow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = whole_state(monkeypatch)
+
+    def fit(updates: int) -> list[dict[str, Tensor]]:
+        """Weights, targets and optimisers after every chunk."""
+        states.clear()
+        train_agents({"one": recorded()}, slim(name), seeds=[0, 1], updates=updates, evaluate_every=10)
+        return list(states)
+
+    longest = fit(120)
+    for updates in (10, 90, 100, 110):
+        shorter = fit(updates)
+        assert len(shorter) < len(longest)
+        for ours, theirs in zip(shorter, longest, strict=False):
+            assert ours.keys() == theirs.keys() and all(tensor.equal(theirs[key]) for key, tensor in ours.items())
+
+
+def test_navigation_learns_to_imitate_its_data() -> None:
+    task = make_task("navigation")
+    data = task.collect(400, seed=0)
+    agent = Cloning(hidden=(32,), batch=64, learning_rate=0.01)
+    policy = train_agents({"one": data}, agent, seeds=[0], updates=300, task=task, evaluate_every=300)["one", 0]
+    up, right = (torch.as_tensor(policy.act(torch.tensor(state))) for state in ([0.8, 0.5], [0.5, 0.1]))
+    assert float(up[1]) > 0.4 and abs(float(up[0])) < 0.2
+    assert float(right[0]) > 0.4 and abs(float(right[1])) < 0.2
+
+
+# The range of actions
+
+
+def test_without_a_task_actions_outside_the_unit_box_are_refused() -> None:
+    data = HILL.collect(40, seed=0)
+    with pytest.raises(InputError) as caught:
+        train_agents({"small": recorded(), "large": data}, small("sac"), seeds=[0], updates=1)
+    assert str(caught.value) == (
+        "data set 'large' has actions outside [-1, 1]. Say which are possible, actions=(lowest, highest), or pass "
+        "task=, whose box says so."
+    )
+
+
+@each_agent
+def test_told_the_possible_actions_an_agent_is_as_with_the_task_that_knows_them(name: str) -> None:
+    data = HILL.collect(40, seed=0)
+    outside = HILL.labelled(data.state, 3 * data.action)  # as generated rows may be
+    for table in (data, outside):
+        named = {"one": table}
+        knowing = train_agents(named, small(name), seeds=[0], updates=5, task=HILL)["one", 0]
+        told = train_agents(named, small(name), seeds=[0], updates=5, actions=(np.array([-2.0, 0.0]), [2, 3]))["one", 0]
+        assert same(knowing, told)
+
+
+def test_possible_actions_may_be_the_same_numbers_for_all_columns() -> None:
+    policy = train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=1, actions=(-2, 0.5))["one", 0]
+    assert policy.lowest_action.tolist() == [-2, -2] and policy.highest_action.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ((1, -1), "the lowest action must be below the highest, got [1.0, 1.0] and [-1.0, -1.0]."),
+        (([0, 1], [1, 1]), "the lowest action must be below the highest, got [0.0, 1.0] and [1.0, 1.0]."),
+        ((-1, math.inf), "the lowest action must be below the highest, got [-1.0, -1.0] and [inf, inf]."),
+        ((-1, math.nan), "the lowest action must be below the highest, got [-1.0, -1.0] and [nan, nan]."),
+        (
+            ([-1, -1, -1], 1),
+            "actions must be the lowest and the highest action, a number or (2,) each, got (3,), ().",
+        ),
+        ((-1, 0, 1), "actions must be the lowest and the highest action, a number or (2,) each, got (), (), ()."),
+    ],
+)
+def test_impossible_actions_are_refused(actions: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=1, actions=actions)
+    assert str(caught.value) == message
+
+
+def test_a_task_and_possible_actions_are_not_given_both() -> None:
+    with pytest.raises(InputError, match=r"task 'hill' says which actions are possible; leave out actions=\."):
+        train_agents({"one": HILL.collect(9, seed=0)}, small("sac"), seeds=[0], updates=1, task=HILL, actions=(-2, 3))
+
+
+def test_actions_at_the_ends_of_the_unit_box_are_not_refused() -> None:
+    data = HILL.labelled(recorded().state, recorded().action.sign())
+    policy = train_agents({"one": data}, Cloning(**SMALL), seeds=[0], updates=1)["one", 0]
+    assert policy.lowest_action.tolist() == [-1, -1] and policy.highest_action.tolist() == [1, 1]
+
+
+def test_a_tasks_box_scales_the_actions() -> None:
+    state = recorded().state
+    wanted = torch.stack([1.9 * state[:, 0].tanh(), 1.5 + 1.4 * state[:, 1].tanh()], 1)
+    agent = Cloning(hidden=(32,), batch=64, learning_rate=0.02)
+    policies = train_agents({"one": HILL.labelled(state, wanted)}, agent, seeds=[0], updates=200, task=HILL)
+    policy = policies["one", 0]
+    assert policy.lowest_action.tolist() == [-2, 0] and policy.highest_action.tolist() == [2, 3]
+    action = torch.as_tensor(policy.act(state))
+    assert float((action - wanted).abs().mean()) < 0.1
+    lowest, highest = action.amin(0), action.amax(0)
+    assert float(lowest[0]) < -1.5 and float(highest[0]) > 1.5 and float(highest[1]) > 2.5 and float(lowest[1]) < 0.5
+    assert bool((action >= policy.lowest_action).all()) and bool((action <= policy.highest_action).all())
+
+
+@each_agent
+def test_a_policys_actions_are_its_agents_in_the_tasks_box(name: str) -> None:
+    policy, state = trained(name)["one", 5], recorded(9).state
+    noise = policy.agent.acting_noise(Stream(3, "act"), 9, A)
+    inside = policy.agent.act(
+        {key: weight[None] for key, weight in policy.weights.items()},
+        state[None],
+        {k: v[None] for k, v in noise.items()},
+    )[0]
+    expected = scaled(inside, torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 3.0]))
+    torch.testing.assert_close(torch.as_tensor(policy.act(state, seed=3)), expected)
+    torch.testing.assert_close(expected, torch.tensor([0.0, 1.5]) + torch.tensor([2.0, 1.5]) * inside)
+
+
+def test_the_agent_sees_actions_in_the_unit_box(seen: list[Batch]) -> None:
+    data = HILL.collect(40, seed=0)
+    train_agents({"one": data}, Watchful(**SMALL), seeds=[0], updates=5, task=HILL)
+    drawn = torch.cat([batch.action[0] for batch in seen])
+    assert float(drawn.abs().max()) <= 1 and float(drawn.amin()) < -0.9 and float(drawn.amax()) > 0.9
+
+
+# Small things
+
+
+@each_agent
+def test_one_row_is_enough_to_train(name: str) -> None:
+    policy = train_agents({"one": recorded(1)}, small(name), seeds=[0], updates=3)["one", 0]
+    assert all(bool(weight.isfinite().all()) for weight in policy.weights.values())
+
+
+def test_an_agent_is_a_value_that_training_does_not_change() -> None:
+    agent = small("bcq")
+    before = replace(agent)
+    train_agents({"one": recorded()}, agent, seeds=[0], updates=3)
+    assert agent == before

@@ -1,0 +1,228 @@
+"""train_agents on data with goals, evaluated in an environment while the training goes on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from agents_world import HILL, all_same, each_agent, same, small
+from cloning_agent import Cloning
+from point_task import A, CorridorTask, G, PointTask, S
+from torch import Tensor
+
+from mocoda import InputError, Policies, Transitions, train_agents
+from mocoda.agents import evaluators
+from mocoda.agents import train as learning
+from mocoda.agents.batches import RunTable, runs_of
+from mocoda.agents.episodes import Job, Played, gathered, jobs, play
+from mocoda.agents.evaluation import means
+from mocoda.engine.checkpoint import Checkpoint, load_tensors
+from mocoda.engine.randomness import Stream
+from mocoda.engine.workers import Workers
+
+POINT = PointTask()
+ONE, OTHER = POINT.collect(101, seed=0), POINT.collect(67, seed=1)
+
+
+def train(name: str = "bcq", **more: Any) -> Policies:
+    """Evaluations after 2, 4, 6 and 8 of 9 updates."""
+    settings: dict[str, Any] = {"seeds": [0, 1], "updates": 9, "task": POINT, "evaluate_every": 2, "episodes": 3}
+    return train_agents({"one": ONE, "other": OTHER}, small(name), **({"workers": 0} | settings | more))
+
+
+# What agents see
+
+
+def without_goals(data: Transitions) -> Transitions:
+    """The same rows with the goal as a part of the state."""
+    assert data.goal is not None
+    state, following = (torch.cat([part, data.goal], 1) for part in (data.state, data.next_state))
+    return Transitions(state, data.action, following, data.reward, data.terminal)
+
+
+@each_agent
+def test_agents_see_state_and_goal_side_by_side(name: str) -> None:
+    agent = small(name)
+    halved = Transitions(ONE.state, ONE.action / 2, ONE.next_state, ONE.reward, ONE.terminal, ONE.goal)
+    goals = train_agents({"one": halved}, agent, seeds=[3], updates=5)["one", 3]
+    assert goals.state_width == S + G
+    assert same(goals, train_agents({"one": without_goals(halved)}, agent, seeds=[3], updates=5)["one", 3])
+
+
+def test_the_table_holds_every_goal_once() -> None:
+    table = RunTable.of(runs_of({"one": ONE, "other": OTHER, "again": ONE}, [0]), POINT, standardise=False)
+    assert table.rows.shape == (168, 2 * S + A + 2 + G)
+    index = torch.tensor([[3, 100], [101, 167], [0, 1]])
+    batch = table.batch(index)
+    for run, (data, rows) in enumerate(((ONE, [3, 100]), (OTHER, [0, 66]), (ONE, [0, 1]))):
+        assert data.goal is not None and data.reward is not None
+        assert batch.state[run].equal(torch.cat([data.state, data.goal], 1)[rows])
+        assert batch.next_state[run].equal(torch.cat([data.next_state, data.goal], 1)[rows])
+        assert batch.reward[run].equal(data.reward[rows])
+        torch.testing.assert_close(batch.action[run], 2 * data.action[rows])
+
+
+def test_a_run_is_the_same_alone_and_in_company() -> None:
+    alone = train_agents(
+        {"other": OTHER}, small("bcq"), seeds=[1], updates=9, task=POINT, evaluate_every=2, episodes=3, workers=0
+    )
+    together = train()
+    assert same(alone["other", 1], together["other", 1])
+    for measure in ("steps", "success", "return"):
+        assert alone.curves[measure][0].equal(together.curves[measure][3])
+
+
+# Evaluations
+
+
+def test_curves_are_the_means_of_episodes_in_the_environment() -> None:
+    policies = train(updates=8)
+    assert policies.curves["updates"].tolist() == [2, 4, 6, 8]
+    for place, ((_, seed), policy) in enumerate(policies.items()):
+        todo = jobs(policy, POINT.environment, 3, Stream(seed, "agent", "bcq", "evaluation", 3))
+        expected = means(gathered(map(play, todo), 1))[:, 0]
+        found = torch.stack([policies.curves[measure][place, -1] for measure in ("steps", "success", "return")])
+        assert found.equal(expected.float())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_processes_change_neither_policies_nor_curves(workers: int) -> None:
+    assert all_same(train(workers=workers), train())
+
+
+class TrainingInterruptedError(Exception):
+    pass
+
+
+@pytest.fixture
+def at_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "Checkpoint", functools.partial(Checkpoint, interval=0.0))
+
+
+@pytest.mark.usefixtures("at_every_chunk")
+@pytest.mark.parametrize(("workers", "end"), [(0, 5), (0, 7), (0, 9), (0, 13), (2, 11)])
+def test_an_interrupted_training_goes_on_to_the_same_bytes(workers: int, end: int, tmp_path: Path) -> None:
+    def progress(stage: str, done: int, total: int) -> None:
+        if done > end:
+            raise TrainingInterruptedError
+
+    path = tmp_path / "checkpoint"
+    with pytest.raises(TrainingInterruptedError):
+        train(workers=workers, checkpoint=path, progress=progress)
+    tensors, metadata = load_tensors(path)
+    assert metadata["done"] == end and len(tensors["curves"]) == max(0, end - 5) // 2  # after five of the samplers
+    assert all_same(train(checkpoint=path), train())
+
+
+def test_to_evaluate_does_not_touch_the_training() -> None:
+    every, never = train(), train(evaluate_every=100)
+    assert all(same(every[key], never[key]) for key in every)
+    assert never.curves["steps"].shape == (4, 0)
+
+
+class Late(Workers[Job, Played]):
+    """Answers only when asked, and notes what was asked when."""
+
+    noted: list[str]
+
+    def submit(self, job: Job) -> int:
+        number = super().submit(job)
+        self.noted.append(f"submit {number}")
+        return number
+
+    def result(self, number: int) -> Played:
+        self.noted.append(f"result {number}")
+        return super().result(number)
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    Late.noted = []
+    monkeypatch.setattr(evaluators, "Workers", Late)
+    return Late.noted
+
+
+def one_run(noted: list[str], **more: Any) -> list[str]:
+    """What was asked of the processes, and when updates had been made."""
+    tell: Callable[[str, int, int], None] = lambda stage, done, total: noted.append(f"update {done}")  # noqa: E731
+    agent = Cloning(hidden=(4,), batch=2)
+    settings: dict[str, Any] = {"updates": 4, "evaluate_every": 1, "episodes": 2, "workers": 0}
+    train_agents({"one": ONE}, agent, seeds=[0], task=POINT, progress=tell, **settings, **more)
+    return noted
+
+
+def test_the_training_waits_only_where_two_evaluations_are_under_way_and_at_the_end(noted: list[str]) -> None:
+    assert one_run(noted) == [
+        *("submit 0", "update 1"),
+        *("submit 1", "update 2"),
+        *("result 0", "submit 2", "update 3"),
+        *("result 1", "submit 3", "update 4"),
+        *("result 2", "result 3"),
+    ]
+
+
+@pytest.mark.usefixtures("at_every_chunk")
+def test_a_checkpoint_waits_for_all_evaluations(noted: list[str], tmp_path: Path) -> None:
+    asked = one_run(noted, checkpoint=tmp_path / "checkpoint")
+    assert asked == [line for i in range(4) for line in (f"submit {i}", f"update {i + 1}", f"result {i}")]
+    assert load_tensors(tmp_path / "checkpoint")[0]["curves"].shape == (4, 3, 1)
+
+
+def test_an_agent_learns_to_reach_its_goals() -> None:
+    """It clones walks that go where their goal is."""
+    data = POINT.collect(2_000, seed=0)
+    assert data.goal is not None
+    towards = (data.goal - data.state[:, :2]).clamp(-0.5, 0.5)
+    shown = Transitions(data.state, towards, data.next_state, data.reward, data.terminal, data.goal)
+    agent = Cloning(hidden=(64,), batch=128, learning_rate=0.01)
+    policies = train_agents(
+        {"one": shown}, agent, seeds=[0], updates=600, task=POINT, evaluate_every=600, episodes=20, workers=0
+    )
+    assert float(policies.curves["success"]) > 0.8
+
+
+# Bad input
+
+
+def refused(datasets: dict[str, Transitions], **more: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        train_agents(datasets, small("sac"), seeds=[0], updates=2, **more)
+    return str(caught.value)
+
+
+def narrow() -> Transitions:
+    assert ONE.goal is not None
+    return Transitions(ONE.state, ONE.action, ONE.next_state, ONE.reward, ONE.terminal, ONE.goal[:, :1])
+
+
+@pytest.mark.parametrize(("goals", "data"), [(1, narrow()), (0, Transitions(ONE.state, ONE.action, ONE.next_state))])
+def test_data_sets_with_other_goals_are_refused(goals: int, data: Transitions) -> None:
+    assert refused({"one": ONE, "odd": data}) == (
+        f"data sets that train together need the same columns of goal: 'one' has 2, 'odd' has {goals}. "
+        "Train them apart."
+    )
+
+
+def test_goals_are_refused_where_the_task_has_none() -> None:
+    data = HILL.collect(20, seed=0)
+    goal: Tensor = torch.zeros(20, 4)
+    odd = Transitions(data.state, data.action, data.next_state, data.reward, data.terminal, goal)
+    assert refused({"odd": odd}, task=HILL) == "task 'hill' has no goals, but data set 'odd' has 4 columns of them."
+
+
+def test_states_and_actions_must_be_the_tasks_whatever_the_goals() -> None:
+    odd = Transitions(ONE.state[:, :2], ONE.action, ONE.next_state[:, :2], ONE.reward, ONE.terminal, ONE.goal)
+    assert refused({"odd": odd}, task=POINT) == (
+        "task 'point' has 3 columns of state and 2 of action, but data set 'odd' has 2 and 2."
+    )
+
+
+def test_an_environment_that_shows_something_else_is_refused() -> None:
+    assert refused({"one": ONE}, task=CorridorTask(), evaluate_every=1, workers=0) == (
+        "the agents were trained on 5 columns of state and goal, but 'point_task:Corridor-v0' shows 1. Evaluate them "
+        "on the task they were trained for."
+    )

@@ -1,0 +1,292 @@
+"""Policies as ONNX: the same actions under onnxruntime, a file that explains itself, and what cannot be written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from agents_world import HILL, SMALL, A, S, each_agent, recorded, small, untrained
+from cloning_agent import Cloning
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from point_task import G, PointTask
+from point_task import S as POINT_S
+from torch import Tensor
+
+import mocoda.cli.data
+from mocoda import InputError, Policy, Transitions, export_onnx, train_agents
+from mocoda.agents.agent import Noise
+from mocoda.agents.onnx_export import noise_for
+from mocoda.agents.policy import agent_settings
+from mocoda.engine.files import VERSION
+from mocoda.engine.networks import Weights
+from mocoda.engine.randomness import Stream
+
+Floats = NDArray[np.float32]
+
+
+def states(rows: int, width: int = S, seed: int = 0) -> Floats:
+    drawn: Floats = (2 * Stream(seed, "test-onnx").normal(rows, width)).numpy()
+    return drawn
+
+
+def session(policy: Policy, path: Path) -> onnxruntime.InferenceSession:
+    export_onnx(policy, path)
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def acted(running: onnxruntime.InferenceSession, policy: Policy, state: Floats, seed: int = 0) -> Floats:
+    fed = {"observation": state}
+    if policy.agent.name == "bcq":
+        fed["noise"] = noise_for(policy, len(state), seed=seed)
+    (action,) = running.run(["action"], fed)
+    assert isinstance(action, np.ndarray) and action.dtype == np.float32
+    return action
+
+
+def assert_alike(running: onnxruntime.InferenceSession, policy: Policy, state: Floats, seed: int = 0) -> None:
+    expected = np.asarray(policy.act(state, seed=seed), np.float32)
+    assert np.abs(acted(running, policy, state, seed) - expected).max() <= 1e-5
+    assert len(state) < 9 or expected.std(0).min() > 0.01  # there was something to compare
+
+
+# The same actions
+
+
+@each_agent
+def test_onnxruntime_does_what_the_policy_does_in_one_state_and_in_many(name: str, tmp_path: Path) -> None:
+    policy = untrained(small(name))
+    running = session(policy, tmp_path / "policy.onnx")
+    for rows in (1, 2, 5, 1_000):
+        state = states(rows, seed=rows)
+        assert acted(running, policy, state).shape == (rows, A)
+        assert_alike(running, policy, state, seed=rows)
+
+
+@each_agent
+def test_it_does_so_for_networks_of_the_paper_s_size(name: str, tmp_path: Path) -> None:
+    policy = untrained(mocoda.make_agent(name))
+    state = states(64)
+    running = session(policy, tmp_path / "policy.onnx")
+    assert_alike(running, policy, state, 3)
+
+
+@each_agent
+def test_agents_that_were_trained_on_standardised_states_take_them_as_they_are(name: str, tmp_path: Path) -> None:
+    data = recorded(200)
+    far = Transitions(0.05 * data.state + 1.85, data.action, 0.05 * data.next_state + 1.85, data.reward, data.terminal)
+    policy = train_agents({"one": far}, small(name, standardise=True), seeds=[0], updates=20)["one", 0]
+    state = (0.05 * states(200) + 1.85).astype(np.float32)
+    running = session(policy, tmp_path / "policy.onnx")
+    assert_alike(running, policy, state, 5)
+
+
+def test_goals_are_columns_of_the_observation(tmp_path: Path) -> None:
+    task = PointTask()
+    policy = train_agents({"one": task.collect(80, seed=0)}, small("td3-bc"), seeds=[0], updates=5, task=task)["one", 0]
+    running = session(policy, tmp_path / "policy.onnx")
+    assert running.get_inputs()[0].shape == ["rows", POINT_S + G]
+    state = states(9, POINT_S + G)
+    assert_alike(running, policy, state)
+
+
+def test_an_agent_of_ones_own_that_acts_by_its_actor_can_be_written(tmp_path: Path) -> None:
+    policy = untrained(Cloning(**SMALL))
+    assert_alike(session(policy, tmp_path / "policy.onnx"), policy, states(9))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    members=st.integers(1, 4),
+    components=st.integers(1, 4),
+    proposals=st.integers(1, 7),
+    layers=st.lists(st.integers(1, 9), max_size=2),
+    seed=st.integers(0, 99),
+)
+def test_proposals_of_any_number_of_samplers_and_components_are_the_policy_s(
+    members: int, components: int, proposals: int, layers: list[int], seed: int, tmp_path_factory: Any
+) -> None:
+    agent = small(
+        "bcq", samplers=members, components=components, proposals=proposals, hidden=(6,), sampler_hidden=tuple(layers)
+    )
+    policy = untrained(agent, seed)
+    policy.weights["sampler.0.bias"].mul_(5)  # shares that are not all alike
+    state = states(20, seed=seed)
+    running = session(policy, tmp_path_factory.mktemp("bcq") / "policy.onnx")
+    close = np.isclose(acted(running, policy, state, seed), np.asarray(policy.act(state, seed=seed)), rtol=0, atol=1e-5)
+    assert close.all(1).mean() >= 0.95  # of two proposals worth the same, either may be the best
+
+
+# Noise
+
+
+def test_noise_is_two_uniform_numbers_and_a_normal_one_per_action() -> None:
+    policy = untrained(small("bcq", samplers=7, proposals=50))
+    noise = noise_for(policy, 400, seed=2)
+    assert noise.shape == (400, 50, 2 + A) and noise.dtype == np.float32
+    assert noise[..., :2].min() >= 0 and noise[..., :2].max() < 1
+    np.testing.assert_allclose(noise.mean((0, 1)), [0.5, 0.5, 0, 0], atol=0.02)
+    np.testing.assert_allclose(noise.std((0, 1)), [12**-0.5, 12**-0.5, 1, 1], atol=0.02)
+    assert np.array_equal(noise, noise_for(policy, 400, seed=2))
+    assert not np.array_equal(noise, noise_for(policy, 400, seed=3))
+
+
+def test_any_uniform_number_chooses_a_sampler_the_last_ones_the_last(tmp_path: Path) -> None:
+    policy = untrained(small("bcq", samplers=3, proposals=1))
+    running = session(policy, tmp_path / "policy.onnx")
+    noise = np.zeros((1, 1, 2 + A), np.float32)
+
+    def action(level: float) -> Floats:
+        noise[..., 0] = level
+        (made,) = running.run(None, {"observation": states(1), "noise": noise})
+        return np.asarray(made)
+
+    thirds = [[action(level) for level in levels] for levels in ((0.0, 0.33), (0.34, 0.66), (0.67, 0.9999999, 1.0))]
+    for alike in thirds:
+        assert all(np.array_equal(alike[0], other) for other in alike)
+    assert not np.array_equal(thirds[0][0], thirds[1][0]) and not np.array_equal(thirds[1][0], thirds[2][0])
+
+
+def test_an_agent_that_draws_nothing_has_no_noise() -> None:
+    with pytest.raises(InputError) as caught:
+        noise_for(untrained(small("sac")), 3)
+    assert str(caught.value) == "an agent 'sac' draws nothing to act: its file takes observations alone."
+
+
+# The file
+
+
+@each_agent
+def test_the_file_is_sound_and_says_what_it_is(name: str, tmp_path: Path) -> None:
+    agent = small(name)
+    policy = train_agents({"one": recorded()}, agent, seeds=[0], updates=2)["one", 0]
+    policy = replace(policy, columns=("x", "y", "q", "u", "v"))
+    running = session(policy, tmp_path / "policy.onnx")
+    model = onnx.load(tmp_path / "policy.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 17)] and model.ir_version == 8
+    assert (model.producer_name, model.producer_version) == ("mocoda", VERSION)
+    shapes = {"observation": ["rows", S]} | ({"noise": ["rows", 6, 2 + A]} if name == "bcq" else {})
+    assert {given.name: given.shape for given in running.get_inputs()} == shapes
+    assert [(made.name, made.shape) for made in running.get_outputs()] == [("action", ["rows", A])]
+    about = running.get_modelmeta().custom_metadata_map
+    assert json.loads(about["columns"]) == {"observation": ["x", "y", "q"], "action": ["u", "v"]}
+    assert json.loads(about["agent"]) == agent_settings(agent)
+    assert about["mocoda"] == VERSION
+
+
+def test_only_what_acts_is_in_it(tmp_path: Path) -> None:
+    export_onnx(untrained(small("td3-bc")), tmp_path / "policy.onnx")
+    shapes = [list(constant.dims) for constant in onnx.load(tmp_path / "policy.onnx").graph.initializer]
+    assert [shape for shape in shapes if len(shape) == 2 and shape[0] > 1] == [[S, 20], [20, 12], [12, A]]
+
+
+def test_the_same_policy_gives_the_same_bytes(tmp_path: Path) -> None:
+    policy = untrained(small("bcq"))
+    for file in ("one", "other"):
+        export_onnx(policy, tmp_path / file)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+@dataclass(frozen=True)
+class Hasty(Cloning):
+    """Does everything twice as strongly as its actor says."""
+
+    name: ClassVar[str] = "hasty"
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return (2 * super().act(weights, state, noise)).clamp(-1, 1)
+
+
+@dataclass(frozen=True)
+class Still(Cloning):
+    name: ClassVar[str] = "still"
+    acting: ClassVar[tuple[str, ...]] = ("rest",)
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return weights["rest.0.bias"].expand(*state.shape[:-1], A)
+
+
+WAY_OUT = "What can: td3-bc, bcq, cql, sac, and agents of your own whose act is policy(weights, 'actor', state)."
+
+
+def test_agents_that_act_in_other_ways_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    rest = {"rest.0.bias": torch.zeros(1, A)}
+    hasty = untrained(Hasty(**SMALL))
+    still = replace(hasty, agent=Still(**SMALL), weights=rest)
+    whys = ("it does not act by its network 'actor' and tanh alone", "it has no network 'actor'")
+    for policy, why in zip((hasty, still), whys, strict=True):
+        with pytest.raises(InputError) as caught:
+            export_onnx(policy, tmp_path / "policy.onnx")
+        assert str(caught.value) == f"an agent {policy.agent.name!r} cannot be written as ONNX: {why}. {WAY_OUT}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_onnx_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(InputError) as caught:
+        export_onnx(untrained(small("sac")), tmp_path / "policy.onnx")
+    assert str(caught.value) == (
+        'to write ONNX files, onnx is needed: pip install "mocoda[onnx]" (import of onnx halted; None in sys.modules).'
+    )
+
+
+# Columns, and the command line
+
+
+def test_a_policy_knows_the_names_of_its_columns_and_so_does_its_file(tmp_path: Path) -> None:
+    data = recorded()
+    named = Transitions(
+        data.state, data.action, data.next_state, data.reward, data.terminal, columns=["x", "y", "q", "u", "v"]
+    )
+    policies = train_agents({"one": named, "other": data}, small("td3-bc"), seeds=[0], updates=1)
+    assert policies["one", 0].columns == ("x", "y", "q", "u", "v")
+    assert policies["other", 0].columns == ("state0", "state1", "state2", "action0", "action1")
+    policies.save(tmp_path)
+    assert Policy.load(tmp_path / "policy-one-0.safetensors").to("cpu").columns == ("x", "y", "q", "u", "v")
+
+
+def test_goals_are_named_between_state_and_action() -> None:
+    task = PointTask()
+    data = task.collect(40, seed=0)
+    policy = train_agents({"one": data}, small("sac"), seeds=[0], updates=1, task=task)["one", 0]
+    assert policy.columns == (*data.columns[:POINT_S], *(f"goal{i}" for i in range(G)), *data.columns[POINT_S:])
+
+
+def test_the_command_line_writes_a_policy_s_file_or_the_only_one_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agents = train_agents({"one": HILL.collect(50, seed=0)}, small("bcq"), seeds=[3], updates=1, task=HILL)
+    agents.save("agents")
+    mocoda.cli.data.export("agents", to="folder.onnx")
+    mocoda.cli.data.export("agents/policy-one-3.safetensors", to="file.onnx")
+    export_onnx(agents["one", 3], "python.onnx")
+    written = {Path(name).read_bytes() for name in ("folder.onnx", "file.onnx", "python.onnx")}
+    assert len(written) == 1
+    assert capsys.readouterr().out == "".join(
+        f"{name}.onnx: bcq, observation and noise in, action out\n" for name in ("folder", "file")
+    )
+
+
+def test_of_a_folder_with_several_policies_one_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train_agents({"one": recorded()}, small("td3-bc"), seeds=[0, 1], updates=1).save("agents")
+    with pytest.raises(InputError) as caught:
+        mocoda.cli.data.export("agents", to="policy.onnx")
+    assert str(caught.value) == "'agents' holds 2 policies: name the file of one, policy-DATA-SEED.safetensors."
+    with pytest.raises(InputError) as caught:
+        mocoda.cli.data.export("agents", to="policy.onnx", skip_bad_rows=True)
+    assert str(caught.value) == (
+        "--episode-steps and --skip-bad-rows are about data, and an .onnx file is of a policy."
+    )
+    assert not Path("policy.onnx").exists()

@@ -1,0 +1,83 @@
+"""Agents with standardise=True see states and goals of mean 0 and variance 1; their policies take them as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from agents_world import HILL, each_agent, small
+from point_task import PointTask
+
+from mocoda import Policy, Transitions, train_agents
+from mocoda.agents.policy import agent_settings
+
+DATA = PointTask().collect(200, seed=0)
+SHIFTED = Transitions(  # as positions in metres are: far from 0, and close to each other
+    0.01 * DATA.state + 1.85, DATA.action, 0.01 * DATA.next_state + 1.85, DATA.reward, DATA.terminal, DATA.goal
+)
+
+
+def seen(data: Transitions) -> torch.Tensor:
+    assert data.goal is not None
+    return torch.cat([data.state, data.goal], 1)
+
+
+def standardised_by_hand(data: Transitions) -> Transitions:
+    assert data.goal is not None
+    states = data.state.shape[1]
+    shift, scale = seen(data).double().mean(0).float(), seen(data).double().std(0, correction=0).float()
+    parts = [(part - shift[:states]) / scale[:states] for part in (data.state, data.next_state)]
+    goal = (data.goal - shift[states:]) / scale[states:]
+    return Transitions(parts[0], data.action, parts[1], data.reward, data.terminal, goal)
+
+
+@each_agent
+def test_a_policy_acts_on_raw_states_as_the_network_does_on_standardised_ones(name: str) -> None:
+    ours = train_agents({"d": SHIFTED}, dataclasses.replace(small(name), standardise=True), seeds=[0], updates=20)
+    theirs = train_agents({"d": standardised_by_hand(SHIFTED)}, small(name), seeds=[0], updates=20)
+    by_hand = seen(standardised_by_hand(SHIFTED))
+    acted = (ours["d", 0].act(seen(SHIFTED)), theirs["d", 0].act(by_hand))
+    assert all(isinstance(actions, torch.Tensor) for actions in acted)
+    difference = torch.as_tensor(acted[0]) - torch.as_tensor(acted[1])
+    # Proposals near a tie may be chosen differently after rounding.
+    assert float((difference.abs().amax(1) < 1e-3).float().mean()) > (0.9 if name == "bcq" else 0.999)
+
+
+def test_each_data_set_is_standardised_by_its_own_rows() -> None:
+    agent = dataclasses.replace(small("td3-bc"), standardise=True)
+    together = train_agents({"shifted": SHIFTED, "plain": DATA}, agent, seeds=[0, 1], updates=5)
+    alone = train_agents({"shifted": SHIFTED}, agent, seeds=[0, 1], updates=5)
+    for seed in (0, 1):
+        for name, weight in alone["shifted", seed].weights.items():
+            assert weight.equal(together["shifted", seed].weights[name])
+
+
+def test_evaluations_see_what_the_policy_sees() -> None:
+    """Navigation is played as a batch of tensors, on weights that are changed for raw states just as a policy's are."""
+    agent = dataclasses.replace(small("td3-bc"), standardise=True)
+    data = HILL.collect(300, seed=0)
+    trained = train_agents({"d": data}, agent, seeds=[0], updates=10, task=HILL, evaluate_every=10, episodes=3)
+    assert trained.curves["steps"].shape == (1, 1)
+    assert torch.isfinite(torch.as_tensor(trained["d", 0].act(data.state))).all()
+
+
+def test_a_constant_column_is_only_shifted() -> None:
+    constant = SHIFTED.state.clone()
+    constant[:, 0] = 7.0
+    data = Transitions(constant, DATA.action, constant, DATA.reward, DATA.terminal, DATA.goal)
+    agent = dataclasses.replace(small("td3-bc"), standardise=True)
+    policy = train_agents({"d": data}, agent, seeds=[0], updates=5)["d", 0]
+    assert torch.isfinite(torch.as_tensor(policy.act(seen(data)))).all()
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_saved_policies_say_how_they_saw(standardise: bool, tmp_path: Path) -> None:
+    agent = dataclasses.replace(small("td3-bc"), standardise=standardise)
+    assert ("standardise" in agent_settings(agent)) == standardise  # older files do not have it
+    policy = train_agents({"d": SHIFTED}, agent, seeds=[0], updates=2)["d", 0]
+    policy.save(tmp_path / "p.safetensors")
+    loaded = Policy.load(tmp_path / "p.safetensors")
+    assert loaded.agent == agent
+    assert torch.as_tensor(loaded.act(seen(SHIFTED))).equal(torch.as_tensor(policy.act(seen(SHIFTED))))

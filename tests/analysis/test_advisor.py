@@ -1,0 +1,297 @@
+"""The advisor names the edges that a graph lacks, stays silent about right graphs, and says what is worth trying."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import mocoda
+from mocoda import Advice, InputError, LocalGraph, Transitions
+from mocoda.analysis.coverage import joined
+from mocoda.analysis.edges import GROUP, MissingEdge, _stand_ins, _Test, missing_edges
+from mocoda.analysis.graph_check import _recombined
+from mocoda.analysis.verdict import judged
+from mocoda.engine.randomness import Stream
+from mocoda.tasks.navigation import Navigation, local_mask
+
+NAVIGATION = Navigation()
+
+
+def bodies(k: int, rows: int, seed: int, edge: float = 0.0) -> Transitions:
+    """k bodies (place, velocity) that swing alone though their places go together; body0 may pull body1."""
+    drawn = Stream(seed, "test-advisor")
+    place = 0.7 * drawn.normal(rows, 1) + 0.7 * drawn.normal(rows, k)
+    velocity, push = drawn.normal(rows, k), drawn.uniform(rows, 1, low=-1)
+    force = torch.zeros(rows, k)
+    force[:, :1] += push
+    force[:, 1] += edge * torch.tanh(place[:, 0] - place[:, 1])
+    following = 0.9 * velocity - 0.3 * torch.sin(2 * place) + force + 0.02 * drawn.normal(rows, k)
+    state, after = (
+        torch.stack(pair, 2).flatten(1) for pair in ((place, velocity), (place + 0.1 * following, following))
+    )
+    return Transitions(state, push, after)
+
+
+def alone(k: int) -> LocalGraph:
+    """Every body listens to itself, and the first to the push."""
+    return LocalGraph(
+        state={f"body{i}": slice(2 * i, 2 * i + 2) for i in range(k)},
+        action={"push": 0},
+        edges={f"body{i}": [f"body{i}", *(["push"] if i == 0 else [])] for i in range(k)},
+    )
+
+
+def without(parent: str, child: str) -> LocalGraph:
+    """Navigation's graph less one edge, wherever it was."""
+    graph = NAVIGATION.graph
+    edges = {name: [p for p in graph.edges[name] if (p, name) != (parent, child)] for name in graph.children}
+
+    def local(rows: Tensor) -> Tensor:
+        mask = local_mask(rows).clone()
+        mask[:, graph.parents.index(parent), graph.children.index(child)] = False
+        return mask
+
+    return replace(graph, edges=edges, local=local)
+
+
+def named(advice: Advice) -> set[tuple[str, str]]:
+    return {(edge.parent, edge.child) for edge in advice.missing}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shorter() -> Iterator[None]:
+    """These worlds are learned in fewer updates than strangers' data may need."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mocoda.analysis.graph_check.FEWEST_UPDATES", 200)
+        yield
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return mocoda.check(NAVIGATION.collect(5_000, seed=0), NAVIGATION.graph, task=NAVIGATION)
+
+
+def test_navigations_right_graph_passes_and_mocoda_is_worth_trying(advice: Advice) -> None:
+    assert advice.missing == () and all(child.outside == 0 and child.judged > 0 for child in advice.children)
+    assert advice.recipe == "mocoda"
+    assert "No missing edge shows." in advice.verdict
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_right_graph_of_bodies_passes(seed: int) -> None:
+    found = mocoda.check(bodies(2, 3_000, seed), alone(2), seed=seed)
+    assert found.missing == () and all(child.outside == 0 for child in found.children)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_body_that_pulls_another_is_named(seed: int) -> None:
+    found = mocoda.check(bodies(2, 3_000, seed, edge=0.3), alone(2), seed=seed)
+    assert named(found) == {("body0", "body1")}
+    assert found.recipe is None
+
+
+@pytest.mark.parametrize(("parent", "child"), [("dx", "x"), ("dy", "x")])
+def test_an_edge_taken_from_navigation_is_named(parent: str, child: str) -> None:
+    found = mocoda.check(NAVIGATION.collect(4_000, seed=3), without(parent, child), seed=3)
+    assert (parent, child) in named(found)
+    assert {edge.child for edge in found.missing} == {child}
+    assert found.recipe is None and any(f"Missing edge: {parent} -> {child}" in said for said in found.verdict)
+
+
+def test_what_a_weak_model_leaves_of_the_parents_own_doing_is_blamed_on_nobody(seed: int = 0) -> None:
+    """Independent bodies, and an error that is hard to learn: networks of one kind differ much by luck."""
+    rows = Stream(seed, "test-advisor", "weak").normal(8_000, 7)
+    error = torch.zeros(8_000, 6)
+    for body in (0, 3):
+        error[:, body + 1] = 0.3 * torch.sin(4 * rows[:, body]) * rows[:, body + 2]
+    graph = LocalGraph(state={"a": slice(0, 3), "b": slice(3, 6)}, action={"u": 0}, edges={"a": ["a"], "b": ["b"]})
+    block = torch.arange(8_000) // 40
+    place = Stream(seed, "test-advisor", "parts").permutation(200)[block]
+    fit, choose, judge = (part.nonzero()[:, 0] for part in (place < 140, (place >= 140) & (place < 160), place >= 160))
+    found = missing_edges(graph, rows, error, block, (fit, choose, judge), seed=Stream(seed, "test-advisor", "edges"))
+    assert [(child.outside, child.missing) for child in found] == [(0.0, ()), (0.0, ())]
+
+
+@pytest.mark.parametrize(
+    ("with_them", "with_stand_ins", "real"),
+    [
+        ((0.0024, 0.0041, 0.0030), (0.0059, 0.0101, 0.0070), False),  # seen where nothing is missing: apart by luck
+        ((0.0024, 0.0025, 0.0024), (0.0059, 0.0061, 0.0060), True),
+        ((0.0024, 0.0025, 0.0060), (0.0059, 0.0061, 0.0060), False),  # one of them is no better
+        ((0.0058, 0.0058, 0.0058), (0.0060, 0.0060, 0.0060), False),  # a thirtieth is not worth a word
+        ((0.00001, 0.00001, 0.00001), (0.00006, 0.00006, 0.00006), False),  # of next to nothing
+    ],
+)
+def test_a_gain_must_stand_out_from_what_networks_differ_by(
+    with_them: tuple[float, ...], with_stand_ins: tuple[float, ...], real: bool
+) -> None:
+    graph, rows, block = alone(2), torch.zeros(900, 5), torch.arange(900) // 10
+    thirds = torch.arange(900).split(300)
+    everywhere, edges = torch.ones(300, dtype=torch.bool), torch.tensor([[True, False, False]]).expand(900, 3)
+    test = _Test.of(
+        graph, rows, edges, rows[:, :2], block, (thirds[0], thirds[1], thirds[2]), everywhere, Stream(0, "test-gain")
+    )
+    seen, stand_ins = (torch.tensor(errors)[:, None].expand(-1, 300) for errors in (with_them, with_stand_ins))
+    gain = test.gain(seen, stand_ins, everywhere, float(stand_ins.mean()))
+    assert gain == pytest.approx(sum(with_stand_ins) / 3 - sum(with_them) / 3 if real else 0.0, abs=1e-7)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(40, 400), seed=st.integers(0, 99))
+def test_stand_ins_use_every_row_once_and_only_within_its_part(rows: int, seed: int) -> None:
+    drawn = Stream(seed, "test-stand-ins")
+    known, values = torch.zeros(rows, 1), torch.arange(rows, dtype=torch.float32)[:, None]  # nothing known: no shift
+    order = drawn.permutation(rows)
+    parts = order[: rows // 2], order[rows // 2 : 2 * rows // 3], order[2 * rows // 3 :]
+    stand_ins = _stand_ins(known, values, torch.arange(rows) // 10, parts)[:, 0]
+    for part in parts:
+        assert sorted(stand_ins[part].tolist()) == sorted(values[part, 0].tolist())
+        assert len(part) < 2 or not bool((stand_ins[part] == values[part, 0]).any())
+
+
+def test_the_stand_in_of_a_column_that_repeats_a_parent_repeats_it_too() -> None:
+    known = Stream(0, "test-stand-ins").normal(2_000, 3)
+    copy = known[:, :1] + 0.01 * Stream(1, "test-stand-ins").normal(2_000, 1)
+    third = torch.arange(2_000).split([1_000, 500, 500])
+    stand_ins = _stand_ins(known, copy, torch.arange(2_000) // 10, (third[0], third[1], third[2]))
+    assert float((stand_ins - known[:, :1]).std()) < 0.012
+    assert GROUP > 1 and float((stand_ins - copy).abs().min()) > 0
+
+
+def test_recombined_rows_keep_the_childs_parents_and_its_edges() -> None:
+    rows = NAVIGATION.collect(2_000, seed=0).rows
+    made, kept = _recombined(rows, NAVIGATION.graph, "x", Stream(0, "test-recombined"))
+    assert made[:, [0, 2]].equal(rows[kept][:, [0, 2]])
+    assert NAVIGATION.step(made)[:, 0].equal(NAVIGATION.step(rows[kept])[:, 0])
+    assert float((made[:, 1] != rows[kept][:, 1]).float().mean()) > 0.9
+
+
+def test_on_recombined_rows_the_unfactored_model_is_worse(advice: Advice) -> None:
+    for child in advice.children:
+        assert child.recombined_full is not None and child.recombined_factored is not None
+        assert child.recombined_full > 3 * child.recombined_factored
+
+
+def test_filtering_by_disagreement_lowers_the_true_error(advice: Advice) -> None:
+    errors = [one.true_error for one in advice.filters if one.by == "disagreement"]
+    assert errors[1] < 0.5 * errors[0] and errors == sorted(errors, reverse=True)
+    assert {one.name: one.true_error for one in advice.recipes}["coda"] == pytest.approx(0, abs=1e-5)
+
+
+def test_recipes_that_leave_the_data_are_seen_to(advice: Advice) -> None:
+    relative = {one.name: one.relative or 0.0 for one in advice.recipes}
+    assert relative["emp"] < 1.5 < relative["rand"] and relative["mocoda"] < relative["rand"]
+    assert {one.name: one.unsupported or 0.0 for one in advice.recipes}["rand"] > 0.5
+
+
+def test_a_graph_of_all_edges_has_nothing_to_recombine() -> None:
+    everything = LocalGraph(
+        state={"x": 0, "y": 1}, action={"d": [0, 1]}, edges={"x": ["x", "y", "d"], "y": ["x", "y", "d"]}
+    )
+    found = mocoda.check(NAVIGATION.collect(500, seed=0), everything)
+    assert found.times_larger == 1 and found.recipe is None
+    assert found.verdict[-1] == (
+        "There is nothing to recombine: one parent set (x, y, d) covers every factor. "
+        "If some factors do not listen to each other, or only now and then, say so in the graph."
+    )
+    assert [one.not_here for one in found.recipes if one.name == "coda"] == ["the graph links everything"]
+    assert all(child.judged == 0 and child.recombined_full is None for child in found.children)
+
+
+def test_the_verdict_follows_what_was_measured(advice: Advice) -> None:
+    edge = MissingEdge("dy", "x", 0.34)
+    assert str(edge) == "missing edge: dy -> x (explains 34% of its error)"
+    wrong = replace(advice, children=(replace(advice.children[0], outside=0.34, missing=(edge,)), advice.children[1]))
+    assert judged(wrong)[0] is None
+    assert "Missing edge: dy -> x (explains 34% of its error)." in judged(wrong)[1]
+    covered = replace(advice, reachable_cells=1.2 * advice.recorded_cells)
+    assert judged(covered)[0] == "emp"
+    hard = replace(advice, children=tuple(replace(child, heldout_factored=0.6) for child in advice.children))
+    assert judged(hard)[0] == "coda"
+    far = replace(
+        advice, recipes=tuple(replace(one, relative=50.0) if one.name == "mocoda" else one for one in advice.recipes)
+    )
+    assert judged(far)[0] == "coda"
+    few = replace(advice, rows=400)
+    assert judged(few)[1][0] == "400 rows are few, under 1,000 nothing here is certain."
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_reachable_cells_are_counted_as_by_hand(data: st.DataObject) -> None:
+    sets = data.draw(st.sampled_from([([0, 1], [2]), ([0, 1], [1, 2]), ([0], [1], [2])]))
+    cell = st.integers(0, 2)
+    tables = [
+        (
+            columns,
+            torch.tensor(sorted(data.draw(st.sets(st.tuples(*[cell] * len(columns)), min_size=1))), dtype=torch.uint8),
+        )
+        for columns in sets
+    ]
+    filled = [{tuple(row) for row in cells.tolist()} for _, cells in tables]
+    by_hand = sum(
+        all(tuple(row[i] for i in columns) in own for (columns, _), own in zip(tables, filled, strict=True))
+        for row in product(range(3), repeat=3)
+    )
+    counted = joined(tables, 3, Stream(0, "test-cells").integers(2**62, 3), Stream(1, "test-cells"))
+    assert counted == pytest.approx(by_hand, rel=0.1, abs=0.05)
+
+
+def test_advice_survives_json(advice: Advice) -> None:
+    text = json.dumps(advice.to_json(), allow_nan=False)
+    assert Advice.from_json(json.loads(text)) == advice
+
+
+def test_the_same_seed_gives_the_same_advice() -> None:
+    data, graph = bodies(2, 200, 0), alone(2)
+    assert mocoda.check(data, graph, seed=5) == mocoda.check(data, graph, seed=5)
+
+
+def test_too_few_rows_are_refused() -> None:
+    with pytest.raises(InputError) as error:
+        mocoda.check(bodies(2, 99, 0), alone(2))
+    assert str(error.value) == "check needs at least 100 rows, to fit models and to judge them, got 99."
+
+
+def test_advice_prints_and_is_drawn(advice: Advice, tmp_path: Path) -> None:
+    from mocoda.analysis.figure import draw_advice
+
+    text = str(advice)
+    assert "x, dx" in text and "mocoda-u" in text and "Verdict" in text
+    for name, shown in (("known", advice), ("unknown", replace(advice, filters=()))):
+        draw_advice(shown, tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").stat().st_size > 20_000
+
+
+def test_the_verb_writes_json_and_a_figure(tmp_path: Path) -> None:
+    from mocoda.cli.data import check
+
+    NAVIGATION.collect(300, seed=0).save(tmp_path / "data.hdf5")
+    check(str(tmp_path / "data.hdf5"), out_dir=tmp_path / "run")
+    found = Advice.from_json(json.loads((tmp_path / "run" / "advice.json").read_text("utf-8")))
+    assert found.rows == 300 and (tmp_path / "run" / "advice.png").is_file()
+
+
+def test_the_verb_wants_to_know_who_listens_to_whom(tmp_path: Path) -> None:
+    from mocoda.cli.data import check
+
+    file = str(tmp_path / "data.hdf5")
+    bodies(2, 200, 0).save(file)
+    with pytest.raises(InputError) as error:
+        check(file)
+    assert str(error.value) == (
+        f"nothing says who listens to whom in {file!r}: pass --graph with a file that does, or --task for "
+        "data of a built-in one (navigation, hooksweep2, objects)."
+    )
+    with pytest.raises(InputError) as error:
+        check(file, graph=Path("graph.py"), task="navigation")
+    assert str(error.value) == "--graph and --task both say who listens to whom; give one of them."

@@ -1,0 +1,531 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from point_task import PointTask
+from torch import Tensor
+
+import mocoda
+from mocoda import DynamicsConfig, InputError, Transitions, concatenate, fit_dynamics, fit_parents, save_stream
+from mocoda.augmentation.generation import CHUNK, augment, augment_chunks
+from mocoda.augmentation.provenance import local_graphs
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.parents.recipes import Parents
+from mocoda.tasks.navigation import Navigation
+
+TASK, POINT = Navigation(), PointTask()
+ARRAYS = ("state", "action", "next_state", "reward", "terminal")
+
+
+@pytest.fixture(scope="module")
+def data() -> Transitions:
+    return TASK.collect(200, seed=0)
+
+
+@dataclass
+class Box:
+    """Parents from all over the box, and a note of what was asked of them."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        self.asked.append(n)
+        low, high = TASK.box
+        return low + (high - low) * as_stream(seed, "box", device="cpu").uniform(n, 4)
+
+
+@dataclass
+class Truth:
+    """A model that knows the world, and a note of what it was shown."""
+
+    noise: float = 0.0
+    shown: list[Tensor] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return "Truth()"
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        self.shown.append(rows)
+        return TASK.step(rows) + self.noise * as_stream(seed, "truth", device="cpu").normal(len(rows), 2)
+
+
+@dataclass
+class Always:
+    """Parents that return the same whatever is asked."""
+
+    rows: Tensor
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        return self.rows
+
+
+@dataclass
+class AlwaysWithChildren(Always):
+    children: Tensor
+
+    def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
+        return self.rows, self.children
+
+
+class NoModel:
+    """A model that must not be asked."""
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        raise AssertionError("the model was asked")
+
+
+def same(one: Transitions, other: Transitions) -> bool:
+    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in ARRAYS if labelled(one, name))
+
+
+def labelled(table: Transitions, name: str) -> bool:
+    return getattr(table, name) is not None
+
+
+def recorded_rows_of(table: Transitions, data: Transitions) -> bool:
+    """Whether every transition of the table is one of the data's."""
+    known = {tuple(row) for row in torch.cat([data.rows, data.next_state], 1).tolist()}
+    return all(tuple(row) in known for row in torch.cat([table.rows, table.next_state], 1).tolist())
+
+
+# What comes out
+
+
+def test_augment_is_a_function_of_the_package_however_often_it_is_asked_for() -> None:
+    assert [mocoda.augment, mocoda.augment] == [augment, augment]
+
+
+def test_the_recorded_rows_come_first_and_unchanged_then_the_generated_ones(data: Transitions) -> None:
+    box, truth = Box(), Truth()
+    table = augment(data, box, truth, rows=300, task=TASK)
+    assert len(table) == 500
+    assert same(table[:200], data)
+    assert table.columns == data.columns
+    assert box.asked == [300]
+    assert table.rows[200:].equal(torch.cat(truth.shown))
+    assert table.next_state[200:].equal(TASK.step(table.rows[200:]))
+
+
+def test_the_data_itself_stays_as_it_was(data: Transitions) -> None:
+    before = TASK.collect(200, seed=0)
+    augment(data, Box(), Truth(), rows=50, task=TASK)
+    assert same(data, before) and data.source == before.source
+
+
+def test_without_the_recorded_rows_only_the_generated_ones_come(data: Transitions) -> None:
+    both, generated = (augment(data, Box(), Truth(0.1), rows=70, task=TASK, keep_recorded=k) for k in (True, False))
+    assert len(generated) == 70
+    assert same(generated, both[200:])
+
+
+def test_no_rows_to_generate_leaves_the_recorded_ones(data: Transitions) -> None:
+    assert same(augment(data, Box(), Truth(), rows=0, task=TASK), data)
+
+
+@pytest.mark.parametrize("recipe", ["mocoda", "rand", "emp", "coda"])
+def test_every_stored_reward_and_terminal_is_the_tasks_own(data: Transitions, recipe: str) -> None:
+    wrong = Transitions(data.state, data.action, data.next_state, torch.full((200,), 7.0), columns=data.columns)
+    parents = fit_parents(wrong, TASK.graph, recipe, task=TASK, components=4)
+    table = augment(wrong, parents, Truth(0.05), rows=2_000, task=TASK)
+    reward, terminal = TASK.label(table.state, table.action, table.next_state)
+    assert table.reward is not None and table.reward.equal(reward)
+    assert table.terminal.equal(terminal)
+    if recipe == "rand":
+        assert 0 < int(terminal.sum()) < len(table)  # both kinds of rows occur
+
+
+def test_without_a_task_no_row_has_a_reward(data: Transitions) -> None:
+    assert data.reward is not None
+    for recorded in (data, Transitions(data.state, data.action, data.next_state)):
+        table = augment(recorded, Box(), Truth(), rows=50)
+        assert table.reward is None
+        assert len(table) == 250
+
+
+def test_any_object_that_labels_is_a_task(data: Transitions) -> None:
+    class Height:
+        def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+            return next_state[:, 1] - state[:, 1], next_state[:, 1] > 0.9
+
+    table = augment(data, Box(), Truth(), rows=100, task=Height())
+    assert table.reward is not None
+    torch.testing.assert_close(table.reward, table.next_state[:, 1] - table.state[:, 1], rtol=0, atol=0)
+    assert table.terminal.equal(table.next_state[:, 1] > 0.9)
+    assert table.source["task"] is None
+
+
+def test_labels_are_those_of_the_rows_as_stored_whatever_the_models_precision(data: Transitions) -> None:
+    class Double:
+        def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+            return torch.full((len(rows), 2), 0.8 + 1e-12, dtype=torch.float64)  # on the goal's edge
+
+    table = augment(data, Box(), Double(), rows=20, task=TASK)
+    reward, terminal = TASK.label(table.state, table.action, table.next_state)
+    assert table.reward is not None and table.reward.equal(reward)
+    assert table.terminal.equal(terminal)
+
+
+def test_the_source_tells_recorded_from_generated_rows(data: Transitions) -> None:
+    table = augment(data, Box(), Truth(), rows=300, task=TASK)
+    assert table.source == {
+        "recorded": {"task": "navigation", "rows": 200, "seed": 0},
+        "recorded_rows": 200,
+        "generated_rows": 300,
+        "recipe": "Box",
+        "model": "Truth",
+        "seed": 0,
+        "task": "navigation",
+        "local_graphs": local_graphs(TASK.graph, data.rows),
+    }
+    assert "local_graphs" not in augment(data, Box(), Truth(), rows=3, task=TASK, provenance=False).source
+    alone = augment(data, fit_parents(data, TASK.graph, "emp"), rows=30, keep_recorded=False)
+    assert (alone.source["recorded_rows"], alone.source["generated_rows"]) == (0, 30)
+    assert (alone.source["recipe"], alone.source["model"], alone.source["task"]) == ("emp", "NoneType", None)
+
+
+def test_the_source_survives_a_file(data: Transitions, tmp_path: Path) -> None:
+    table = augment(data, Box(), Truth(), rows=30, task=TASK)
+    table.save(tmp_path / "table.hdf5")
+    assert Transitions.load(tmp_path / "table.hdf5").source == table.source
+
+
+# Pieces
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CHUNK, "cpu", 100)
+
+
+def pieces(data: Transitions, parents: Parents | None = None, rows: int = 250, **options: Any) -> Iterator[Transitions]:
+    return augment_chunks(data, parents or Box(), Truth(0.1), rows=rows, task=TASK, **options)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_have_the_stated_sizes_and_are_labelled_each(data: Transitions) -> None:
+    found = list(pieces(data))
+    assert [len(piece) for piece in found] == [200, 100, 100, 50]
+    assert [len(piece) for piece in pieces(data, keep_recorded=False)] == [100, 100, 50]
+    assert same(found[0], data)
+    for piece in found:
+        assert piece.reward is not None
+        assert piece.reward.equal(TASK.label(piece.state, piece.action, piece.next_state)[0])
+        assert piece.source == found[0].source
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("keep_recorded", [True, False])
+def test_pieces_joined_are_the_whole_table(data: Transitions, keep_recorded: bool) -> None:
+    whole = augment(data, Box(), Truth(0.1), rows=250, task=TASK, keep_recorded=keep_recorded)
+    joined = concatenate(list(pieces(data, keep_recorded=keep_recorded)))
+    assert same(joined, whole) and joined.source == whole.source and joined.columns == whole.columns
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_piece_does_not_depend_on_how_many_follow_it(data: Transitions) -> None:
+    few, more = (list(pieces(data, rows=rows)) for rows in (100, 300))
+    assert same(few[1], more[1])
+    assert not same(more[1], more[2])  # and no piece repeats another
+
+
+def test_a_table_larger_than_a_piece_is_made_in_pieces(data: Transitions) -> None:
+    box = Box()
+    table = augment(data, box, Truth(), rows=CHUNK["cpu"] + 1, task=TASK)
+    assert box.asked == [CHUNK["cpu"], 1]
+    assert len(table) == 200 + CHUNK["cpu"] + 1
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_pieces_are_made_only_as_they_are_asked_for(data: Transitions) -> None:
+    box = Box()
+    found = pieces(data, box)
+    next(found)
+    assert box.asked == []
+    next(found)
+    assert box.asked == [100]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_streamed_table_is_the_same_file_as_a_saved_one(data: Transitions, tmp_path: Path) -> None:
+    saved, streamed = tmp_path / "saved.hdf5", tmp_path / "streamed.hdf5"
+    concatenate(list(pieces(data))).save(saved)
+    assert save_stream(streamed, pieces(data)) == 450
+    with h5py.File(saved, "r") as one, h5py.File(streamed, "r") as other:
+        assert set(one) == set(other) == {*ARRAYS, "provenance"}
+        assert dict(one.attrs) == dict(other.attrs)
+        notes = [f"provenance/{name}" for name in ("recipe", "disagreement", "neighbourhood", "support")]
+        for name in (*ARRAYS, *notes):
+            assert one[name].dtype == other[name].dtype
+            assert np.array_equal(one[name][:], other[name][:])
+    assert same(Transitions.load(streamed), concatenate(list(pieces(data))))
+
+
+# Seeds
+
+
+def test_the_same_seed_generates_the_same_bytes_and_another_seed_others(data: Transitions) -> None:
+    once, again, other = (augment(data, Box(), Truth(0.1), rows=100, task=TASK, seed=s) for s in (3, 3, 4))
+    assert same(once, again)
+    assert not once.rows[200:].equal(other.rows[200:])
+    assert once.rows[:200].equal(other.rows[:200])
+
+
+def test_a_stream_may_be_the_seed(data: Transitions) -> None:
+    once, again, other = (
+        augment(data, Box(), Truth(0.1), rows=100, seed=Stream(0, label)).rows for label in ("a", "a", "b")
+    )
+    assert once.equal(again) and not once.equal(other)
+
+
+def test_the_model_and_the_parents_draw_from_streams_of_their_own(data: Transitions) -> None:
+    quiet, noisy = (augment(data, Box(), Truth(noise), rows=100) for noise in (0.0, 0.1))
+    assert quiet.rows.equal(noisy.rows)
+    assert not quiet.next_state[200:].equal(noisy.next_state[200:])
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_the_models_noise_differs_from_seed_to_seed_and_from_piece_to_piece(data: Transitions) -> None:
+    parents = Always(data.rows[:100])
+    one, other = (
+        augment(data, parents, Truth(0.1), rows=200, keep_recorded=False, seed=seed).next_state for seed in (0, 1)
+    )
+    assert not one[:100].equal(one[100:])
+    assert not one.equal(other)
+
+
+# Goals
+
+
+@pytest.fixture(scope="module")
+def points() -> Transitions:
+    return POINT.collect(150, seed=0)
+
+
+class Still:
+    """A model in which nothing moves."""
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        return rows[:, :3]
+
+
+def about_goals(data: Transitions, rows: int = 250, **options: Any) -> Transitions:
+    return augment(data, fit_parents(data, POINT.graph, "emp"), rows=rows, task=POINT, **options)
+
+
+def own_goals(table: Transitions) -> Tensor:
+    """Which rows are about what they achieve, bool (N,)."""
+    assert table.goal is not None
+    return (table.goal == POINT.achieved(table.next_state)).all(1)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("hindsight", [0.0, 0.3])
+def test_every_row_is_labelled_for_its_own_goal(points: Transitions, hindsight: float) -> None:
+    table = about_goals(points, hindsight=hindsight)
+    assert table.goal is not None and table.reward is not None
+    assert table.goal.shape == (400, 2)
+    reward, terminal = POINT.label(table.state, table.action, table.next_state, table.goal)
+    assert table.reward.equal(reward) and table.terminal.equal(terminal)
+    assert table.reward.unique().tolist() == [-1, 0]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_goals_are_fresh_draws_of_the_task_in_recorded_rows_too(points: Transitions) -> None:
+    table = about_goals(points, seed=4)
+    assert table.goal is not None and points.goal is not None
+    assert not bool((table.goal[:150] == points.goal).any())
+    assert len(table.goal.unique(dim=0)) == 400
+    for piece, place in (("recorded", slice(0, 150)), (0, slice(150, 250)), (1, slice(250, 350)), (2, slice(350, 400))):
+        part = table.goal[place]
+        assert part.equal(POINT.goals(len(part), seed=Stream(4, "augment", piece, "goals")))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_goals_shift_nothing_else_that_is_drawn(points: Transitions) -> None:
+    unlabelled = augment(points, fit_parents(points, POINT.graph, "emp"), rows=250)
+    for hindsight in (0.0, 0.4):
+        table = about_goals(points, hindsight=hindsight)
+        assert table.rows.equal(unlabelled.rows) and table.next_state.equal(unlabelled.next_state)
+    assert unlabelled.goal is None
+
+
+@pytest.mark.parametrize("hindsight", [0.0, 0.25, 1.0])
+def test_a_share_of_the_rows_is_about_what_they_achieve(points: Transitions, hindsight: float) -> None:
+    table = about_goals(points, rows=4_000, hindsight=hindsight)
+    own = own_goals(table)
+    assert float(own.float().mean()) == pytest.approx(hindsight, abs=3 * 0.5 / 4_000**0.5)
+    assert (own.all() if hindsight == 1 else own.any()) == (hindsight > 0)
+    assert table.reward is not None and bool((table.reward[own] == 0).all())
+    plain = about_goals(points, rows=4_000)
+    assert table.goal is not None and plain.goal is not None
+    assert table.goal[~own].equal(plain.goal[~own])  # the other rows keep the goals they would have
+
+
+def test_more_hindsight_adds_rows_to_those_that_less_has(points: Transitions) -> None:
+    some, more = (own_goals(about_goals(points, hindsight=hindsight)) for hindsight in (0.2, 0.6))
+    assert bool((more | ~some).all()) and int(more.sum()) > int(some.sum())
+
+
+def test_the_source_tells_the_hindsight_of_tasks_with_goals(points: Transitions, data: Transitions) -> None:
+    assert about_goals(points).source["hindsight"] == 0.0
+    assert about_goals(points, hindsight=0.5).source["hindsight"] == 0.5
+    assert "hindsight" not in augment(data, Box(), Truth(), rows=3, task=TASK).source
+
+
+def test_recorded_goals_do_not_outlive_a_task_without_goals(points: Transitions) -> None:
+    class Height:
+        def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+            return next_state[:, 1], next_state[:, 1] > 0.9
+
+    table = augment(points, fit_parents(points, POINT.graph, "emp"), rows=10, task=Height())
+    assert table.goal is None and table.reward is not None
+
+
+@pytest.mark.parametrize("hindsight", [-0.1, 1.1, float("nan")])
+def test_a_hindsight_that_is_no_share_is_refused(points: Transitions, hindsight: float) -> None:
+    with pytest.raises(InputError) as caught:
+        about_goals(points, hindsight=hindsight)
+    assert str(caught.value) == f"hindsight must be a share of the rows between 0 and 1, got {hindsight}."
+
+
+@pytest.mark.parametrize("task", [TASK, None])
+def test_hindsight_without_goals_is_refused(data: Transitions, task: Navigation | None) -> None:
+    with pytest.raises(InputError) as caught:
+        augment(data, Box(), Truth(), rows=10, task=task, hindsight=0.5)
+    assert str(caught.value) == ("hindsight needs a task with goals: methods goals, achieved and label(..., goal).")
+
+
+def test_a_task_that_achieves_goals_of_another_shape_is_refused(points: Transitions) -> None:
+    class Odd(PointTask):
+        def achieved(self, state: Tensor) -> Tensor:
+            return state
+
+    with pytest.raises(InputError) as caught:
+        augment(points, Always(points.rows[:20]), Still(), rows=20, task=Odd(), hindsight=0.5, keep_recorded=False)
+    assert str(caught.value) == "task.achieved must return goals of shape (20, 2), got (20, 3)."
+
+
+# Recipes
+
+
+@pytest.mark.parametrize("model", [None, NoModel()])
+def test_emp_needs_no_model_and_repeats_recorded_transitions(data: Transitions, model: NoModel | None) -> None:
+    parents = fit_parents(data, TASK.graph, "emp")
+    table = augment(data, parents, model, rows=500, task=TASK, keep_recorded=False)
+    assert len(table) == 500
+    assert recorded_rows_of(table, data)
+
+
+@pytest.mark.parametrize("model", [None, NoModel()])
+def test_coda_needs_no_model_and_recombines_recorded_columns(data: Transitions, model: NoModel | None) -> None:
+    parents = fit_parents(data, TASK.graph, "coda")
+    table = augment(data, parents, model, rows=500, task=TASK, keep_recorded=False)
+    assert len(table) == 500
+    assert not recorded_rows_of(table, data)
+    for x in (0, 1):  # x' comes with the x and dx it was recorded with, y' with its y and dy
+        columns = [x, x + 2]
+        recorded = torch.cat([data.rows[:, columns], data.next_state[:, x : x + 1]], 1).tolist()
+        found = torch.cat([table.rows[:, columns], table.next_state[:, x : x + 1]], 1).tolist()
+        assert {tuple(row) for row in found} <= {tuple(row) for row in recorded}
+    torch.testing.assert_close(table.next_state, TASK.step(table.rows), rtol=0, atol=1e-6)
+
+
+def test_generated_next_states_obey_the_model(data: Transitions) -> None:
+    recorded = TASK.collect(2_000, seed=1)
+    config = DynamicsConfig(members=2, hidden=(32, 32), features=16, epochs=30, batch=128, learning_rate=4e-3)
+    model = fit_dynamics(recorded, TASK.graph, config=config)
+    parents = fit_parents(recorded, TASK.graph, "mocoda", components=8)
+    table = augment(recorded, parents, model, rows=500, task=TASK, keep_recorded=False)
+    mean, scale = model.predict(table.rows)
+    nearest = ((table.next_state - mean).abs() / scale).amax(-1).amin(0)
+    assert float(nearest.max()) < 2.0  # six of the standard deviations that are drawn with
+    apart = ~(table.rows[:, :2] > 0.5).all(1)  # where this data has seen both mechanisms
+    assert int(apart.sum()) > 200
+    error = (table.next_state - TASK.step(table.rows))[apart].square().mean().sqrt()
+    assert float(error) < 0.01  # a step is 0.02 to 0.045 long
+    assert table.source["model"] == model.settings
+
+
+def test_dyna_is_augmented_with_a_model_too(data: Transitions) -> None:
+    parents = fit_parents(data, TASK.graph, "dyna", task=TASK, model=Truth(), horizon=2)
+    table = augment(data, parents, Truth(), rows=90, task=TASK)
+    assert len(table) == 290
+    assert table.next_state[200:].equal(TASK.step(table.rows[200:]))
+
+
+# Progress
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_progress_ends_at_the_number_of_generated_rows(data: Transitions) -> None:
+    told: list[tuple[str, int, int]] = []
+    list(pieces(data, progress=lambda *said: told.append(said)))
+    assert told == [("augment", 100, 250), ("augment", 200, 250), ("augment", 250, 250)]
+    told.clear()
+    augment(data, Box(), Truth(), rows=40, progress=lambda *said: told.append(said))
+    assert told == [("augment", 40, 40)]
+
+
+# Errors
+
+
+def test_parents_without_next_states_need_a_model(data: Transitions) -> None:
+    with pytest.raises(InputError) as caught:
+        augment(data, Box(), rows=10)
+    assert str(caught.value) == ("these parents have no next states of their own; pass model=mocoda.fit_dynamics(...).")
+
+
+@pytest.mark.parametrize(("rows", "keep_recorded"), [(-1, True), (-100, False), (0, False)])
+def test_the_number_of_rows_must_be_positive(data: Transitions, rows: int, keep_recorded: bool) -> None:
+    with pytest.raises(InputError) as caught:
+        augment(data, Box(), Truth(), rows=rows, keep_recorded=keep_recorded)
+    assert str(caught.value) == f"rows must be positive, the number of rows to generate, got {rows}."
+
+
+@pytest.mark.parametrize("shape", [(10, 3), (10, 5), (9, 4), (11, 4), (40,), (10, 4, 1)])
+def test_parents_that_return_another_shape_are_refused(data: Transitions, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        augment(data, Always(torch.zeros(shape)), Truth(), rows=10)
+    assert str(caught.value) == f"parents.sample(10) must return rows of shape (10, 4), got {shape}."
+
+
+@pytest.mark.parametrize(
+    ("rows", "children"), [((10, 5), (10, 2)), ((9, 4), (9, 2)), ((11, 4), (11, 2)), ((10, 4), (10, 3))]
+)
+def test_parents_that_bring_next_states_of_another_shape_are_refused(
+    data: Transitions, rows: tuple[int, ...], children: tuple[int, ...]
+) -> None:
+    with pytest.raises(InputError):
+        augment(data, AlwaysWithChildren(torch.zeros(rows), torch.zeros(children)), rows=10)
+
+
+def test_a_model_that_returns_another_shape_is_refused(data: Transitions) -> None:
+    class Narrow:
+        def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+            return rows[:, :1]
+
+    with pytest.raises(InputError) as caught:
+        augment(data, Box(), Narrow(), rows=10)
+    assert str(caught.value) == "model.sample must return next states of shape (10, 2), got (10, 1)."
+
+
+def test_a_model_that_returns_nan_is_refused_and_no_file_appears(data: Transitions, tmp_path: Path) -> None:
+    class Broken:
+        def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+            following = rows[:, :2].clone()
+            following[3] = torch.nan
+            return following
+
+    with pytest.raises(InputError) as caught:
+        save_stream(tmp_path / "table.hdf5", augment_chunks(data, Box(), Broken(), rows=10))
+    assert str(caught.value) == (
+        "next_state has NaN or inf in 1 of 10 rows, first in row 3. Drop or repair those rows."
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from test_augment import Box, Truth
+from torch import Tensor
+from transition_tables import assert_identical, refusal, table
+
+from mocoda import DynamicsConfig, InputError, Transitions, augment, concatenate, fit_dynamics, fit_parents, save_stream
+from mocoda.augmentation import generation as module
+from mocoda.augmentation.provenance import neighbourhood
+from mocoda.augmentation.support import disagreement, fit_support, step_scale
+from mocoda.engine.randomness import Stream
+from mocoda.parents.recipes import RECIPES
+from mocoda.tasks.navigation import Navigation
+
+TASK = Navigation()
+NAMES = {"recipe", "disagreement", "neighbourhood", "support"}
+
+
+# The field
+
+
+def noted(rows: int = 5, **extra: Any) -> Transitions:
+    return table(rows, provenance={"recipe": list(range(rows)), "support": np.linspace(0, 1, rows)}, **extra)
+
+
+def test_provenance_is_empty_unless_given_and_read_only() -> None:
+    assert dict(table().provenance) == {}
+    made = noted()
+    assert made.provenance["recipe"].dtype == torch.int64 and made.provenance["support"].dtype == torch.float32
+    with pytest.raises(TypeError):
+        made.provenance["recipe"] = torch.zeros(5)  # type: ignore[index]
+    assert "provenance=[recipe, support]" in repr(made) and "provenance" not in repr(table())
+
+
+def test_the_table_keeps_its_own_copy() -> None:
+    mine = torch.zeros(5)
+    made = table(provenance={"support": mine})
+    mine += 1
+    assert made.provenance["support"].sum() == 0
+
+
+def test_rows_take_their_provenance_along() -> None:
+    made = noted()
+    assert made[1:3].provenance["recipe"].tolist() == [1, 2]
+    assert made[torch.tensor([4, 0])].provenance["support"].tolist() == [1.0, 0.0]
+    assert made.to("cpu").provenance["recipe"].equal(made.provenance["recipe"])
+    assert concatenate([made, made[2:]]).provenance["recipe"].tolist() == [0, 1, 2, 3, 4, 2, 3, 4]
+    copied = deepcopy(made)  # as other processes get it
+    assert_identical(copied, made)
+    assert copied.provenance["support"].equal(made.provenance["support"])
+
+
+def test_files_keep_provenance_in_a_group_of_its_own(tmp_path: Path) -> None:
+    made = noted()
+    save_stream(tmp_path / "a.hdf5", [made, made[:2]])
+    back = Transitions.load(tmp_path / "a.hdf5")
+    assert back.provenance["recipe"].tolist() == [0, 1, 2, 3, 4, 0, 1]
+    assert back.provenance["support"].equal(torch.cat([made.provenance["support"], made.provenance["support"][:2]]))
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        assert set(file["provenance"]) == {"recipe", "support"}
+    some = Transitions.load(tmp_path / "a.hdf5", slice(1, 3))
+    assert_identical(some, made[1:3])
+    assert some.provenance["recipe"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"a/b": [0] * 5}, "provenance is called by names such as 'recipe', of letters, digits and _, got 'a/b'."),
+        ({"recipe": [0] * 4}, "provenance 'recipe' must have shape (5,), one value a row, got (4,)."),
+        (
+            {"support": [0.0, 1.0, float("nan"), 0.0, 0.0]},
+            "provenance 'support' has NaN or inf in 1 of 5 rows, first in row 2. Drop or repair those rows.",
+        ),
+    ],
+)
+def test_provenance_that_is_none_is_refused(given: Any, message: str) -> None:
+    assert refusal(lambda: table(provenance=given)) == message
+
+
+def test_tables_that_know_different_things_cannot_be_joined() -> None:
+    with pytest.raises(InputError, match=r"^tables must have the same columns and arrays to be joined"):
+        concatenate([noted(), table()])
+
+
+# What augment notes
+
+
+DATA = TASK.collect(600, seed=0)
+MODEL = fit_dynamics(DATA, TASK.graph, config=DynamicsConfig(members=3, hidden=(16,), features=8, epochs=2))
+
+
+def made(recipe: str, rows: int = 150, **options: Any) -> Transitions:
+    parents = fit_parents(DATA, TASK.graph, recipe, seed=0, task=TASK, model=MODEL, components=4, bandwidth=0.1)
+    return augment(DATA, parents, MODEL, rows=rows, task=TASK, **options)
+
+
+def as_told(rows: Transitions, other: Transitions) -> Transitions:
+    """The rows with another table's source."""
+    return concatenate([rows], other.source)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_rows_are_the_same_with_and_without_provenance(recipe: str) -> None:
+    noted, bare = (made(recipe, provenance=wanted) for wanted in (True, False))
+    assert_identical(noted, as_told(bare, noted))
+    assert set(noted.provenance) == NAMES and not bare.provenance
+    numbers = noted.provenance["recipe"]
+    assert numbers[:600].unique().tolist() == [0]
+    assert numbers[600:].unique().tolist() == [1 + RECIPES.index(recipe)]
+    asked = recipe not in ("emp", "coda")
+    assert bool((noted.provenance["disagreement"][600:] > 0).all()) == asked
+
+
+def test_notes_are_what_they_say() -> None:
+    noted = made("mocoda", seed=7)
+    assert noted.provenance["neighbourhood"].equal(neighbourhood(TASK.graph, noted.rows))
+    assert set(map(str, noted.provenance["neighbourhood"][:600].tolist())) == set(noted.source["local_graphs"])
+    assert noted.provenance["support"].equal(fit_support(DATA, TASK.graph, seed=7).score(noted.rows))
+    expected = disagreement(MODEL, noted.rows[600:], step_scale(DATA))
+    assert torch.allclose(noted.provenance["disagreement"][600:], expected)
+    assert noted.provenance["disagreement"][:600].abs().max() == 0
+
+
+def test_a_recipe_of_one_s_own_has_no_number_and_a_model_of_one_s_own_agrees_with_itself() -> None:
+    noted = augment(DATA, Box(), Truth(), rows=50, task=TASK)
+    assert noted.provenance["recipe"][600:].unique().tolist() == [-1]
+    assert noted.provenance["disagreement"].abs().max() == 0
+    assert noted.provenance["support"][600:].median() < noted.provenance["support"][:600].median()
+
+
+def test_without_any_graph_only_recipe_and_disagreement_are_noted() -> None:
+    assert set(augment(DATA, Box(), Truth(), rows=5).provenance) == {"recipe", "disagreement"}
+    assert set(augment(DATA, Box(), Truth(), rows=5, graph=TASK.graph).provenance) == NAMES
+
+
+def test_what_is_augmented_twice_keeps_where_it_came_from() -> None:
+    once = made("coda")
+    twice = augment(once, fit_parents(once, TASK.graph, "emp"), rows=10, task=TASK)
+    for name in ("recipe", "disagreement", "support"):
+        assert twice.provenance[name][:750].equal(once.provenance[name])
+    assert twice.provenance["recipe"][750:].unique().tolist() == [1]
+
+
+# Filters
+
+
+def rows_of(recipe: str, **limits: Any) -> Transitions:
+    return made(recipe, rows=500, keep_recorded=False, **limits)
+
+
+def test_filters_keep_in_order_what_passes_and_draw_the_rest_anew() -> None:
+    free = rows_of("rand")
+    middle = float(free.provenance["disagreement"].median())
+    limits = {"max_disagreement": middle, "min_support": 0.01}
+    passing = (free.provenance["disagreement"] <= middle) & (free.provenance["support"] >= 0.01)
+    kept = rows_of("rand", **limits)
+    assert len(kept) == 500 and 0 < int(passing.sum()) < 300
+    assert kept.provenance["disagreement"].max() <= middle and kept.provenance["support"].min() >= 0.01
+    assert_identical(kept[: int(passing.sum())], as_told(free[passing], kept))
+
+
+def test_the_source_tells_what_filters_let_pass() -> None:
+    told = made("rand", rows=3_000, min_support=0.2).source["filter"]
+    free = made("rand", rows=20_000, keep_recorded=False).provenance["support"]
+    assert (told["min_support"], set(told)) == (0.2, {"min_support", "drawn_rows", "accepted_share"})
+    assert told["accepted_share"] == 3_000 / told["drawn_rows"]
+    assert told["accepted_share"] == pytest.approx(float((free >= 0.2).float().mean()), rel=0.15)
+    assert "filter" not in made("rand").source
+
+
+def test_recorded_rows_are_not_filtered() -> None:
+    kept = made("mocoda", min_support=0.3)
+    assert kept.rows[:600].equal(DATA.rows) and kept.provenance["support"][:600].min() < 0.01
+    assert kept.provenance["support"][600:].min() >= 0.3
+
+
+def test_pieces_are_filtered_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.CHUNK, "cpu", 64)
+    whole = rows_of("mocoda", min_support=0.5)
+    parents = fit_parents(DATA, TASK.graph, "mocoda", seed=0, components=4)
+    plan = module.Augmentation(
+        DATA, parents, MODEL, rows=500, task=TASK, keep_recorded=False, min_support=0.5, graph=TASK.graph
+    )
+    pieces = [plan.piece(number) for number in reversed(range(len(plan.sizes)))][::-1]
+    joined = concatenate([piece.table for piece in pieces])
+    assert joined.rows.equal(whole.rows) and joined.next_state.equal(whole.next_state)
+    assert whole.source["filter"]["drawn_rows"] == sum(piece.drawn for piece in pieces)
+
+
+def test_filters_that_let_nothing_pass_are_given_up_soon() -> None:
+    with pytest.raises(InputError) as error:
+        rows_of("mocoda", max_disagreement=1e-9)
+    assert str(error.value).startswith("max_disagreement=1e-09 accepts 0 of 2")
+    assert str(error.value).endswith(
+        " rows that recipe 'mocoda' draws. Filter less, or use a recipe that stays nearer to the data."
+    )
+
+
+def test_filters_that_cannot_be_are_refused() -> None:
+    parents = fit_parents(DATA, TASK.graph, "coda")
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"min_support": 0.1, "provenance": False}, "min_support goes by provenance: leave out provenance=False."),
+        ({"min_support": 1.0}, "min_support must be a share of the data, from 0 to below 1, got 1.0."),
+        ({"max_disagreement": 0.0}, "max_disagreement must be positive, got 0.0."),
+        (
+            {"max_disagreement": 0.1},
+            "recipe 'coda' recombines recorded transitions and asks no model that could disagree: leave out "
+            "max_disagreement.",
+        ),
+    ]
+    for limits, message in refused:
+        assert refusal(lambda limits=limits: augment(DATA, parents, rows=5, **limits)) == message  # type: ignore[misc]
+    expected = (
+        "max_disagreement needs an ensemble, with `predict` and `graph`, such as from mocoda.fit_dynamics, got Truth."
+    )
+    assert refusal(lambda: augment(DATA, Box(), Truth(), rows=5, max_disagreement=0.1)) == expected
+    expected = "min_support needs to know which columns belong together; pass graph=."
+    assert refusal(lambda: augment(DATA, Box(), Truth(), rows=5, min_support=0.1)) == expected
+
+
+class Edge:
+    """Parents on the edge of the data, in a place that depends on the seed."""
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        assert isinstance(seed, Stream)
+        return DATA.rows[seed.integers(600, n)] + 0.3 * seed.normal(n, 4)
+
+
+def test_a_redrawn_row_is_no_row_that_was_drawn_before() -> None:
+    kept = augment(DATA, Edge(), Truth(), rows=800, task=TASK, keep_recorded=False, min_support=0.05)
+    assert len(kept.rows.unique(dim=0)) == 800

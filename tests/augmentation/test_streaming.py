@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import h5py
+import pytest
+from streaming_world import prepare
+from transition_tables import assert_identical, refusal
+
+import mocoda.augmentation.generation
+from mocoda import Transitions, concatenate
+from mocoda.augmentation import streaming
+from mocoda.augmentation.generation import Augmentation
+from mocoda.augmentation.streaming import FINISHED, UNFINISHED, augment_to_file, workers_for
+
+
+@pytest.fixture(scope="module", autouse=True)
+def chunks_as_before() -> Iterator[None]:
+    before = mocoda.augmentation.generation.CHUNK["cpu"]
+    yield
+    mocoda.augmentation.generation.CHUNK["cpu"] = before
+
+
+@pytest.fixture(autouse=True)
+def noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "INTERVAL", 0.0)
+
+
+class StopHereError(Exception):
+    pass
+
+
+def interrupted_after(pieces: int, folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, made = Augmentation.piece, 0
+
+    def piece(self: Augmentation, number: int, drawn: int = 0) -> mocoda.augmentation.generation.Piece:
+        nonlocal made
+        made += 1
+        if made > pieces:
+            raise StopHereError
+        return whole(self, number, drawn)
+
+    with monkeypatch.context() as patch, pytest.raises(StopHereError):
+        patch.setattr(Augmentation, "piece", piece)
+        augment_to_file(out, prepare, folder=folder)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written")
+    augment_to_file(folder / "new" / "out.hdf5", prepare, folder=folder / "run")
+    assert [path.name for path in (folder / "run").iterdir()] == []
+    return folder / "new" / "out.hdf5"
+
+
+def test_the_file_is_the_table_that_augment_makes(written: Path) -> None:
+    expected = list(prepare().chunks())
+    back, table = Transitions.load(written), concatenate(expected, expected[-1].source)
+    assert_identical(back, table)
+    assert set(back.provenance) == set(table.provenance)
+    assert all(back.provenance[name].equal(note) for name, note in table.provenance.items())
+    with h5py.File(written) as file:
+        assert file["state"].chunks is None  # in one piece
+        assert file["terminal"].dtype == bool
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 3, 5])
+def test_what_was_interrupted_goes_on_to_the_same_bytes(
+    pieces: int, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, folder = tmp_path / "out.hdf5", tmp_path / "run"
+    interrupted_after(pieces, folder, out, monkeypatch)
+    assert not out.exists()
+    if pieces > 1:
+        assert json.loads((folder / FINISHED).read_text())["pieces"] == pieces
+    told: list[tuple[str, int, int]] = []
+    augment_to_file(out, prepare, folder=folder, progress=lambda *said: told.append(said))
+    assert out.read_bytes() == written.read_bytes()
+    assert told[0] == ("augment", max(0, pieces - 1) * 100, 450) and told[-1] == ("augment", 450, 450)
+    assert len(told) == 6 - max(0, pieces - 1)
+
+
+@pytest.mark.parametrize("damage", ["note", "file", "gone"])
+def test_what_is_damaged_is_made_anew(
+    damage: str, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, folder = tmp_path / "out.hdf5", tmp_path / "run"
+    interrupted_after(3, folder, out, monkeypatch)
+    if damage == "note":
+        (folder / FINISHED).write_text('{"pieces": 3')
+    elif damage == "file":
+        (folder / UNFINISHED).write_bytes(b"no HDF5")
+    else:
+        (folder / UNFINISHED).unlink()
+    augment_to_file(out, prepare, folder=folder)
+    assert out.read_bytes() == written.read_bytes()
+
+
+def test_another_table_does_not_go_on_from_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted_after(3, tmp_path / "run", tmp_path / "out.hdf5", monkeypatch)
+    augment_to_file(tmp_path / "out.hdf5", partial(prepare, seed=1), folder=tmp_path / "run")
+    expected = concatenate(list(prepare(seed=1).chunks()))
+    assert Transitions.load(tmp_path / "out.hdf5").rows.equal(expected.rows)
+
+
+def test_rows_are_the_same_for_any_number_of_processes(written: Path, tmp_path: Path) -> None:
+    augment_to_file(tmp_path / "out.hdf5", prepare, folder=tmp_path / "run", workers=2)
+    assert (tmp_path / "out.hdf5").read_bytes() == written.read_bytes()
+
+
+def test_what_filters_accepted_is_told_when_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filtered = partial(prepare, min_support=0.5)
+    source = augment_to_file(tmp_path / "out.hdf5", filtered, folder=tmp_path / "run")
+    back, expected = Transitions.load(tmp_path / "out.hdf5"), list(filtered().chunks())
+    assert dict(back.source) == source == dict(expected[-1].source)
+    assert back.rows.equal(concatenate(expected).rows)
+    assert 0.2 < source["filter"]["accepted_share"] < 0.9
+
+
+def test_a_function_that_others_cannot_import_is_refused(tmp_path: Path) -> None:
+    said = refusal(lambda: augment_to_file(tmp_path / "x.hdf5", lambda: prepare(), folder=tmp_path / "run", workers=1))
+    assert said.startswith("other processes cannot be told what to do (")
+    assert said.endswith("): prepare must be a function that they can import, or a partial of one. Or pass workers=0.")
+
+
+def test_a_path_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    said = refusal(lambda: augment_to_file(tmp_path, lambda: pytest.fail("prepared"), folder=tmp_path / "run"))
+    assert said.startswith(f"cannot write {str(tmp_path)!r}: it is a folder.")
+
+
+def test_several_processes_are_started_where_there_is_much_to_do() -> None:
+    assert workers_for(10_000, "cpu") == 0 == workers_for(10**9, "cuda")
+    assert 0 <= workers_for(10**9, "cpu") <= 3

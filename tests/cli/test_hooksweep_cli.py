@@ -1,0 +1,267 @@
+"""`mocoda collect hooksweep2` and `mocoda watch` as a user runs them, killed, refused and with a full disk."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mocoda.cli
+import mocoda.cli.verbs
+from mocoda import Policy, Task, Transitions, make_agent, make_task, train_agents
+from mocoda.data.transitions import ARRAYS
+from mocoda.tasks import hooksweep
+
+ROWS = 5_000  # of four parts at least
+WORDS = ("collect", "hooksweep2", "--rows", str(ROWS), "--workers", "2", "--out", "data.hdf5")
+ENVIRONMENT = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+draws = pytest.mark.skipif(os.environ.get("MUJOCO_GL") != "egl", reason="there is no EGL to draw with")
+
+
+def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
+    command, pipe = [sys.executable, "-m", "mocoda.cli", *words], subprocess.PIPE
+    return subprocess.Popen(command, cwd=cwd, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+
+
+def succeed(*words: str, cwd: Path) -> str:
+    process = start(*words, cwd=cwd)
+    said, complaint = process.communicate(timeout=250)
+    assert (process.returncode, complaint) == (0, "")
+    return said
+
+
+def here(*words: str, cwd: Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command in this process, which is quicker."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["mocoda", *words])
+        try:
+            mocoda.cli.main()
+            code: Any = 0
+        except SystemExit as end:
+            code = end.code
+    return code, stdout.getvalue(), stderr.getvalue()
+
+
+def below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted((folder / "data.hdf5.run" / "parts").glob("part-*.npz"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a collection that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    said = succeed(*WORDS, cwd=folder)
+    assert said == f"data.hdf5: {Transitions.load(folder / 'data.hdf5')!r}\n"
+    return folder
+
+
+# Collect
+
+
+def test_collect_writes_the_task_s_rows_and_leaves_no_parts(undisturbed: Path) -> None:
+    data, expected = Transitions.load(undisturbed / "data.hdf5"), make_task("hooksweep2").collect(ROWS, seed=0)
+    for name in ARRAYS:
+        assert getattr(data, name).equal(getattr(expected, name)), name
+    assert data.source == expected.source
+    run = ["data.hdf5.run", "data.hdf5.run/config.json", "data.hdf5.run/progress.jsonl"]
+    assert below(undisturbed) == ["data.hdf5", *run]
+    config = json.loads((undisturbed / "data.hdf5.run" / "config.json").read_text())
+    assert config["settings"] == {"task": "hooksweep2", "rows": ROWS, "seed": 0}
+    assert {"mujoco", "gymnasium-robotics"} <= set(config["versions"])
+
+
+def test_a_killed_collection_goes_on_and_ends_with_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
+    process = start(*WORDS, cwd=tmp_path)
+    deadline = time.monotonic() + 120
+    while not parts(tmp_path) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    kept = {part: part.stat().st_mtime_ns for part in parts(tmp_path)}
+    assert kept and not (tmp_path / "data.hdf5").exists()
+    with unremoved_parts() as removed:
+        assert here(*WORDS, cwd=tmp_path)[0] == 0
+    assert {part: part.stat().st_mtime_ns for part in parts(tmp_path)}.items() >= kept.items()  # not recorded again
+    assert removed == [Path("data.hdf5.run/parts")]
+    assert (tmp_path / "data.hdf5").read_bytes() == (undisturbed / "data.hdf5").read_bytes()
+
+
+@contextmanager
+def unremoved_parts() -> Iterator[list[Path]]:
+    """Notes which folders `mocoda collect` would remove."""
+    removed: list[Path] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda path, ignore_errors: removed.append(path))
+        yield removed
+
+
+def test_a_full_disk_is_told_and_the_same_command_goes_on(
+    undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, room = np.savez, iter(range(2))
+
+    def fills_up(*given: Any, **arrays: Any) -> None:
+        if next(room, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(*given, **arrays)
+
+    full = "error: the disk is full. Make room and run the same command again: it goes on from what is finished.\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", fills_up)
+        assert here(*WORDS, cwd=tmp_path) == (2, "", full)
+    assert len(parts(tmp_path)) == 2 and not (tmp_path / "data.hdf5").exists()
+
+    with monkeypatch.context() as patch:  # and now for the file itself
+        patch.setattr(Transitions, "save", lambda self, path: fills_up())
+        assert here(*WORDS, cwd=tmp_path) == (2, "", full)
+    kept = parts(tmp_path)
+    assert len(kept) >= 4 and not any(path.name.endswith(".part") for path in tmp_path.rglob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(hooksweep, "record", lambda job: pytest.fail("recorded again"))
+        assert here(*WORDS, cwd=tmp_path)[0] == 0
+    assert (tmp_path / "data.hdf5").read_bytes() == (undisturbed / "data.hdf5").read_bytes()
+    assert parts(tmp_path) == []
+
+
+def test_other_errors_of_files_are_no_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Transitions, "save", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        here("collect", "navigation", "--rows", "9", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("hooksweep2 --rows 0", "rows must be at least 1, the number of transitions to record, got 0."),
+        ("hooksweep2 --variety vary", "there is no variety 'vary'; there are: plain, varied. Did you mean 'varied'?"),
+        ("hooksweep2 --workers -1", "workers must be a number of processes, or 0 for none but this one, got -1."),
+        (
+            "navigation --variety plain",
+            "the task 'navigation' is recorded in one way and one process: leave --variety away.",
+        ),
+        (
+            "navigation --workers 2",
+            "the task 'navigation' is recorded in one way and one process: leave --workers away.",
+        ),
+    ],
+)
+def test_a_collection_that_cannot_be_is_refused(words: str, message: str, tmp_path: Path) -> None:
+    assert here("collect", *words.split(), cwd=tmp_path) == (2, "", f"error: {message}\n")
+    assert below(tmp_path) == []
+
+
+# Watch
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of four agents that have learned nothing."""
+    folder = tmp_path_factory.mktemp("agents")
+    still = torch.zeros(4, 16)
+    data = Transitions(still, torch.zeros(4, 4), still, torch.zeros(4), goal=torch.ones(4, 6))
+    agent = make_agent("td3-bc", hidden=(8,), batch=2)
+    train_agents({"emp": data, "mocoda": data}, agent, seeds=[0, 1], updates=1).save(folder)
+    return folder
+
+
+@draws
+def test_watch_films_the_expert_without_a_screen_and_without_being_told_how(tmp_path: Path) -> None:
+    environment = {key: value for key, value in ENVIRONMENT.items() if key not in ("MUJOCO_GL", "DISPLAY")}
+    done = subprocess.run(
+        [sys.executable, "-m", "mocoda.cli", "watch", "expert", "--episodes", "1", "--seed", "1", "--out", "sweep.mp4"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "sweep.mp4: expert, 1 of 1 episode successful\n", "")
+    assert below(tmp_path) == ["sweep.mp4"]
+    assert (tmp_path / "sweep.mp4").read_bytes()[4:8] == b"ftyp"
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ("FOLDER", "emp, seed 0"),
+        ("FOLDER --data mocoda", "mocoda, seed 0"),
+        ("FOLDER --agent-seed 1", "emp, seed 1"),
+        ("FOLDER --data mocoda --agent-seed 1", "mocoda, seed 1"),
+        ("FOLDER/policy-mocoda-1.safetensors", "FOLDER/policy-mocoda-1.safetensors"),
+    ],
+)
+def test_watch_chooses_an_agent(
+    words: str, chosen: str, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filmed = []
+
+    def film(path: Path, task: Task, policy: Policy, **options: int) -> int:
+        filmed.append((policy, options))
+        return 2
+
+    monkeypatch.setattr("mocoda.agents.film.film", film)
+    code, said, _ = here("watch", *words.replace("FOLDER", str(agents)).split(), cwd=tmp_path)
+    assert (code, said) == (0, f"sweep.mp4: {chosen.replace('FOLDER', str(agents))}, 2 of 3 episodes successful\n")
+    ((policy, options),) = filmed
+    assert policy.state_width == 22 and options == {"episodes": 3, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("none", "there is no file 'none'. `policy.save(path)` makes one."),
+        ("expert --task maze", "there is no task 'maze'; there are: navigation, hooksweep2, objects."),
+        ("expert --out sweep.avi", "a video is called *.mp4 or *.gif, got 'sweep.avi'."),
+        ("expert --episodes 0", "episodes must be at least 1, got 0."),
+        ("expert --task navigation", "the task 'navigation' has no scripted expert; hooksweep2 has one."),
+        (
+            "expert --data emp",
+            "--data and --agent-seed choose among the agents of a folder, and 'expert' is none.",
+        ),
+        (
+            "FOLDER --data coda",
+            "no agent in 'FOLDER' is of that data and seed; there are: ('emp', 0), ('emp', 1), ('mocoda', 0), "
+            "('mocoda', 1).",
+        ),
+        (
+            "FOLDER --task navigation",
+            "the environment 'mocoda/Navigation2D-v0' draws no pictures, so there is nothing to watch.",
+        ),
+        ("EMPTY", "the folder 'EMPTY' holds no agents.json. `mocoda train` makes one."),
+        (
+            "expert --out FILE/x.mp4",
+            "cannot write 'FILE/x.mp4': 'FILE' is not a folder. Give a path in a folder that can be written.",
+        ),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(words: str, message: str, agents: Path, tmp_path: Path) -> None:
+    names = {"FOLDER": str(agents), "EMPTY": str(tmp_path)}
+    (tmp_path / "FILE").write_text("mine")
+    for name, path in names.items():
+        words, message = words.replace(name, path), message.replace(name, path)
+    assert here("watch", *words.split(), cwd=tmp_path) == (2, "", f"error: {message}\n")
+    assert below(tmp_path) == ["FILE"]

@@ -1,0 +1,204 @@
+"""d3rlpy sees our rows and nothing else, single steps and timeouts too, and learns from them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import d3rlpy
+import h5py
+import numpy as np
+import pytest
+import structlog
+import torch
+from d3rlpy.dataset import Episode, InfiniteBuffer, MDPDataset, ReplayBuffer
+from transition_tables import assert_identical, numbers, refusal
+
+import mocoda
+from mocoda.data.formats.d3rlpy import NextStates, from_d3rlpy, read, to_d3rlpy, write
+from mocoda.data.transitions import Transitions, concatenate
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def walk(steps: int, start: int, terminal: bool, goal: bool) -> Transitions:
+    """Steps that follow one another; every number of it occurs once."""
+    states = np.arange(3 * steps + 3).reshape(-1, 3) + start + 0.5
+    ends = np.zeros(steps, bool)
+    ends[-1] = terminal
+    count = np.arange(steps, dtype=np.float32) + start
+    aim = np.full((steps, 2), start) if goal else None
+    return Transitions(states[:-1], np.tanh(numbers(steps, 2)), states[1:], count, ends, aim)
+
+
+def mixed(goal: bool = False) -> Transitions:
+    """An episode that terminates, one that times out, and single steps of both kinds."""
+    whole = [walk(4, 100, True, goal), walk(3, 200, False, goal)]
+    single = [walk(1, 300 + 10 * i, terminal, goal) for i, terminal in enumerate([True, False, False, True])]
+    return concatenate([*whole, *single])
+
+
+def arrays(data: Transitions) -> dict[str, Any]:
+    return {name: getattr(data, name) for name in ("state", "action", "next_state", "reward", "terminal", "goal")}
+
+
+def rows_of(data: Transitions) -> set[tuple[float, ...]]:
+    assert data.reward is not None
+    goal = [] if data.goal is None else [data.goal]
+    columns = [data.state, *goal, data.action, data.reward[:, None], data.next_state, *goal, data.terminal[:, None]]
+    return {tuple(row) for row in torch.cat([column.float() for column in columns], 1).tolist()}
+
+
+def drawn(buffer: Any, n: int = 400) -> set[tuple[float, ...]]:
+    batch = buffer.sample_transition_batch(n)
+    assert (batch.intervals == 1).all()
+    columns = (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminals)
+    return {tuple(row) for row in np.concatenate(columns, 1).tolist()}
+
+
+@pytest.mark.parametrize("goal", [False, True])
+def test_every_row_is_drawn_and_nothing_else(goal: bool) -> None:
+    data = mixed(goal)
+    buffer = to_d3rlpy(data)
+    assert buffer.transition_count == len(data)
+    assert drawn(buffer) == rows_of(data)
+
+
+def test_the_mini_batches_of_a_training_are_our_rows(tmp_path: Path) -> None:
+    data = mixed(goal=True)
+    seen: set[tuple[float, ...]] = set()
+    learner = d3rlpy.algos.TD3PlusBCConfig(batch_size=32).create()
+    update = learner.update
+
+    def watched(batch: Any) -> Any:
+        columns = (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminals)
+        seen.update(tuple(row) for row in np.concatenate(columns, 1).tolist())
+        return update(batch)
+
+    learner.update = watched
+    history = learner.fit(
+        to_d3rlpy(data),
+        n_steps=12,
+        n_steps_per_epoch=12,
+        logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
+        show_progress=False,
+    )
+    assert seen == rows_of(data)
+    assert len(history) == 1 and np.isfinite(list(history[0][1].values())).all()
+    action = learner.predict(torch.cat([data.state, data.goal], 1).numpy())  # type: ignore[list-item]
+    assert action.shape == (len(data), 2) and (abs(action) <= 1).all()
+
+
+def test_actions_at_the_corners_are_no_categories() -> None:
+    data = Transitions(numbers(2, 2), [[1.0], [-1.0]], numbers(2, 2), numbers(2))
+    info = to_d3rlpy(data).dataset_info
+    assert (info.action_space, info.action_size) == (d3rlpy.constants.ActionSpace.CONTINUOUS, 1)
+
+
+@pytest.mark.parametrize("goal", [False, True])
+def test_a_buffer_gives_its_rows_back(goal: bool) -> None:
+    data = mixed(goal)
+    back = from_d3rlpy(to_d3rlpy(data), goal=2 if goal else 0)
+    assert_identical(back, Transitions(**arrays(data), source={"d3rlpy": "ReplayBuffer"}))
+
+
+def test_a_buffer_of_d3rlpy_s_own_gives_the_rows_whose_next_states_it_knows() -> None:
+    states, ends = np.arange(14, dtype=np.float32).reshape(7, 2), np.array([0, 0, 1, 0, 0, 0, 0])
+    late = np.array([0, 0, 0, 0, 0, 0, 1])
+    buffer = MDPDataset(states, numbers(7, 1), np.arange(7, dtype=np.float32), ends, late)
+    data = from_d3rlpy(buffer)
+    kept = [0, 1, 3, 4, 5]  # not the terminal row, nor what follows the last
+    assert data.state.equal(torch.tensor(states[kept])) and data.reward is not None
+    assert data.next_state.equal(torch.tensor(states[[i + 1 for i in kept]]))
+    assert data.reward.tolist() == kept and not data.terminal.any()
+    assert data.source == {"d3rlpy": "MDPDataset", "terminal_rows_left_out": 1}
+
+
+@pytest.mark.parametrize("goal", [False, True])
+def test_a_file_comes_back_to_the_bit(tmp_path: Path, goal: bool) -> None:
+    plain = mixed(goal)
+    data = Transitions(
+        **arrays(plain),
+        columns=("a.x", "a.y", "b", "push", "turn"),
+        source={"seed": 3},
+        provenance={"recipe": torch.arange(len(plain)), "support": torch.linspace(0, 1, len(plain))},
+    )
+    write(data, tmp_path / "rows.h5")
+    back = read(tmp_path / "rows.h5")
+    assert_identical(back, data)
+    assert_identical(mocoda.read(f"d3rlpy:{tmp_path / 'rows.h5'}"), data)
+    assert {name: note.tolist() for name, note in back.provenance.items()} == {
+        name: note.tolist() for name, note in data.provenance.items()
+    }
+
+
+@pytest.mark.filterwarnings("error")
+def test_d3rlpy_loads_the_file_with_all_rows(tmp_path: Path) -> None:
+    data = mixed()
+    write(data, tmp_path / "rows.h5")
+    with (tmp_path / "rows.h5").open("rb") as handle:
+        buffer = ReplayBuffer.load(handle, InfiniteBuffer(), transition_picker=NextStates())
+    assert drawn(buffer) == rows_of(data)
+    with (tmp_path / "rows.h5").open("rb") as handle:
+        default = ReplayBuffer.load(handle, InfiniteBuffer())
+    nothing_after = Transitions(
+        **arrays(data) | {"next_state": torch.where(data.terminal[:, None], 0.0, data.next_state)}
+    )
+    assert drawn(default) == rows_of(nothing_after)
+
+
+def test_a_file_that_d3rlpy_dumped_itself_is_read(tmp_path: Path) -> None:
+    episode = Episode(numbers(4, 2), numbers(4, 1), numbers(4, 1), False)
+    with (tmp_path / "own.h5").open("w+b") as handle:
+        ReplayBuffer(InfiniteBuffer(), episodes=[episode]).dump(handle)
+    data = read(tmp_path / "own.h5")
+    assert data.next_state.equal(torch.tensor(numbers(4, 2)[1:])) and len(data) == 3
+    assert data.source == {"d3rlpy": "own.h5"}
+
+
+def test_rows_without_rewards_are_refused() -> None:
+    data = Transitions(numbers(2, 2), numbers(2, 1), numbers(2, 2))
+    assert refusal(lambda: to_d3rlpy(data)) == (
+        "the rows have no rewards, and d3rlpy learns from them; label the rows with a task first."
+    )
+
+
+def test_a_goal_leaves_a_state() -> None:
+    assert refusal(lambda: from_d3rlpy(to_d3rlpy(mixed()), goal=3)) == (
+        "goal must be a number of the 3 observation columns, got 3."
+    )
+
+
+@pytest.mark.parametrize("broken", ["missing", "text", "empty", "huge", "images", "note"])
+def test_broken_files_end_in_a_clear_error(tmp_path: Path, broken: str) -> None:
+    path = tmp_path / "rows.h5"
+    write(mixed(), path)
+    if broken == "missing":
+        path.unlink()
+    elif broken == "text":
+        path.write_text("no")
+    else:
+        with h5py.File(path, "r+") as file:
+            if broken == "empty":
+                del file["observations_1"]
+            elif broken == "huge":
+                del file["num_episodes"]
+                file["num_episodes"] = 10**15
+            elif broken == "images":
+                del file["observations_0"]
+                file["observations_0"] = numbers(5, 2, 2)
+            else:
+                del file["mocoda"]
+                file["mocoda"] = np.frombuffer(b"[3]", np.uint8)
+    said = {
+        "missing": f"there is no file {str(path)!r}.",
+        "text": f"{str(path)!r} cannot be read as HDF5: it is truncated or of another format",
+        "images": "observations of d3rlpy must be vectors, one array an episode; images and tuples are not.",
+    }
+    assert refusal(lambda: read(path)).startswith(
+        said.get(broken, f"{str(path)!r} is no file of a d3rlpy replay buffer of vectors (")
+    )

@@ -1,0 +1,195 @@
+"""What `inspect` sees in good data and in bad."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from transition_tables import numbers, table
+
+import mocoda
+from mocoda import Inspection, Transitions
+from mocoda.data.inspection import _duplicates
+
+
+def walk(episodes: int = 4, steps: int = 25, **more: Any) -> dict[str, Any]:
+    """Episodes of a slow walk, each from another place far away, with next states."""
+    moves = np.random.default_rng(0).normal(scale=0.01, size=(episodes, steps + 1, 2)).cumsum(1)
+    places = moves + np.random.default_rng(1).normal(size=(episodes, 1, 2))
+    state, following = places[:, :-1].reshape(-1, 2), places[:, 1:].reshape(-1, 2)
+    made = {"state": state, "action": following - state, "next_state": following, "reward": state[:, 0]}
+    return {name: np.array(array, np.float32) for name, array in made.items()} | more
+
+
+def only(found: Inspection, name: str) -> Any:
+    return next(column for column in found.columns if column.name == name)
+
+
+def test_episodes_and_their_lengths_are_found_by_next_states() -> None:
+    found = mocoda.inspect(walk(4, 25))
+    assert (found.rows, found.episodes, found.steps) == (100, 4, (25, 25.0, 25))
+    assert found.continuing == 96 / 99
+    assert (found.jumps, found.bad_rows, found.duplicates, found.terminals, found.goals) == (0, 0, 0, 0, None)
+    assert found.warnings == ()
+
+
+def test_a_terminal_row_ends_an_episode_even_if_the_following_one_goes_on() -> None:
+    terminal = np.zeros(100, bool)
+    terminal[[9, 24]] = True
+    found = mocoda.inspect(walk(4, 25, terminal=terminal))
+    assert (found.episodes, found.steps, found.terminals) == (5, (10, 25.0, 25), 2)
+
+
+def test_columns_are_described_as_numpy_does() -> None:
+    data = mocoda.read(walk(), columns=["x", "y", "dx", "dy"])
+    found = mocoda.inspect(data)
+    assert [(column.part, column.name) for column in found.columns] == [
+        *(("state", "x"), ("state", "y"), ("action", "dx"), ("action", "dy"), ("reward", "reward")),
+    ]
+    y = data.state[:, 1].double().numpy()
+    described = only(found, "y")
+    assert (described.minimum, described.maximum) == (y.min(), y.max())
+    assert (described.mean, described.std) == pytest.approx((y.mean(), y.std()))
+    assert not described.constant and described.bad == 0
+
+
+def test_pairs_across_a_border_are_seen_as_jumps() -> None:
+    made = walk(4, 50)
+    given = {"observations": made["state"], "actions": made["action"], "rewards": made["reward"]}
+    found = mocoda.inspect(given, episode_steps=200)  # in truth, they are of 50
+    assert (found.jumps, found.first_jump, found.episodes) == (3, 49, 1)
+    assert found.warnings == (
+        "3 rows move much farther than the others, first row 49: do they lead from one episode to another? Mark the "
+        "ends of episodes, or give episode_steps.",
+    )
+    assert mocoda.inspect(given, episode_steps=50).jumps == 0
+
+
+def test_a_column_whose_next_value_is_another_moment_s_is_named() -> None:
+    made = walk()
+    made |= {"state": np.hstack([made["state"], numbers(100, 2)]), "action": made["action"]}
+    made["next_state"] = np.hstack([made["next_state"], np.roll(made["state"][:, 2:], -1, 0)])
+    made["next_state"][:, 3] += 1
+    found = mocoda.inspect(made)
+    assert [column.breaks for column in found.columns[:4]] == [0, 0, 0, 96 + 0]
+    assert found.continuing == 0
+    assert (
+        "the next value of state3 is not always the following row's value where all else goes on: are next states "
+        "recorded at another moment than states?" in found.warnings
+    )
+
+
+def test_nan_and_infinite_numbers_are_counted_and_the_way_out_works(tmp_path: Path) -> None:
+    made = walk()
+    made["state"][3, 1], made["next_state"][2, 1], made["reward"][7] = np.nan, np.nan, np.inf
+    with h5py.File(tmp_path / "broken.hdf5", "w") as file:
+        for ours, theirs in {"state": "observations", "action": "actions", "next_state": "next_observations"}.items():
+            file[theirs] = made[ours]
+        file["rewards"] = made["reward"]
+    found = mocoda.inspect(tmp_path / "broken.hdf5")
+    assert (found.kind, found.bad_rows, found.first_bad) == ("D4RL-style HDF5", 3, 2)
+    assert [only(found, name).bad for name in ("state0", "state1", "reward")] == [0, 2, 1]
+    assert only(found, "state1").mean == pytest.approx(np.nanmean(made["state"][:, 1]), rel=1e-5)
+    assert found.warnings[0] == (
+        "3 rows have NaN or infinite numbers, first row 2. mocoda.read refuses them; skip_bad_rows=True leaves them "
+        "out (mocoda export DATA --to FILE.hdf5 --skip-bad-rows)."
+    )
+    out = cli("export", tmp_path / "broken.hdf5", "--to", tmp_path / "whole.hdf5", "--skip-bad-rows")
+    assert out == f"{tmp_path / 'whole.hdf5'}: 97 transitions\n"
+    assert mocoda.inspect(tmp_path / "whole.hdf5").bad_rows == 0
+
+
+def test_a_column_of_nothing_but_nan_has_no_figures() -> None:
+    made = walk()
+    made["action"][:, 0] = np.nan
+    described = only(mocoda.inspect(made), "action0")
+    assert (described.minimum, described.mean, described.std, described.bad) == (None, None, None, 100)
+    assert "-" in str(mocoda.inspect(made))
+
+
+def test_constants_duplicates_and_missing_rewards_are_said() -> None:
+    made = walk()
+    del made["reward"]
+    made = {name: np.concatenate([array, array[:10]]) for name, array in made.items()}
+    made["action"][:, 1] = 0.5
+    found = mocoda.inspect(made)
+    assert only(found, "action1").constant and not only(found, "action0").constant
+    assert found.duplicates == 10
+    assert found.warnings == (
+        "action1 never change: they tell a model nothing.",
+        "10 rows of 110 are exact duplicates of earlier ones.",
+        "there are no rewards: a task, a reward function or another file has to give them.",
+    )
+
+
+def test_duplicates_are_counted_as_sets_do() -> None:
+    rows = np.random.default_rng(0).integers(0, 3, size=(500, 4)).astype(np.float32)
+    rows[rows == 0] *= np.where(np.arange((rows == 0).sum()) % 2, -1, 1)  # -0 is 0
+    assert _duplicates([rows[:, :3], rows[:, 3]]) == 500 - len({tuple(row) for row in (rows + 0).tolist()})
+
+
+def test_goals_are_counted_and_shuffled_rows_said_to_be() -> None:
+    made = walk(goal=np.repeat(numbers(4, 2), 25, 0))
+    assert mocoda.inspect(made).goals == 4
+    order = np.random.default_rng(0).permutation(100)
+    shuffled = mocoda.inspect({name: array[order[::2]] for name, array in made.items()})
+    assert shuffled.episodes >= 40
+    alone = mocoda.inspect({name: array[::2] for name, array in made.items()})
+    assert alone.warnings == ("no row goes on in the following one: rows are shuffled, or each is a step of its own.",)
+
+
+def test_what_reading_left_out_is_told_and_so_is_done() -> None:
+    made = walk(4, 25)
+    ends = np.arange(100) % 25 == 24
+    found = mocoda.inspect(
+        {"obs": made["state"], "actions": made["action"], "rewards": made["reward"], "terminals": ends, "dones": ends}
+    )
+    assert found.warnings == (
+        "4 terminal rows have no next state and were left out, and their rewards with them.",
+        "only terminals mark ends; if time limits ended episodes too, give episode_steps.",
+        "done does not say whether a task or a time limit ended an episode: name it terminals or timeouts.",
+    )
+
+
+def test_a_single_row_is_inspected() -> None:
+    found = mocoda.inspect(table(1))
+    assert (found.rows, found.episodes, found.steps, found.continuing) == (1, 1, (1, 1.0, 1), 0.0)
+
+
+def test_it_prints_a_table_and_brackets_are_no_markup() -> None:
+    said = str(mocoda.inspect(mocoda.read(walk(), columns=["[red]x", "y", "dx", "dy"])))
+    assert "[red]x" in said
+    assert "table: 100 rows" in said
+    assert "4 episodes of 25 to 25 rows (median 25)" in said
+    assert "97.0% of rows go on in the following one; 0 duplicates, 0 terminal, no goals" in said
+
+
+def cli(*words: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "mocoda.cli", *map(str, words)], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout
+
+
+def test_the_verb_prints_and_writes_json(tmp_path: Path) -> None:
+    mocoda.read(walk()).save(tmp_path / "data.hdf5")
+    said = cli("inspect", tmp_path / "data.hdf5", "--json", tmp_path / "found.json")
+    assert "mocoda HDF5: 100 rows" in said
+    written = json.loads((tmp_path / "found.json").read_text("utf-8"))
+    assert written == json.loads(json.dumps(mocoda.inspect(tmp_path / "data.hdf5").to_json()))
+    assert (written["episodes"], len(written["columns"])) == (4, 5)
+
+
+def test_a_hundred_thousand_rows_take_a_moment() -> None:
+    rows = 100_000
+    data = Transitions(numbers(rows, 15), numbers(rows, 5), numbers(rows, 15), numbers(rows))
+    start = time.process_time()
+    assert mocoda.inspect(data).rows == rows
+    assert time.process_time() - start < 2

@@ -1,0 +1,488 @@
+"""Minari data sets go in and out with every row as it is; Minari itself made, or takes, all of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import h5py
+import minari
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Space, Tuple
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from minari.data_collector.episode_buffer import EpisodeBuffer
+from transition_tables import assert_identical, numbers, refusal
+
+from mocoda.data.formats.chains import chains
+from mocoda.data.formats.minari import read, write
+from mocoda.data.transitions import Transitions, concatenate
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Minari's, of metadata that nobody gave
+WAY_OUT = "Published ones come with `minari download ID`; MINARI_DATASETS_PATH says where they lie."
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "minari"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    return folder
+
+
+def recorded(name: str, space: Space[Any], observations: Any, steps: int = 3, **options: Any) -> Any:
+    """A data set that Minari has written: two episodes of the same observations, one terminated, one truncated."""
+    ends = np.zeros(steps, bool)
+    ends[-1] = True
+    actions = options.pop("actions", numbers(steps, 2))
+    episodes = [
+        EpisodeBuffer(
+            observations=observations,
+            actions=actions,
+            rewards=np.arange(steps, dtype=np.float64),
+            terminations=terminations,
+            truncations=ends & ~terminations,
+            infos={},
+        )
+        for terminations in (ends, ~ends & False)
+    ]
+    action_space = options.pop("action_space", Box(-9, 9, (2,), np.float32))
+    return minari.create_dataset_from_buffers(
+        name, episodes, observation_space=space, action_space=action_space, **options
+    )
+
+
+def box(*shape: int, kind: Any = np.float32) -> Space[Any]:
+    return Box(-np.inf, np.inf, shape, kind)
+
+
+def walk(steps: int, goal: bool = False, **extra: Any) -> Transitions:
+    """Steps that follow one another."""
+    states = numbers(steps + 1, 3)
+    aim: dict[str, Any] = {"goal": np.tile(numbers(1, 2), (steps, 1))} if goal else {}
+    return Transitions(states[:-1], numbers(steps, 2), states[1:], numbers(steps), **aim, **extra)
+
+
+# In
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+def test_an_episode_of_t_plus_one_observations_is_t_rows_with_their_true_next_states(data_format: str) -> None:
+    seen = numbers(4, 3)
+    recorded("plain-v0", box(3), seen, data_format=data_format)
+    data = read("plain-v0")
+    assert data.state.equal(torch.tensor(np.tile(seen[:-1], (2, 1))))
+    assert data.next_state.equal(torch.tensor(np.tile(seen[1:], (2, 1))))
+    assert data.action.equal(torch.tensor(np.tile(numbers(3, 2), (2, 1))))
+    assert data.reward is not None and data.reward.tolist() == [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
+    assert data.columns == ("state0", "state1", "state2", "action0", "action1")
+    assert data.source == {"minari": "plain-v0"}
+
+
+def test_only_what_terminates_is_terminal() -> None:
+    recorded("ends-v0", box(3), numbers(4, 3))
+    assert read("ends-v0").terminal.tolist() == [False, False, True, False, False, False]
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_dicts_and_tuples_name_their_columns(data_format: str) -> None:
+    space = Dict(box1=box(3), lid=box(1), arm=Dict(hand=box(2, kind=np.float64), parts=Tuple((box(1), box(2, 1)))))
+    seen: dict[str, Any] = {
+        "box1": numbers(4, 3),
+        "lid": numbers(4, 1) + 1,
+        "arm": {"hand": numbers(4, 2).astype(np.float64) + 2, "parts": (numbers(4, 1) + 3, numbers(4, 2, 1) + 4)},
+    }
+    acted = {"box1": numbers(3, 1), "grip": numbers(3, 1)}
+    spaces: dict[str, Any] = {"action_space": Dict(box1=box(1), grip=box(1)), "actions": acted}
+    recorded("named-v0", space, seen, data_format=data_format, **spaces)
+    data = read("named-v0")
+    assert dict(zip(data.columns, [*data.state[1].tolist(), *data.action[1].tolist()], strict=True)) == {
+        **{f"box1.{i}": seen["box1"][1, i] for i in range(3)},
+        "lid": seen["lid"][1, 0],
+        **{f"arm.hand.{i}": seen["arm"]["hand"][1, i] for i in range(2)},
+        "arm.parts.part0": seen["arm"]["parts"][0][1, 0],
+        **{f"arm.parts.part1.{i}": seen["arm"]["parts"][1][1, i, 0] for i in range(2)},
+        "box1": acted["box1"][1, 0],
+        "grip": acted["grip"][1, 0],
+    }
+
+
+def test_an_action_column_that_a_state_column_is_called_like_says_that_it_is_one() -> None:
+    acted = {"x": numbers(3, 1)}
+    recorded("same-v0", Dict(x=box(1)), {"x": numbers(4, 1)}, action_space=Dict(x=box(1)), actions=acted)
+    assert read("same-v0").columns == ("x", "action.x")
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_goals_are_kept_apart_and_achieved_goals_are_no_columns_twice(copied: bool) -> None:
+    seen = {"observation": numbers(4, 5), "desired_goal": numbers(4, 2) + 1}
+    seen["achieved_goal"] = seen["observation"][:, [3, 1]].copy()
+    if not copied:
+        seen["achieved_goal"][-1, 0] += 1  # in a next state only
+    space = Dict(observation=box(5), desired_goal=box(2), achieved_goal=box(2))
+    recorded("goals-v0", space, seen)
+    data = read("goals-v0")
+    assert data.goal is not None and data.goal[:3].equal(torch.tensor(seen["desired_goal"][:3]))
+    own = tuple(f"observation.{i}" for i in range(5))
+    extra = () if copied else ("achieved_goal.0", "achieved_goal.1")
+    assert data.columns == (*own, *extra, "action0", "action1")
+    assert data.source["achieved_goal"] == (["observation.3", "observation.1"] if copied else list(extra))
+    wide = [seen["observation"]] + ([] if copied else [seen["achieved_goal"]])
+    assert data.state[:3].equal(torch.tensor(np.concatenate(wide, 1)[:3]))
+    assert data.next_state[:3].equal(torch.tensor(np.concatenate(wide, 1)[1:]))
+
+
+def test_no_environment_is_made_though_the_data_set_says_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded("there-v0", box(3), numbers(4, 3), env="CartPole-v1")
+    about = root / "there-v0" / "data" / "metadata.json"
+    text = json.loads(about.read_text())
+    for space in ("observation_space", "action_space"):  # as Minari did before 0.5
+        del text[space]
+    text["env_spec"] = json.dumps({"id": "Gone-v0", "entry_point": "os:system", "kwargs": {"command": "false"}})
+    about.write_text(json.dumps(text))
+    monkeypatch.setattr(gymnasium, "make", None)
+    data = read("there-v0")
+    assert data.source == {"minari": "there-v0", "environment": "Gone-v0"}
+    assert data.state.shape == (6, 3) and data.action.shape == (6, 2)
+
+
+def test_old_data_sets_without_spaces_tell_them_by_their_arrays(root: Path) -> None:
+    space, seen = Dict(a=box(2), b=Tuple((box(1), box(2)))), {"a": numbers(4, 2), "b": (numbers(4, 1), numbers(4, 2))}
+    recorded("old-v0", space, seen)
+    about = root / "old-v0" / "data" / "metadata.json"
+    with_spaces = read("old-v0")
+    about.write_text(json.dumps({"total_episodes": 2}))
+    assert_identical(read("old-v0"), with_spaces)
+
+
+def fetch_episodes(env: Any, lengths: list[int]) -> list[tuple[list[Any], list[Any]]]:
+    """What an environment says itself: observations and (action, reward) of some steps of chance."""
+    env.action_space.seed(0)
+    episodes = []
+    for seed, length in enumerate(lengths):
+        observations, steps = [env.reset(seed=seed)[0]], []
+        for _ in range(length):
+            action = env.action_space.sample()
+            observation, reward, *_ = env.step(action)
+            observations.append(observation)
+            steps.append((action, reward))
+        episodes.append((observations, steps))
+    return episodes
+
+
+def assert_are_rows_of(data: Transitions, episodes: list[tuple[list[Any], list[Any]]]) -> None:
+    def column(key: str, places: slice) -> torch.Tensor:
+        return torch.tensor(np.array([o[key] for seen, _ in episodes for o in seen[places]], np.float32))
+
+    assert data.state.equal(column("observation", slice(None, -1)))
+    assert data.next_state.equal(column("observation", slice(1, None)))
+    assert data.goal is not None and data.goal.equal(column("desired_goal", slice(None, -1)))
+    assert data.action.equal(torch.tensor(np.array([action for _, steps in episodes for action, _ in steps])))
+    assert data.reward is not None and data.reward.tolist() == [reward for _, steps in episodes for _, reward in steps]
+    assert not data.terminal.any()  # Fetch tasks only run out of time
+    assert data.source["achieved_goal"] == ["observation.3", "observation.4", "observation.5"]
+
+
+@pytest.fixture
+def fetch() -> Any:
+    robotics = pytest.importorskip("gymnasium_robotics")
+    gymnasium.register_envs(robotics)
+    with gymnasium.make("FetchPush-v4", max_episode_steps=4) as env:
+        yield env
+
+
+def test_what_a_robotics_environment_says_is_what_is_read(fetch: Any) -> None:
+    episodes = fetch_episodes(fetch, [4, 2])
+    buffers = [
+        EpisodeBuffer(
+            observations={key: np.stack([o[key] for o in seen]) for key in seen[0]},
+            actions=np.stack([action for action, _ in steps]),
+            rewards=[reward for _, reward in steps],
+            terminations=[False] * len(steps),
+            truncations=[False] * (len(steps) - 1) + [True],
+            infos={},
+        )
+        for seen, steps in episodes
+    ]
+    minari.create_dataset_from_buffers("fetch/push-v0", buffers, env=fetch)
+    assert_are_rows_of(read("fetch/push-v0"), episodes)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+def test_what_minari_s_own_collector_records_is_what_is_read(fetch: Any, data_format: str) -> None:
+    pytest.importorskip("jax", reason="Minari's collector needs it: pip install 'minari[create]'")
+    collector = minari.DataCollector(fetch, data_format=data_format)
+    episodes = fetch_episodes(collector, [4, 2])
+    collector.create_dataset("fetch/push-v0")
+    assert_are_rows_of(read("fetch/push-v0"), episodes)
+
+
+# Out and in
+
+
+@pytest.mark.parametrize("goal", [False, True])
+@pytest.mark.parametrize("rewarded", [False, True])
+def test_what_is_written_comes_back_to_the_bit(goal: bool, rewarded: bool) -> None:
+    several = concatenate([walk(4, goal), walk(1, goal), walk(3, goal)[torch.tensor([2, 0, 1])]])
+    assert several.reward is not None
+    data = Transitions(
+        several.state,
+        several.action,
+        several.next_state,
+        several.reward if rewarded else None,
+        torch.arange(8) == 2,  # within what follows one another
+        several.goal,
+        columns=("a.x", "a.y", "b", "push", "turn"),
+        source={"made": ["by", "hand"]},
+        provenance={"recipe": torch.arange(8) - 3, "support": torch.linspace(0, 1, 8)},
+    )
+    write(data, "me/there-v3")
+    back = read("me/there-v3")
+    assert_identical(back, data)
+    for name, note in data.provenance.items():
+        assert back.provenance[name].dtype == note.dtype and back.provenance[name].equal(note)
+
+
+cells = st.sampled_from([-0.0, 0.0, 1.0])  # few, so that rows often follow one another; and zeros of two signs
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(cells, cells, st.booleans(), st.sampled_from([1.0, 2.0])), min_size=1, max_size=12))
+def test_chains_are_the_longest_episodes_that_give_every_row_back(rows: list[tuple[float, float, bool, float]]) -> None:
+    state, following, terminal, goal = (np.array(column) for column in zip(*rows, strict=True))
+    data = Transitions(state[:, None], state[:, None], following[:, None], state, terminal, goal[:, None])
+    found = chains(data)
+    assert found.goal is not None
+    last = []
+    for rows_, seen in found:
+        last.append(rows_.stop - 1)
+        observed = torch.tensor(found.observation[seen])
+        assert observed[:-1].view(torch.int32).equal(data.state[rows_].view(torch.int32))
+        assert observed[1:].view(torch.int32).equal(data.next_state[rows_].view(torch.int32))
+        assert (found.goal[seen] == goal[rows_.start]).all() and (goal[rows_] == goal[rows_.start]).all()
+    signed = [str(value) for value in state], [str(value) for value in following]
+    assert last == [
+        i
+        for i in range(len(rows))
+        if i == len(rows) - 1 or terminal[i] or signed[1][i] != signed[0][i + 1] or goal[i] != goal[i + 1]
+    ]
+
+
+# Minari takes what is written
+
+
+def test_minari_loads_samples_filters_combines_and_extends_what_is_written() -> None:
+    data = concatenate([walk(5, goal=True), walk(2, goal=True)[torch.tensor([1, 0])]])
+    write(data, "me/one-v0")
+    write(data, "two-v0")
+    one, two = minari.load_dataset("me/one-v0"), minari.load_dataset("two-v0")
+    assert (one.total_episodes, one.total_steps, one.spec.namespace) == (3, 7, "me")
+    assert set(minari.list_local_datasets()) == {"me/one-v0", "two-v0"}
+    lengths = [len(episode) for episode in one.sample_episodes(3)]
+    assert sorted(lengths) == [1, 1, 5]
+    for episode in one:
+        assert "EpisodeData" in repr(episode)
+        for i in range(len(episode) + 1):
+            assert one.observation_space.contains({key: array[i] for key, array in episode.observations.items()})
+        assert all(one.action_space.contains(action) for action in episode.actions)
+        assert not episode.terminations.any() and episode.truncations.nonzero()[0].tolist() == [len(episode) - 1]
+    assert one.filter_episodes(lambda episode: len(episode) == 5).total_episodes == 1
+    assert [part.total_episodes for part in minari.split_dataset(one, [2, 1], seed=0)] == [2, 1]
+    both = minari.combine_datasets([one, two], "both-v0")
+    assert (both.total_episodes, both.total_steps) == (6, 14)
+    joined = read("both-v0")
+    assert joined.next_state.equal(torch.cat([data.next_state, data.next_state]))
+    assert joined.goal is not None and data.goal is not None and joined.goal.equal(torch.cat([data.goal, data.goal]))
+    episode = one[0]
+    one.update_dataset_from_buffer(
+        [EpisodeBuffer(**{key: getattr(episode, key) for key in EpisodeBuffer.__dataclass_fields__ if key in KEPT})]
+    )
+    assert minari.load_dataset("me/one-v0").total_steps == len(read("me/one-v0")) == 12
+
+
+KEPT = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
+
+
+def test_an_episode_ends_terminated_or_truncated_and_never_both() -> None:
+    write(concatenate([walk(3, terminal=[False, False, True]), walk(2)]), "ends-v0")
+    ends = [(episode.terminations.tolist(), episode.truncations.tolist()) for episode in minari.load_dataset("ends-v0")]
+    assert ends == [([False, False, True], [False] * 3), ([False] * 2, [False, True])]
+
+
+def test_metadata_say_who_wrote_it_and_that_zeros_are_no_rewards(root: Path) -> None:
+    write(Transitions(numbers(2, 2), numbers(2, 1), numbers(2, 2), source={"seed": 3}), "bare-v0")
+    about = minari.load_dataset("bare-v0").storage.metadata
+    assert about["algorithm_name"] == "mocoda"
+    assert about["description"] == (
+        "2 transitions, written by mocoda; those that no other one follows are episodes of one step. "
+        "They have no rewards: the zeros only stand in for them."
+    )
+    assert about["mocoda"]["source"] == {"seed": 3}
+    assert minari.load_dataset("bare-v0")[0].rewards.tolist() == [0.0]
+    assert sorted(path.name for path in root.iterdir()) == ["bare-v0"]
+
+
+@pytest.mark.parametrize(("scale", "low", "high"), [(1.0, -1.0, 1.0), (3.0, -3.0, 1.5)])
+def test_the_action_space_is_that_of_most_tasks_or_the_box_of_the_actions(
+    scale: float, low: float, high: float
+) -> None:
+    action = np.array([[-1.0], [0.5]]) * scale
+    write(Transitions(numbers(2, 2), action, numbers(2, 2)), "acts-v0")
+    space = minari.load_dataset("acts-v0").action_space
+    assert (space.low.tolist(), space.high.tolist()) == ([low], [high])
+
+
+def test_a_data_set_is_there_whole_or_not_at_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("mocoda.data.formats.minari.write_episodes", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(walk(3), "me/half-v0")
+    assert list(root.iterdir()) == []
+
+
+# What is refused
+
+
+def test_an_existing_data_set_is_never_written_over() -> None:
+    write(walk(2), "me/there-v0")
+    assert refusal(lambda: write(walk(3), "me/there-v0")) == (
+        "there is a Minari data set 'me/there-v0' already. Write to another version, such as 'me/there-v1', "
+        "or remove it first: minari delete me/there-v0."
+    )
+    assert len(read("me/there-v0")) == 2
+
+
+@pytest.mark.parametrize("name", ["../up-v0", "/tmp/up-v0", "me/../../up-v0", "unversioned", "a b-v0", ""])
+def test_names_that_minari_would_not_take_are_refused(name: str) -> None:
+    assert refusal(lambda: write(walk(2), name)) == (
+        f"{name!r} cannot name a Minari data set; expected 'name-v0' or 'namespace/name-v0', of letters, digits, "
+        "- and _."
+    )
+
+
+def test_a_data_set_that_is_not_here_is_not_fetched_but_near_ones_are_named(root: Path) -> None:
+    assert refusal(lambda: read("me/one-v0")) == (
+        f"there is no Minari data set 'me/one-v0', nor any other in {str(root)!r}. {WAY_OUT}"
+    )
+    write(walk(2), "me/one-v0")
+    write(walk(2), "two-v0")
+    assert refusal(lambda: read("me/on-v0")) == (
+        f"there is no Minari data set 'me/on-v0'; there are: me/one-v0, two-v0. Did you mean 'me/one-v0'? {WAY_OUT}"
+    )
+
+
+def test_a_name_cannot_climb_out_of_the_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(walk(2), "out-v0")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root / "inner"))
+    for name in ("../out-v0", str(root / "out-v0")):
+        assert "there is no Minari data set" in refusal(lambda name=name: read(name))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("space", "seen", "where", "kind"),
+    [
+        (Discrete(4), np.arange(4), "the observation", "Discrete"),
+        (
+            Dict(x=box(1), on=MultiBinary(2)),
+            {"x": numbers(4, 1), "on": np.ones((4, 2), np.int8)},
+            "the observation 'on'",
+            "MultiBinary",
+        ),
+    ],
+)
+def test_categories_are_refused_with_a_way_out(space: Space[Any], seen: Any, where: str, kind: str) -> None:
+    recorded("kinds-v0", space, seen)
+    assert refusal(lambda: read("kinds-v0")) == (
+        f"{where} of the Minari data set 'kinds-v0' is {kind}; mocoda models columns of real "
+        "numbers, that is Box, Dict and Tuple spaces. Make a mocoda.Transitions of its episodes, with a column for "
+        "every category."
+    )
+
+
+def test_images_are_refused_with_a_way_out() -> None:
+    recorded("seen-v0", Dict(eye=Box(0, 255, (32, 32, 3), np.uint8)), {"eye": np.zeros((4, 32, 32, 3), np.uint8)})
+    assert refusal(lambda: read("seen-v0")) == (
+        "the observation 'eye' of the Minari data set 'seen-v0' is an image of shape (32, 32, 3); mocoda models "
+        "vectors. Encode the images, and make a mocoda.Transitions of the codes."
+    )
+
+
+def break_metadata(folder: Path, **changes: Any) -> None:
+    about = json.loads((folder / "metadata.json").read_text())
+    (folder / "metadata.json").write_text(json.dumps(about | changes))
+
+
+def huge_box(folder: Path) -> None:
+    break_metadata(folder, observation_space=json.dumps({"type": "Box", "shape": [10**12], "dtype": "float32"}))
+
+
+def no_json(folder: Path) -> None:
+    (folder / "metadata.json").write_text("[" * 100_000)
+
+
+def truncated(folder: Path) -> None:
+    whole = (folder / "main_data.hdf5").read_bytes()
+    (folder / "main_data.hdf5").write_bytes(whole[: len(whole) // 2])
+
+
+def huge_header(folder: Path) -> None:
+    with h5py.File(folder / "main_data.hdf5", "r+") as file:
+        del file["episode_0/rewards"]
+        file["episode_0"].create_dataset("rewards", shape=(10**12,), dtype="f4", chunks=(1024,))
+
+
+def short(folder: Path) -> None:
+    with h5py.File(folder / "main_data.hdf5", "r+") as file:
+        del file["episode_0/actions"]
+        file["episode_0/actions"] = numbers(2, 2)
+
+
+def words(folder: Path) -> None:
+    with h5py.File(folder / "main_data.hdf5", "r+") as file:
+        del file["episode_0/rewards"]
+        file["episode_0/rewards"] = ["a", "b", "c"]
+
+
+def link(folder: Path) -> None:
+    with h5py.File(folder / "main_data.hdf5", "r+") as file:
+        del file["episode_0/rewards"]
+        file["episode_0/rewards"] = h5py.ExternalLink(str(folder / "other.hdf5"), "rewards")
+
+
+def elsewhere(folder: Path) -> None:
+    (folder / "raw").write_bytes(bytes(12))
+    with h5py.File(folder / "main_data.hdf5", "r+") as file:
+        del file["episode_0/rewards"]
+        file["episode_0"].create_dataset("rewards", (3,), "f4", external=[(str(folder / "raw"), 0, 12)])
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (huge_box, "in episode 0, observations has the shape (4, 3), expected (4, 1000000000000)"),
+        (no_json, "metadata.json is no JSON"),
+        (truncated, "cannot be read as HDF5: it is truncated"),
+        (huge_header, "/episode_0/rewards claims 4,000,000,000,000 bytes and stores 0"),
+        (short, "in episode 0, actions has the shape (2, 2), expected (3, 2)"),
+        (words, "/episode_0/rewards holds object and no plain numbers"),
+        (link, "/episode_0/rewards is a link to elsewhere"),
+        (elsewhere, "/episode_0/rewards keeps its numbers in another file"),
+        (lambda folder: break_metadata(folder, total_episodes=10**12), "number 1 is not there"),
+        (lambda folder: break_metadata(folder, total_episodes=0), "it says that it has 0 episodes"),
+        (lambda folder: break_metadata(folder, data_format="exe"), "its data format is 'exe'"),
+        (lambda folder: break_metadata(folder, mocoda={"columns": 3}), None),
+        (lambda folder: break_metadata(folder, mocoda=[1]), None),
+    ],
+)
+def test_broken_and_hostile_data_sets_end_in_a_clear_error(root: Path, harm: Any, said: str | None) -> None:
+    write(walk(3), "bad-v0")
+    harm(root / "bad-v0" / "data")
+    if said is None:  # not ours then, but still a data set
+        assert read("bad-v0").columns == ("state0", "state1", "state2", "action0", "action1")
+    else:
+        assert said in refusal(lambda: read("bad-v0"))

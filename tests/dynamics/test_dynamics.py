@@ -1,0 +1,176 @@
+"""What a model predicts and samples."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from dynamics_world import GRAPH, TINY, A, S, each_architecture, model, some_rows
+from torch import Tensor
+
+from mocoda import Dynamics, InputError, LocalGraph
+from mocoda.dynamics.mechanisms import VARIANCE_FLOOR, Mechanisms
+from mocoda.engine.networks import Weights
+from mocoda.engine.randomness import Stream
+
+
+def blunt(means: Sequence[float], deviation: float, graph: LocalGraph = GRAPH) -> Dynamics:
+    """A model whose member i says means[i] for every column, with this standard deviation, whatever it sees."""
+    config = replace(TINY, members=len(means), predict_change=False)
+    made = model("full", config, graph)
+    last = f"mlp.{len(config.hidden)}"
+    weights = {name: torch.zeros_like(weight) for name, weight in made.weights.items()}
+    states = graph.state_width
+    weights[f"{last}.bias"][..., :states] = torch.tensor(means)[:, None, None, None]
+    weights[f"{last}.bias"][..., states:] = math.log(math.expm1(deviation**2 - VARIANCE_FLOOR))
+    plain = {name: torch.ones_like(t) if "scale" in name else torch.zeros_like(t) for name, t in made.scaling.items()}
+    return replace(made, weights=weights, scaling=plain)
+
+
+# predict
+
+
+@each_architecture
+def test_a_prediction_has_a_mean_and_a_positive_scale_per_member_row_and_column(architecture: str) -> None:
+    found = model(architecture).predict(some_rows(50))
+    assert found.mean.shape == found.scale.shape == (2, 50, S)
+    assert found.mean.dtype == found.scale.dtype == torch.float32
+    assert bool((found.scale > 0).all()) and bool(found.mean.isfinite().all())
+    assert not found.mean.requires_grad
+    assert not found.mean[0].equal(found.mean[1])  # the members are different networks
+
+
+@pytest.mark.parametrize(
+    "given", [lambda rows: rows.numpy(), lambda rows: rows.double().numpy(), lambda rows: rows.tolist(), torch.clone]
+)
+def test_rows_may_be_torch_or_numpy_or_lists(given: Callable[[Tensor], Tensor]) -> None:
+    made, rows = model(), some_rows(10)
+    assert made.predict(given(rows)).mean.equal(made.predict(rows).mean)
+    assert made.sample(given(rows), seed=1).equal(made.sample(rows, seed=1))
+
+
+def test_predicting_and_sampling_leave_the_rows_alone() -> None:
+    made, rows = model(), some_rows(10)
+    made.predict(rows)
+    made.sample(rows, seed=0)
+    assert rows.equal(some_rows(10))
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (4, 10), (9,), (2, 4, 9)])
+def test_rows_of_another_width_are_refused(shape: tuple[int, ...]) -> None:
+    message = f"rows must have shape (N, 9), the graph's 6 state and 3 action columns, got {shape}."
+    for ask in (model().predict, functools.partial(model().sample, seed=0)):
+        with pytest.raises(InputError) as caught:
+            ask(torch.zeros(shape))
+        assert str(caught.value) == message
+
+
+@each_architecture
+def test_no_rows_in_no_rows_out(architecture: str) -> None:
+    found = model(architecture).predict(torch.zeros(0, S + A))
+    assert found.mean.shape == found.scale.shape == (2, 0, S)
+    assert model(architecture).sample(torch.zeros(0, S + A), seed=0).shape == (0, S)
+
+
+@each_architecture
+@pytest.mark.parametrize("block", [1, 7, 50, 1_000])
+def test_the_number_of_rows_at_a_time_changes_nothing(
+    architecture: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, rows = model(architecture), some_rows(50)
+    whole, sampled = made.predict(rows), made.sample(rows, seed=3)
+    monkeypatch.setattr(Dynamics, "_block", property(lambda self: block))
+    parts = made.predict(rows)
+    torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(parts.scale, whole.scale, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(made.sample(rows, seed=3), sampled, rtol=1e-6, atol=1e-6)
+
+
+def test_more_rows_than_one_block_come_back_in_their_order() -> None:
+    made, rows = model(), some_rows(2_500)
+    found = made.predict(rows)
+    assert found.mean.shape == (2, 2_500, S)
+    torch.testing.assert_close(found.mean[:, 2_000:2_050], made.predict(rows[2_000:2_050]).mean, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_says_what_it_is() -> None:
+    assert repr(model("local")) == "Dynamics('local', members=2, children=['a', 'b', 'c'])"
+
+
+def test_a_model_moved_to_where_it_is_predicts_the_same() -> None:
+    made = model()
+    assert made.to("cpu").predict(some_rows()).mean.equal(made.predict(some_rows()).mean)
+
+
+# sample
+
+
+def test_every_sample_is_one_members_and_members_take_equal_turns() -> None:
+    made = blunt([-100.0, 0.0, 100.0], deviation=0.01)
+    drawn = made.sample(some_rows(6_000), seed=0)
+    assert drawn.shape == (6_000, S) and drawn.dtype == torch.float32
+    nearest = (drawn / 100).round()
+    assert float((drawn - 100 * nearest).abs().max()) < 0.1  # six standard deviations, and more
+    assert nearest.eq(nearest[:, :1]).all()  # all columns of a row come from the same member
+    for number in (-1, 0, 1):
+        assert int((nearest[:, 0] == number).sum()) == pytest.approx(2_000, abs=150)  # four standard deviations
+    alike = nearest[1:, 0] == nearest[:-1, 0]  # whose turn it is has nothing to do with a row's place
+    assert float(alike.float().mean()) == pytest.approx(1 / 3, abs=0.03)
+
+
+def test_each_rows_sample_is_its_own_members_prediction_for_that_row() -> None:
+    made = model("local")
+    narrow = {name: weight.clone() for name, weight in made.weights.items()}
+    narrow["mlp.2.weight"][..., 3:] = 0.0
+    narrow["mlp.2.bias"][..., 3:] = -100.0
+    narrow["mlp.2.bias"][1, ..., :3] += 50.0
+    made = replace(made, weights=narrow)
+    rows = some_rows(400)
+    gaps = (made.predict(rows).mean - made.sample(rows, seed=0)).abs().amax(-1)  # (E, N)
+    assert float(gaps.amin(0).max()) < 0.02
+    assert 140 < int((gaps[0] < gaps[1]).sum()) < 260
+
+
+def test_only_a_rows_own_member_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    original = Mechanisms.__call__
+
+    def counted(self: Mechanisms, weights: Weights, rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        asked.append((len(weights["mlp.0.weight"]), len(rows)))
+        return original(self, weights, rows, mask)
+
+    monkeypatch.setattr(Mechanisms, "__call__", counted)
+    model("local", replace(TINY, members=4)).sample(some_rows(300), seed=0)
+    assert {members for members, _ in asked} == {1}
+    assert sum(rows for _, rows in asked) == 300
+    assert len(asked) == 4
+
+
+def test_a_member_that_no_row_falls_to_is_no_trouble() -> None:
+    made = model("local", replace(TINY, members=5))
+    assert made.sample(some_rows(1), seed=0).shape == (1, S)
+
+
+def test_samples_spread_a_third_as_far_as_the_model_says() -> None:
+    made = blunt([2.0], deviation=0.6)
+    found = made.predict(some_rows(3))
+    torch.testing.assert_close(found.scale, torch.full((1, 3, S), 0.6), rtol=1e-5, atol=1e-6)
+    drawn = made.sample(some_rows(20_000), seed=0)
+    torch.testing.assert_close(drawn.std(0), torch.full((S,), 0.2), rtol=0.025, atol=0.0)  # five standard errors
+    torch.testing.assert_close(drawn.mean(0), torch.full((S,), 2.0), rtol=0.0, atol=0.007)
+    assert float((torch.corrcoef(drawn.T) - torch.eye(S)).abs().max()) < 0.04  # columns are independent
+    tails = ((drawn - 2.0).abs() > 0.4).float().mean()
+    assert float(tails) == pytest.approx(0.0455, abs=0.004)  # and Gaussian
+
+
+def test_the_same_seed_draws_the_same_samples_and_another_draws_others() -> None:
+    made, rows = model(), some_rows()
+    once = made.sample(rows, seed=4)
+    assert made.sample(rows, seed=4).equal(once)
+    assert not made.sample(rows, seed=5).equal(once)
+    assert made.sample(rows, seed=Stream(4, "x")).equal(made.sample(rows, seed=Stream(4, "x")))
+    assert not made.sample(rows, seed=Stream(4, "x")).equal(made.sample(rows, seed=Stream(4, "y")))

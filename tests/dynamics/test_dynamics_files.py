@@ -1,0 +1,331 @@
+"""Checkpoints of a training that is interrupted, and files of models."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from dynamics_world import GRAPH, TINY, each_architecture, model, same, some_rows, world
+from torch import Tensor
+
+import mocoda
+from mocoda import Dynamics, DynamicsConfig, InputError, LocalGraph, Transitions, fit_dynamics, fit_dynamics_runs
+from mocoda.engine.checkpoint import Checkpoint, load_tensors, save_tensors
+
+# Checkpoints
+
+
+class TrainingInterruptedError(Exception):
+    pass
+
+
+def interrupt_after(epochs: int) -> Callable[[str, int, int], None]:
+    def progress(stage: str, done: int, total: int) -> None:
+        if done > epochs:  # a checkpoint is written after the callback
+            raise TrainingInterruptedError
+
+    return progress
+
+
+@pytest.fixture
+def at_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mocoda.dynamics.fit.Checkpoint", functools.partial(Checkpoint, interval=0.0))
+
+
+LONGER = replace(TINY, epochs=8, window=5, learning_rate=0.02, batch=32)
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+@each_architecture
+@pytest.mark.parametrize("epochs", [1, 5, 7])
+def test_an_interrupted_training_goes_on_to_the_same_bytes(tmp_path: Path, architecture: str, epochs: int) -> None:
+    path, told = tmp_path / "checkpoint", []
+    fit = functools.partial(fit_dynamics, world(), GRAPH, architecture, seed=2, config=LONGER)
+    with pytest.raises(TrainingInterruptedError):
+        fit(checkpoint=path, progress=interrupt_after(epochs))
+    resumed = fit(checkpoint=path, progress=lambda stage, done, total: told.append(done))
+    assert told == list(range(epochs + 1, 9))
+    assert same(resumed, fit())
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+def test_runs_in_company_resume_too(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    fit = functools.partial(fit_dynamics_runs, [world(), world(seed=1)], GRAPH, seeds=[0, 1], config=LONGER)
+    for epochs in (2, 3, 6):
+        with pytest.raises(TrainingInterruptedError):
+            fit(checkpoint=path, progress=interrupt_after(epochs))
+    for resumed, expected in zip(fit(checkpoint=path), fit(), strict=True):
+        assert same(resumed, expected)
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+def test_runs_of_different_lengths_resume_too(tmp_path: Path) -> None:
+    path, config = tmp_path / "checkpoint", replace(LONGER, epoch_rows=100, validation=20)
+    fit = functools.partial(fit_dynamics_runs, [world(50), world(120, seed=1)], GRAPH, seeds=[0, 1], config=config)
+    for epochs in (2, 5):
+        with pytest.raises(TrainingInterruptedError):
+            fit(checkpoint=path, progress=interrupt_after(epochs))
+    for resumed, expected in zip(fit(checkpoint=path), fit(), strict=True):
+        assert same(resumed, expected)
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+def test_a_finished_training_called_again_trains_no_more(tmp_path: Path) -> None:
+    path, told = tmp_path / "checkpoint", []
+    fit = functools.partial(fit_dynamics, world(), GRAPH, config=TINY, checkpoint=path)
+    finished = fit()
+    assert same(fit(progress=lambda stage, done, total: told.append(done)), finished)
+    assert told == []
+
+
+def test_a_training_with_a_checkpoint_is_the_training_without(tmp_path: Path) -> None:
+    assert same(
+        fit_dynamics(world(), GRAPH, config=TINY, checkpoint=tmp_path / "checkpoint"),
+        fit_dynamics(world(), GRAPH, config=TINY),
+    )
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+def test_a_checkpoint_of_another_training_is_refused_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    fit_dynamics(world(), GRAPH, config=TINY, checkpoint=path)
+    before = path.read_bytes()
+    other = replace(TINY, learning_rate=0.5)
+    with pytest.raises(InputError) as caught:
+        fit_dynamics(world(), GRAPH, config=other, checkpoint=path)
+    assert str(caught.value) == (
+        f"checkpoint {str(path)!r} belongs to another training: it differs in config. Delete it, or write elsewhere."
+    )
+    with pytest.raises(InputError, match="belongs to another training"):
+        fit_dynamics(world(), GRAPH, seed=1, config=TINY, checkpoint=path)
+    with pytest.raises(InputError, match="belongs to another training"):
+        fit_dynamics(world(seed=1), GRAPH, config=TINY, checkpoint=path)
+    with pytest.raises(InputError, match="belongs to another training"):
+        fit_dynamics(world(), GRAPH, "global", config=TINY, checkpoint=path)
+    with pytest.raises(InputError, match="belongs to another training"):
+        fit_dynamics(world(), replace(GRAPH, local=None), config=TINY, checkpoint=path)
+    assert path.read_bytes() == before
+
+
+SWAPPED = replace(GRAPH, state={"a": [2, 0], "b": 1, "c": [3, 4, 5]})
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+def test_a_checkpoint_of_a_graph_with_other_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    with pytest.raises(TrainingInterruptedError):
+        fit_dynamics(world(), GRAPH, config=TINY, checkpoint=path, progress=interrupt_after(1))
+    with pytest.raises(InputError, match="belongs to another training"):
+        fit_dynamics(world(), SWAPPED, config=TINY, checkpoint=path)
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+def test_a_truncated_checkpoint_is_refused_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    fit_dynamics(world(), GRAPH, config=TINY, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:-100])
+    before = path.read_bytes()
+    with pytest.raises(InputError) as caught:
+        fit_dynamics(world(), GRAPH, config=TINY, checkpoint=path)
+    message = str(caught.value)
+    assert message.startswith(f"checkpoint {str(path)!r} cannot be read (")
+    assert message.endswith("). Delete it to start anew.")
+    assert path.read_bytes() == before
+
+
+NAVIGATION = DynamicsConfig(members=2, hidden=(16, 16), features=8, epochs=60, batch=64, window=50)
+KILLED = """
+import functools, sys, time
+import mocoda.dynamics.fit
+from mocoda import DynamicsConfig, fit_dynamics, make_task
+mocoda.dynamics.fit.Checkpoint = functools.partial(mocoda.dynamics.model.Checkpoint, interval=0.0)
+task = make_task("navigation")
+config = DynamicsConfig(members=2, hidden=(16, 16), features=8, epochs=60, batch=64, window=50)
+data = task.collect(200, seed=0)
+fit_dynamics(data, task.graph, config=config, checkpoint=sys.argv[1], progress=lambda *_: time.sleep(0.03))
+"""
+
+
+def test_a_killed_training_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], env=environment)
+    try:
+        waited = time.monotonic()
+        while not (path.exists() and epochs_done(path) >= 20):  # it is well inside the window when it dies
+            assert running.poll() is None and time.monotonic() - waited < 120
+            time.sleep(0.01)
+    finally:
+        running.send_signal(signal.SIGKILL)
+        assert running.wait() == -signal.SIGKILL
+    done = epochs_done(path)
+    assert 20 <= done < 60
+
+    task, told = mocoda.make_task("navigation"), []
+    data = task.collect(200, seed=0)
+    resumed = fit_dynamics(
+        data,
+        task.graph,
+        config=NAVIGATION,
+        checkpoint=path,
+        progress=lambda stage, done, total: told.append(done),
+    )
+    assert told == list(range(done + 1, 61))
+    assert same(resumed, fit_dynamics(data, task.graph, config=NAVIGATION))
+
+
+def epochs_done(path: Path) -> int:
+    return int(load_tensors(path)[1]["done"])
+
+
+# Files
+
+
+@each_architecture
+def test_a_loaded_model_predicts_the_same_to_the_bit(tmp_path: Path, architecture: str) -> None:
+    fitted = fit_dynamics(world(), GRAPH, architecture, config=replace(TINY, predict_change=architecture != "global"))
+    fitted.save(tmp_path / "folder" / "model.safetensors")
+    loaded = Dynamics.load(str(tmp_path / "folder" / "model.safetensors"), GRAPH)
+    assert same(loaded, fitted)
+    assert (loaded.architecture, loaded.config, loaded.graph) == (architecture, fitted.config, GRAPH)
+    for one, other in zip(loaded.predict(some_rows()), fitted.predict(some_rows()), strict=True):
+        assert one.equal(other)
+    assert loaded.sample(some_rows(), seed=0).equal(fitted.sample(some_rows(), seed=0))
+
+
+def test_a_model_saved_before_there_were_some_settings_has_their_defaults(tmp_path: Path) -> None:
+    made = model()
+    settings = {name: value for name, value in made.settings["config"].items() if name not in ("epoch_rows", "tf32")}
+    save_tensors(tmp_path / "model", {**made.weights, **made.scaling}, {**made.settings, "config": settings})
+    assert Dynamics.load(tmp_path / "model", GRAPH).config == made.config
+
+
+def test_a_number_of_held_out_rows_and_of_an_epochs_rows_survive_the_file(tmp_path: Path) -> None:
+    made = model(config=replace(TINY, validation=20, epoch_rows=100, tf32=True))
+    made.save(tmp_path / "model")
+    assert Dynamics.load(tmp_path / "model", GRAPH).config == made.config
+
+
+def test_a_model_of_several_runs_saves_its_own_weights_alone(tmp_path: Path) -> None:
+    one, other = fit_dynamics_runs([world(), world(seed=1)], GRAPH, seeds=[0, 1], config=TINY)
+    one.save(tmp_path / "one")
+    other.save(tmp_path / "other")
+    assert same(Dynamics.load(tmp_path / "other", GRAPH), other)
+    assert (tmp_path / "one").stat().st_size == (tmp_path / "other").stat().st_size
+    numbers = sum(t.numel() for part in (other.weights, other.scaling) for t in part.values())
+    assert (tmp_path / "other").stat().st_size < 4 * numbers + 5_000
+
+
+def test_the_same_model_is_the_same_file(tmp_path: Path) -> None:
+    made, contents = model(), set()
+    for _ in range(10):
+        made.save(tmp_path / "model")
+        contents.add((tmp_path / "model").read_bytes())
+    assert len(contents) == 1
+
+
+def test_a_model_is_not_loaded_for_another_graph(tmp_path: Path) -> None:
+    model().save(tmp_path / "model")
+    other = LocalGraph(state={"x": 0}, action={"dx": 0}, edges={"x": ["x", "dx"]})
+    with pytest.raises(InputError) as caught:
+        Dynamics.load(tmp_path / "model", other)
+    assert str(caught.value) == (
+        f"{str(tmp_path / 'model')!r} was fitted to another graph than LocalGraph(x' <- x, dx); "
+        "they differ in children, edges, factors, local."
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [SWAPPED, replace(GRAPH, state={"a": [0, 2], "b": [1, 3], "c": [4, 5]}), replace(GRAPH, action={"u": 0, "v": 1})],
+    ids=["same widths", "other widths", "fewer actions"],
+)
+def test_a_model_is_not_loaded_for_a_graph_with_other_columns(tmp_path: Path, other: LocalGraph) -> None:
+    model().save(tmp_path / "model")
+    with pytest.raises(InputError, match="was fitted to another graph"):
+        Dynamics.load(tmp_path / "model", other)
+
+
+def test_a_missing_model_file_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(InputError) as caught:
+            Dynamics.load(path, GRAPH)
+        assert str(caught.value) == f"there is no file {str(path)!r}. `model.save(path)` makes one."
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage that is long enough to have a header", None])
+def test_a_file_that_is_not_safetensors_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "model"
+    model().save(path)
+    path.write_bytes(path.read_bytes()[:-10] if content is None else content)
+    with pytest.raises(InputError) as caught:
+        Dynamics.load(path, GRAPH)
+    assert str(caught.value).startswith(f"{str(path)!r} cannot be read as safetensors (")
+    assert str(caught.value).endswith(").")
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+def test_a_safetensors_file_of_other_origin_is_refused(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    path = tmp_path / "model"
+    safetensors.torch.save_file({"a": torch.zeros(2)}, path, metadata)
+    with pytest.raises(InputError) as caught:
+        Dynamics.load(path, GRAPH)
+    assert str(caught.value) == f"{str(path)!r} is not a mocoda dynamics model: it does not say its architecture."
+
+
+def test_a_safetensors_file_that_speaks_of_an_architecture_of_its_own_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    safetensors.torch.save_file({"a": torch.zeros(2)}, path, {"architecture": "llama"})
+    with pytest.raises(InputError, match="is not a mocoda dynamics model"):
+        Dynamics.load(path, GRAPH)
+
+
+def test_a_model_whose_saving_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half_then_fail(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", half_then_fail)
+    with pytest.raises(OSError, match="disk full"):
+        model().save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_cannot_be_saved_to_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        model().save(tmp_path)
+    assert str(caught.value) == (
+        f"cannot write {str(tmp_path)!r}: it is a folder. Give a path in a folder that can be written."
+    )
+
+
+def test_numpy_data_fits_the_same_model_as_torch_data() -> None:
+    data = world()
+    state, action, next_state = (np.asarray(part, np.float64) for part in (data.state, data.action, data.next_state))
+    numpy = fit_dynamics(Transitions(state, action, next_state), GRAPH, config=TINY)
+    assert same(numpy, fit_dynamics(data, GRAPH, config=TINY))
+
+
+@pytest.mark.usefixtures("at_every_epoch")
+def test_a_checkpoint_under_another_mask_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    fit_dynamics(world(), GRAPH, config=TINY, checkpoint=path)
+    other = replace(GRAPH, local=lambda rows: torch.ones(len(rows), 5, 3, dtype=torch.bool))
+    with pytest.raises(InputError) as caught:
+        fit_dynamics(world(), other, config=TINY, checkpoint=path)
+    assert str(caught.value) == (
+        f"checkpoint {str(path)!r} belongs to another training: it differs in data. Delete it, or write elsewhere."
+    )

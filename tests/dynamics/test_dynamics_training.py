@@ -1,0 +1,403 @@
+"""fit_dynamics: runs and seeds, what is fitted and kept, and whole messages."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from dynamics_world import GRAPH, TINY, each_architecture, same, some_rows, stream, world
+from torch import Tensor
+
+from mocoda import Dynamics, DynamicsConfig, InputError, LocalGraph, Transitions, fit_dynamics, fit_dynamics_runs
+from mocoda.dynamics.mechanisms import Mechanisms
+from mocoda.engine.optimise import Captured, Tensors
+from mocoda.engine.randomness import Stream
+
+# Runs and seeds
+
+
+@each_architecture
+def test_a_run_is_the_same_alone_and_in_company_to_the_bit(architecture: str) -> None:
+    datasets = [world(seed=seed) for seed in range(3)]
+    together = fit_dynamics_runs(datasets, GRAPH, architecture, seeds=[5, 6, 7], config=TINY)
+    for data, seed, found in zip(datasets, (5, 6, 7), together, strict=True):
+        assert same(found, fit_dynamics(data, GRAPH, architecture, seed=seed, config=TINY))
+
+
+@each_architecture
+def test_that_holds_for_sizes_that_are_no_multiple_of_a_cache_line(architecture: str) -> None:
+    config = DynamicsConfig(members=3, hidden=(13, 7), features=7, epochs=3, batch=37, window=2)
+    datasets = [world(301, seed=seed) for seed in range(3)]
+    together = fit_dynamics_runs(datasets, GRAPH, architecture, seeds=[5, 6, 7], config=config)
+    for data, seed, found in zip(datasets, (5, 6, 7), together, strict=True):
+        assert same(found, fit_dynamics(data, GRAPH, architecture, seed=seed, config=config))
+
+
+@each_architecture
+@pytest.mark.parametrize("validation", [0.125, 20])
+def test_that_holds_for_data_sets_of_different_lengths(architecture: str, validation: float) -> None:
+    config = replace(TINY, epoch_rows=150, validation=validation)
+    datasets = [world(rows, seed=rows) for rows in (31, 200, 97)]
+    together = fit_dynamics_runs(datasets, GRAPH, architecture, seeds=[5, 6, 7], config=config)
+    for data, seed, found in zip(datasets, (5, 6, 7), together, strict=True):
+        assert same(found, fit_dynamics(data, GRAPH, architecture, seed=seed, config=config))
+
+
+@each_architecture
+def test_permuted_runs_give_permuted_models(architecture: str) -> None:
+    datasets = [world(seed=seed) for seed in range(3)]
+    found = fit_dynamics_runs(datasets, GRAPH, architecture, seeds=[5, 6, 7], config=TINY)
+    order = [2, 0, 1]
+    permuted = fit_dynamics_runs(
+        [datasets[i] for i in order], GRAPH, architecture, seeds=[5 + i for i in order], config=TINY
+    )
+    for place, run in enumerate(order):
+        assert same(permuted[place], found[run])
+
+
+def test_runs_of_the_same_data_and_different_seeds_differ_and_of_the_same_seed_agree() -> None:
+    one, other, again = fit_dynamics_runs([world()] * 3, GRAPH, seeds=[0, 1, 0], config=TINY)
+    assert same(one, again) and not same(one, other)
+
+
+@each_architecture
+def test_the_same_seed_fits_the_same_model_and_another_seed_another(architecture: str) -> None:
+    once, again, other = (fit_dynamics(world(), GRAPH, architecture, seed=s, config=TINY) for s in (3, 3, 4))
+    assert same(once, again)
+    assert all(not once.weights[name].equal(other.weights[name]) for name in once.weights)
+
+
+def test_members_start_apart_and_stay_apart() -> None:
+    fitted = fit_dynamics(world(), GRAPH, config=TINY)
+    assert all(not weight[0].equal(weight[1]) for weight in fitted.weights.values())
+
+
+@pytest.mark.parametrize("architecture", ["global", "local"])
+def test_what_a_child_cannot_see_does_not_touch_its_training(architecture: str) -> None:
+    graph = replace(GRAPH, local=None)
+    data = world()
+    action = data.action.clone()
+    action[:, 1] = stream("other v").normal(len(data)) * 7  # v, which only c listens to
+    other = Transitions(data.state, action, data.next_state)
+    config = replace(TINY, window=1)  # what to keep is decided for a whole member, c included
+    one, two = (fit_dynamics(d, graph, architecture, config=config) for d in (data, other))
+    for name, weight in one.weights.items():
+        same_children = weight[:, :2].equal(two.weights[name][:, :2])
+        assert same_children or (architecture == "global" and name == "mlp.0.weight")
+        assert same_children or weight[:, :2, :8].equal(two.weights[name][:, :2, :8])
+    assert not one.weights["mlp.1.weight"][:, 2].equal(two.weights["mlp.1.weight"][:, 2])
+
+
+# Fit
+
+
+def nll(made: Dynamics, data: Transitions) -> Tensor:
+    """Each member's mean negative log likelihood, but for a constant."""
+    mean, scale = (part.double() for part in made.predict(data.rows))
+    return (scale.log() + 0.5 * ((data.next_state - mean) / scale).square()).sum(-1).mean(-1)
+
+
+def held_out(data: Transitions, seed: int, architecture: str, config: DynamicsConfig) -> Transitions:
+    order = Stream(seed, "dynamics", architecture).child("split").permutation(len(data))
+    return data[order[: round(config.validation * len(data))]]
+
+
+@each_architecture
+@pytest.mark.parametrize("decay", [True, False])
+def test_training_is_adam_on_the_gaussian_likelihood_of_the_standardised_rows(architecture: str, decay: bool) -> None:
+    config = replace(TINY, epochs=5, window=1, batch=1_000, decay=decay, weight_decay=0.5)  # all rows in one batch
+    data, drawn = world(), Stream(3, "dynamics", architecture)
+    fitted = fit_dynamics(data, GRAPH, architecture, seed=3, config=config)
+
+    mechanisms = Mechanisms(GRAPH, architecture, 2, (16, 16), 8, torch.device("cpu"))
+    weights = {n: w.requires_grad_() for n, w in mechanisms.initial_weights(drawn.child("weights")).items()}
+    mask = GRAPH.mask(data.rows) if architecture == "local" else None
+    change = data.next_state - mechanisms.kept_state(data.rows, mask)
+    inputs, target = ((x - x.mean(0)) / x.std(0, correction=0) for x in (data.rows, change))
+    seen = drawn.child("split").permutation(200)[25:]
+    adam = torch.optim.Adam(weights.values(), weight_decay=0.5)
+    for epoch in range(5):
+        adam.param_groups[0]["lr"] = 1e-3 * (0.5 + 0.5 * math.cos(math.pi * epoch / 5) if decay else 1.0)
+        adam.zero_grad()
+        mean, variance = mechanisms(weights, inputs[seen].expand(2, -1, -1), None if mask is None else mask[seen])
+        wanted = target[seen].expand_as(mean)
+        loss = torch.nn.functional.gaussian_nll_loss(mean, wanted, variance, eps=1e-12, reduction="none")
+        loss.sum((0, 2)).mean().backward()
+        adam.step()
+    for name, weight in weights.items():
+        torch.testing.assert_close(fitted.weights[name], weight.detach(), rtol=0, atol=2e-5)
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The row numbers (updates, R, E, B) of every epoch that is trained."""
+    noted: list[Tensor] = []
+
+    class Noted(Captured):
+        def __call__(self, tensors: Tensors, phase: int = 0) -> Tensor:
+            noted.append(tensors["index"])
+            return super().__call__(tensors, phase)
+
+    monkeypatch.setattr("mocoda.dynamics.fit.Captured", Noted)
+    return noted
+
+
+def orders_of(chunks: list[Tensor]) -> Tensor:
+    """What each epoch, run and member sees in turn."""
+    return torch.stack(chunks).permute(0, 2, 3, 1, 4).flatten(3)
+
+
+def test_every_member_goes_through_the_rows_in_an_order_of_its_own(chunks: list[Tensor]) -> None:
+    config = replace(TINY, epochs=2, batch=35)  # 200 rows less 25 held out are five batches
+    fit_dynamics_runs([world(), world(seed=1)], GRAPH, seeds=[0, 1], config=config)
+    assert [tuple(chunk.shape) for chunk in chunks] == [(5, 2, 2, 35)] * 2
+    orders = orders_of(chunks)
+    assert orders[:, 0].sort(-1).values.equal(torch.arange(175).expand(2, 2, -1))
+    assert orders[:, 1].sort(-1).values.equal(torch.arange(175, 350).expand(2, 2, -1))
+    assert len({tuple(order) for order in orders.flatten(0, 2).tolist()}) == 8
+
+
+def test_an_epoch_of_some_rows_draws_them_afresh_from_all_that_are_not_held_out(chunks: list[Tensor]) -> None:
+    config = replace(TINY, epochs=40, epoch_rows=130, batch=32)  # four batches, and two rows over
+    datasets = [world(100), world(60, seed=1)]
+    fit_dynamics_runs(datasets, GRAPH, "full", seeds=[0, 1], config=replace(config, validation=20))
+    assert [tuple(chunk.shape) for chunk in chunks] == [(4, 2, 2, 32)] * 40
+    orders = orders_of(chunks)
+    for run, rows in ((0, range(80)), (1, range(80, 120))):
+        for member in range(2):
+            found, counts = orders[:, run, member].unique(return_counts=True)
+            assert found.tolist() == list(rows)
+            expected = 40 * 128 / len(rows)
+            assert float((counts - expected).abs().max()) < 5 * expected**0.5  # standard deviations
+    assert len({tuple(order) for order in orders.flatten(0, 2).tolist()}) == 160
+
+
+@pytest.mark.parametrize(("epoch_rows", "shape"), [(10, (1, 1, 2, 10)), (64, (1, 1, 2, 64)), (500, (7, 1, 2, 64))])
+def test_an_epoch_may_have_fewer_rows_than_a_batch_or_more_than_the_data(
+    epoch_rows: int, shape: tuple[int, ...], chunks: list[Tensor]
+) -> None:
+    fit_dynamics(world(), GRAPH, config=replace(TINY, epochs=1, epoch_rows=epoch_rows))
+    assert [tuple(chunk.shape) for chunk in chunks] == [shape]
+
+
+NOISY = replace(TINY, members=4, epochs=12, decay=False, learning_rate=0.03, batch=16)
+
+
+@functools.cache
+def after_each_epoch() -> list[Dynamics]:
+    """Little data, and noisy, so that the later epoch is not always the better."""
+    data = world(n=80, noise=0.5)
+    return [fit_dynamics(data, GRAPH, config=replace(NOISY, epochs=n, window=1)) for n in range(1, NOISY.epochs + 1)]
+
+
+@pytest.mark.parametrize("window", [1, 3, 12, 100])
+def test_every_member_keeps_its_best_weights_of_the_last_epochs(window: int) -> None:
+    data, config = world(n=80, noise=0.5), replace(NOISY, window=window)
+    kept = fit_dynamics(data, GRAPH, config=config)
+    candidates = after_each_epoch()[-window:]
+    outside = held_out(data, 0, "local", config)
+    losses = torch.stack([nll(made, outside) for made in candidates])  # (window, E)
+    best: list[int] = losses.argmin(0).tolist()
+    for member, epoch in enumerate(best):
+        for name, weight in kept.weights.items():
+            assert weight[member].equal(candidates[epoch].weights[name][member])
+    if window == NOISY.epochs:
+        assert len(set(best)) > 1 and min(best) < NOISY.epochs - 1  # else this would have shown nothing
+
+
+def test_held_out_rows_may_be_a_share_or_a_number() -> None:
+    share, number, other = (fit_dynamics(world(), GRAPH, config=replace(TINY, validation=v)) for v in (0.125, 25, 26))
+    assert same(share, number) and not same(share, other)
+
+
+def test_a_cpu_has_no_tf32() -> None:
+    assert same(
+        fit_dynamics(world(), GRAPH, config=replace(TINY, tf32=True)), fit_dynamics(world(), GRAPH, config=TINY)
+    )
+
+
+def test_a_window_of_no_epochs_does_not_return_untrained_weights() -> None:
+    with pytest.raises(InputError):
+        fit_dynamics(world(), GRAPH, config=replace(TINY, window=0))
+
+
+def test_held_out_rows_are_not_trained_on_but_choose_the_epoch() -> None:
+    config = replace(TINY, window=1)
+    data = world()
+    order = Stream(0, "dynamics", "local").child("split").permutation(len(data))
+    next_state = data.next_state.clone()
+    next_state[order[:25]] = next_state[order[:25]].flip(0)  # mean and variance stay: the others' targets do not move
+    assert not next_state.equal(data.next_state)
+    changed = Transitions(data.state, data.action, next_state)
+    plain = replace(config, standardise=False, predict_change=False)
+    assert same(fit_dynamics(data, GRAPH, config=plain), fit_dynamics(changed, GRAPH, config=plain))
+
+
+@each_architecture
+def test_the_model_learns_what_its_graph_lets_it_see(architecture: str) -> None:
+    graph = replace(GRAPH, edges=dict.fromkeys(GRAPH.children, GRAPH.parents)) if architecture == "global" else GRAPH
+    data, fresh = world(1_000, noise=0.05), world(300, seed=9, noise=0.0)
+    config = DynamicsConfig(members=2, hidden=(32, 32), features=16, epochs=30, batch=64, learning_rate=6e-3)
+    start, fitted = (fit_dynamics(data, graph, architecture, config=replace(config, epochs=n)) for n in (1, 30))
+    assert bool((nll(fitted, fresh) < nll(start, fresh) - 1).all())
+    error = (fitted.predict(fresh.rows).mean.mean(0) - fresh.next_state).square().mean().sqrt()
+    assert float(error) < {"full": 0.3, "global": 0.25, "local": 0.05}[architecture]
+
+
+def test_on_a_linear_world_the_error_is_small_and_the_scale_is_the_noise() -> None:
+    graph = LocalGraph(state={"x": [0, 1]}, action={"u": 0}, edges={"x": ["x", "u"]})
+    drawn = stream("linear")
+    matrix = torch.tensor([[0.9, -0.2], [0.1, 0.8], [0.5, 1.0]])
+    rows, noise = drawn.normal(2_000, 3), torch.tensor([0.1, 0.3])
+    data = Transitions(rows[:, :2], rows[:, 2:], rows @ matrix + noise * drawn.normal(2_000, 2))
+    config = DynamicsConfig(members=2, hidden=(16,), features=8, epochs=25, batch=64, learning_rate=5e-3)
+    fitted = fit_dynamics(data, graph, config=config)
+    fresh = drawn.normal(1_000, 3)
+    mean, scale = fitted.predict(fresh)
+    assert bool(((mean.mean(0) - fresh @ matrix).square().mean(0).sqrt() < 0.3 * noise).all())
+    torch.testing.assert_close(scale.mean((0, 1)), noise, rtol=0.1, atol=0.0)
+
+
+@each_architecture
+@pytest.mark.parametrize("standardise", [True, False])
+def test_constant_columns_make_no_nan(architecture: str, standardise: bool) -> None:
+    data = world()
+    state, action, next_state = data.state.clone(), data.action.clone(), data.next_state.clone()
+    state[:, 1], action[:, 0] = 0.3, -1e-9
+    next_state[:, 1] = 0.3  # neither the next state nor the change moves
+    fitted = fit_dynamics(
+        Transitions(state, action, next_state), GRAPH, architecture, config=replace(TINY, standardise=standardise)
+    )
+    found = fitted.predict(data.rows)
+    assert bool(found.mean.isfinite().all()) and bool(found.scale.isfinite().all())
+    assert all(bool(weight.isfinite().all()) for weight in fitted.weights.values())
+    assert bool((fitted.scaling["target_scale"] > 0).all()) and bool((fitted.scaling["input_scale"] > 0).all())
+
+
+def test_inputs_and_targets_are_standardised_with_the_datas_mean_and_deviation() -> None:
+    data = world()
+    fitted = fit_dynamics(data, GRAPH, "full", config=TINY)
+    change = data.next_state - data.state
+    torch.testing.assert_close(fitted.scaling["input_shift"], data.rows.mean(0))
+    torch.testing.assert_close(fitted.scaling["input_scale"], data.rows.std(0, correction=0))
+    torch.testing.assert_close(fitted.scaling["target_shift"], change.mean(0))
+    torch.testing.assert_close(fitted.scaling["target_scale"], change.std(0, correction=0))
+    plain = fit_dynamics(data, GRAPH, "full", config=replace(TINY, standardise=False))
+    assert all(bool((t == float("scale" in name)).all()) for name, t in plain.scaling.items())
+
+
+def test_the_data_does_not_change_under_the_fit() -> None:
+    data = world()
+    fit_dynamics(data, GRAPH, config=TINY)
+    assert data.rows.equal(world().rows) and data.next_state.equal(world().next_state)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 9])
+def test_few_rows_are_enough_to_fit(rows: int) -> None:
+    fitted = fit_dynamics(world(rows), GRAPH, config=TINY)
+    assert bool(fitted.predict(some_rows(5)).mean.isfinite().all())
+
+
+@each_architecture
+def test_a_diverging_training_stops_and_says_so(architecture: str) -> None:
+    with pytest.raises(FloatingPointError) as caught:
+        fit_dynamics(world(), GRAPH, architecture, config=replace(TINY, learning_rate=1e30))
+    assert str(caught.value) == (
+        f"the loss of the {architecture!r} dynamics became NaN or inf in epoch 0; "
+        "lower the learning rate or standardise the data."
+    )
+
+
+def test_a_training_that_diverges_in_its_very_last_update_does_not_return_untrained_weights() -> None:
+    config = replace(TINY, learning_rate=1e30, epochs=1, batch=1_000)  # one update in all
+    with pytest.raises(FloatingPointError):
+        fit_dynamics(world(), GRAPH, config=config)
+
+
+def test_progress_counts_the_epochs() -> None:
+    told: list[tuple[str, int, int]] = []
+    fit_dynamics(world(), GRAPH, "global", config=TINY, progress=lambda *said: told.append(said))
+    assert told == [("dynamics global", 1, 3), ("dynamics global", 2, 3), ("dynamics global", 3, 3)]
+
+
+def test_the_papers_configuration_is_the_papers() -> None:
+    paper = DynamicsConfig.paper()
+    assert (paper.members, paper.epochs, paper.learning_rate, paper.decay) == (5, 600, 1e-4, False)
+    assert (paper.predict_change, paper.standardise) == (False, False)
+
+
+# Errors
+
+
+def test_an_unknown_architecture_is_refused_with_the_three_there_are() -> None:
+    with pytest.raises(InputError) as caught:
+        fit_dynamics(world(), GRAPH, "locale", config=TINY)
+    assert str(caught.value) == (
+        "there is no architecture 'locale'; there are: full, global, local. Did you mean 'local'?"
+    )
+    with pytest.raises(InputError) as caught:
+        fit_dynamics(world(), GRAPH, "transformer", config=TINY)
+    assert str(caught.value) == "there is no architecture 'transformer'; there are: full, global, local."
+
+
+def test_data_sets_of_different_lengths_do_not_train_together() -> None:
+    with pytest.raises(InputError) as caught:
+        fit_dynamics_runs([world(200), world(100), world(150)], GRAPH, seeds=[0, 1, 2], config=TINY)
+    assert str(caught.value) == (
+        "runs that train together need the same number of rows, got [100, 150, 200]. "
+        "Set epoch_rows, or call fit_dynamics for each."
+    )
+
+
+@pytest.mark.parametrize("validation", [0, 0.0, 1.0, 1.5, -3, 25.0, math.nan])
+def test_held_out_rows_are_some_and_not_all(validation: float) -> None:
+    with pytest.raises(InputError) as caught:
+        replace(TINY, validation=validation)
+    assert str(caught.value) == (
+        f"validation must be a share of the rows between 0 and 1 or a whole number of them, got {validation}."
+    )
+
+
+def test_more_rows_than_there_are_cannot_be_held_out() -> None:
+    config = replace(TINY, validation=100, epoch_rows=50)
+    with pytest.raises(InputError) as caught:
+        fit_dynamics_runs([world(200), world(100)], GRAPH, seeds=[0, 1], config=config)
+    assert str(caught.value) == "validation holds out 100 rows, and the data has only 100."
+
+
+def test_an_epoch_has_at_least_one_row() -> None:
+    with pytest.raises(InputError) as caught:
+        replace(TINY, epoch_rows=0)
+    assert str(caught.value) == "epoch_rows must be at least 1, got 0."
+
+
+@pytest.mark.parametrize(("datasets", "seeds"), [(0, 0), (0, 1), (2, 1), (1, 2)])
+def test_there_is_one_seed_per_data_set(datasets: int, seeds: int) -> None:
+    with pytest.raises(InputError) as caught:
+        fit_dynamics_runs([world()] * datasets, GRAPH, seeds=list(range(seeds)), config=TINY)
+    assert str(caught.value) == f"expected one seed per data set and at least one, got {datasets} and {seeds}."
+
+
+def test_one_row_is_too_few() -> None:
+    with pytest.raises(InputError) as caught:
+        fit_dynamics(world(1), GRAPH, config=TINY)
+    assert str(caught.value) == "a dynamics model needs at least 2 rows, one of them to hold out, got 1."
+
+
+def test_data_of_another_width_is_refused() -> None:
+    data = world()
+    with pytest.raises(InputError) as caught:
+        fit_dynamics(Transitions(data.state, data.action[:, :2], data.next_state), GRAPH, config=TINY)
+    assert str(caught.value) == "the data has 6 state and 2 action columns, the graph 6 and 3; they must agree."
+    with pytest.raises(InputError) as caught:
+        fit_dynamics(Transitions(data.state[:, :5], some_rows(200)[:, :4], data.state[:, :5]), GRAPH, config=TINY)
+    assert str(caught.value) == "the data has 5 state and 4 action columns, the graph 6 and 3; they must agree."
+
+
+def test_a_wrong_data_set_is_found_in_any_place() -> None:
+    with pytest.raises(InputError) as caught:
+        fit_dynamics_runs([world(200), world(1)], GRAPH, seeds=[0, 1], config=TINY)
+    assert str(caught.value) == "a dynamics model needs at least 2 rows, one of them to hold out, got 1."

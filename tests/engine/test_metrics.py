@@ -1,0 +1,334 @@
+"""Metrics of a training: what is reported, lines that survive kills, and TensorBoard's reading of them."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from agents_world import HILL, all_same, each_agent, recorded, small
+from point_task import PointTask
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
+
+import mocoda.cli
+import mocoda.cli.verbs
+from mocoda import InputError, MetricLog, Policies, make_task, train_agents
+from mocoda.agents import train as learning
+from mocoda.engine.checkpoint import Checkpoint
+from mocoda.engine.metrics import Metric
+from mocoda.engine.runs import RunFolder
+
+DATA = {"a": HILL.collect(60, seed=0), "b": HILL.collect(70, seed=1)}
+KEYS = [(data, seed) for data in DATA for seed in (5, 6)]
+SOME = [Metric(1, "a", 0, "success", 0.25), Metric(1, "a", 1, "success", 0.5), Metric(2, "a,ä\n", 0, "return", -1e-7)]
+
+
+def train(report: Callable[[Sequence[Metric]], None] | None = None, name: str = "td3-bc", **more: Any) -> Policies:
+    """Evaluations after 3, 6 and 9 of 10 updates."""
+    settings: dict[str, Any] = {"seeds": [5, 6], "updates": 10, "task": HILL, "evaluate_every": 3, "episodes": 4}
+    return train_agents(DATA, small(name), report=report, **(settings | more))
+
+
+def jsonl(folder: Path) -> list[Metric]:
+    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    return [Metric(**json.loads(line)) for line in lines]
+
+
+def from_csv(folder: Path) -> list[Metric]:
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert tuple(header) == Metric._fields
+    return [Metric(int(update), data, int(seed), name, float(value)) for update, data, seed, name, value in rows]
+
+
+def events(folder: Path) -> list[Metric]:
+    """What TensorBoard reads, run by run."""
+    found = []
+    for run in sorted((folder / "tensorboard").iterdir()):
+        assert len(list(run.iterdir())) == 1
+        read = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
+        data, seed = run.name.rsplit("-", 1)
+        for name in read.Tags()["scalars"]:
+            found += [Metric(event.step, data, int(seed), name, event.value) for event in read.Scalars(name)]
+    return found
+
+
+# What is reported
+
+
+@each_agent
+def test_evaluations_are_the_curves(name: str) -> None:
+    told: list[Metric] = []
+    curves = train(told.extend, name).curves
+    for measure in ("steps", "success", "return"):
+        expected = [
+            Metric(int(update), *key, measure, value)
+            for place, update in enumerate(curves["updates"])
+            for key, value in zip(KEYS, curves[measure][:, place].tolist(), strict=True)
+        ]
+        assert [metric for metric in told if metric.name == measure] == expected
+    assert curves["updates"].tolist() == [3, 6, 9]
+
+
+def test_losses_are_means_over_the_updates_that_moved_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+    monkeypatch.setattr(learning, "_check_finite", lambda losses, *rest: seen.append(losses))
+    told: list[Metric] = []
+    train(told.extend)
+    losses = torch.cat(seen)  # (10, critic and actor, R)
+    assert (losses[:, 1] == 0).all(1).tolist() == [True, False] * 5  # the actor moves in every second update
+    for place, (group, parts) in enumerate(
+        {
+            "critic": {3: [0, 1, 2], 6: [3, 4, 5], 9: [6, 7, 8], 10: [9]},
+            "actor": {3: [1], 6: [3, 5], 9: [7], 10: [9]},
+        }.items()
+    ):
+        found = [metric for metric in told if metric.name == f"loss/{group}"]
+        assert [metric[:3] for metric in found] == [(update, *key) for update in parts for key in KEYS]
+        expected = torch.cat([losses[rows, place].mean(0) for rows in parts.values()])
+        torch.testing.assert_close(torch.tensor([metric.value for metric in found]), expected)
+
+
+def test_a_group_that_did_not_move_has_no_loss() -> None:
+    told: list[Metric] = []
+    train(told.extend, updates=3, evaluate_every=1)
+    assert sorted({metric.update for metric in told if metric.name == "loss/actor"}) == [2]
+
+
+def test_every_stage_counts_its_own_updates() -> None:
+    told: list[Metric] = []
+    train(told.extend, "bcq", updates=4)
+    counted = {name: sorted({metric.update for metric in told if metric.name == name}) for name in sorted_names(told)}
+    assert counted == {
+        **{"loss/critic": [3, 4], "loss/sampler": [3, 5]},
+        **{"return": [3], "steps": [3], "success": [3]},
+    }
+
+
+def sorted_names(metrics: Sequence[Metric]) -> list[str]:
+    return sorted({metric.name for metric in metrics})
+
+
+def test_without_a_task_there_are_losses_alone() -> None:
+    told: list[Metric] = []
+    train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=7, evaluate_every=4, report=told.extend)
+    assert [(metric.update, metric.name) for metric in told] == [
+        *((4, "loss/critic"), (4, "loss/actor"), (7, "loss/critic"), (7, "loss/actor"))
+    ]
+
+
+def test_evaluations_in_other_processes_are_reported_when_they_are_known() -> None:
+    told: list[Metric] = []
+    task = PointTask()
+    settings: dict[str, Any] = {"updates": 9, "task": task, "evaluate_every": 2, "episodes": 2, "workers": 1}
+    curves = train_agents(
+        {"one": task.collect(50, seed=0)}, small("td3-bc"), seeds=[0], report=told.extend, **settings
+    ).curves
+    for measure in ("steps", "success", "return"):
+        found = [(metric.update, metric.value) for metric in told if metric.name == measure]
+        assert found == list(zip([2, 4, 6, 8], curves[measure][0].tolist(), strict=True))
+
+
+def test_a_report_changes_nothing() -> None:
+    assert all_same(train(), train(lambda metrics: None))
+
+
+def test_a_continued_training_tells_its_earlier_evaluations_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "Checkpoint", functools.partial(Checkpoint, interval=0.0))
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if done == 6:
+            raise InterruptedError
+
+    whole: list[Metric] = []
+    train(whole.extend)
+    first = MetricLog(tmp_path / "log")
+    with pytest.raises(InterruptedError):
+        train(first.add, checkpoint=tmp_path / "checkpoint", progress=stop)
+    assert jsonl(tmp_path / "log") == [metric for metric in whole if metric.update <= 6]
+    told: list[Metric] = []
+    again = MetricLog(tmp_path / "log")
+
+    def both(metrics: Sequence[Metric]) -> None:
+        told.extend(metrics)
+        again.add(metrics)
+
+    train(both, checkpoint=tmp_path / "checkpoint")
+    assert [metric.update for metric in told if metric[1:4] == ("a", 5, "success")] == [3, 6, 9]
+    assert jsonl(tmp_path / "log") == from_csv(tmp_path / "log") == whole
+
+
+# Files
+
+
+def test_a_log_without_metrics_makes_no_files(tmp_path: Path) -> None:
+    MetricLog(tmp_path / "log").add([])
+    assert not (tmp_path / "log").exists()
+
+
+def test_jsonl_and_csv_hold_the_same_in_long_format(tmp_path: Path) -> None:
+    log = MetricLog(tmp_path)
+    log.add(SOME[:1])
+    log.add(SOME[1:])
+    assert jsonl(tmp_path) == from_csv(tmp_path) == SOME
+    lines = (tmp_path / "metrics.csv").read_text("utf-8").splitlines()
+    assert lines[:2] == ["update,data,seed,name,value", "1,a,0,success,0.25"]
+    first = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()[0]
+    assert first == '{"update": 1, "data": "a", "seed": 0, "name": "success", "value": 0.25}'
+
+
+def test_a_number_is_written_once_whoever_says_it_again(tmp_path: Path) -> None:
+    log = MetricLog(tmp_path, tensorboard=True)
+    log.add(SOME[:2])
+    log.add(SOME)
+    MetricLog(tmp_path, tensorboard=True).add([*SOME, Metric(3, "a", 0, "success", 1.0)])
+    assert jsonl(tmp_path) == from_csv(tmp_path) == [*SOME, Metric(3, "a", 0, "success", 1.0)]
+
+
+def kill_in_jsonl(folder: Path) -> None:
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 3, "da')
+
+
+def kill_between(folder: Path) -> None:
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(Metric(3, "a", 0, "success", 0.75)._asdict()) + "\n")
+
+
+def kill_in_csv(folder: Path) -> None:
+    kill_between(folder)
+    with (folder / "metrics.csv").open("a") as file:
+        file.write("3,a,0,suc")
+
+
+def kill_before_csv(folder: Path) -> None:
+    (folder / "metrics.csv").unlink()
+
+
+@pytest.mark.parametrize("kill", [kill_in_jsonl, kill_between, kill_in_csv, kill_before_csv])
+def test_after_a_kill_the_files_are_sound_and_go_on(kill: Callable[[Path], None], tmp_path: Path) -> None:
+    simple = SOME[:2]
+    MetricLog(tmp_path, tensorboard=True).add(simple)
+    kill(tmp_path)
+    log = MetricLog(tmp_path, tensorboard=True)
+    assert jsonl(tmp_path) == from_csv(tmp_path)
+    log.add([Metric(3, "a", 0, "success", 0.75), Metric(4, "a", 0, "success", 1.0)])
+    expected = [*simple, Metric(3, "a", 0, "success", 0.75), Metric(4, "a", 0, "success", 1.0)]
+    assert jsonl(tmp_path) == from_csv(tmp_path) == expected
+    assert sorted(events(tmp_path)) == sorted(expected)
+
+
+def test_sound_files_are_left_alone(tmp_path: Path) -> None:
+    MetricLog(tmp_path).add(SOME)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    MetricLog(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("content", ["hello\n", "[1]\n", '{"update": 1}\n', "\n", "1\n"])
+def test_a_file_of_something_else_is_refused_and_kept(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(content)
+    with pytest.raises(InputError) as caught:
+        MetricLog(tmp_path)
+    assert str(caught.value) == f"{str(file)!r} was not written by mocoda, or damaged since. Remove it."
+    assert file.read_text() == content and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_csv_file_of_something_else_is_refused_and_kept(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text("epoch,loss\n")
+    with pytest.raises(InputError) as caught:
+        MetricLog(tmp_path)
+    assert str(caught.value) == (
+        f"{str(file)!r} is there without the metrics.jsonl that it would be made of. Move it away, or choose another "
+        "folder."
+    )
+    assert file.read_text() == "epoch,loss\n"
+
+
+# TensorBoard
+
+
+def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
+    train(MetricLog(tmp_path, tensorboard=True).add)
+    assert sorted(path.name for path in (tmp_path / "tensorboard").iterdir()) == ["a-5", "a-6", "b-5", "b-6"]
+    assert sorted(events(tmp_path)) == sorted(jsonl(tmp_path)) == sorted(from_csv(tmp_path))
+
+
+def test_tensorboard_can_be_asked_for_later(tmp_path: Path) -> None:
+    train(MetricLog(tmp_path).add)
+    assert not (tmp_path / "tensorboard").exists()
+    for _ in range(2):
+        MetricLog(tmp_path, tensorboard=True)
+        assert sorted(events(tmp_path)) == sorted(jsonl(tmp_path))
+
+
+def test_a_data_set_may_have_any_name(tmp_path: Path) -> None:
+    odd = Metric(1, "../up/and, down", 0, "success", 1.0)
+    MetricLog(tmp_path / "log", tensorboard=True).add([odd])
+    assert jsonl(tmp_path / "log") == from_csv(tmp_path / "log") == [odd]
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+    assert events(tmp_path / "log") == [odd._replace(data=".._up_and, down")]
+
+
+def test_without_tensorboard_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    for module in [name for name in sys.modules if name.startswith("tensorboard.")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(InputError) as caught:
+        MetricLog(tmp_path, tensorboard=True)
+    assert str(caught.value).startswith('to write event files, pip install "mocoda[tensorboard]" (')
+
+
+# Folders, and the command line
+
+
+def test_other_settings_take_away_metrics_and_a_foreign_folder_keeps_its_own(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "mine", "x", {"n": 1}):
+        MetricLog(tmp_path / "mine", tensorboard=True).add(SOME[:2])
+        (tmp_path / "mine" / "tensorboard" / "notes").mkdir()
+        (tmp_path / "mine" / "tensorboard" / "notes" / "mine.txt").write_text("")
+    with RunFolder(tmp_path / "mine", "x", {"n": 1}):
+        assert jsonl(tmp_path / "mine") == SOME[:2]
+    with RunFolder(tmp_path / "mine", "x", {"n": 2}):
+        left = sorted(str(path.relative_to(tmp_path / "mine")) for path in (tmp_path / "mine").rglob("*"))
+    assert left == ["config.json", "tensorboard", "tensorboard/notes", "tensorboard/notes/mine.txt"]
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "metrics.csv").write_text("epoch,loss\n")
+    with RunFolder(tmp_path / "theirs", "x", {"n": 1}):
+        pass
+    assert (tmp_path / "theirs" / "metrics.csv").read_text() == "epoch,loss\n"
+
+
+def test_a_new_folder_whose_command_is_refused_is_gone_metrics_included(tmp_path: Path) -> None:
+    with pytest.raises(InputError), RunFolder(tmp_path / "new", "x", {}):
+        MetricLog(tmp_path / "new", tensorboard=True).add(SOME[:2])
+        raise InputError("no")
+    assert not (tmp_path / "new").exists()
+
+
+def test_train_writes_metrics_always_and_events_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_task("navigation").collect(200, seed=0).save("one.hdf5")
+    verb = functools.partial(
+        mocoda.cli.verbs.train, ["one.hdf5"], seeds=2, updates=4, evaluate_every=2, out_dir=Path("out")
+    )
+    settings: dict[str, Any] = {"hidden": (8,), "batch": 16}
+    verb(**settings)
+    folder, curves = Path("out"), Policies.load("out").curves
+    assert jsonl(folder) == from_csv(folder)
+    told = [metric.value for metric in jsonl(folder) if metric.name == "return" and metric.seed == 1]
+    assert told == curves["return"][1].tolist() and len(told) == 2
+    assert not (folder / "tensorboard").exists()
+    verb(**settings, tensorboard=True)  # trains no more
+    assert sorted(events(folder)) == sorted(jsonl(folder))

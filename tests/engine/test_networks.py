@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mocoda.engine.networks import LINE, half_precision, linear, linear_weights, mlp, mlp_weights, softplus
+from mocoda.engine.randomness import Stream
+
+LEADING = [(), (3,), (2, 3), (2, 1, 3)]
+
+
+def stream(*labels: str | int) -> Stream:
+    return Stream(0, "test-networks", *labels)
+
+
+def every(leading: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The index of each network among the leading axes."""
+    return list(itertools.product(*map(range, leading)))
+
+
+@pytest.mark.parametrize("leading", LEADING)
+def test_linear_equals_torch_linear_of_each_network_in_turn(leading: tuple[int, ...]) -> None:
+    weights = linear_weights("layer", leading, 5, 4, stream("weights"))
+    x = stream("x").normal(*leading, 7, 5)
+    y = linear(weights, "layer", x)
+    assert y.shape == (*leading, 7, 4)
+    for index in every(leading):
+        expected = F.linear(x[index], weights["layer.weight"][index].T, weights["layer.bias"][index][0])
+        torch.testing.assert_close(y[index], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("leading", LEADING)
+@pytest.mark.parametrize("hidden", [(), (6,), (6, 3)])
+def test_mlp_equals_torch_linears_with_relu_between_them(leading: tuple[int, ...], hidden: tuple[int, ...]) -> None:
+    weights = mlp_weights("net", leading, (5, *hidden, 4), stream("weights"))
+    x = stream("x").normal(*leading, 7, 5)
+    y = mlp(weights, "net", x)
+    assert y.shape == (*leading, 7, 4)
+    for index in every(leading):
+        expected = x[index]
+        for layer in range(len(hidden) + 1):
+            expected = expected.relu() if layer else expected
+            weight, bias = weights[f"net.{layer}.weight"][index], weights[f"net.{layer}.bias"][index]
+            expected = F.linear(expected, weight.T, bias[0])
+        torch.testing.assert_close(y[index], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_layer_of_an_mlp_has_no_relu() -> None:
+    weights = mlp_weights("net", (), (2, 4, 3), stream("weights"))
+    weights["net.1.weight"].zero_()
+    weights["net.1.bias"].fill_(-1.0)
+    assert mlp(weights, "net", stream("x").normal(5, 2)).eq(-1.0).all()
+
+
+@pytest.mark.parametrize("shared", [(7, 5), (3, 7, 5), (1, 3, 7, 5), (2, 1, 7, 5), (1, 1, 7, 5)])
+def test_inputs_that_lack_or_share_leading_axes_go_to_every_network(shared: tuple[int, ...]) -> None:
+    weights = mlp_weights("net", (2, 3), (5, 4, 4), stream("weights"))
+    x = stream("x").normal(*shared)
+    written_out = x.expand(2, 3, 7, 5).contiguous()
+    assert mlp(weights, "net", x).equal(mlp(weights, "net", written_out))
+
+
+def test_inputs_with_more_leading_axes_than_the_weights_are_refused() -> None:
+    weights = linear_weights("layer", (3,), 5, 4, stream("weights"))
+    with pytest.raises(RuntimeError, match="expand"):
+        linear(weights, "layer", stream("x").normal(2, 3, 7, 5))
+
+
+@pytest.mark.parametrize("leading", LEADING)
+def test_zero_rows_give_zero_rows(leading: tuple[int, ...]) -> None:
+    weights = mlp_weights("net", leading, (5, 6, 4), stream("weights"))
+    assert mlp(weights, "net", torch.zeros(*leading, 0, 5)).shape == (*leading, 0, 4)
+    assert mlp(weights, "net", torch.zeros(0, 5)).shape == (*leading, 0, 4)
+
+
+def test_inputs_need_not_be_contiguous() -> None:
+    weights = linear_weights("layer", (2, 3), 5, 4, stream("weights"))
+    x = stream("x").normal(5, 3, 7, 2).permute(3, 1, 2, 0)
+    assert linear(weights, "layer", x).equal(linear(weights, "layer", x.contiguous()))
+
+
+def test_fresh_weights_have_the_stated_names_shapes_and_bound() -> None:
+    weights = mlp_weights("net", (2, 3), (16, 9, 4), stream("weights"))
+    assert {name: tuple(w.shape) for name, w in weights.items()} == {
+        "net.0.weight": (2, 3, 16, 9),
+        "net.0.bias": (2, 3, 1, 9),
+        "net.1.weight": (2, 3, 9, 4),
+        "net.1.bias": (2, 3, 1, 4),
+    }
+    for layer, inputs in enumerate((16, 9)):
+        bound = 1 / math.sqrt(inputs)
+        for kind in ("weight", "bias"):
+            values = weights[f"net.{layer}.{kind}"]
+            assert float(values.abs().max()) <= bound
+            assert values.unique().numel() > 0.99 * values.numel()  # each network has weights of its own
+        assert float(weights[f"net.{layer}.weight"].abs().max()) > 0.9 * bound
+        assert float(weights[f"net.{layer}.weight"].std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
+
+
+def test_the_same_stream_gives_the_same_weights_and_another_gives_others() -> None:
+    one, again, other = (linear_weights("layer", (2,), 5, 4, stream(label)) for label in ("a", "a", "b"))
+    assert one["layer.weight"].equal(again["layer.weight"]) and one["layer.bias"].equal(again["layer.bias"])
+    assert not one["layer.weight"].equal(other["layer.weight"])
+
+
+def test_an_mlp_does_not_count_the_layers_of_another_network() -> None:
+    net = mlp_weights("net", (), (5, 6, 4), stream("weights"))
+    others = mlp_weights("network", (), (5, 6, 6, 4), stream("x")) | linear_weights("embed.net", (), 5, 4, stream("y"))
+    x = stream("x").normal(7, 5)
+    assert mlp(net | others, "net", x).equal(mlp(net, "net", x))
+
+
+def test_gradients_of_stacked_networks_are_those_of_each_network_alone() -> None:
+    weights = {n: w.requires_grad_() for n, w in mlp_weights("net", (3,), (5, 6, 4), stream("weights")).items()}
+    x = stream("x").normal(3, 7, 5)
+    together = torch.autograd.grad(mlp(weights, "net", x).square().sum(), list(weights.values()))
+    for number in range(3):
+        own = {name: w.detach()[number].clone().requires_grad_() for name, w in weights.items()}
+        alone = torch.autograd.grad(mlp(own, "net", x[number]).square().sum(), list(own.values()))
+        for a, t in zip(alone, together, strict=True):
+            torch.testing.assert_close(a, t[number], rtol=1e-5, atol=1e-5)
+
+
+# Widths that are no whole cache lines
+
+
+ODD = [(1, 1), (3, 7), (5, 13), (15, 17), (16, 4), (31, 33), (17, 48), (100, 1)]
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), ODD)
+@pytest.mark.parametrize("batch", [1, 37])
+def test_padding_changes_nothing_but_bits(inputs: int, outputs: int, batch: int) -> None:
+    weights = {n: w.requires_grad_() for n, w in linear_weights("l", (3,), inputs, outputs, stream("w")).items()}
+    x = stream("x").normal(3, batch, inputs).requires_grad_()
+    given = [x, weights["l.weight"], weights["l.bias"]]
+    padded, plain = linear(weights, "l", x), x @ weights["l.weight"] + weights["l.bias"]
+    assert padded.shape == plain.shape == (3, batch, outputs)
+    torch.testing.assert_close(padded, plain, rtol=1e-5, atol=1e-5)
+    slope = stream("slope").normal(3, batch, outputs)
+    for found, expected, tensor in zip(
+        torch.autograd.grad(padded, given, slope), torch.autograd.grad(plain, given, slope), given, strict=True
+    ):
+        assert found.shape == tensor.shape
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_inf_or_nan_stays_in_its_row() -> None:
+    weights = mlp_weights("net", (2,), (5, 7, 3), stream("weights"))
+    x = stream("x").normal(2, 9, 5)
+    clean = mlp(weights, "net", x)
+    x[1, 4, 2], x[0, 0, 0] = math.nan, math.inf
+    found = mlp(weights, "net", x)
+    hurt = torch.zeros(2, 9, dtype=torch.bool)
+    hurt[1, 4] = hurt[0, 0] = True
+    assert found[~hurt].equal(clean[~hurt]) and not bool(found[hurt].isfinite().all(1).any())
+
+
+def taught(weights: dict[str, Tensor], x: Tensor, target: Tensor) -> list[Tensor]:
+    """Outputs and all gradients of every network."""
+    leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+    given = x.clone().requires_grad_()
+    made = mlp(leaves, "net", given)
+    loss = ((made - target) * (made - target)).sum()
+    return [made.detach(), *torch.autograd.grad(loss, [given, *leaves.values()])]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("sizes", "batch"),
+    [((4, 13, 7, 3), 37), ((5, 6, 4), 7), ((1, 1), 1), ((3, 33, 65, 2), 129), ((15, 17, 1), 50), ((4, 64, 64, 2), 256)],
+    ids=str,
+)
+def test_a_network_is_the_same_alone_and_in_company_to_the_bit(
+    sizes: tuple[int, ...], batch: int, threads: int
+) -> None:
+    weights = mlp_weights("net", (5,), sizes, stream("weights"))
+    x, target = stream("x").normal(5, batch, sizes[0]), stream("target").normal(5, batch, sizes[-1])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = taught(weights, x, target)
+        for own in (slice(0, 1), slice(3, 4), slice(1, 3), slice(2, 5)):
+            alone = taught({name: weight[own].clone() for name, weight in weights.items()}, x[own], target[own])
+            assert all(a.equal(t[own]) for a, t in zip(alone, together, strict=True))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("batch", [*range(1, 13), 17, 27])
+def test_so_are_few_rows_when_threads_share_them(batch: int) -> None:
+    weights = mlp_weights("net", (3,), (4, 64, 33, 2), stream("weights"))
+    x, target = stream("x").normal(3, batch, 4), stream("target").normal(3, batch, 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = taught(weights, x, target)
+        alone = taught({name: weight[:1].clone() for name, weight in weights.items()}, x[:1], target[:1])
+    finally:
+        torch.set_num_threads(before)
+    assert all(a.equal(t[:1]) for a, t in zip(alone, together, strict=True))
+
+
+def test_the_padded_width_is_a_cache_line() -> None:
+    assert LINE * torch.float32.itemsize == 64
+
+
+def test_half_precision_is_nothing_to_a_cpu() -> None:
+    weights, x = mlp_weights("net", (3,), (5, 16, 4), stream("weights")), stream("x").normal(3, 7, 5)
+    plain = mlp(weights, "net", x)
+    for wanted in (True, False):
+        with half_precision(wanted):
+            assert mlp(weights, "net", x).equal(plain)
+
+
+# Softplus
+
+
+def awkward_numbers() -> Tensor:
+    drawn = stream("softplus").normal(20_011) * 10
+    return torch.cat([drawn, torch.tensor([0.0, -0.0, 1e-8, -1e-8, 20.0, -20.0, 88.0, -88.0, 104.0, -104.0])])
+
+
+def test_softplus_equals_torchs_and_the_exact_one() -> None:
+    x = awkward_numbers()
+    torch.testing.assert_close(softplus(x), F.softplus(x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(softplus(x).double(), x.double().exp().log1p(), rtol=1e-6, atol=1e-30)
+
+
+def test_softplus_is_positive_and_finite_for_huge_numbers_and_its_gradient_is_the_sigmoid() -> None:
+    huge = torch.tensor([1e30, 3e38, -1e30, -3e38])
+    assert softplus(huge).tolist() == [float(huge[0]), float(huge[1]), 0.0, 0.0]
+    x = awkward_numbers().requires_grad_()
+    (gradient,) = torch.autograd.grad(softplus(x).sum(), x)
+    inner = x.detach() != 0  # at 0 the two branches meet, and either side's slope will do
+    torch.testing.assert_close(gradient[inner], x.detach().sigmoid()[inner], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 1_001])
+def test_softplus_of_a_number_does_not_depend_on_its_neighbours(size: int) -> None:
+    x = awkward_numbers()
+    whole = softplus(x)
+    for start in (0, 1, 5, 16, 1_000):
+        assert softplus(x[start : start + size].clone()).equal(whole[start : start + size])

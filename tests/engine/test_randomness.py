@@ -1,0 +1,206 @@
+"""Streams: what their numbers depend on, how they are distributed, and that nothing else draws."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import mocoda
+from mocoda.engine.randomness import Random, Stream, as_stream, generator
+
+PACKAGE = Path(mocoda.__file__).parent
+DRAWS = {
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
+    *("manual_seed", "seed", "normal", "multinomial", "bernoulli", "poisson"),
+}
+DRAWING_METHODS = {"normal_", "uniform_", "random_", "bernoulli_", "exponential_", "multinomial", "bernoulli"}
+
+
+def everything(stream: Stream) -> list[torch.Tensor]:
+    weights = torch.tensor([1.0, 2.0, 3.0])
+    return [
+        stream.uniform(5),
+        stream.normal(2, 3),
+        stream.integers(1000, 7),
+        stream.permutation(11),
+        stream.categories(weights, 13),
+        stream.category_per_row(weights.repeat(17, 1)),
+    ]
+
+
+def assert_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
+    assert all(left.equal(right) for left, right in zip(one, other, strict=True))
+
+
+def test_the_same_seed_and_labels_give_the_same_numbers() -> None:
+    assert_equal(everything(Stream(3, "noise", 1)), everything(Stream(3, "noise", 1)))
+
+
+def test_another_seed_or_label_gives_other_numbers() -> None:
+    labels: list[tuple[str | int, ...]] = [(), ("a",), ("b",), ("a", "b"), ("b", "a"), ("ab",), (1,), ("1",)]
+    streams = [Stream(seed, *label) for seed in (0, 1, -1) for label in labels]
+    drawn = {tuple(stream.uniform(4, dtype=torch.float64).tolist()) for stream in streams}
+    assert len(drawn) == len(streams)
+
+
+def test_a_child_is_the_stream_of_all_labels() -> None:
+    assert_equal(everything(Stream(3, "a").child("b", 2)), everything(Stream(3, "a", "b", 2)))
+    assert_equal(everything(Stream(3, "a").child("b").child(2)), everything(Stream(3, "a", "b", 2)))
+
+
+def test_a_child_does_not_depend_on_what_its_parent_drew() -> None:
+    fresh, used = Stream(3, "a"), Stream(3, "a")
+    used.normal(100)
+    assert_equal(everything(fresh.child("b")), everything(used.child("b")))
+
+
+def test_a_parent_does_not_depend_on_what_its_child_drew() -> None:
+    fresh, used = Stream(3, "a"), Stream(3, "a")
+    used.child("b").normal(100)
+    assert_equal(everything(fresh), everything(used))
+
+
+def test_children_are_uncorrelated() -> None:
+    drawn = torch.stack([Stream(0).child("run", i).normal(20_000) for i in range(5)])
+    off_diagonal = torch.corrcoef(drawn) - torch.eye(5)
+    assert float(off_diagonal.abs().max()) < 0.03
+
+
+def test_streams_neither_read_nor_change_the_global_generator() -> None:
+    torch_before = torch.get_rng_state()
+    first = everything(Stream(0, "a"))
+    assert torch.get_rng_state().equal(torch_before)
+    try:
+        torch.set_rng_state(torch.Generator().manual_seed(99).get_state())
+        assert_equal(everything(Stream(0, "a")), first)
+    finally:
+        torch.set_rng_state(torch_before)
+
+
+def test_a_seed_becomes_the_stream_of_that_name_and_a_stream_its_child() -> None:
+    assert_equal(everything(as_stream(5, "start", device="cpu")), everything(Stream(5, "start")))
+    assert_equal(everything(as_stream(Stream(5, "run"), "start", device="cpu")), everything(Stream(5, "run", "start")))
+
+
+def test_a_simulation_s_numbers_are_numpy_s_and_depend_on_the_whole_seed() -> None:
+    assert isinstance(generator(3), Random) and Random is np.random.Generator
+    first = generator(3, 5).random(4).tolist()
+    assert generator(3, 5).random(4).tolist() == first == np.random.default_rng((3, 5)).random(4).tolist()
+    drawn = {tuple(generator(*seed).random(4).tolist()) for seed in ((3,), (5,), (3, 5), (5, 3), (3, 5, 1))}
+    assert len(drawn) == 5
+
+
+def test_uniform_numbers_fill_their_range() -> None:
+    drawn = Stream(0, "u").uniform(20_000, low=-2.0, high=3.0, dtype=torch.float64)
+    assert drawn.dtype == torch.float64
+    assert stats.kstest(drawn.numpy(), stats.uniform(-2, 5).cdf).pvalue > 1e-3
+    assert Stream(0, "u").uniform(2, 3).shape == (2, 3)
+    assert Stream(0, "u").uniform(2, 3).dtype == torch.float32
+
+
+def test_normal_numbers_are_normal() -> None:
+    drawn = Stream(0, "n").normal(20_000, dtype=torch.float64)
+    assert stats.kstest(drawn.numpy(), stats.norm.cdf).pvalue > 1e-3
+
+
+def test_integers_are_equally_frequent() -> None:
+    counts = torch.bincount(Stream(0, "i").integers(6, 30_000), minlength=6)
+    assert len(counts) == 6
+    assert stats.chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_a_permutation_holds_every_number_once() -> None:
+    drawn = Stream(0, "p").permutation(1000)
+    assert drawn.sort().values.equal(torch.arange(1000))
+    assert not drawn.equal(torch.arange(1000))
+
+
+WEIGHTS = [
+    [0.1, 0.2, 0.3, 0.4],
+    [5.0, 1.0, 1.0, 3.0],
+    [0.0, 1.0, 0.0, 2.0],
+    [3.0, 0.0, 7.0, 0.0],
+    [1e-3, 1.0, 1e-3, 1.0],
+]
+
+
+def assert_in_proportion(drawn: torch.Tensor, weights: list[float]) -> None:
+    counts = torch.bincount(drawn, minlength=len(weights)).numpy()
+    expected = np.array(weights) / sum(weights) * len(drawn)
+    assert len(counts) == len(weights)
+    assert (counts[expected == 0] == 0).all()
+    likely = expected > 0
+    assert stats.chisquare(counts[likely], expected[likely]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
+def test_categories_are_drawn_in_proportion_to_their_weights(weights: list[float], dtype: torch.dtype) -> None:
+    assert_in_proportion(Stream(0, "c").categories(torch.tensor(weights, dtype=dtype), 40_000), weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_category_per_row_is_drawn_in_proportion_to_the_weights_of_its_row(dtype: torch.dtype) -> None:
+    drawn = Stream(0, "c").category_per_row(torch.tensor(WEIGHTS, dtype=dtype).repeat(40_000, 1))
+    for index, weights in enumerate(WEIGHTS):
+        assert_in_proportion(drawn[index :: len(WEIGHTS)], weights)
+
+
+def test_the_only_category_is_always_drawn() -> None:
+    assert Stream(0).categories(torch.tensor([0.3]), 5).tolist() == [0] * 5
+    assert Stream(0).category_per_row(torch.tensor([[0.3]] * 5)).tolist() == [0] * 5
+
+
+def drawing_calls(source: str) -> list[str]:
+    """Every place in `source` that reaches for random numbers: torch's, numpy's or Python's."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value)
+            if owner == "torch" and node.attr in DRAWS:
+                names = [f"torch.{node.attr}"]
+            elif owner in ("np", "numpy", "torch") and node.attr == "random":
+                names = [f"{owner}.random"]
+            elif node.attr in DRAWING_METHODS:
+                names = [f".{node.attr}"]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name in ("random", "numpy.random", "torch.random")]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            if node.module in ("random", "numpy.random", "torch.random"):
+                names = [node.module]
+            elif node.module in ("torch", "numpy"):
+                names = [f"{node.module}.{a.name}" for a in node.names if a.name in DRAWS | {"random"}]
+        found += [f"line {node.lineno}: {name}" for name in names]  # type: ignore[attr-defined]
+    return found
+
+
+def test_only_the_randomness_file_draws() -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert len(files) > 10
+    offenders = {
+        str(path.relative_to(PACKAGE)): calls for path in files if (calls := drawing_calls(path.read_text("utf-8")))
+    }
+    assert offenders.keys() == {"randomness.py"}, offenders
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch.rand(3)",
+        "import torch\ntorch.manual_seed(3)",
+        "import numpy as np\nnp.random.default_rng(0)",
+        "import numpy as np\nnp.random.rand()",
+        "from torch import randn",
+        "import random",
+        "from numpy.random import default_rng",
+        "tensor.normal_()",
+    ],
+)
+def test_the_search_for_drawing_calls_finds_them(source: str) -> None:
+    assert len(drawing_calls(source)) == 1

@@ -1,0 +1,458 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from mocoda import InputError
+from mocoda.engine.checkpoint import Checkpoint, fingerprint, load_tensors, save_tensors
+from mocoda.engine.optimise import Adam, Captured, Tensors, device_name, fast_products, in_turn
+from mocoda.engine.progress import silent
+from mocoda.engine.randomness import Stream
+
+CPU = torch.device("cpu")
+
+
+def stream(*labels: str | int) -> Stream:
+    return Stream(0, "test-training", *labels)
+
+
+def step_towards(targets: list[Tensor], weights: list[Tensor]) -> Tensor:
+    """A loss whose gradient changes with the weights, by products alone: those round the same at every place."""
+    total = torch.zeros(())
+    for weight, target in zip(weights, targets, strict=True):
+        total = total + ((weight - target) * (weight - target) + weight * target * weight).sum()
+    return total
+
+
+def train(adam: Adam, targets: list[Tensor], steps: int) -> list[Tensor]:
+    for _ in range(steps):
+        adam.step(step_towards(targets, adam.weights))
+    return [weight.detach().clone() for weight in adam.weights]
+
+
+def fresh(*shapes: tuple[int, ...]) -> tuple[list[Tensor], list[Tensor]]:
+    weights = [stream("weight", i).normal(*shape).requires_grad_() for i, shape in enumerate(shapes)]
+    targets = [stream("target", i).normal(*shape) for i, shape in enumerate(shapes)]
+    return weights, targets
+
+
+# Captured and in_turn
+
+
+def test_a_chunk_is_its_updates_in_turn_and_returns_what_they_returned() -> None:
+    total = torch.zeros(3)
+    seen: list[Tensor] = []
+
+    def update(part: Tensors, number: int) -> Tensor:
+        seen.append(part["a"].clone())
+        total.add_(part["a"] * part["b"])
+        return total.clone()
+
+    chunk = Captured(in_turn(update), CPU)
+    (first, second), factors = stream("chunk").normal(2, 4, 3), stream("factors").normal(2, 4)
+    results = [chunk({"a": first, "b": factors[0]}), chunk({"a": second, "b": factors[1]})]
+    assert torch.stack(seen).equal(torch.cat([first, second]))
+    expected = torch.zeros(3)
+    for part, factor, result in zip(torch.cat([first, second]), factors.flatten(), torch.cat(results), strict=True):
+        expected = expected + part * factor
+        assert result.equal(expected)
+    assert results[0].shape == (4, 3)
+
+
+@pytest.mark.parametrize("phase", [0, 1, 7])
+def test_updates_are_numbered_from_the_phase(phase: int) -> None:
+    told: list[int] = []
+
+    def update(part: Tensors, number: int) -> Tensor:
+        told.append(number)
+        return number * part["a"]
+
+    chunk = in_turn(update)
+    assert chunk({"a": torch.ones(3)}, phase).tolist() == [phase, phase + 1, phase + 2]
+    assert chunk({"a": torch.ones(1)}, phase).tolist() == [phase]
+    assert told == [phase, phase + 1, phase + 2, phase]
+
+
+def test_on_the_cpu_work_is_called_every_time_with_its_own_tensors_and_phase() -> None:
+    calls: list[tuple[Tensors, int]] = []
+
+    def work(tensors: Tensors, phase: int) -> Tensor:
+        calls.append((tensors, phase))
+        return phase + tensors["a"].sum()
+
+    captured = Captured(work, CPU)
+    given = [{"a": torch.ones(2, 5)}, {"a": torch.ones(2, 5)}, {"a": torch.ones(1, 3)}]
+    assert [float(captured(tensors, phase)) for tensors, phase in zip(given, (2, 2, 4), strict=True)] == [12, 12, 7]
+    assert float(captured(given[0])) == 10.0
+    assert [phase for _, phase in calls] == [2, 2, 4, 0]
+    assert all(seen is tensors for (seen, _), tensors in zip(calls, [*given, given[0]], strict=True))
+    assert captured._graphs == {}
+
+
+def test_fast_products_leave_a_cpu_as_precise_as_before() -> None:
+    before = torch.get_float32_matmul_precision()
+    with fast_products(CPU):
+        assert torch.get_float32_matmul_precision() == before
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_fast_products_end_with_their_block_whatever_happens_in_it() -> None:
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(RuntimeError, match=r"^inside$"), fast_products(torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "high"
+        raise RuntimeError("inside")
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_cpu_is_named_with_its_threads() -> None:
+    assert device_name("cpu") == "CPU, 1 threads"
+
+
+def test_silent_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    silent("stage", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+# Adam
+
+
+def test_gradients_are_laid_out_as_their_weights_which_a_gpu_s_fused_optimiser_needs() -> None:
+    weights = [torch.ones(3, 4, requires_grad=True) for _ in range(2)]
+    adam = Adam(weights, 0.01)
+    adam.step(torch.stack(weights, 1).square().sum())  # the gradient of a stack's part has the stack's strides
+    assert all(weight.grad is not None and weight.grad.stride() == weight.stride() for weight in weights)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adam_is_the_published_algorithm(weight_decay: float) -> None:
+    weights, targets = fresh((4, 3), (5,))
+    expected = [weight.detach().double() for weight in weights]
+    first = [torch.zeros_like(e) for e in expected]
+    second = [torch.zeros_like(e) for e in expected]
+    for t in range(1, 11):
+        leaves = [e.clone().requires_grad_() for e in expected]
+        loss = step_towards([target.double() for target in targets], leaves)
+        for i, gradient in enumerate(torch.autograd.grad(loss, leaves)):
+            gradient = gradient + weight_decay * expected[i]
+            first[i] = 0.9 * first[i] + 0.1 * gradient
+            second[i] = 0.999 * second[i] + 0.001 * gradient.square()
+            unbiased = first[i] / (1 - 0.9**t), second[i] / (1 - 0.999**t)
+            expected[i] = expected[i] - 0.01 * unbiased[0] / (unbiased[1].sqrt() + 1e-8)
+    for result, wanted in zip(train(Adam(weights, 0.01, weight_decay), targets, 10), expected, strict=True):
+        torch.testing.assert_close(result.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_adam_changes_the_weights_it_was_given_in_place() -> None:
+    weights, targets = fresh((4, 3))
+    before, address = weights[0].detach().clone(), weights[0].data_ptr()
+    train(Adam(weights, 0.01, 0.0), targets, 1)
+    assert weights[0].data_ptr() == address
+    assert not weights[0].equal(before)
+
+
+def test_adam_minimises() -> None:
+    weights, targets = fresh((4, 3))
+    adam = Adam(weights, 0.05, 0.0)
+    for _ in range(400):
+        adam.step((weights[0] - targets[0]).square().sum())
+    torch.testing.assert_close(weights[0].detach(), targets[0], rtol=0, atol=1e-2)
+
+
+def test_a_changed_learning_rate_takes_effect_at_the_next_step() -> None:
+    weights, targets = fresh((4, 3))
+    adam = Adam(weights, 0.01, 0.0)
+    (before,) = train(adam, targets, 3)
+    adam.learning_rate.fill_(0.0)
+    (after,) = train(adam, targets, 1)
+    assert after.equal(before)
+    adam.learning_rate.fill_(0.01)
+    assert not train(adam, targets, 1)[0].equal(before)
+
+
+@pytest.mark.parametrize("size", [1, 3, 12, 20, 24, 33, 64])
+def test_a_runs_steps_are_the_same_alone_and_in_company(size: int) -> None:
+    weights, targets = fresh((3, size))
+    alone = [weights[0].detach()[run].clone().requires_grad_() for run in range(3)]
+    (together,) = train(Adam(weights, 1e-3, 5e-5), targets, 200)
+    for run in range(3):
+        assert train(Adam([alone[run]], 1e-3, 5e-5), [targets[0][run]], 200)[0].equal(together[run])
+
+
+def test_adam_restored_from_its_state_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
+    shapes = [(2, 2)] * 12  # more than ten, so that the names adam.1 and adam.11 must not be mixed up
+    weights, targets = fresh(*shapes)
+    through = train(Adam(weights, 0.01, 0.01), targets, 9)
+
+    weights, targets = fresh(*shapes)
+    adam = Adam(weights, 0.01, 0.01)
+    halfway = train(adam, targets, 4)
+    save_tensors(tmp_path / "state", adam.state(), {})
+    restored = Adam([weight.requires_grad_() for weight in halfway], 0.01, 0.01)
+    restored.restore(safetensors.torch.load_file(tmp_path / "state"))
+    for resumed, expected in zip(train(restored, targets, 5), through, strict=True):
+        assert resumed.equal(expected)
+
+
+def test_the_state_of_adam_has_one_tensor_per_weight_and_moment() -> None:
+    weights, targets = fresh((4, 3), (5,))
+    adam = Adam(weights, 0.01, 0.0)
+    assert adam.state() == {}
+    train(adam, targets, 2)
+    shapes = {name: tuple(value.shape) for name, value in adam.state().items()}
+    moments = {f"adam.{i}.{m}": s for i, s in enumerate([(4, 3), (5,)]) for m in ("exp_avg", "exp_avg_sq")}
+    assert shapes == moments | {"adam.0.step": (), "adam.1.step": ()}
+    assert float(adam.state()["adam.0.step"]) == 2.0
+
+
+def test_the_state_of_an_adam_goes_by_its_name_and_restores_no_other(tmp_path: Path) -> None:
+    """Of several optimisers in one file; one name may begin with another's."""
+    names = ("actor", "actors", "a")
+
+    def optimisers() -> dict[str, Adam]:
+        return {name: Adam([stream(name).normal(3).requires_grad_()], 0.01, name=name) for name in names}
+
+    target, through, halfway = [torch.ones(3)], optimisers(), optimisers()
+    expected = {name: train(adam, target, 3 + i)[0] for i, (name, adam) in enumerate(through.items())}
+    for i, adam in enumerate(halfway.values()):
+        train(adam, target, 1 + i)
+    state = {key: value for adam in halfway.values() for key, value in adam.state().items()}
+    assert set(state) == {f"{name}.0.{part}" for name in names for part in ("step", "exp_avg", "exp_avg_sq")}
+    save_tensors(tmp_path / "state", state, {})
+    loaded, _ = load_tensors(tmp_path / "state")
+    for i, (name, adam) in enumerate(halfway.items()):
+        resumed = Adam([adam.weights[0].detach().clone().requires_grad_()], 0.01, name=name)
+        resumed.restore(loaded)
+        assert resumed.state().keys() == adam.state().keys()
+        assert float(resumed.state()[f"{name}.0.step"]) == 1 + i
+        assert train(resumed, target, 2)[0].equal(expected[name])
+
+
+# Checkpoint
+
+
+def some_tensors() -> dict[str, Tensor]:
+    drawn = stream("tensors")
+    return {"a": drawn.normal(3, 4), "b": drawn.integers(9, 5), "c": drawn.normal(2) > 0, "d": torch.tensor(math.inf)}
+
+
+def written(path: Path, done: int = 7, **identity: object) -> Path:
+    Checkpoint(path, identity, interval=0.0).offer(done, some_tensors)
+    return path
+
+
+def test_a_checkpoint_without_a_path_neither_loads_nor_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = Checkpoint(None, {"x": 1}, interval=0.0)
+    checkpoint.offer(1, never)
+    assert checkpoint.load() == (0, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def never() -> dict[str, Tensor]:
+    raise AssertionError("asked for tensors that nobody saves")
+
+
+def test_a_checkpoint_without_a_file_starts_at_nothing(tmp_path: Path) -> None:
+    assert Checkpoint(tmp_path / "none", {"x": 1}).load() == (0, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_comes_back_to_the_bit(tmp_path: Path) -> None:
+    path = written(tmp_path / "deep" / "er" / "checkpoint", done=7, seeds=[0, 1], name="x")
+    done, tensors = Checkpoint(str(path), {"name": "x", "seeds": [0, 1]}).load()  # the order of keys is no difference
+    assert done == 7
+    assert tensors.keys() == some_tensors().keys()
+    for name, tensor in some_tensors().items():
+        assert tensors[name].dtype == tensor.dtype and tensors[name].equal(tensor)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_later_offer_replaces_the_earlier_one(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "checkpoint", {"x": 1}, interval=0.0)
+    checkpoint.offer(1, lambda: {"a": torch.zeros(2), "old": torch.zeros(1)})
+    checkpoint.offer(2, lambda: {"a": torch.ones(2)})
+    done, tensors = checkpoint.load()
+    assert done == 2 and tensors.keys() == {"a"} and tensors["a"].tolist() == [1.0, 1.0]
+
+
+def test_a_checkpoint_is_written_once_per_interval_and_tensors_are_asked_for_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("mocoda.engine.optimise.time.monotonic", lambda: clock[0])
+    asked: list[int] = []
+
+    def tensors(done: int) -> Callable[[], dict[str, Tensor]]:
+        def ask() -> dict[str, Tensor]:
+            asked.append(done)
+            return {"a": torch.zeros(1)}
+
+        return ask
+
+    checkpoint = Checkpoint(tmp_path / "checkpoint", {"x": 1})
+    for done, now in enumerate([100.0, 129.9, 130.0, 131.0, 159.9, 160.0, 300.0, 301.0]):
+        clock[0] = now
+        checkpoint.offer(done, tensors(done))
+    assert asked == [2, 5, 6]
+    assert checkpoint.load()[0] == 6
+
+
+def test_a_checkpoint_of_another_training_is_refused_and_stays(tmp_path: Path) -> None:
+    path = written(tmp_path / "checkpoint", seeds=[0])
+    before = path.read_bytes()
+    with pytest.raises(InputError) as caught:
+        Checkpoint(path, {"seeds": [1]}).load()
+    assert str(caught.value) == (
+        f"checkpoint {str(path)!r} belongs to another training: it differs in seeds. Delete it, or write elsewhere."
+    )
+    assert path.read_bytes() == before
+
+
+def test_a_safetensors_file_of_other_origin_is_no_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    safetensors.torch.save_file({"a": torch.zeros(2)}, path)
+    with pytest.raises(InputError) as caught:
+        Checkpoint(path, {"seeds": [1]}).load()
+    assert str(caught.value) == (
+        f"checkpoint {str(path)!r} belongs to another training: it differs in seeds. Delete it, or write elsewhere."
+    )
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 60, -1])
+def test_a_truncated_checkpoint_is_refused_and_stays(tmp_path: Path, kept: int) -> None:
+    path = written(tmp_path / "checkpoint", seeds=[0])
+    damaged = path.read_bytes()[:kept]
+    path.write_bytes(damaged)
+    with pytest.raises(InputError) as caught:
+        Checkpoint(path, {"seeds": [0]}).load()
+    message = str(caught.value)
+    assert message.startswith(f"checkpoint {str(path)!r} cannot be read (")
+    assert message.endswith("). Delete it to start anew.")
+    assert path.read_bytes() == damaged
+
+
+def test_garbage_is_no_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"not a checkpoint at all")
+    with pytest.raises(InputError) as caught:
+        Checkpoint(path, {}).load()
+    message = str(caught.value)
+    assert message.startswith(f"checkpoint {str(path)!r} cannot be read (")
+    assert message.endswith("). Delete it to start anew.")
+
+
+def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        Checkpoint(tmp_path, {})
+    assert str(caught.value) == (
+        f"cannot write {str(tmp_path)!r}: it is a folder. Give a path in a folder that can be written."
+    )
+
+
+def test_a_checkpoint_whose_writing_fails_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "checkpoint", done=3, seeds=[0])
+    before = path.read_bytes()
+    monkeypatch.setattr(safetensors.torch, "save_file", half_then_fail)
+    with pytest.raises(OSError, match="disk full"):
+        Checkpoint(path, {"seeds": [0]}, interval=0.0).offer(4, some_tensors)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# save_tensors and fingerprint
+
+
+def half_then_fail(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    path.write_bytes(b"half")
+    raise OSError("disk full")
+
+
+def test_tensors_are_saved_as_they_are_seen_whatever_their_layout(tmp_path: Path) -> None:
+    base = stream("layout").normal(4, 6)
+    tensors = {
+        "transposed": base.T,
+        "every other": base[:, ::2],
+        "repeated": base[:1].expand(5, 6),
+        "part": base[1],
+        "trained": base.clone().requires_grad_(),
+        "empty": base[:0],
+    }
+    save_tensors(tmp_path / "file", tensors, {"key": "välue"})
+    with safetensors.safe_open(tmp_path / "file", framework="pt") as file:
+        assert load_tensors(tmp_path / "file")[1] == {"key": "välue"}
+        assert set(file.keys()) == tensors.keys()
+        for name, tensor in tensors.items():
+            assert file.get_tensor(name).equal(tensor.detach())
+
+
+def test_saving_tensors_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safetensors.torch, "save_file", half_then_fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_tensors(tmp_path / "file", some_tensors(), {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_saving_tensors_to_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        save_tensors(tmp_path, some_tensors(), {})
+    assert str(caught.value) == (
+        f"cannot write {str(tmp_path)!r}: it is a folder. Give a path in a folder that can be written."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fingerprint_is_sixteen_hex_digits_that_fit_into_json() -> None:
+    found = fingerprint(stream("print").normal(3, 4))
+    assert len(found) == 16 and int(found, 16) >= 0
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_fingerprint_depends_on_every_number_and_on_their_order_but_not_on_their_layout() -> None:
+    values = stream("print").normal(3, 4)
+    found = fingerprint(values)
+    assert fingerprint(values.clone()) == found
+    assert fingerprint(values.T.contiguous().T) == found
+    assert fingerprint(values.clone().requires_grad_()) == found
+    for row in range(3):
+        for column in range(4):
+            changed = values.clone()
+            changed[row, column] = torch.nextafter(changed[row, column], torch.tensor(math.inf))
+            assert fingerprint(changed) != found
+    assert fingerprint(values.flip(0)) != found
+    assert fingerprint(values, values) != found
+    one, two = values, stream("other").normal(3, 4)
+    assert fingerprint(one, two) != fingerprint(two, one)
+
+
+def test_a_disk_that_fills_up_is_told_as_one_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(tensors: object, file: Path, metadata: object) -> None:
+        Path(file).write_bytes(b"the beginning")
+        raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        save_tensors(tmp_path / "weights.safetensors", {"a": torch.zeros(3)}, {})
+    assert caught.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []
+
+
+def test_other_errors_of_safetensors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> None:
+        raise safetensors.SafetensorError("something else")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", broken)
+    with pytest.raises(safetensors.SafetensorError, match="something else"):
+        save_tensors(tmp_path / "weights.safetensors", {"a": torch.zeros(3)}, {})
+    assert list(tmp_path.iterdir()) == []

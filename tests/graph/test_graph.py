@@ -1,0 +1,314 @@
+"""Graphs: columns of factors, groups of parents, masks and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csgraph
+from torch import Tensor
+
+from mocoda.engine.errors import InputError
+from mocoda.graph.local_graph import LocalGraph, connected_components
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(InputError) as error:
+        call()
+    return str(error.value)
+
+
+def graph(**replaced: Any) -> LocalGraph:
+    """Two arms and an object, that both arms' actions reach."""
+    parts: dict[str, Any] = {
+        "state": {"left": slice(0, 2), "right": [2, 3], "thing": 4},
+        "action": {"pull": 0, "push": slice(1, 3)},
+        "edges": {"left": ["left", "pull"], "right": ["right", "push"], "thing": ["thing"]},
+    }
+    return LocalGraph(**(parts | replaced))
+
+
+ROWS = torch.arange(24.0).reshape(3, 8)
+
+
+# --- columns
+
+
+def test_factors_are_columns_of_a_row_with_the_action_after_the_state() -> None:
+    made = graph()
+    assert made.factors == {"left": (0, 1), "right": (2, 3), "thing": (4,), "pull": (5,), "push": (6, 7)}
+    assert (made.state_width, made.width) == (5, 8)
+    assert made.parents == ("left", "right", "thing", "pull", "push")
+    assert made.children == ("left", "right", "thing")
+
+
+def test_columns_follow_the_order_of_the_names() -> None:
+    assert graph().columns(["push", "left", "thing"]) == (6, 7, 0, 1, 4)
+    assert graph().columns([]) == ()
+
+
+def test_factors_may_be_interleaved_and_in_any_order() -> None:
+    made = graph(state={"left": slice(4, 0, -2), "right": [3, 1], "thing": slice(1)})
+    assert made.factors["left"] == (4, 2)
+    assert made.factors["right"] == (3, 1)
+    assert made.factors["thing"] == (0,)
+
+
+def test_the_repr_prints_the_edges() -> None:
+    edges = "left' <- left, pull, right' <- right, push, thing' <- thing"
+    assert repr(graph()) == f"LocalGraph({edges})"
+    assert repr(graph(local=torch.sin)) == f"LocalGraph({edges}, and local edges)"
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        (
+            {"state": {"left": [0, 1], "right": [1, 2], "thing": 3}},
+            "state column 1 belongs to both 'left' and 'right'; a column has one factor.",
+        ),
+        (
+            {"action": {"pull": slice(0, 2), "push": 1}},
+            "action column 1 belongs to both 'pull' and 'push'; a column has one factor.",
+        ),
+        (
+            {"state": {"left": 0, "right": 2, "thing": 5}},
+            "state columns [1, 3, 4] belong to no factor; expected every column up to 5.",
+        ),
+        (
+            {"action": {"pull": 1, "push": 2}},
+            "action columns [0] belong to no factor; expected every column up to 2.",
+        ),
+        (
+            {"state": {"left": slice(0, None), "right": 1, "thing": 2}},
+            "state factor 'left' is an open slice; say where it ends.",
+        ),
+        (
+            {"action": {"pull": 0, "push": slice(1, None)}},
+            "action factor 'push' is an open slice; say where it ends.",
+        ),
+        (
+            {"state": {"left": -1, "right": 0, "thing": 1}},
+            "state factor 'left' must have different columns, counted from 0, got [-1].",
+        ),
+        (
+            {"state": {"left": 0, "right": [1, -2], "thing": 2}},
+            "state factor 'right' must have different columns, counted from 0, got [1, -2].",
+        ),
+        (
+            {"state": {"left": 0, "right": [], "thing": 1}},
+            "state factor 'right' must have different columns, counted from 0, got [].",
+        ),
+        (
+            {"state": {"left": 0, "right": 1, "thing": slice(2, -1)}},
+            "state factor 'thing' must have different columns, counted from 0, got [].",
+        ),
+        (
+            {"action": {"left": 0, "push": 1, "thing": 2}},
+            "the names ['left', 'thing'] stand for both state and action factors; every factor needs its own name.",
+        ),
+        (
+            {"edges": {"left": ["left"], "right": [], "thing": ["thing"]}},
+            "child 'right' has no parents in edges; expected at least one, such as 'right' itself.",
+        ),
+        (
+            {"edges": {"left": ["left"], "right": ["right"]}},
+            "child 'thing' has no parents in edges; expected at least one, such as 'thing' itself.",
+        ),
+        (
+            {"edges": {"left": ["left"], "right": ["right"], "thing": ["thnig"]}},
+            "there is no factor 'thnig'; there are: left, right, thing, pull, push. Did you mean 'thing'?",
+        ),
+        (
+            {"edges": {"left": ["left"], "right": ["zzz"], "thing": ["thing"]}},
+            "there is no factor 'zzz'; there are: left, right, thing, pull, push.",
+        ),
+        (
+            {"edges": {"left": ["left"], "rihgt": ["right"], "thing": ["thing"]}},
+            "there is no state factor 'rihgt'; there are: left, right, thing. Did you mean 'right'?",
+        ),
+        (
+            {"edges": {"left": ["left"], "right": ["right"], "thing": ["thing"], "pull": ["thing"]}},
+            "edges make 'pull' listen, but it is an action, and an action listens to nobody.",
+        ),
+        (
+            {"given_parent_sets": [["left", "pul"]]},
+            "there is no factor 'pul'; there are: left, right, thing, pull, push. Did you mean 'pull'?",
+        ),
+    ],
+)
+def test_a_graph_that_cannot_be_is_refused(replaced: dict[str, Any], message: str) -> None:
+    assert refusal(lambda: graph(**replaced)) == message
+
+
+# --- parent sets
+
+
+def test_parent_sets_are_those_of_the_children() -> None:
+    assert graph().parent_sets == (("left", "pull"), ("right", "push"), ("thing",))
+
+
+def test_equal_parent_sets_count_once_whatever_the_order_of_their_names() -> None:
+    made = graph(edges={"left": ["pull", "left"], "right": ["left", "pull"], "thing": ["right", "thing", "push"]})
+    assert made.parent_sets == (("left", "pull"), ("right", "thing", "push"))
+
+
+def test_a_parent_set_within_another_is_absorbed() -> None:
+    made = graph(edges={"left": ["left"], "right": ["left", "right", "push", "pull"], "thing": ["push", "thing"]})
+    assert made.parent_sets == (("left", "right", "pull", "push"), ("thing", "push"))
+
+
+def test_parent_sets_may_overlap() -> None:
+    made = graph(edges={"left": ["left", "pull"], "right": ["right", "pull"], "thing": ["thing", "push"]})
+    assert made.parent_sets == (("left", "pull"), ("right", "pull"), ("thing", "push"))
+
+
+def test_a_factor_that_nobody_listens_to_is_a_set_of_its_own() -> None:
+    made = graph(edges={"left": ["left"], "right": ["left"], "thing": ["thing"]})
+    assert made.parent_sets == (("left",), ("thing",), ("right",), ("pull",), ("push",))
+
+
+def test_given_parent_sets_replace_those_of_the_children() -> None:
+    made = graph(given_parent_sets=[["push", "thing"], ["left", "right"], ["left"]])
+    assert made.parent_sets == (("thing", "push"), ("left", "right"), ("pull",))
+
+
+def test_no_given_parent_sets_is_not_the_same_as_none() -> None:
+    assert graph(given_parent_sets=[]).parent_sets == (("left",), ("right",), ("thing",), ("pull",), ("push",))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sets(st.sampled_from(range(6)), min_size=1), min_size=3, max_size=3))
+def test_parent_sets_cover_every_factor_and_none_lies_within_another(listened: list[set[int]]) -> None:
+    names = ["a", "b", "c", "d", "e", "f"]
+    edges = {child: [names[i] for i in parents] for child, parents in zip("abc", listened, strict=True)}
+    made = LocalGraph(state={"a": 0, "b": 1, "c": 2}, action={"d": 0, "e": 1, "f": 2}, edges=edges)
+    groups = [set(group) for group in made.parent_sets]
+    assert set().union(*groups) == set(names)
+    assert all(not one <= other for one in groups for other in groups if one is not other)
+    assert all(any(set(parents) <= group for group in groups) for parents in edges.values())
+    for group in groups:
+        assert group in [set(parents) for parents in edges.values()] or len(group) == 1
+
+
+# --- masks
+
+SPARSEST = [
+    [True, False, False],
+    [False, True, False],
+    [False, False, True],
+    [True, False, False],
+    [False, True, False],
+]
+
+
+def test_without_a_local_function_the_sparsest_graph_holds_everywhere() -> None:
+    made = graph()
+    assert made.sparsest.tolist() == SPARSEST
+    assert made.mask(ROWS).tolist() == [SPARSEST] * 3
+    assert made.mask(ROWS[:0]).shape == (0, 5, 3)
+
+
+def test_rows_may_be_numpy() -> None:
+    assert graph().mask(ROWS.numpy()).tolist() == [SPARSEST] * 3
+
+
+def touching(rows: Tensor) -> Tensor:
+    """All edges where the first column is above 5, the sparsest graph elsewhere."""
+    return torch.tensor(SPARSEST) | (rows[:, 0] > 5)[:, None, None]
+
+
+def test_with_a_local_function_each_row_has_its_own_edges() -> None:
+    everything = [[True] * 3] * 5
+    assert graph(local=touching).mask(ROWS).tolist() == [SPARSEST, everything, everything]
+    assert graph(local=touching).sparsest.tolist() == SPARSEST
+
+
+@pytest.mark.parametrize("local", [None, touching], ids=["sparsest", "local"])
+@pytest.mark.parametrize("shape", [(3, 7), (8,), (3, 8, 1)])
+def test_rows_of_another_shape_are_refused(shape: tuple[int, ...], local: Any) -> None:
+    assert refusal(lambda: graph(local=local).mask(torch.zeros(shape))) == (
+        f"rows must have shape (N, 8), the graph's 5 state and 3 action columns, got {shape}."
+    )
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 3, 5), (2, 5, 3), (3, 5, 3, 1)])
+def test_a_mask_of_the_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
+    made = graph(local=lambda rows: torch.ones(shape, dtype=torch.bool))
+    assert refusal(lambda: made.mask(ROWS)) == (
+        f"the mask must have shape (rows, parents, children) = (3, 5, 3), got {shape}. "
+        "Parents are left, right, thing, pull, push; children are left, right, thing."
+    )
+
+
+@pytest.mark.parametrize(
+    ("mask", "got"),
+    [
+        (torch.ones(3, 5, 3), "torch.float32"),
+        (torch.ones(3, 5, 3, dtype=torch.uint8), "torch.uint8"),
+        (np.ones((3, 5, 3), bool), "ndarray"),
+        ([[[True] * 3] * 5] * 3, "list"),
+        (None, "NoneType"),
+    ],
+    ids=["float", "byte", "numpy", "list", "nothing"],
+)
+def test_a_mask_that_is_not_a_boolean_tensor_is_refused(mask: object, got: str) -> None:
+    made = graph(local=lambda rows: mask)
+    assert refusal(lambda: made.mask(ROWS)) == (
+        f"the mask must be a boolean tensor, got {got}. Return a comparison, or call .bool()."
+    )
+
+
+def test_a_mask_that_leaves_a_child_without_parents_is_refused() -> None:
+    def local(rows: Tensor) -> Tensor:
+        mask = touching(rows)
+        mask[1, :, 2] = False
+        mask[2, :, 0] = False
+        return mask
+
+    assert refusal(lambda: graph(local=local).mask(ROWS)) == (
+        "the mask leaves child 'thing' without parents in row 1; expected at least one."
+    )
+
+
+# --- components
+
+
+def slow_components(mask: list[list[bool]]) -> list[int]:
+    """Labels of one graph, by scipy; relabelled with the smallest node of each component."""
+    parents, children = len(mask), len(mask[0])
+    adjacency = np.zeros((parents + children, parents + children))
+    adjacency[:parents, parents:] = mask
+    _, labels = csgraph.connected_components(adjacency, directed=False)
+    return [int(np.flatnonzero(labels == label)[0]) for label in labels]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    parents=st.integers(1, 9),
+    children=st.integers(1, 6),
+    density=st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.6, 1.0]),
+)
+def test_components_are_those_that_scipy_finds(seed: int, parents: int, children: int, density: float) -> None:
+    mask = np.random.default_rng(seed).random((4, parents, children)) < density
+    labels = connected_components(torch.from_numpy(mask))
+    assert labels.tolist() == [slow_components(one) for one in mask.tolist()]
+
+
+@pytest.mark.parametrize("links", [1, 2, 7, 8, 20])
+def test_a_long_chain_is_one_component(links: int) -> None:
+    """Parent i feeds children i and i + 1: the longest path there can be between the ends."""
+    mask = torch.zeros(1, links, links + 1, dtype=torch.bool)
+    for i in range(links):
+        mask[0, i, i : i + 2] = True
+    assert connected_components(mask).tolist() == [[0] * (2 * links + 1)]
+
+
+def test_components_of_no_graphs_are_no_labels() -> None:
+    assert connected_components(torch.zeros(0, 4, 2, dtype=torch.bool)).shape == (0, 6)

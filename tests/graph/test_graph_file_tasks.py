@@ -1,0 +1,252 @@
+"""Graph files that are tasks too: rewards, goals and hints, in any process, and nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from graph_texts import NAMES, PYTHON, ROWS, data, refusal, write
+
+from mocoda import augment, fit_parents, load_graph, load_task
+from mocoda.augmentation.rewards import GoalLabels, GoalsOf
+from mocoda.data.transitions import Transitions
+from mocoda.engine.randomness import Stream
+from mocoda.graph.columns import ColumnNames
+from mocoda.graph.graph_file import FileTask
+
+STATE, ACTION, NEXT = ROWS[:, :7], ROWS[:, 7:], ROWS[:, :7] + 0.1
+REWARD = """
+def reward(state, action, next_state):
+    return -(next_state[:, 3] - 0.5).abs()
+"""
+GOALS = """
+import torch
+
+def achieved(state):
+    return state[:, 3:5]
+
+def goals(n, seed, device):
+    return torch.rand(n, 2, generator=torch.Generator().manual_seed(seed))
+
+def reward(state, action, next_state, goal):
+    return -(achieved(next_state) - goal).norm(dim=1)
+
+def terminal(state, action, next_state, goal):
+    return reward(state, action, next_state, goal) > -0.1
+"""
+HINTS = """
+box = ([0.0] * 7 + [-1] * 2, [1.0] * 9)
+
+def features(rows):
+    return rows[:, 3:5]
+
+def region(rows):
+    return rows[:, 3] > 0.5
+"""
+
+
+def task(folder: Path, text: str, name: str = "my_graph.py") -> FileTask:
+    return load_task(write(folder, PYTHON + text, name), NAMES)
+
+
+def test_a_file_with_a_graph_alone_is_a_task_with_a_graph_alone(tmp_path: Path) -> None:
+    loaded = task(tmp_path, "", "pushing.py")
+    assert loaded.name == "pushing"
+    assert [name for name, value in vars(loaded).items() if value is not None] == ["name", "graph", "fingerprint"]
+    assert not isinstance(loaded, GoalLabels)
+
+
+def test_the_fingerprint_is_the_texts(tmp_path: Path) -> None:
+    one, same, other = task(tmp_path, "", "a.py"), task(tmp_path, "", "b.py"), task(tmp_path, "# new", "a.py")
+    assert one.fingerprint == same.fingerprint != other.fingerprint
+
+
+def test_reward_and_terminal_are_the_label(tmp_path: Path) -> None:
+    label = task(tmp_path, REWARD).label
+    assert label is not None
+    reward, terminal = label(STATE, ACTION, NEXT)
+    assert torch.equal(reward, -(NEXT[:, 3] - 0.5).abs())
+    assert terminal.tolist() == [False] * 300
+    ends = task(tmp_path, REWARD + "def terminal(s, a, n):\n    return (n[:, 3] > 0.5).numpy()").label
+    assert ends is not None
+    assert ends(STATE, ACTION, NEXT)[1].tolist() == (NEXT[:, 3] > 0.5).tolist()
+
+
+def test_whole_numbers_and_truth_values_are_rewards_too(tmp_path: Path) -> None:
+    label = task(tmp_path, "def reward(s, a, n):\n    return n[:, 3] > 0.5").label
+    assert label is not None
+    reward, _ = label(STATE, ACTION, NEXT)
+    assert reward.dtype == torch.float32
+    assert reward.tolist() == (NEXT[:, 3] > 0.5).float().tolist()
+
+
+def test_a_files_reward_labels_augmented_rows(tmp_path: Path) -> None:
+    loaded: Any = task(tmp_path, REWARD + HINTS)
+    parents = fit_parents(data(), loaded.graph, "emp", seed=0)
+    made = augment(data(), parents, rows=200, task=loaded, seed=0)
+    assert made.reward is not None and len(made) == 500
+    assert torch.equal(made.reward, -(made.next_state[:, 3] - 0.5).abs())
+    assert made.source["task"] == "my_graph"
+
+
+def test_a_file_with_goals_labels_every_row_with_one(tmp_path: Path) -> None:
+    loaded: Any = task(tmp_path, GOALS)
+    goals: object = loaded
+    assert isinstance(goals, GoalLabels)
+    parents = fit_parents(data(), loaded.graph, "emp", seed=0)
+    made = augment(data(), parents, rows=200, task=loaded, seed=0, hindsight=0.5)
+    assert made.goal is not None and made.reward is not None
+    own = (made.goal == made.next_state[:, 3:5]).all(1)
+    assert 0.4 < own.float().mean() < 0.6
+    assert torch.allclose(made.reward, -(made.next_state[:, 3:5] - made.goal).norm(dim=1))
+    assert made.terminal[own].all()
+    again = augment(data(), parents, rows=200, task=loaded, seed=0, hindsight=0.5)
+    assert again.goal is not None and torch.equal(again.goal, made.goal)
+
+
+def test_goals_differ_from_seed_to_seed(tmp_path: Path) -> None:
+    loaded: Any = task(tmp_path, GOALS)
+    drawn = [loaded.goals(4, seed=seed, device="cpu") for seed in (0, 1, Stream(0, "a"), Stream(0, "b"), 0)]
+    assert torch.equal(drawn[0], drawn[-1])
+    assert len({tuple(goals.flatten().tolist()) for goals in drawn}) == 4
+
+
+def test_a_reward_about_goals_takes_those_of_the_data(tmp_path: Path) -> None:
+    loaded: Any = task(tmp_path, "def reward(s, a, n, goal):\n    return (n[:, 3] - goal[:, 0]).abs()")
+    table = data()
+    recorded = Transitions(table.state, table.action, table.next_state, goal=ROWS[:, :1].round(), columns=table.columns)
+    goals = GoalsOf(recorded, loaded)
+    made = augment(recorded, fit_parents(recorded, loaded.graph, "emp", seed=0), rows=200, task=goals, seed=0)
+    assert made.goal is not None and made.reward is not None
+    assert set(made.goal.flatten().tolist()) == {0.0, 1.0}
+    assert torch.equal(made.reward, (made.next_state[:, 3] - made.goal[:, 0]).abs())
+
+
+def test_hints_are_handed_to_recipes(tmp_path: Path) -> None:
+    loaded: Any = task(tmp_path, HINTS)
+    assert loaded.box[0].tolist() == [0.0] * 7 + [-1.0] * 2
+    drawn = fit_parents(data(), loaded.graph, "rand", task=loaded, seed=0).sample(500, seed=0)
+    assert drawn[:, 7:].min() < -0.9 and drawn[:, :7].min() >= 0
+    assert torch.equal(loaded.features(ROWS), ROWS[:, 3:5])
+    assert torch.equal(loaded.region(ROWS), ROWS[:, 3] > 0.5)
+
+
+def _there(path: Path, names: ColumnNames) -> list[Any]:
+    label = load_task(path, names).label
+    assert label is not None
+    return [load_graph(path, names).mask(ROWS).tolist(), label(STATE, ACTION, NEXT)[0].tolist()]
+
+
+def test_another_process_loads_the_same(tmp_path: Path) -> None:
+    file = write(tmp_path, PYTHON + REWARD)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_there, (file, NAMES)) == _there(file, NAMES)
+
+
+def test_loading_leaves_nothing_behind(tmp_path: Path) -> None:
+    file = write(tmp_path, PYTHON + REWARD)
+    before = set(sys.modules), list(sys.path)
+    load_task(file, NAMES)
+    assert (set(sys.modules), list(sys.path)) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["my_graph.py"]
+
+
+def test_a_file_is_run_as_python_runs_it_not_as_we_write_ours(tmp_path: Path) -> None:
+    text = "def _f(a: int): pass\nif _f.__annotations__ != {'a': int}:\n    raise ValueError('annotations are strings')"
+    load_task(write(tmp_path, PYTHON + text), NAMES)
+
+
+def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+    assert len(load_graph(write(tmp_path, PYTHON), NAMES).parents) == 4
+    split = PYTHON.replace('{"push": slice(0, 2)}', '{"push": 0, "pull": 1}')
+    assert len(load_graph(write(tmp_path, split), NAMES).parents) == 5
+
+
+def test_a_toml_file_runs_nothing_and_has_no_reward(tmp_path: Path) -> None:
+    file = write(tmp_path, "reward = 'print(1)'", "g.toml")
+    assert refusal(lambda: load_task(file, NAMES), file) == (
+        "a TOML file has no reward; write the graph in Python (.py) to say that."
+    )
+
+
+# --- what is refused
+
+RETURNED = {
+    "def reward(s, a, n):\n    return n[:, :1]": "reward must return shape (N,), N = 300 rows, got (300, 1).",
+    "def reward(s, a, n):\n    return n[:5, 0]": "reward must return shape (N,), N = 300 rows, got (5,).",
+    "def reward(s, a, n):\n    return 1.0": "reward must return a tensor, got float.",
+    "def reward(s, a, n):\n    return n[:, {}['x']]": (
+        "reward raised KeyError in line 10: 'x'. It was given (300, 7), (300, 2), (300, 7)."
+    ),
+    REWARD + "def terminal(s, a, n):\n    return n[:, 0]": (
+        "terminal must return torch.bool, such as a comparison gives, got torch.float32."
+    ),
+    GOALS: "its reward is about goals; define goals and achieved too, or draw them from the data.",
+}
+
+
+@pytest.mark.parametrize("text", RETURNED, ids=range(len(RETURNED)))
+def test_a_reward_that_is_none_is_refused_where_it_is_asked(text: str, tmp_path: Path) -> None:
+    label = task(tmp_path, text).label
+    assert label is not None
+    message = refusal(lambda: label(STATE, ACTION, NEXT), tmp_path / "my_graph.py")
+    assert message == RETURNED[text]
+
+
+def test_goals_for_a_reward_without_are_refused(tmp_path: Path) -> None:
+    label = task(tmp_path, REWARD).label
+    assert label is not None
+    message = refusal(lambda: label(STATE, ACTION, NEXT, NEXT[:, :2]), tmp_path / "my_graph.py")
+    assert message == "its reward is not about goals; leave them out, or let it take a fourth argument."
+
+
+def test_functions_of_rows_are_checked_too(tmp_path: Path) -> None:
+    text = "def features(rows):\n    return rows[:, 0]\ndef region(rows):\n    return rows[:, 0]"
+    loaded: Any = task(tmp_path, text)
+    file = tmp_path / "my_graph.py"
+    assert refusal(lambda: loaded.features(ROWS), file) == (
+        "features must return shape (N, F), N = 300 rows, got (300,)."
+    )
+    assert refusal(lambda: loaded.region(ROWS), file) == (
+        "region must return torch.bool, such as a comparison gives, got torch.float32."
+    )
+    few: Any = task(tmp_path, GOALS.replace("torch.rand(n,", "torch.rand(3,"))
+    assert refusal(lambda: few.goals(5, seed=0, device="cpu"), file) == (
+        "goals must return shape (N, G), N = 5 rows, got (3, 2)."
+    )
+
+
+DEFINED = {
+    "reward = 3": "reward must be a function, reward(state, action, next_state), got int.",
+    "def reward(state, action):\n    pass": ("expected reward(state, action, next_state), got reward(state, action)."),
+    "def achieved(state):\n    pass" + REWARD: (
+        "expected reward(state, action, next_state, goal), got reward(state, action, next_state)."
+    ),
+    "def terminal(s, a, n):\n    pass": "it defines terminal, which is of no use without reward; define both.",
+    "def achieved(s):\n    pass": "it defines achieved, which is of no use without reward; define both.",
+    "def goals(n, seed, device):\n    pass" + REWARD: (
+        "it defines goals, which is of no use without achieved; define both."
+    ),
+    "def rewards(s, a, n):\n    pass": (
+        "'rewards' means nothing in a graph file. Did you mean 'reward'? If not, call it '_rewards'."
+    ),
+    "box = 3": "box must be the lowest and the highest row, (low, high), got 3.",
+    "box = ([0.0], [1.0])": (
+        "box must be a low and a high row of 9 numbers each, the state's and the action's, low nowhere above high, "
+        "got ([0.0], [1.0])."
+    ),
+    "box = ([1] * 9, [0] * 9)": (
+        "box must be a low and a high row of 9 numbers each, the state's and the action's, low nowhere above high, "
+        "got ([1, 1, 1, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0, 0, 0])."
+    ),
+}
+
+
+@pytest.mark.parametrize("text", DEFINED, ids=range(len(DEFINED)))
+def test_a_task_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
+    file = write(tmp_path, PYTHON + text)
+    assert refusal(lambda: load_task(file, NAMES), file) == DEFINED[text]

@@ -1,0 +1,301 @@
+"""Graph files: what people write in Python and TOML is the graph they mean, row by row."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graph_texts import EDGES, NAMES, PYTHON, ROWS, TOML, data, write
+from gymnasium import spaces
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mocoda import load_graph, load_task
+from mocoda.data.formats import read
+from mocoda.engine.randomness import Stream
+from mocoda.graph.columns import ColumnNames
+from mocoda.graph.local_graph import LocalGraph
+
+
+def assert_same(one: LocalGraph, other: LocalGraph, rows: Tensor) -> None:
+    assert one.factors == other.factors
+    assert (one.parents, one.children) == (other.parents, other.children)
+    assert torch.equal(one.sparsest, other.sparsest)
+    assert one.parent_sets == other.parent_sets
+    assert torch.equal(one.mask(rows), other.mask(rows))
+
+
+def by_hand() -> LocalGraph:
+    def local(rows: Tensor) -> Tensor:
+        mask = torch.zeros(len(rows), 4, 3, dtype=torch.bool)
+        for p, c in ((0, 0), (3, 0), (0, 1), (1, 1), (0, 2), (2, 2)):
+            mask[:, p, c] = True
+        near = (rows[:, 3] - rows[:, 5]).square() + (rows[:, 4] - rows[:, 6]).square() < 0.0625
+        mask[:, 1, 2] = mask[:, 2, 1] = near
+        return mask
+
+    return LocalGraph(
+        state={"gripper": [0, 1, 2], "box1": [3, 4], "box2": [5, 6]},
+        action={"push": [0, 1]},
+        edges={"gripper": ["gripper", "push"], "box1": ["gripper", "box1"], "box2": ["gripper", "box2"]},
+        local=local,
+    )
+
+
+# --- what is read
+
+
+@pytest.mark.parametrize(("text", "name"), [(PYTHON, "g.py"), (TOML, "g.toml")])
+def test_a_file_is_the_graph_built_by_hand(text: str, name: str, tmp_path: Path) -> None:
+    loaded = load_graph(write(tmp_path, text, name), data())
+    assert_same(loaded, by_hand(), ROWS)
+    share = loaded.mask(ROWS)[:, 1, 2].float().mean()
+    assert 0.05 < share < 0.5  # the rule is put to the test
+
+
+def test_names_alone_will_do(tmp_path: Path) -> None:
+    assert_same(load_graph(str(write(tmp_path, PYTHON)), NAMES), by_hand(), ROWS)
+
+
+def test_columns_name_their_factors_by_themselves(tmp_path: Path) -> None:
+    names = ColumnNames(("a.x", "b", "a.y", "c.q.r"), ("u", "v"))
+    loaded = load_graph(
+        write(tmp_path, 'edges = {"a": ["a", "action"], "b": ["b"], "c": ["c", "a"]}'), data(ROWS[:, :6], names)
+    )
+    assert loaded.factors == {"a": (0, 2), "b": (1,), "c": (3,), "action": (4, 5)}
+
+
+def test_dict_observations_name_their_factors_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    space = spaces.Dict({"box": spaces.Box(-1, 1, (2,)), "arm": spaces.Box(-1, 1, (3,))})
+    episode = minari.data_collector.EpisodeBuffer(
+        observations={"box": np.zeros((6, 2), np.float32), "arm": np.ones((6, 3), np.float32)},
+        actions=np.zeros((5, 2), np.float32),
+        rewards=[0.0] * 5,
+        terminations=[False] * 5,
+        truncations=[False] * 4 + [True],
+        infos={},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about an author and a licence
+        minari.create_dataset_from_buffers(
+            "me/pushing-v0", [episode], observation_space=space, action_space=spaces.Box(-1, 1, (2,))
+        )
+    recorded = read("minari:me/pushing-v0")
+    text = "[edges]\nbox = ['box', 'arm']\narm = ['arm', 'action']"
+    loaded = load_graph(write(tmp_path, text, "g.toml"), recorded)
+    assert {name: len(columns) for name, columns in loaded.factors.items()} == {"arm": 3, "box": 2, "action": 2}
+    assert (recorded.state[:, list(loaded.factors["arm"])] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ("slice(3, 5)", (3, 4)),
+        ("slice(4, 2, -1)", (4, 3)),
+        ("range(3, 5)", (3, 4)),
+        ("[3, 4]", (3, 4)),
+        ("'3:5'", (3, 4)),
+        ("'box1'", (3, 4)),
+        ("['box1.y', 3]", (4, 3)),
+        ("('box1.y', 'box1.x')", (4, 3)),
+        ("['3:5']", (3, 4)),
+        ("[slice(3, 5)]", (3, 4)),
+        ("np.array([4, 3])", (4, 3)),
+        ("torch.tensor([4, 3])", (4, 3)),
+        ("[np.int64(3), torch.tensor(4)]", (3, 4)),
+    ],
+)
+def test_columns_are_chosen_in_many_ways(columns: str, found: tuple[int, ...], tmp_path: Path) -> None:
+    text = f"import numpy as np, torch\nstate = {{'gripper': slice(3), 'box1': {columns}, 'box2': slice(5, None)}}"
+    made = load_graph(write(tmp_path, text + EDGES.replace("push", "action")), NAMES)
+    assert made.factors["box1"] == found
+    assert made.factors["box2"] == (5, 6)
+
+
+def test_a_name_may_begin_with_its_factor_and_an_underscore(tmp_path: Path) -> None:
+    names = ColumnNames(("box_1_x", "box_1_y", "box_10_x", "box_10_y"), ("u",))
+    text = """
+    [state]
+    one = "box_1"
+    ten = "box_10"
+    [edges]
+    one = ["one", "action"]
+    ten = ["ten"]
+    """
+    assert load_graph(write(tmp_path, text, "g.toml"), names).factors == {"one": (0, 1), "ten": (2, 3), "action": (4,)}
+
+
+def test_a_columns_own_name_comes_before_what_others_begin_with(tmp_path: Path) -> None:
+    names = ColumnNames(("a", "a.x", "a_y"), ("u",))
+    text = "state = {'one': 'a', 'two': ['a.x', 'a_y']}\nedges = {'one': ['one'], 'two': ['two']}"
+    assert load_graph(write(tmp_path, text), names).factors["one"] == (0,)
+
+
+def test_parent_sets_may_be_given(tmp_path: Path) -> None:
+    sets = (("gripper", "box1", "push"), ("gripper", "box2"))
+    python = write(tmp_path, PYTHON + "parent_sets = [['gripper', 'box1', 'push'], ['gripper', 'box2']]")
+    assert load_graph(python, NAMES).parent_sets == sets
+    toml = write(tmp_path, "parent_sets = [['gripper', 'box1', 'push'], ['gripper', 'box2']]" + TOML, "g.toml")
+    assert load_graph(toml, NAMES).parent_sets == sets
+
+
+def test_hooksweeps_graph_fits_in_a_toml_file(tmp_path: Path) -> None:
+    hooksweep = pytest.importorskip("mocoda.tasks.hooksweep")
+    text = """
+    parent_sets = [["gripper", "box1", "action"], ["gripper", "box2", "action"]]
+    [state]
+    gripper = "gripper"
+    box1 = "box1"
+    box2 = "box2"
+    [edges]
+    gripper = ["gripper", "box1", "box2", "action"]
+    box1 = ["gripper", "box1", "action"]
+    box2 = ["gripper", "box2", "action"]
+    [[near]]
+    between = ["box1", "box2"]
+    columns = ["x", "y"]
+    within = 0.05
+    norm = "l1"
+    """
+    rows = Stream(1, "test-graph-files").uniform(2_000, 20, high=0.1)
+    names = ColumnNames(hooksweep.COLUMNS[:16], hooksweep.COLUMNS[16:])
+    assert_same(load_graph(write(tmp_path, text, "hooksweep.toml"), names), hooksweep.GRAPH, rows)
+
+
+def test_f_gives_factors_columns_and_parts_of_factors(tmp_path: Path) -> None:
+    text = (
+        PYTHON.partition("def local")[0]
+        + """
+def local(f):
+    assert f["box1"].shape == (len(f), 2) and f["box1.x"].shape == (len(f),) and f["push"].shape == (len(f), 2)
+    assert f["box1", "y", "x"].equal(f["box1"].flip(1)) and f["box1", 1].equal(f["box1", "box1.y"])
+    assert f.rows.shape == (len(f), 9)
+    return {("push", "box2"): f["push.x"] > 0.5, ("box1", "gripper"): (f["box1", "y"] > 0.5)[:, 0].numpy()}
+"""
+    )
+    mask = load_graph(write(tmp_path, text), NAMES).mask(ROWS)
+    assert mask[:, 3, 2].tolist() == (ROWS[:, 7] > 0.5).tolist()
+    assert mask[:, 1, 0].tolist() == (ROWS[:, 4] > 0.5).tolist()
+    assert mask[:, 1, 2].sum() == 0
+
+
+def test_a_rule_may_be_between_more_than_two_and_rules_add_up(tmp_path: Path) -> None:
+    names = ColumnNames(tuple("abc"), ("u",))
+    text = "[edges]\na = ['a', 'b']\nb = ['b']\nc = ['c']\n"
+    text += "[[near]]\nbetween = ['a', 'b', 'c']\nwithin = 0.1\n[[near]]\nbetween = ['c', 'b']\nwithin = 0.3\n"
+    mask = load_graph(write(tmp_path, text, "g.toml"), names).mask(ROWS[:, :4])
+    a, b, c = ROWS[:, :3].unbind(1)
+    assert mask[:, 1, 0].all()  # b is in a's edges
+    assert mask[:, 0, 1].tolist() == ((a - b).abs() < 0.1).tolist()
+    assert mask[:, 0, 2].tolist() == mask[:, 2, 0].tolist() == ((a - c).abs() < 0.1).tolist()
+    assert mask[:, 1, 2].tolist() == mask[:, 2, 1].tolist() == ((b - c).abs() < 0.3).tolist()
+
+
+def slow_mask(
+    rows: Sequence[Sequence[float]], factors: int, width: int, edges: dict[str, list[str]], rule: dict[str, Any]
+) -> list[list[list[bool]]]:
+    """The mask of a file with one rule, in plain numbers, row after row; factors are f0, f1, ... of equal width."""
+    result = []
+    for row in rows:
+        mask = [[f"f{p}" in edges[f"f{c}"] for c in range(factors)] for p in range(factors)]
+        mask.append(["action" in edges[f"f{c}"] for c in range(factors)])
+        for p in rule["between"]:
+            for c in rule["between"]:
+                one, other = (row[int(name[1:]) * width :][:width] for name in (p, c))
+                apart = [abs(one[i] - other[i]) for i in rule["columns"]]
+                size = {"l1": sum(apart), "l2": sum(d * d for d in apart) ** 0.5, "max": max(apart)}[rule["norm"]]
+                mask[int(p[1:])][int(c[1:])] |= p != c and size < rule["within"]
+        result.append(mask)
+    return result
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_toml_graph_equals_the_one_built_by_hand_row_by_row(tmp_path: Path, draw: Any) -> None:
+    factors, width = draw.draw(st.integers(2, 5)), draw.draw(st.integers(1, 3))
+    children = [f"f{i}" for i in range(factors)]
+    some = st.lists(st.sampled_from([*children, "action"]), min_size=1, unique=True)
+    edges = {child: draw.draw(some) for child in children}
+    between = draw.draw(st.lists(st.sampled_from(children), min_size=2, unique=True))
+    pairs = [(p, c) for p in between for c in between if p < c]
+    if any(p in edges[c] and c in edges[p] for p, c in pairs):
+        edges = {child: [child] for child in children}
+    rule: dict[str, Any] = {
+        "between": between,
+        "columns": draw.draw(st.lists(st.integers(0, width - 1), min_size=1, unique=True)),
+        "within": draw.draw(st.sampled_from([0.125, 0.375, 0.625])),
+        "norm": draw.draw(st.sampled_from(["l1", "l2", "max"])),
+    }
+    text = "[edges]\n" + "".join(f"{child} = {parents}\n" for child, parents in edges.items())
+    text += "[[near]]\n" + "".join(f"{key} = {value!r}\n" for key, value in rule.items())
+    names = ColumnNames(tuple(f"f{i}.{j}" for i in range(factors) for j in range(width)), ("u", "v"))
+    # sixteenths: no distance is rounded
+    rows = Stream(draw.draw(st.integers(0, 9)), "rows").integers(17, 20, factors * width + 2) / 16.0
+    loaded = load_graph(write(tmp_path, text, "g.toml"), names)
+    assert loaded.mask(rows).tolist() == slow_mask(rows.tolist(), factors, width, edges, rule)
+    hand = LocalGraph(
+        state={child: slice(i * width, (i + 1) * width) for i, child in enumerate(children)},
+        action={"action": [0, 1]},
+        edges=edges,
+        local=loaded.local,
+    )
+    assert loaded.structure == hand.structure
+    assert_same(loaded, hand, rows)
+
+
+# --- what the page and the examples show
+
+PAGE = Path(__file__).parents[2] / "docs" / "graphs.md"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "graphs"
+PUSHING = ColumnNames(("gripper.x", "gripper.y", "box1.x", "box1.y", "box2.x", "box2.y"), ("push.x", "push.y"))
+PUSHED = Stream(2, "test-graph-files").uniform(2_000, 8, high=0.3)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+
+
+def test_the_pages_graphs_are_all_the_same_graph(tmp_path: Path) -> None:
+    near, static = (load_graph(write(tmp_path, text, "g.toml"), PUSHING) for text in blocks("toml"))
+    python = load_graph(write(tmp_path, blocks("python")[0]), PUSHING)
+    assert torch.equal(near.mask(PUSHED), python.mask(PUSHED))
+    assert torch.equal(near.sparsest, static.sparsest) and static.factors == python.factors
+    assert 0 < near.shares(PUSHED)[1, 2] < 0.2
+
+
+def test_the_pages_rewards_label_rows_and_the_rest_of_its_code_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph, reward, goals, use = blocks("python")
+    state, action = PUSHED.split([6, 2], 1)
+    plain = load_task(write(tmp_path, graph + reward), PUSHING)
+    assert plain.label is not None and plain.goals is None
+    assert plain.label(state, action, state + 0.7)[1].any()
+    loaded = load_task(write(tmp_path, graph + goals), PUSHING)
+    assert loaded.label is not None and loaded.goals is not None
+    drawn = loaded.goals(2_000, seed=3, device="cpu")
+    assert loaded.label(state, action, state, drawn)[0].shape == (2_000,)
+    assert torch.equal(drawn, loaded.goals(2_000, seed=3, device="cpu"))
+    data(PUSHED, PUSHING).save(tmp_path / "my-data.hdf5")
+    monkeypatch.chdir(tmp_path)
+    exec(use, {})
+    assert "gripper' <- gripper, push" in capsys.readouterr().out
+
+
+def test_the_examples_are_one_graph(tmp_path: Path) -> None:
+    one, other = (load_graph(EXAMPLES / name, PUSHING) for name in ("pushing.toml", "pushing.py"))
+    assert_same(one, other, PUSHED)
+
+
+def test_shares_are_those_of_the_rows_however_many() -> None:
+    rows = Stream(3, "test-graph-files").uniform(70_000, 9)  # more than a block
+    assert torch.equal(by_hand().shares(rows), by_hand().mask(rows).double().mean(0))

@@ -1,0 +1,139 @@
+"""The picture and the table of a graph: every edge once, dashed where it is local, with its share."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from graph_texts import NAMES, ROWS, TOML, data, write
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from rich.console import Console
+
+import mocoda.graph.figure
+from mocoda import LocalGraph, load_graph
+from mocoda.cli.data import graph as verb
+from mocoda.engine.errors import InputError
+from mocoda.graph.figure import as_listeners, draw_listeners
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that would have been saved."""
+    kept: list[Figure] = []
+    monkeypatch.setattr(mocoda.graph.figure, "_save", lambda figure, path: kept.append(figure))
+    return kept
+
+
+def ring(factors: int) -> LocalGraph:
+    """Each factor listens to itself, the first to an action; all listen to each other in some rows."""
+    names = [f"thing{i}" for i in range(factors)]
+
+    def local(rows: torch.Tensor) -> torch.Tensor:
+        always = torch.cat([torch.eye(factors), torch.ones(1, factors)]).bool()
+        return always | (rows[:, 0] > 0.75)[:, None, None]
+
+    return LocalGraph(
+        state={name: i for i, name in enumerate(names)},
+        action={"push": 0},
+        edges={name: [name, "push"] for name in names},
+        local=local,
+    )
+
+
+def arrows(axes: Axes) -> list[FancyArrowPatch]:
+    return [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+
+
+def printed(graph: LocalGraph, shares: torch.Tensor) -> list[list[str]]:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(as_listeners(graph, shares))
+    assert isinstance(console.file, io.StringIO)
+    lines = [line for line in console.file.getvalue().splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+def test_the_table_says_who_listens_always_and_who_in_which_share_of_rows(tmp_path: Path) -> None:
+    graph = load_graph(write(tmp_path, TOML, "g.toml"), NAMES)
+    shares = graph.shares(ROWS)
+    share = f"{100 * shares[1, 2]:.0f}%"
+    assert printed(graph, shares) == [
+        ["gripper", "gripper, push", ""],
+        ["box1", "gripper, box1", f"box2 ({share})"],
+        ["box2", "gripper, box2", f"box1 ({share})"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.0, "0%"), (1e-9, "<0.1%"), (0.0123, "1.2%"), (0.0994, "9.9%"), (0.5, "50%"), (0.99, "99%"), (0.9996, ">99.9%")],
+)
+def test_no_share_is_rounded_to_never_or_always(share: float, words: str) -> None:
+    graph = LocalGraph(state={"a": 0, "b": 1}, action={"u": 0}, edges={"a": ["a"], "b": ["b"]})
+    shares = graph.sparsest.double()
+    shares[0, 0] = share
+    assert printed(graph, shares)[0][2] == f"a ({words})"
+
+
+@pytest.mark.parametrize("factors", [1, 2, 3, 8])
+def test_every_edge_is_an_arrow_and_a_cell(factors: int, figures: list[Figure]) -> None:
+    graph = ring(factors)
+    draw_listeners(graph, graph.shares(ROWS[:, : factors + 1]), Path("unused"), "a title")
+    left, right = figures[0].axes
+    local, all_edges = factors * (factors - 1), factors * (factors + 1)
+    assert len(arrows(left)) == all_edges
+    dashed = [arrow for arrow in arrows(left) if arrow.get_linestyle() not in ("solid", "-")]
+    assert len(dashed) == local
+    words = [text.get_text() for text in right.texts]
+    assert words.count("always") == all_edges - local
+    assert len(words) == all_edges
+    labels = [text.get_text() for text in left.texts if text.get_text().endswith("%")]
+    assert len(labels) == (local if local <= 8 else 0)  # more would hide each other
+    assert len({words for words in labels}) <= 1
+
+
+def test_shares_on_arrows_do_not_lie_on_each_other(figures: list[Figure]) -> None:
+    graph = ring(3)
+    draw_listeners(graph, graph.shares(ROWS[:, :4]), Path("unused"))
+    figure = figures[0]
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().endswith("%")]
+    assert len(boxes) == 6
+    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+
+
+@pytest.mark.parametrize("length", [1, 12, 30])
+def test_names_of_any_length_stay_inside_the_picture_and_their_boxes(length: int, figures: list[Figure]) -> None:
+    names = ["o" * length, "n" * length]
+    graph = LocalGraph(
+        state={name: i for i, name in enumerate(names)}, action={"u": 0}, edges={name: [name] for name in names}
+    )
+    draw_listeners(graph, graph.sparsest.double(), Path("unused"))
+    figure = figures[0]
+    figure.draw_without_rendering()
+    left, right = figure.axes
+    shown = [*left.texts, *right.texts, *right.get_xticklabels(), *right.get_yticklabels()]
+    extents = [text.get_window_extent() for text in shown]
+    assert all(figure.bbox.contains(*box.p0) and figure.bbox.contains(*box.p1) for box in extents)
+    boxes = [patch.get_window_extent() for patch in left.patches if isinstance(patch, FancyBboxPatch)]
+    for text in (text for text in left.texts if text.get_text()[0] in "on" and "state" not in text.get_text()):
+        here = text.get_window_extent()
+        assert sum(box.contains(*here.p0) and box.contains(*here.p1) for box in boxes) == 1
+
+
+def test_the_verb_draws_prints_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data().save(tmp_path / "data.hdf5")
+    file = write(tmp_path, TOML, "g.toml")
+    verb(file, str(tmp_path / "data.hdf5"), tmp_path / "new" / "graph.png")
+    said = capsys.readouterr().out
+    assert "gripper, push" in said and "Modelled together: gripper, push; gripper, box1; gripper, box2" in said
+    assert imread(tmp_path / "new" / "graph.png").shape[2] == 4
+
+
+def test_the_verb_refuses_before_it_reads(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="it is a folder"):
+        verb(tmp_path / "none.py", "none.hdf5", tmp_path)

@@ -1,0 +1,215 @@
+"""MoCoDA-U by reweighting: the weights it gives, what that does to samples, and the comparison with rejection."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from parents_world import DATA, TASK, entropy, message
+from torch import Tensor
+
+from mocoda.paper.experiment import preset
+from mocoda.paper.reweighting import (
+    HOPELESS,
+    METRIC,
+    OUTPUTS,
+    PRESETS,
+    Reweighting,
+    graph_of,
+    imbalanced,
+    reweighting,
+    write,
+)
+from mocoda.parents.flattening import Flattened, Reweighted, by_volume
+from mocoda.parents.mixture import GaussianMixture
+from mocoda.parents.mocoda import Mocoda, Stratified
+from mocoda.parents.recipes import fit_parents
+from mocoda.tasks.navigation import GRAPH
+
+TINY = Reweighting("tiny", seeds=2, factors=(1, 3), rows=4_000, test_rows=2_000, budget=200_000, components=4)
+COLUMNS = ["mocoda", "reweighting", "rejection", "exact rejection"]
+
+
+# The weights
+
+
+def test_components_weigh_their_volume() -> None:
+    covariances = torch.stack(
+        [torch.diag(torch.tensor([1.0, 4.0])), torch.eye(2), torch.tensor([[2.0, 1.0], [1.0, 5.0]])]
+    )
+    mixture = GaussianMixture(
+        torch.tensor([0.01, 0.98, 0.01]).double(), torch.zeros(3, 2).double(), covariances.double()
+    )
+    flat = by_volume(mixture)
+    torch.testing.assert_close(flat.weights, torch.tensor([2.0, 1.0, 3.0]).double() / 6)
+    assert flat.means is mixture.means and flat.covariances is mixture.covariances
+    # Then every component's peak is as high.
+    peaks = flat.weights / (2 * math.pi * flat.covariances.det().sqrt())
+    torch.testing.assert_close(peaks, peaks[:1].expand(3))
+
+
+def test_volumes_that_no_number_can_hold_are_still_weighed() -> None:
+    tiny = torch.eye(20).double() * 1e-40
+    mixture = GaussianMixture(
+        torch.tensor([0.5, 0.5]).double(), torch.zeros(2, 20).double(), torch.stack([tiny, 4 * tiny])
+    )
+    torch.testing.assert_close(
+        by_volume(mixture).weights[1] / by_volume(mixture).weights[0], torch.tensor(2.0**20).double()
+    )
+
+
+def test_conditional_draws_follow_the_new_weights() -> None:
+    # Two components that agree on the first column and differ in the second: given the first, only weights decide.
+    means = torch.tensor([[0.0, -5.0], [0.0, 5.0]]).double()
+    covariances = torch.stack([torch.eye(2), torch.diag(torch.tensor([1.0, 9.0]))]).double()
+    flat = by_volume(GaussianMixture(torch.tensor([0.99, 0.01]).double(), means, covariances))
+    drawn = flat.complete(torch.zeros(20_000, 2), known=[0], seed=0)
+    expected = 0.25 * 0.0 + 0.75 * 0.952  # above zero: N(5, 3²) is there in 95.2% of draws
+    assert float((drawn[:, 1] > 0).float().mean()) == pytest.approx(expected, abs=0.015)
+
+
+# The recipe
+
+
+def flat_of(recipe: str = "mocoda-u", **options: Any) -> Any:
+    return fit_parents(DATA, GRAPH, recipe, **{"components": 16, "flatten": "reweighting", **options})
+
+
+def test_every_parent_set_is_reweighted_and_nothing_else_changed() -> None:
+    plain, flat = fit_parents(DATA, GRAPH, components=16), flat_of()
+    assert isinstance(plain, Mocoda) and isinstance(flat, Reweighted) and isinstance(flat.mixtures, Mocoda)
+    for (columns, before), (same, after) in zip(plain.sets, flat.mixtures.sets, strict=True):
+        assert columns == same and after.means.equal(before.means)
+        assert after.weights.equal(by_volume(before).weights)
+    assert flat.name == "mocoda-u" and flat.source == {"flatten": "reweighting"}
+
+
+def test_reweighting_is_flatter_than_mocoda_and_costs_no_more_draws() -> None:
+    flat, plain = flat_of(), fit_parents(DATA, GRAPH, components=16)
+    assert entropy(flat.sample(5_000, seed=0)[:, :2]) > entropy(plain.sample(5_000, seed=0)[:, :2]) + 0.1
+    assert flat.sample(0, seed=0).shape == (0, 4)
+    assert flat.sample(50, seed=3).equal(flat.mixtures.sample(50, seed=3))
+
+
+def test_two_intervals_of_one_length_are_drawn_alike() -> None:
+    data = imbalanced(3, 0.05, 20_000, seed=0)
+    flat = fit_parents(data, graph_of(3), "mocoda-u", components=8, flatten="reweighting").sample(20_000, seed=0)
+    recorded, drawn = ((rows[:, :3] > 0.5).float().mean(0) for rows in (data.rows, flat))
+    assert recorded == pytest.approx([0.05] * 3, abs=0.01)
+    assert drawn == pytest.approx([0.5] * 3, abs=0.06)
+
+
+def test_a_region_bounds_it_and_features_are_refused() -> None:
+    drawn = flat_of(region=TASK.region).sample(700, seed=0)
+    assert drawn.shape == (700, 4) and TASK.region(drawn).all()
+    assert message(flat_of, features=TASK.features) == (
+        "reweighting flattens whole parent sets, not features; leave out features= or flatten=."
+    )
+
+
+def test_mocoda_p_thins_what_is_reweighted() -> None:
+    parents = flat_of("mocoda-p", task=TASK, acceptance=0.5)
+    assert isinstance(parents, Flattened) and isinstance(parents.proposals, Reweighted)
+    assert parents.source == {"flatten": "reweighting"} and TASK.region(parents.sample(500, seed=0)).all()
+
+
+def test_every_neighbourhood_is_reweighted() -> None:
+    flat, plain = flat_of(stratified=True), fit_parents(DATA, GRAPH, components=16, stratified=True)
+    assert isinstance(flat.mixtures, Stratified) and isinstance(plain, Stratified)
+    for one, before in zip(flat.mixtures.neighbourhoods, plain.neighbourhoods, strict=True):
+        for (_, after), (_, mixture) in zip(one.mixtures.sets, before.mixtures.sets, strict=True):
+            assert after.weights.equal(by_volume(mixture).weights)
+    assert set(flat.source) == {"flatten", "neighbourhoods"}
+
+
+def test_mocoda_itself_is_not_flattened() -> None:
+    assert flat_of("mocoda").sample(50, seed=0).equal(fit_parents(DATA, GRAPH, components=16).sample(50, seed=0))
+
+
+def test_an_unknown_way_to_flatten_is_refused() -> None:
+    assert message(flat_of, flatten="reweight") == (
+        "there is no way to flatten 'reweight'; there are: rejection, reweighting. Did you mean 'reweighting'?"
+    )
+
+
+# The comparison
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    return reweighting(TINY, device="cpu")
+
+
+def point(results: dict[str, Any], factors: int, column: str) -> dict[str, Any]:
+    (found,) = [p for p in results["points"] if (p["factors"], p["column"]) == (factors, column)]
+    return dict(found)
+
+
+def test_imbalanced_rows_are_independent_and_rare_as_often_as_asked() -> None:
+    rows = imbalanced(2, 0.2, 50_000, seed=0).state
+    common, rare = (rows >= 0.1) & (rows <= 0.3), (rows >= 0.7) & (rows <= 0.9)
+    assert (common ^ rare).all()
+    assert rare.float().mean(0) == pytest.approx([0.2, 0.2], abs=0.01)
+    assert float(rare.all(1).float().mean()) == pytest.approx(0.04, abs=0.005)
+
+
+def test_exact_rejection_pays_tenfold_for_every_factor(results: dict[str, Any]) -> None:
+    # Uniform is half in the rare interval, which holds 5%: at best one of 10 proposals is kept for every factor.
+    assert 8 < point(results, 1, "exact rejection")["proposals"] < 20
+    assert 500 < point(results, 3, "exact rejection")["proposals"] < 8_000
+
+
+def test_the_acceptance_that_is_computed_is_the_one_that_is_counted() -> None:
+    counted = reweighting(replace(TINY, factors=(2,), seeds=1, test_rows=10_000, budget=300_000), device="cpu")
+    found = point(counted, 2, "exact rejection")
+    proposed = 5 * 65_536  # all of the budget, in whole batches
+    assert found["rows"] < 10_000
+    assert proposed / found["rows"] == pytest.approx(found["proposals"], rel=0.15)
+
+
+def test_reweighting_covers_what_mocoda_does_not(results: dict[str, Any]) -> None:
+    for factors in TINY.factors:
+        assert point(results, factors, "mocoda")["rare"] == pytest.approx(5, abs=1)
+        assert point(results, factors, "reweighting")["rare"] == pytest.approx(50, abs=8)
+        assert point(results, factors, "reweighting")["proposals"] == 1
+        assert point(results, factors, "reweighting")["covered"] == 100
+    assert point(results, 3, "mocoda")["covered"] <= 100
+
+
+def test_results_have_their_schema_and_files(results: dict[str, Any], tmp_path: Path) -> None:
+    assert [(p["factors"], p["column"]) for p in results["points"]] == [(k, c) for k in TINY.factors for c in COLUMNS]
+    assert results["metric"] == METRIC and results["table"] == "reweighting" and results["config"]["factors"] == (1, 3)
+    assert all(len(p["values"]) == TINY.seeds for p in results["points"])
+    assert results["hopeless"] is None  # three factors are not enough
+    table = write(results, tmp_path)
+    assert table.row_count == len(TINY.factors)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(OUTPUTS)
+    assert json.loads((tmp_path / OUTPUTS[0]).read_text("utf-8"))["points"] == results["points"]
+
+
+def test_hopeless_is_the_first_that_costs_a_million(monkeypatch: pytest.MonkeyPatch, results: dict[str, Any]) -> None:
+    assert HOPELESS == 1e6
+    monkeypatch.setattr("mocoda.paper.reweighting.HOPELESS", 100.0)
+    assert reweighting(replace(TINY, seeds=1, budget=70_000), device="cpu")["hopeless"] == 3
+
+
+def test_presets_and_what_they_refuse() -> None:
+    assert PRESETS["quick"].factors == PRESETS["paper"].factors == tuple(range(1, 11))
+    assert preset(PRESETS, "quick") is PRESETS["quick"]
+    assert (
+        message(preset, PRESETS, "quik") == "there is no preset 'quik'; there are: paper, quick. Did you mean 'quick'?"
+    )
+    assert message(replace, TINY, seeds=0) == "seeds must be at least 1, got 0."
+    assert message(replace, TINY, rare=1.0) == "rare must be a share above 0 and below 1, got 1.0."
+    assert message(replace, TINY, factors=()) == "factors must name numbers of factors, each 1 or more, got ()."
+
+
+def test_rows_of_the_quick_preset_suffice_to_see_every_combination() -> None:
+    missed = (1 - 2.0**-10) ** PRESETS["quick"].test_rows
+    assert missed < 0.01
+    assert isinstance(imbalanced(1, 0.5, 3, seed=0).state, Tensor)

@@ -1,0 +1,240 @@
+"""What a mixture draws, against closed forms: samples, marginals, conditionals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mixture_data import Floats, correlated, moons, random_mixture
+from scipy.stats import chisquare, kstest, multivariate_normal, norm
+
+import mocoda.parents.mixture
+from mocoda.parents.mixture import GaussianMixture
+
+
+def conditional(
+    mixture: GaussianMixture, unknown: list[int], known: list[int], value: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """The unknown columns at one known value, in closed form: weights (K,), means (K, U), covariances (K, U, U)."""
+    weights, means, covariances = [], [], []
+    for w, m, s in zip(mixture.weights.numpy(), mixture.means.numpy(), mixture.covariances.numpy(), strict=True):
+        s_uk, s_kk = s[np.ix_(unknown, known)], s[np.ix_(known, known)]
+        weights.append(w * multivariate_normal.pdf(value, m[known], s_kk))
+        means.append(m[unknown] + s_uk @ np.linalg.inv(s_kk) @ (value - m[known]))
+        covariances.append(s[np.ix_(unknown, unknown)] - s_uk @ np.linalg.inv(s_kk) @ s_uk.T)
+    return np.array(weights) / np.sum(weights), np.array(means), np.array(covariances)
+
+
+def _mixture_cdf(weights: Floats, means: Floats, widths: Floats) -> Any:
+    return lambda at: (weights * norm.cdf((np.asarray(at)[..., None] - means) / widths)).sum(-1)
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+@pytest.mark.parametrize("block", [1, 7, 300])
+def test_fit_and_log_prob_do_not_depend_on_the_block_size(
+    monkeypatch: pytest.MonkeyPatch, block: int, covariance: str
+) -> None:
+    points = moons(301, 0)
+    whole = GaussianMixture.fit(points, 3, covariance, max_iterations=10)
+    density = whole.log_prob(points)
+    monkeypatch.setattr(mocoda.parents.mixture, "_block_columns", lambda features, device: block)
+    cut = GaussianMixture.fit(points, 3, covariance, max_iterations=10)
+    for a, b in [(whole.weights, cut.weights), (whole.means, cut.means), (whole.covariances, cut.covariances)]:
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(whole.log_prob(points).numpy(), density.numpy(), rtol=1e-10, atol=1e-10)
+
+
+def test_complete_follows_the_conditional_in_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mocoda.parents.mixture, "_block_columns", lambda features, device: 37)
+    mixture = random_mixture(3, 2, seed=1)
+    given = np.full((3_000, 2), 0.4)
+    drawn = mixture.complete(given, known=[0], seed=0)[:, 1].numpy()
+    weights, means, covariances = conditional(mixture, [1], [0], np.array([0.4]))
+    assert kstest(drawn, _mixture_cdf(weights, means[:, 0], np.sqrt(covariances[:, 0, 0]))).pvalue > 0.001
+    assert len(np.unique(drawn)) == 3_000  # no block repeats another's numbers
+
+
+# Samples
+
+
+def test_samples_are_float32_rows_that_follow_the_density() -> None:
+    mixture = random_mixture(4, 2, seed=7)
+    sample = mixture.sample(6_000, seed=0)
+    assert sample.dtype == torch.float32 and sample.shape == (6_000, 2)
+    for column in range(2):
+        widths = mixture.covariances[:, column, column].sqrt().numpy()
+        cdf = _mixture_cdf(mixture.weights.numpy(), mixture.means[:, column].numpy(), widths)
+        assert kstest(sample[:, column].numpy(), cdf).pvalue > 0.001
+
+
+def test_samples_of_one_gaussian_have_its_covariance() -> None:
+    mixture = random_mixture(1, 3, seed=8)
+    sample = mixture.sample(100_000, seed=0).double()
+    np.testing.assert_allclose(sample.mean(0).numpy(), mixture.means[0].numpy(), atol=0.03)
+    np.testing.assert_allclose(sample.T.cov().numpy(), mixture.covariances[0].numpy(), atol=0.08)
+
+
+def test_an_imbalanced_fit_samples_its_clusters_in_proportion() -> None:
+    rng = np.random.default_rng(0)
+    points = np.concatenate([rng.normal(size=(900, 2)), 100 + rng.normal(size=(100, 2))])
+    mixture = GaussianMixture.fit(points, 2)
+    near = int((mixture.sample(10_000, seed=0)[:, 0] < 50).sum())
+    assert chisquare([near, 10_000 - near], [9_000, 1_000]).pvalue > 0.001
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_samples_have_as_many_rows_as_asked(n: int) -> None:
+    mixture = random_mixture(2, 3, seed=0)
+    assert mixture.sample(n, seed=0).shape == (n, 3)
+    assert mixture.complete(torch.zeros(n, 3), known=[1], seed=0).shape == (n, 3)
+    assert mixture.log_prob(torch.zeros(n, 3)).shape == (n,)
+
+
+# Marginals
+
+
+def test_marginal_holds_the_columns_in_the_order_asked() -> None:
+    mixture = random_mixture(3, 4, seed=3)
+    marginal = mixture.marginal([3, 0])
+    assert marginal.weights.equal(mixture.weights)
+    assert marginal.means.equal(mixture.means[:, [3, 0]])
+    for row, i in enumerate([3, 0]):
+        for column, j in enumerate([3, 0]):
+            assert marginal.covariances[:, row, column].equal(mixture.covariances[:, i, j])
+
+
+def test_marginal_is_the_density_with_the_other_column_integrated_out() -> None:
+    mixture = random_mixture(3, 2, seed=4)
+    grid = np.linspace(-40, 40, 8_001)
+    for value in (-1.5, 0.0, 2.0):
+        line = np.stack([grid, np.full_like(grid, value)], 1)
+        integral = mixture.log_prob(line).exp().sum().item() * (grid[1] - grid[0])
+        assert mixture.marginal([1]).log_prob([[value]]).exp().item() == pytest.approx(integral, rel=1e-8)
+
+
+def test_marginal_of_one_gaussian_is_the_fit_of_those_columns() -> None:
+    points = correlated(400, 5)
+    marginal, alone = GaussianMixture.fit(points, 1).marginal([2, 0]), GaussianMixture.fit(points[:, [2, 0]], 1)
+    np.testing.assert_allclose(marginal.means.numpy(), alone.means.numpy(), rtol=1e-10)
+    np.testing.assert_allclose(marginal.covariances.numpy(), alone.covariances.numpy(), rtol=1e-9)
+
+
+# Conditionals
+
+
+def test_complete_draws_from_the_closed_form_conditional_of_one_gaussian() -> None:
+    mixture = random_mixture(1, 4, seed=10)
+    value = np.array([0.7, -1.2])
+    points = np.zeros((50_000, 4))
+    points[:, [3, 1]] = value
+    drawn = mixture.complete(points, known=[3, 1], seed=0)[:, [0, 2]]
+    _, means, covariances = conditional(mixture, [0, 2], [3, 1], value)
+    np.testing.assert_allclose(drawn.mean(0).numpy(), means[0], atol=0.03)
+    np.testing.assert_allclose(drawn.T.cov().numpy(), covariances[0], atol=0.04)
+    for column in range(2):
+        cdf = norm(means[0, column], math.sqrt(covariances[0, column, column])).cdf
+        assert kstest(drawn[:5_000, column].numpy(), cdf).pvalue > 0.001
+
+
+@pytest.mark.parametrize("value", [-2.0, 0.0, 0.5, 1.5])
+def test_complete_weighs_components_by_their_density_at_the_known_value(value: float) -> None:
+    # The components lie far apart in the unknown column, so which one was drawn can be read off.
+    covariances = torch.tensor([[[1.0, 0.3], [0.3, 0.5]], [[0.25, -0.1], [-0.1, 0.5]]], dtype=torch.float64)
+    mixture = GaussianMixture(
+        torch.tensor([0.3, 0.7], dtype=torch.float64),
+        torch.tensor([[0.0, -50.0], [1.0, 50.0]], dtype=torch.float64),
+        covariances,
+    )
+    drawn = mixture.complete(np.full((4_000, 2), value), known=[0], seed=3)[:, 1].numpy()
+    weights, means, spread = conditional(mixture, [1], [0], np.array([value]))
+    by_hand = np.array([0.3 * norm.pdf(value), 0.7 * norm.pdf(value, 1.0, 0.5)])
+    np.testing.assert_allclose(weights, by_hand / by_hand.sum(), rtol=1e-12)
+    low = int((drawn < 0).sum())
+    share = 4 * math.sqrt(weights[0] * weights[1] / 4_000) + 1e-9
+    assert low / 4_000 == pytest.approx(weights[0], abs=share)
+    assert kstest(drawn, _mixture_cdf(weights, means[:, 0], np.sqrt(spread[:, 0, 0]))).pvalue > 0.001
+
+
+def test_a_marginal_sample_completed_is_a_sample_of_the_joint() -> None:
+    mixture = random_mixture(4, 3, seed=11)
+    half = torch.zeros(6_000, 3)
+    half[:, [2]] = mixture.marginal([2]).sample(6_000, seed=0)
+    completed = mixture.complete(half, known=[2], seed=1)
+    # Along any direction a mixture of Gaussians is one again, which gives an exact cdf for the joint.
+    for seed in range(5):
+        direction = torch.from_numpy(np.random.default_rng(seed).normal(size=3))
+        centre = (mixture.means @ direction).numpy()
+        width = torch.einsum("i,kij,j->k", direction, mixture.covariances, direction).sqrt().numpy()
+        cdf = _mixture_cdf(mixture.weights.numpy(), centre, width)
+        assert kstest((completed.double() @ direction).numpy(), cdf).pvalue > 0.001
+
+
+def test_each_row_is_completed_given_its_own_value() -> None:
+    mixture = random_mixture(1, 2, seed=12)
+    slope = (mixture.covariances[0, 1, 0] / mixture.covariances[0, 0, 0]).item()
+    points = torch.zeros(20_000, 2, dtype=torch.float64)
+    points[:, 0] = torch.linspace(-3, 3, 20_000, dtype=torch.float64)
+    drawn = mixture.complete(points, known=[0], seed=0)
+    fitted = np.polyfit(drawn[:, 0].numpy(), drawn[:, 1].numpy(), 1)
+    assert fitted[0] == pytest.approx(slope, abs=0.03)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("as_torch", [False, True])
+@pytest.mark.parametrize("known", [[0], [2, 1], (0, 1, 2)])
+def test_known_columns_stay_to_the_bit(dtype: Any, as_torch: bool, known: list[int]) -> None:
+    mixture = random_mixture(3, 4, seed=0)
+    points = np.random.default_rng(1).normal(size=(50, 4)).astype(dtype)
+    original = points.copy()
+    completed = mixture.complete(torch.from_numpy(points) if as_torch else points, known=known, seed=0)
+    assert completed.numpy().dtype == dtype
+    assert completed[:, list(known)].numpy().tobytes() == points[:, list(known)].tobytes()
+    assert points.tobytes() == original.tobytes()
+    unknown = [column for column in range(4) if column not in known]
+    assert (completed[:, unknown].numpy() != points[:, unknown]).all()
+
+
+def test_what_the_unknown_columns_hold_does_not_matter() -> None:
+    mixture = random_mixture(3, 3, seed=0)
+    one, other = torch.zeros(20, 3), torch.zeros(20, 3)
+    other[:, [0, 2]] = math.nan
+    for known in ([1], []):
+        a, b = (mixture.complete(points, known=known, seed=4) for points in (one, other))
+        assert a.equal(b)
+
+
+def test_the_order_in_which_known_columns_are_named_does_not_matter() -> None:
+    mixture = random_mixture(3, 3, seed=0)
+    points = np.random.default_rng(0).normal(size=(30, 3))
+    a, b = mixture.complete(points, known=[0, 2], seed=1), mixture.complete(points, known=[2, 0], seed=1)
+    np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_to_complete_knowing_nothing_is_a_plain_sample(dtype: torch.dtype) -> None:
+    mixture = random_mixture(3, 2, seed=5)
+    drawn = mixture.complete(torch.full((5_000, 2), 9.0, dtype=dtype), known=(), seed=0)
+    assert drawn.dtype == dtype
+    for column in range(2):
+        widths = mixture.covariances[:, column, column].sqrt().numpy()
+        cdf = _mixture_cdf(mixture.weights.numpy(), mixture.means[:, column].numpy(), widths)
+        assert kstest(drawn[:, column].numpy(), cdf).pvalue > 0.001
+
+
+def test_to_complete_knowing_everything_returns_a_copy_of_the_points() -> None:
+    mixture = random_mixture(3, 2, seed=5)
+    points = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    completed = mixture.complete(points, known=[1, 0], seed=0)
+    assert completed.equal(points) and completed.data_ptr() != points.data_ptr()
+
+
+def test_known_values_far_from_the_data_are_completed_to_finite_rows() -> None:
+    mixture = GaussianMixture.fit(moons(500, 0), 8)
+    completed = mixture.complete(np.array([[1e4, 0.0], [-1e4, 0.0]]), known=[0], seed=0)
+    assert torch.isfinite(completed).all()

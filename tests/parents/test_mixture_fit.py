@@ -1,0 +1,220 @@
+"""GaussianMixture.fit and log_prob against scikit-learn, scipy and a slow twin."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mixture_data import Floats, blobs, correlated, moons, navigation, random_mixture
+from scipy.stats import multivariate_normal
+from sklearn.mixture import GaussianMixture as SklearnMixture
+
+from mocoda.parents.mixture import RIDGE, GaussianMixture, _Features
+
+NEVER = -math.inf  # a tolerance that no gain falls below: exactly `max_iterations` of EM
+
+
+def slow_em(
+    points: Floats, weights: Floats, means: Floats, covariances: Floats, ridge: Floats, diagonal: bool
+) -> tuple[Floats, Floats, Floats, float]:
+    """One iteration of EM by loops: new weights, means, covariances, and the log likelihood under the old ones."""
+    rows, dims = points.shape
+    components = len(weights)
+    responsibility = np.zeros((rows, components))
+    likelihood = 0.0
+    for n in range(rows):
+        joint = np.zeros(components)
+        for k in range(components):
+            offset = points[n] - means[k]
+            exponent = -0.5 * offset @ np.linalg.inv(covariances[k]) @ offset
+            joint[k] = weights[k] * math.exp(exponent) / math.sqrt(np.linalg.det(2 * math.pi * covariances[k]))
+        likelihood += math.log(joint.sum())
+        responsibility[n] = joint / joint.sum()
+    new_weights, new_means = np.zeros(components), np.zeros((components, dims))
+    new_covariances = np.zeros((components, dims, dims))
+    for k in range(components):
+        count = sum(responsibility[n, k] for n in range(rows))
+        new_weights[k] = count / rows
+        for n in range(rows):
+            new_means[k] += responsibility[n, k] * points[n] / count
+        for n in range(rows):
+            offset = points[n] - new_means[k]
+            new_covariances[k] += responsibility[n, k] * np.outer(offset, offset) / count
+        if diagonal:
+            new_covariances[k] = np.diag(np.diag(new_covariances[k]))
+        new_covariances[k] += np.diag(ridge)
+    return new_weights, new_means, new_covariances, likelihood
+
+
+# Against scikit-learn and scipy
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+@pytest.mark.parametrize(
+    ("make", "rows", "components"),
+    [
+        (blobs, 1_000, 1),
+        (blobs, 3_000, 5),
+        (correlated, 3_000, 4),
+        (moons, 4_000, 12),
+        (navigation, 4_000, 8),
+        (navigation, 20_000, 32),
+    ],
+)
+def test_fit_explains_fresh_points_as_well_as_scikit_learn(
+    make: Any, rows: int, components: int, covariance: str
+) -> None:
+    points, fresh = make(rows, 0), make(4_000, 1)
+    theirs = SklearnMixture(components, covariance_type=covariance, random_state=0, max_iter=500)
+    expected = float(theirs.fit(points).score(fresh))
+    found = GaussianMixture.fit(points, components, covariance).log_prob(fresh).mean().item()
+    # Of several optima, EM finds one: ours may be the better, but not more than 1% the worse.
+    assert found > expected - 0.01 * abs(expected)
+    if components in (1, 32):
+        assert found == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("make", [blobs, correlated, moons, navigation])
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_em_of_scikit_learn_finds_nothing_left_to_gain(make: Any, covariance: str) -> None:
+    points = make(2_000, 0)
+    ours = GaussianMixture.fit(points, 4, covariance, tolerance=1e-7, max_iterations=2_000)
+    precisions = ours.covariances.inverse()
+    if covariance == "diag":
+        precisions = precisions.diagonal(dim1=1, dim2=2)
+    theirs = SklearnMixture(
+        4,
+        covariance_type=covariance,
+        weights_init=ours.weights.numpy(),
+        means_init=ours.means.numpy(),
+        precisions_init=precisions.numpy(),
+        tol=1e-7,
+        max_iter=500,
+        reg_covar=0.0,
+    )
+    gained = float(theirs.fit(points).score(points)) - ours.log_prob(points).mean().item()
+    assert abs(gained) < 1e-4
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_one_gaussian_is_the_fit_of_scikit_learn_to_rounding(covariance: str) -> None:
+    points = correlated(500, 3)
+    spread = points.var(0)
+    theirs = SklearnMixture(1, covariance_type=covariance, reg_covar=0.0).fit(points)
+    ours = GaussianMixture.fit(points, 1, covariance)
+    expected = theirs.covariances_[0] if covariance == "full" else np.diag(theirs.covariances_[0])
+    np.testing.assert_allclose(ours.means.numpy(), theirs.means_, rtol=1e-10)
+    np.testing.assert_allclose(ours.covariances[0].numpy(), expected + RIDGE * np.diag(spread), rtol=1e-9, atol=1e-12)
+
+
+def test_well_separated_clusters_are_found_with_their_parameters() -> None:
+    rng = np.random.default_rng(0)
+    root = np.array([[1.0, 0.0], [0.8, 0.6]])
+    low, high = rng.normal(size=(6_000, 2)) @ root.T, rng.normal(size=(2_000, 2)) * 0.5 + 20.0
+    mixture = GaussianMixture.fit(np.concatenate([low, high]), 2)
+    order = mixture.weights.argsort(descending=True)
+    np.testing.assert_allclose(mixture.weights[order].numpy(), [0.75, 0.25], atol=1e-6)
+    np.testing.assert_allclose(mixture.means[order].numpy(), [low.mean(0), high.mean(0)], atol=1e-3)
+    expected = [np.cov(low.T, bias=True), np.cov(high.T, bias=True)]
+    np.testing.assert_allclose(mixture.covariances[order].numpy(), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("components", "dims"), [(1, 1), (3, 1), (1, 4), (5, 3)])
+def test_log_prob_is_the_mixture_of_scipy_normals(components: int, dims: int) -> None:
+    mixture = random_mixture(components, dims, seed=components)
+    points = 2 * np.random.default_rng(9).normal(size=(200, dims))
+    expected = np.zeros(200)
+    for w, m, s in zip(mixture.weights, mixture.means, mixture.covariances, strict=True):
+        expected += w.item() * multivariate_normal.pdf(points, m.numpy(), s.numpy())
+    found = mixture.log_prob(points)
+    assert found.dtype == torch.float64 and found.shape == (200,)
+    np.testing.assert_allclose(found.exp().numpy(), expected, rtol=1e-10)
+
+
+def test_log_prob_stays_finite_where_every_density_underflows() -> None:
+    mixture = random_mixture(3, 2, seed=0)
+    far = mixture.log_prob([[1e6, -1e6], [1e9, 0.0]])
+    assert torch.isfinite(far).all() and (far < -1e6).all()
+
+
+def test_density_integrates_to_one() -> None:
+    mixture = random_mixture(4, 1, seed=2)
+    grid = np.linspace(-30, 30, 60_001)
+    total = mixture.log_prob(grid[:, None]).exp().sum().item() * (grid[1] - grid[0])
+    assert total == pytest.approx(1.0, abs=1e-6)
+
+
+# EM against its slow twin
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_one_iteration_of_em_is_what_loops_compute(covariance: str) -> None:
+    diagonal = covariance == "diag"
+    points = np.random.default_rng(5).normal(size=(60, 3))
+    start = random_mixture(4, 3, seed=6)
+    old = start.covariances
+    if diagonal:
+        old = torch.diag_embed(old.diagonal(dim1=1, dim2=2))
+    features = _Features(3, covariance, torch.device("cpu"))
+    moments, likelihood = features.expect(torch.from_numpy(points).T.contiguous(), start.weights, start.means, old)
+    weights, means, covariances = features.parameters(moments)
+    expected = slow_em(
+        points, start.weights.numpy(), start.means.numpy(), old.numpy(), np.full(3, RIDGE), diagonal=diagonal
+    )
+    np.testing.assert_allclose(weights.numpy(), expected[0], rtol=1e-9)
+    np.testing.assert_allclose(means.numpy(), expected[1], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(covariances.numpy(), expected[2], rtol=1e-9, atol=1e-12)
+    assert likelihood == pytest.approx(expected[3], rel=1e-12)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_moments_are_sums_over_responsibility_times_features(covariance: str) -> None:
+    rng = np.random.default_rng(0)
+    points, responsibility = rng.normal(size=(3, 20)), rng.random((2, 20))
+    pairs = [(i, j) for i in range(3) for j in range(i, 3)] if covariance == "full" else [(i, i) for i in range(3)]
+    expected = np.zeros((2, 4 + len(pairs)))
+    for k in range(2):
+        for n in range(20):
+            x = points[:, n]
+            expected[k] += responsibility[k, n] * np.array([1.0, *x, *(x[i] * x[j] for i, j in pairs)])
+    found = _Features(3, covariance, torch.device("cpu")).moments(
+        torch.from_numpy(points), torch.from_numpy(responsibility)
+    )
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_every_further_iteration_of_fit_is_one_of_the_slow_twin_in_the_users_units(covariance: str) -> None:
+    points = correlated(80, 4)
+    before, after = (
+        GaussianMixture.fit(points, 3, covariance, tolerance=NEVER, max_iterations=count) for count in (4, 5)
+    )
+    weights, means, covariances, _ = slow_em(
+        points,
+        before.weights.numpy(),
+        before.means.numpy(),
+        before.covariances.numpy(),
+        RIDGE * points.var(0),
+        diagonal=covariance == "diag",
+    )
+    np.testing.assert_allclose(after.weights.numpy(), weights, rtol=1e-7)
+    np.testing.assert_allclose(after.means.numpy(), means, rtol=1e-7)
+    np.testing.assert_allclose(after.covariances.numpy(), covariances, rtol=1e-6, atol=1e-9)
+
+
+def test_em_stops_at_the_tolerance() -> None:
+    points = moons(1_000, 0)
+    exact = GaussianMixture.fit(points, 8, tolerance=0.0, max_iterations=2_000).log_prob(points).mean()
+    default = GaussianMixture.fit(points, 8).log_prob(points).mean()
+    impatient = GaussianMixture.fit(points, 8, tolerance=math.inf)
+    twice = GaussianMixture.fit(points, 8, tolerance=NEVER, max_iterations=2)
+    assert exact > default > impatient.log_prob(points).mean()
+    assert impatient.means.equal(twice.means)  # the second iteration is the first whose gain is known
+
+
+def test_a_diagonal_fit_has_no_covariances() -> None:
+    covariances = GaussianMixture.fit(correlated(300, 0), 3, "diag").covariances
+    assert (covariances - torch.diag_embed(covariances.diagonal(dim1=1, dim2=2)) == 0).all()

@@ -1,0 +1,370 @@
+"""The law of the "mocoda" recipe (Section 4.1): every parent set keeps its distribution, and nothing else is kept.
+
+Two-sample and independence tests compare samples with fresh recorded rows. The data are mixtures of Gaussians, so that
+the fitted mixtures can be exact and what remains is the law itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mocoda_samples import (
+    Floats,
+    correlations,
+    energy_test,
+    independence_test,
+    partial_correlation,
+    sampled,
+    told_apart,
+    transitions,
+)
+from scipy.stats import ks_2samp
+
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.mocoda import Mocoda
+from mocoda.parents.recipes import fit_parents
+
+LAW = settings(deadline=None, max_examples=25, derandomize=True)
+seeds = st.integers(0, 10_000)
+
+
+# Data
+
+
+DISJOINT = LocalGraph(state={"x": 0, "y": 1}, action={"dx": 0, "dy": 1}, edges={"x": ["x", "dx"], "y": ["y", "dy"]})
+
+
+def two_ways(rows: int, seed: int) -> Floats:
+    """Columns x, y, dx, dy: two kinds of behaviour, and correlations within each, so that all depends on all."""
+    rng = np.random.default_rng(seed)
+    root = np.array([[1.0, 0, 0, 0], [0.8, 0.6, 0, 0], [-0.6, 0.2, 0.7, 0], [0.3, -0.7, 0.4, 0.5]])
+    centre = np.where(rng.random((rows, 1)) < 0.35, [[4.0, 3.0, -2.0, 1.0]], [[-1.0, -1.0, 1.0, -3.0]])
+    return np.asarray(centre + rng.normal(size=(rows, 4)) @ root.T)
+
+
+OVERLAP = LocalGraph(
+    state={"g": 0, "a": 1, "b": 2}, action={"u": 0}, edges={"g": ["g"], "a": ["g", "a"], "b": ["g", "b"]}
+)
+
+
+def common_cause(rows: int, seed: int) -> Floats:
+    """Columns g, a, b, u: a and b both follow g, and share noise besides; u repeats that noise."""
+    rng = np.random.default_rng(seed)
+    g = np.where(rng.random(rows) < 0.4, 3.0, -3.0) + rng.normal(size=rows)
+    shared = rng.normal(size=rows)
+    a = g + shared + 0.3 * rng.normal(size=rows)
+    b = -0.5 * g + shared + 0.3 * rng.normal(size=rows)
+    return np.stack([g, a, b, shared], 1)
+
+
+# Disjoint parent sets
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("columns", [[0, 2], [1, 3]])
+def test_every_parent_set_keeps_its_distribution(columns: list[int], shuffle: bool) -> None:
+    fresh = two_ways(1_500, 1)
+    sample = sampled(two_ways(12_000, 0), DISJOINT, 1_500, components=2, shuffle=shuffle)
+    for column in columns:
+        assert ks_2samp(sample[:, column], fresh[:, column]).pvalue > 0.001
+    assert energy_test(sample[:600, columns], fresh[:600, columns]) > 0.005
+    assert abs(told_apart(sample[:, columns], fresh[:, columns]) - 0.5) < 0.05
+
+
+def test_whole_rows_do_not_keep_their_distribution() -> None:
+    # What the tests above find equal within a set, they find different across sets: they have the power to see it.
+    fresh = two_ways(1_500, 1)
+    sample = sampled(two_ways(12_000, 0), DISJOINT, 1_500, components=2)
+    assert energy_test(sample[:600], fresh[:600]) < 0.005
+    assert told_apart(sample, fresh) > 0.7
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("one", "other"), [(0, 1), (0, 3), (2, 1), (2, 3)])
+def test_features_in_no_common_set_become_independent(one: int, other: int, shuffle: bool) -> None:
+    data = two_ways(12_000, 0)
+    sample = sampled(data, DISJOINT, 20_000, components=2, shuffle=shuffle)
+    assert independence_test(data[:300, one], data[:300, other]) < 0.005
+    assert independence_test(sample[:400, one], sample[:400, other]) > 0.005
+    assert abs(correlations(sample)[one, other]) < 4 / math.sqrt(20_000)
+
+
+def test_features_of_one_set_stay_dependent() -> None:
+    data = two_ways(12_000, 0)
+    found, expected = correlations(sampled(data, DISJOINT, 20_000, components=2)), correlations(data)
+    for one, other in [(0, 2), (1, 3)]:
+        assert abs(expected[one, other]) > 0.3
+        assert found[one, other] == pytest.approx(expected[one, other], abs=0.03)
+
+
+def test_one_set_of_everything_keeps_everything() -> None:
+    graph = LocalGraph(
+        state=DISJOINT.state,
+        action=DISJOINT.action,
+        edges=DISJOINT.edges,
+        given_parent_sets=[["x", "y", "dx", "dy"]],
+    )
+    data, fresh = two_ways(12_000, 0), two_ways(600, 1)
+    sample = sampled(data, graph, 20_000, components=2)
+    np.testing.assert_allclose(correlations(sample), correlations(data), atol=0.03)
+    assert energy_test(sample[:600], fresh) > 0.005
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_diagonal_mixtures_keep_the_law_too(shuffle: bool) -> None:
+    # With enough components, a diagonal mixture follows a correlation by its means.
+    data = two_ways(12_000, 0)
+    found = correlations(sampled(data, DISJOINT, 20_000, components=24, covariance="diag", shuffle=shuffle))
+    expected = correlations(data)
+    for one, other in [(0, 2), (1, 3)]:
+        assert found[one, other] == pytest.approx(expected[one, other], abs=0.05)
+    for one, other in [(0, 1), (0, 3), (2, 1), (2, 3)]:
+        assert abs(found[one, other]) < 0.04
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_three_disjoint_sets_are_drawn_independently(shuffle: bool) -> None:
+    graph = LocalGraph(
+        state={"a": 0, "b": 1, "c": 2},
+        action={"u": 0, "v": 1, "w": 2},
+        edges={"a": ["a", "u"], "b": ["b", "v"], "c": ["c", "w"]},
+    )
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(8_000, 6)) * 0.5 + rng.normal(size=(8_000, 1))
+    found, expected = correlations(sampled(data, graph, 20_000, components=1, shuffle=shuffle)), correlations(data)
+    within = np.eye(6, dtype=bool) | np.eye(6, k=3, dtype=bool) | np.eye(6, k=-3, dtype=bool)
+    assert np.abs(expected[~within]).min() > 0.7
+    np.testing.assert_allclose(found[within], expected[within], atol=0.02)
+    np.testing.assert_allclose(found[~within], 0.0, atol=4 / math.sqrt(20_000))
+
+
+# Overlapping parent sets
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("columns", [[0, 1], [0, 2]])
+def test_overlapping_sets_each_keep_their_distribution(columns: list[int], shuffle: bool) -> None:
+    fresh = common_cause(1_500, 1)
+    sample = sampled(common_cause(12_000, 0), OVERLAP, 1_500, components=2, shuffle=shuffle)
+    for column in columns:
+        assert ks_2samp(sample[:, column], fresh[:, column]).pvalue > 0.001
+    assert energy_test(sample[:600, columns], fresh[:600, columns]) > 0.005
+    assert abs(told_apart(sample[:, columns], fresh[:, columns]) - 0.5) < 0.05
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_given_what_they_share_overlapping_sets_become_independent(shuffle: bool) -> None:
+    data = common_cause(12_000, 0)
+    sample = sampled(data, OVERLAP, 12_000, components=2, shuffle=shuffle)
+    g, a, b = sample[:, 0], sample[:, 1], sample[:, 2]
+    assert partial_correlation(data[:, 1], data[:, 2], data[:, 0]) > 0.8
+    assert abs(partial_correlation(a, b, g)) < 0.04
+    # Near one value of g the data's a and b depend on each other and the sample's do not.
+    near, recorded_near = np.abs(g - 3) < 0.1, np.abs(data[:, 0] - 3) < 0.1
+    assert independence_test(data[recorded_near, 1][:300], data[recorded_near, 2][:300]) < 0.005
+    assert independence_test(a[near][:300], b[near][:300]) > 0.005
+    # Through g they stay dependent: the mixtures were joined, not drawn apart.
+    assert independence_test(a[:300], b[:300]) < 0.005
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_factor_that_nobody_listens_to_is_drawn_on_its_own(shuffle: bool) -> None:
+    data = common_cause(12_000, 0)
+    assert ("u",) in OVERLAP.parent_sets
+    sample = sampled(data, OVERLAP, 20_000, components=2, shuffle=shuffle)
+    assert ks_2samp(sample[:1_500, 3], common_cause(1_500, 1)[:, 3]).pvalue > 0.001
+    assert correlations(data)[3, 1] > 0.2
+    np.testing.assert_allclose(correlations(sample)[3, :3], 0.0, atol=4 / math.sqrt(20_000))
+
+
+def pairs_graph(pairs: Sequence[tuple[str, str]], names: str) -> LocalGraph:
+    """State factors of one column each, named by a letter, in these parent sets, listed in this order."""
+    return LocalGraph(
+        state={name: i for i, name in enumerate(names)},
+        action={"u": 0},
+        edges={name: [name] for name in names},
+        given_parent_sets=[list(pair) for pair in pairs],
+    )
+
+
+def chain(rows: int) -> Floats:
+    """Columns a, b, c, d, u: neighbours are correlated by 0.75, and the others by 0.5."""
+    rng = np.random.default_rng(0)
+    covariance = np.full((5, 5), 0.5) + 0.5 * np.eye(5)
+    for i in range(3):
+        covariance[i, i + 1] = covariance[i + 1, i] = 0.75
+    return rng.multivariate_normal(np.zeros(5), covariance, size=rows)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("a", "b"), ("b", "c"), ("c", "d")],
+        [("c", "d"), ("b", "c"), ("a", "b")],
+        [("b", "c"), ("c", "d"), ("a", "b")],
+        [("a", "b"), ("c", "d"), ("b", "c")],
+    ],
+)
+def test_a_chain_of_sets_keeps_every_link_in_whatever_order_they_are_listed(
+    pairs: list[tuple[str, str]], shuffle: bool
+) -> None:
+    data = chain(8_000)
+    found = correlations(sampled(data, pairs_graph(pairs, "abcd"), 20_000, components=1, shuffle=shuffle))
+    expected = correlations(data)
+    links = [expected[i, i + 1] for i in range(3)]
+    for i in range(3):
+        assert found[i, i + 1] == pytest.approx(links[i], abs=0.02)
+    assert found[0, 2] == pytest.approx(links[0] * links[1], abs=0.03)
+    assert found[0, 3] == pytest.approx(links[0] * links[1] * links[2], abs=0.03)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("hub", [0, 2, 3])
+def test_a_star_of_three_sets_keeps_every_ray(hub: int, shuffle: bool) -> None:
+    data = chain(8_000)
+    rays = [i for i in range(4) if i != hub]
+    graph = pairs_graph([("abcd"[hub], "abcd"[ray]) for ray in rays], "abcd")
+    found = correlations(sampled(data, graph, 20_000, components=1, shuffle=shuffle))
+    expected = correlations(data)
+    for one in rays:
+        assert found[hub, one] == pytest.approx(expected[hub, one], abs=0.02)
+        for other in rays:
+            if one != other:
+                assert found[one, other] == pytest.approx(expected[hub, one] * expected[hub, other], abs=0.03)
+
+
+# Columns and seeds
+
+
+def test_columns_of_interleaved_factors_come_back_in_their_places() -> None:
+    graph = LocalGraph(
+        state={"wide": [3, 0], "narrow": [1], "other": slice(2, 3)},
+        action={"u": 1, "v": 0},
+        edges={"wide": ["wide", "u"], "narrow": ["narrow"], "other": ["other", "v"]},
+    )
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(6_000, 2))
+    data = rng.normal(size=(6_000, 6)) * 0.2 + 10.0 * np.arange(6)
+    data[:, [0, 3, 5]] += shared[:, :1]  # wide and u
+    data[:, [2, 4]] += shared[:, 1:]  # other and v
+    sample = sampled(data, graph, 20_000, components=1)
+    np.testing.assert_allclose(sample.mean(0), data.mean(0), atol=0.05)
+    np.testing.assert_allclose(sample.std(0), data.std(0), atol=0.05)
+    np.testing.assert_allclose(correlations(sample), correlations(data), atol=0.05)
+
+
+def test_log_prob_has_a_column_for_each_set() -> None:
+    data = two_ways(500, 0)
+    parents = fit_parents(transitions(data, 2), DISJOINT, "mocoda", components=3)
+    assert isinstance(parents, Mocoda)
+    rows = torch.from_numpy(data[:40])
+    found = parents.log_prob(rows)
+    assert found.shape == (40, 2)
+    for number, (columns, mixture) in enumerate(parents.sets):
+        assert found[:, number].equal(mixture.log_prob(rows[:, columns]))
+    assert [columns for columns, _ in parents.sets] == [(0, 2), (1, 3)]
+
+
+def test_log_prob_tells_supported_combinations_from_others() -> None:
+    data = two_ways(4_000, 0)
+    parents = fit_parents(transitions(data, 2), DISJOINT, "mocoda", components=2)
+    assert isinstance(parents, Mocoda)
+    recombined = data.copy()
+    recombined[:, [1, 3]] = data[::-1, [1, 3]]
+    broken = data.copy()
+    broken[:, 2] += 20.0
+    least = [parents.log_prob(torch.from_numpy(rows)).amin(1).mean() for rows in (data, recombined, broken)]
+    assert abs(least[0] - least[1]) < 1.0
+    assert least[2] < least[0] - 10
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("n", [1, 3, 16, 17, 1_000])
+def test_a_sample_has_as_many_rows_as_asked(n: int, shuffle: bool) -> None:
+    sample = sampled(two_ways(200, 0), DISJOINT, n, components=2, shuffle=shuffle)
+    assert sample.shape == (n, 4) and np.isfinite(sample).all()
+    assert len(np.unique(sample[:, 0])) == n
+
+
+# Laws over random graphs
+
+
+def gaussian(seed: int, rows: int, dims: int) -> Floats:
+    """Correlated normal columns of widths around 1."""
+    rng = np.random.default_rng(seed)
+    return np.asarray(rng.normal(size=(rows, dims)) @ (rng.normal(size=(dims, dims)) + np.eye(dims)))
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> list[list[int]]:
+    """Columns 0 .. D - 1, the last one the action's, dealt into disjoint sets."""
+    dims = draw(st.integers(2, 6))
+    owner = [draw(st.integers(0, 2)) for _ in range(dims)]
+    groups = [[column for column in range(dims) if owner[column] == group] for group in range(3)]
+    return [group for group in groups if group]
+
+
+def graph_of(groups: Sequence[Sequence[int]], dims: int) -> LocalGraph:
+    names = [f"f{column}" for column in range(dims)]
+    return LocalGraph(
+        state={name: column for column, name in enumerate(names[:-1])},
+        action={names[-1]: 0},
+        edges={name: [name] for name in names[:-1]},
+        given_parent_sets=[[names[column] for column in group] for group in groups],
+    )
+
+
+@LAW
+@given(partitions(), seeds, st.booleans(), st.integers(1, 3))
+def test_disjoint_sets_keep_their_covariance_and_lose_all_other(
+    groups: list[list[int]], seed: int, shuffle: bool, components: int
+) -> None:
+    dims = sum(map(len, groups))
+    data = gaussian(seed, 1_500, dims)
+    sample = sampled(data, graph_of(groups, dims), 8_000, components=components, shuffle=shuffle, seed=seed)
+    expected = np.eye(dims)
+    for group in groups:
+        expected[np.ix_(group, group)] = correlations(data)[np.ix_(group, group)] if len(group) > 1 else 1.0
+    np.testing.assert_allclose(np.atleast_2d(correlations(sample)), expected, atol=5 / math.sqrt(8_000))
+    np.testing.assert_allclose(sample.mean(0), data.mean(0), atol=5 / math.sqrt(8_000) * data.std(0).max())
+    np.testing.assert_allclose(sample.std(0), data.std(0), rtol=0.08)
+
+
+@LAW
+@given(st.integers(3, 5).flatmap(lambda dims: st.permutations(range(dims))), st.integers(1, 2), seeds, st.booleans())
+def test_sets_that_share_a_core_are_joined_through_it(order: list[int], core: int, seed: int, shuffle: bool) -> None:
+    dims, hub, rays = len(order), order[:core], order[core:]
+    data = gaussian(seed, 1_500, dims)
+    sample = sampled(
+        data, graph_of([[*hub, ray] for ray in rays], dims), 8_000, components=1, shuffle=shuffle, seed=seed
+    )
+    # The maximum-entropy Gaussian: rays covary only as far as the core makes them.
+    covariance = np.cov(data.T)
+    expected = covariance.copy()
+    inverse = np.linalg.inv(covariance[np.ix_(hub, hub)])
+    for one in rays:
+        for other in rays:
+            if one != other:
+                expected[one, other] = covariance[one, hub] @ inverse @ covariance[hub, other]
+    widths = np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
+    np.testing.assert_allclose(np.cov(sample.T) / widths, expected / widths, atol=0.08)
+
+
+@LAW
+@given(partitions(), seeds, st.booleans())
+def test_a_seed_determines_every_byte(groups: list[list[int]], seed: int, shuffle: bool) -> None:
+    dims = sum(map(len, groups))
+    data = transitions(gaussian(seed, 40, dims), dims - 1)
+    graph = graph_of(groups, dims)
+    fits = [fit_parents(data, graph, components=2, shuffle=shuffle, seed=seed) for _ in range(2)]
+    one, again = (fit.sample(30, seed=seed) for fit in fits)
+    assert one.dtype == torch.float32 and one.shape == (30, dims)
+    assert one.equal(again)
+    assert not one.equal(fits[0].sample(30, seed=seed + 1))

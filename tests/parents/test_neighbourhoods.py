@@ -1,0 +1,269 @@
+"""mocoda.parents.mocoda: mixtures per local graph, their law, their shares, and what is left out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parents_world import DATA, TASK, message
+from scipy.stats import ks_2samp
+from torch import Tensor
+
+from mocoda.data.transitions import Transitions
+from mocoda.engine.randomness import Stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.flattening import Flattened, Reweighted
+from mocoda.parents.mocoda import LEAST_ROWS, Mocoda, Stratified, graph_at
+from mocoda.parents.recipes import fit_parents
+from mocoda.tasks.navigation import GRAPH, coupled
+
+SHARE = 0.3  # of the rows are on the right
+
+
+def right(rows: Tensor) -> Tensor:
+    return rows[:, 0] > 0
+
+
+# Left of zero x and y listen to themselves, right of it y listens to x too.
+GRAPH_XY = LocalGraph(
+    state={"x": 0, "y": 1},
+    action={"u": 0},
+    edges={"x": ["x"], "y": ["y"]},
+    local=lambda rows: torch.stack(
+        [
+            torch.stack([torch.ones(len(rows)), right(rows).float()], 1),
+            torch.stack([torch.zeros(len(rows)), torch.ones(len(rows))], 1),
+            torch.zeros(len(rows), 2),
+        ],
+        1,
+    ).bool(),
+)
+
+
+def recorded(rows: int, seed: int) -> Transitions:
+    """y follows x on both sides, upwards on the left and downwards on the right; u is x again, and of no one's set."""
+    rng = np.random.default_rng(seed)
+    side = np.where(rng.random(rows) < SHARE, 1.0, -1.0)
+    x = side * (3 + rng.normal(size=rows).clip(-2.5, 2.5))
+    y = -x + 0.5 * rng.normal(size=rows)
+    table = np.stack([x, y, x + 0.1 * rng.normal(size=rows)], 1)
+    return Transitions(table[:, :2], table[:, 2:], table[:, :2])
+
+
+def stratified(data: Transitions, graph: LocalGraph = GRAPH_XY, **options: Any) -> Stratified:
+    parents = fit_parents(data, graph, stratified=True, **{"components": 4, **options})
+    assert isinstance(parents, Stratified)
+    return parents
+
+
+DATA_XY = recorded(8_000, 0)
+
+
+@pytest.fixture(scope="module")
+def parents() -> Stratified:
+    return stratified(DATA_XY)
+
+
+@pytest.fixture(scope="module")
+def rows(parents: Stratified) -> Tensor:
+    return parents.sample(20_000, seed=1)
+
+
+# The law
+
+
+def test_every_neighbourhood_has_the_parent_sets_of_its_own_graph(parents: Stratified) -> None:
+    left, right_one = parents.neighbourhoods  # commonest first
+    assert left.rows + right_one.rows == len(DATA_XY) and right_one.rows == int(right(DATA_XY.rows).sum())
+    assert left.mask.tolist() == [[True, False], [False, True], [False, False]]
+    assert right_one.mask.tolist() == [[True, True], [False, True], [False, False]]
+    assert [columns for columns, _ in left.mixtures.sets] == [(0,), (1,), (2,)]
+    assert [columns for columns, _ in right_one.mixtures.sets] == [(0, 1), (2,)]
+
+
+def test_within_every_neighbourhood_the_parent_sets_keep_their_distribution(rows: Tensor) -> None:
+    for side in (True, False):
+        mine, theirs = (r[right(r) == side] for r in (rows, DATA_XY.rows))
+        for column in range(3):
+            assert ks_2samp(mine[:, column].numpy(), theirs[:, column].numpy()).statistic < 0.03
+        found, expected = (float(np.corrcoef(r[:, :2].T)[0, 1]) for r in (mine, theirs))
+        assert expected < -0.8
+        if side:  # one set there
+            assert found == pytest.approx(expected, abs=0.03)
+        else:  # two sets there
+            assert abs(found) < 4 / math.sqrt(len(mine))
+        assert abs(float(np.corrcoef(mine[:, [0, 2]].T)[0, 1])) < 4 / math.sqrt(len(mine))
+
+
+def test_without_neighbourhoods_the_sparsest_graph_s_sets_are_all_that_is_kept() -> None:
+    plain = fit_parents(DATA_XY, GRAPH_XY, components=4)
+    assert isinstance(plain, Mocoda)
+    mine = plain.sample(6_000, seed=1)
+    assert float(np.corrcoef(mine[right(mine)][:, :2].T)[0, 1]) > -0.2
+
+
+@pytest.mark.parametrize("options", [{}, {"neighbourhoods": "even"}, {"shuffle": True}, {"covariance": "diag"}])
+@pytest.mark.parametrize("recipe", ["mocoda", "mocoda-u", "mocoda-p"])
+def test_every_sample_lies_in_a_recorded_neighbourhood(recipe: str, options: dict[str, Any]) -> None:
+    parents = fit_parents(
+        DATA, GRAPH, recipe, components=8, stratified=True, task=TASK, acceptance=0.5, seed=1, **options
+    )
+    drawn = parents.sample(500, seed=2)
+    assert drawn.shape == (500, 4) and torch.isfinite(drawn).all()
+    assert drawn.equal(parents.sample(500, seed=2)) and not drawn.equal(parents.sample(500, seed=3))
+    # In the quadrant nobody was seen to move right, wherever else that was seen.
+    assert (drawn[coupled(drawn), 2].abs() < 0.15).all()
+    assert isinstance(parents, Stratified if recipe == "mocoda" else Flattened)
+    assert parents.sample(0, seed=0).shape == (0, 4)
+
+
+def test_unstratified_rows_move_right_in_the_quadrant() -> None:
+    drawn = fit_parents(DATA, GRAPH, components=8).sample(5_000, seed=2)
+    assert (drawn[coupled(drawn), 2].abs() > 0.15).float().mean() > 0.2
+
+
+def test_what_falls_outside_its_neighbourhood_is_rejected(parents: Stratified) -> None:
+    for one in parents.neighbourhoods:
+        only = Stratified(parents.graph, (one,), (), "empirical")
+        assert (GRAPH_XY.mask(only.sample(3_000, seed=0)) == one.mask).all()
+    # Proposals cross the border, or there would be nothing to reject.
+    near = Transitions(DATA_XY.state / 6, DATA_XY.action, DATA_XY.next_state)
+    shifted = Transitions(near.state + torch.tensor([0.4, 0.0]), near.action, near.next_state)
+    found = stratified(shifted, components=1)
+    for one in found.neighbourhoods:
+        assert not found.region(one.mask)(one.mixtures.sample(3_000, seed=0)).all()
+    drawn = found.sample(3_000, seed=0)
+    assert float(right(drawn).float().mean()) == pytest.approx(float(right(shifted.rows).float().mean()), abs=0.04)
+
+
+# Shares
+
+
+@pytest.mark.parametrize(("drawn", "expected"), [("empirical", SHARE), ("even", 0.5)])
+def test_neighbourhoods_are_drawn_by_their_share_or_evenly(drawn: str, expected: float) -> None:
+    parents = stratified(DATA_XY, neighbourhoods=drawn)
+    assert float(parents.shares.sum()) == pytest.approx(1) and float(parents.shares[1]) == pytest.approx(
+        expected, abs=0.02
+    )
+    found = float(right(parents.sample(6_000, seed=0)).float().mean())
+    assert found == pytest.approx(float(parents.shares[1]), abs=4 * 0.5 / math.sqrt(6_000))
+
+
+def test_an_unknown_way_to_draw_neighbourhoods_is_refused() -> None:
+    assert message(fit_parents, DATA, GRAPH, stratified=True, neighbourhoods="evn") == (
+        "there is no way to draw neighbourhoods 'evn'; there are: empirical, even. Did you mean 'even'?"
+    )
+
+
+# Small neighbourhoods
+
+
+def some_on_the_right(count: int) -> Transitions:
+    on_the_right = right(DATA_XY.rows)
+    return DATA_XY[torch.cat([(~on_the_right).nonzero()[:2_000, 0], on_the_right.nonzero()[:count, 0]])]
+
+
+def test_a_neighbourhood_of_too_few_rows_is_reported_and_skipped() -> None:
+    parents = stratified(some_on_the_right(LEAST_ROWS - 1))
+    ((mask, count),) = parents.skipped
+    assert count == LEAST_ROWS - 1 and mask.tolist() == [[True, True], [False, True], [False, False]]
+    assert [one.rows for one in parents.neighbourhoods] == [2_000]  # not merged with it
+    assert not right(parents.sample(2_000, seed=0)).any()
+    told = {"drawn": "empirical", "rows": [2_000], "skipped": [LEAST_ROWS - 1]}
+    assert parents.source == {"neighbourhoods": told}
+
+
+def test_a_small_neighbourhood_has_fewer_components() -> None:
+    parents = stratified(some_on_the_right(LEAST_ROWS))
+    assert parents.skipped == ()
+    large, small = parents.neighbourhoods
+    assert [len(mixture.weights) for _, mixture in large.mixtures.sets] == [4, 4, 4]
+    assert [len(mixture.weights) for _, mixture in small.mixtures.sets] == [2, 2]  # ten rows a column
+
+
+def test_data_without_any_neighbourhood_large_enough_is_refused() -> None:
+    assert message(fit_parents, DATA_XY[:40], GRAPH_XY, stratified=True) == (
+        f"no local graph holds in 50 rows, the fewest to fit mixtures to; the commonest of 2 holds in "
+        f"{int((~right(DATA_XY.rows[:40])).sum())}. Record more data, or leave out stratified=True."
+    )
+
+
+def test_a_neighbourhood_that_its_mixtures_miss_is_refused() -> None:
+    def exactly_zero(found: Tensor) -> Tensor:
+        return GRAPH_XY.sparsest | (found[:, 2] == 0)[:, None, None]
+
+    thin = LocalGraph(GRAPH_XY.state, GRAPH_XY.action, GRAPH_XY.edges, exactly_zero)
+    action = DATA_XY.action.clone()
+    action[:100] = 0
+    parents = stratified(Transitions(DATA_XY.state, action, DATA_XY.next_state), thin, components=1)
+    assert message(parents.sample, 1_000, seed=0) == (
+        "the neighbourhood holds 0 of 2,002,944 proposals: the recorded parts hardly combine into it. "
+        "Does its local graph hold on a thin set only? Leave out stratified=True."
+    )
+
+
+# Graphs of neighbourhoods
+
+
+def test_the_graph_at_a_mask_has_its_edges() -> None:
+    every = torch.ones(4, 2, dtype=torch.bool)
+    assert graph_at(GRAPH, GRAPH.sparsest).parent_sets == GRAPH.parent_sets
+    assert graph_at(GRAPH, every).parent_sets == (("x", "y", "dx", "dy"),)
+    assert graph_at(GRAPH, every).local is None
+
+
+def test_given_parent_sets_stay_and_children_with_more_edges_add_their_own() -> None:
+    graph = LocalGraph(
+        state={"g": 0, "a": 1, "b": 2},
+        action={"u": 0},
+        edges={"g": ["g", "a", "b"], "a": ["g", "a"], "b": ["g", "b"]},
+        given_parent_sets=[["g", "a"], ["g", "b"]],
+    )
+    assert graph_at(graph, graph.sparsest).parent_sets == (("g", "a"), ("g", "b"), ("u",))
+    more = graph.sparsest.clone()
+    more[2, 1] = True  # a listens to b
+    assert graph_at(graph, more).parent_sets == (("g", "a", "b"), ("u",))
+
+
+# With the other options
+
+
+def test_defaults_are_not_stratified_and_change_nothing() -> None:
+    one = fit_parents(DATA, GRAPH, components=4).sample(100, seed=0)
+    other = fit_parents(DATA, GRAPH, components=4, stratified=False, neighbourhoods="empirical", flatten="rejection")
+    assert one.equal(other.sample(100, seed=0))
+
+
+def test_how_to_draw_neighbourhoods_is_no_question_where_none_is_drawn() -> None:
+    assert message(fit_parents, DATA, GRAPH, neighbourhoods="even") == (
+        "neighbourhoods='even' says how often each local graph is drawn, and without stratified=True none is drawn by "
+        "itself; pass stratified=True too."
+    )
+
+
+def test_a_graph_that_is_the_same_everywhere_is_one_neighbourhood() -> None:
+    everywhere = LocalGraph(GRAPH.state, GRAPH.action, GRAPH.edges)
+    (one,) = stratified(DATA, everywhere).neighbourhoods
+    assert one.rows == len(DATA) and one.mask.equal(GRAPH.sparsest)
+
+
+def test_the_published_code_s_even_components_reach_every_neighbourhood() -> None:
+    parents = stratified(DATA, GRAPH, published_code=True)
+    for one in parents.neighbourhoods:
+        assert all(mixture.weights.unique().numel() == 1 for _, mixture in one.mixtures.sets)
+
+
+def test_flattened_and_reweighted_tables_say_their_neighbourhoods() -> None:
+    for options in ({"acceptance": 0.5}, {"flatten": "reweighting"}):
+        parents = fit_parents(DATA, GRAPH, "mocoda-u", components=4, stratified=True, **options)
+        assert isinstance(parents, Flattened | Reweighted)
+        assert sum(parents.source["neighbourhoods"]["rows"]) == len(DATA)
+    assert "neighbourhoods" not in getattr(fit_parents(DATA, GRAPH, "mocoda-u", components=4), "source", {})
+
+
+def test_a_stream_is_a_seed_too(parents: Stratified) -> None:
+    stream = Stream(3, "stage")
+    assert parents.sample(20, seed=stream).equal(parents.sample(20, seed=stream))

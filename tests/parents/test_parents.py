@@ -1,0 +1,401 @@
+"""mocoda.parents.recipes: what all seven recipes promise, those of mixtures and rejection, and an eighth of a user's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parents_world import DATA, TASK, Slope, TrueModel, Zeros, as_set, entropy, message
+from scipy.stats import ks_2samp, kstest
+from torch import Tensor
+
+import mocoda
+import mocoda.parents.flattening
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.randomness import Stream
+from mocoda.parents.flattening import Flattened
+from mocoda.parents.mocoda import Mocoda
+from mocoda.parents.recipes import (
+    RECIPES,
+    Coda,
+    Dyna,
+    Empirical,
+    Model,
+    Parents,
+    ParentsWithChildren,
+    Uniform,
+    fit_parents,
+)
+from mocoda.tasks.navigation import GRAPH, Navigation
+
+
+def first_column(rows: Tensor) -> Tensor:
+    return rows[:, :1]
+
+
+def fitted(recipe: str, **options: Any) -> Parents:
+    return fit_parents(DATA, GRAPH, recipe, task=TASK, model=TrueModel(), **{"components": 8, **options})
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rejection proposes fewer rows at a time, which is quicker for the few that the tests draw."""
+    monkeypatch.setattr(mocoda.parents.flattening, "PROPOSALS", 4_096)
+    yield
+
+
+# Every recipe
+
+
+def test_there_are_seven_recipes_and_each_has_its_class() -> None:
+    found = {recipe: fitted(recipe) for recipe in RECIPES}
+    assert RECIPES == ("emp", "coda", "dyna", "rand", "mocoda", "mocoda-u", "mocoda-p")
+    assert [type(found[recipe]) for recipe in RECIPES] == [
+        Empirical,
+        Coda,
+        Dyna,
+        Uniform,
+        Mocoda,
+        Flattened,
+        Flattened,
+    ]
+    # Only recipes that recombine recorded rows bring their children.
+    assert [recipe for recipe in RECIPES if isinstance(found[recipe], ParentsWithChildren)] == ["emp", "coda"]
+
+
+def test_mocoda_is_the_default() -> None:
+    assert isinstance(fit_parents(DATA, GRAPH, components=2), Mocoda)
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_gives_finite_rows_that_its_seed_determines(recipe: str) -> None:
+    one, again = fitted(recipe, seed=3), fitted(recipe, seed=3)
+    rows = one.sample(321, seed=5)
+    assert rows.shape == (321, 4) and rows.dtype == torch.float32
+    assert torch.isfinite(rows).all()
+    assert rows.equal(again.sample(321, seed=5))
+    assert not rows.equal(one.sample(321, seed=6))
+    assert rows.equal(one.sample(321, seed=5))  # drawing changes nothing
+    stream = Stream(5, "stage")
+    assert one.sample(10, seed=stream).equal(one.sample(10, seed=stream))
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("recipe", ["mocoda", "mocoda-u", "mocoda-p"])
+def test_another_seed_of_the_fit_gives_another_distribution(recipe: str) -> None:
+    one, other = (fitted(recipe, seed=seed).sample(50, seed=0) for seed in (0, 1))
+    assert not one.equal(other)
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize(("recipe", "shuffle"), [*((recipe, False) for recipe in RECIPES), ("mocoda", True)])
+def test_every_recipe_gives_no_rows_when_asked_for_none(recipe: str, shuffle: bool) -> None:
+    assert fitted(recipe, shuffle=shuffle).sample(0, seed=0).shape == (0, 4)
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_sampling_leaves_the_recorded_rows_alone(recipe: str) -> None:
+    before = DATA.rows.clone(), DATA.next_state.clone()
+    fitted(recipe).sample(200, seed=0)
+    assert DATA.rows.equal(before[0]) and DATA.next_state.equal(before[1])
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest() -> None:
+    known = "there are: emp, coda, dyna, rand, mocoda, mocoda-u, mocoda-p."
+    assert message(fit_parents, DATA, GRAPH, "mocada") == (
+        f"there is no recipe 'mocada'; {known} Did you mean 'mocoda'?"
+    )
+    assert message(fit_parents, DATA, GRAPH, "xyz") == f"there is no recipe 'xyz'; {known}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_data_of_another_width_than_the_graph_is_refused(recipe: str) -> None:
+    narrow = Transitions(DATA.state, DATA.action[:, :1], DATA.next_state)
+    expected = "the data has 2 state and 1 action columns, the graph 2 and 2; they must agree."
+    assert message(fit_parents, narrow, GRAPH, recipe, task=TASK, model=TrueModel()) == expected
+
+
+@pytest.mark.parametrize("recipe", ["coda", "mocoda"])
+def test_data_that_is_divided_otherwise_than_the_graph_is_refused(recipe: str) -> None:
+    # Four columns in all, but three of them the state's: what the graph takes for an action is none.
+    other = Transitions(DATA.rows[:, :3], DATA.rows[:, 3:], DATA.rows[:, :3])
+    expected = "the data has 3 state and 1 action columns, the graph 2 and 2; they must agree."
+    assert message(fit_parents, other, GRAPH, recipe, task=TASK, model=TrueModel()) == expected
+
+
+# mocoda-u
+
+
+def test_mocoda_u_is_flatter_than_mocoda_and_stays_within_it() -> None:
+    options: dict[str, Any] = {"components": 16}
+    plain, flat = fitted("mocoda", **options), fitted("mocoda-u", **options)
+    rows, flat_rows = plain.sample(20_000, seed=1), flat.sample(5_000, seed=1)
+    assert entropy(flat_rows[:, :2]) > entropy(rows[:5_000, :2]) + 0.1
+    assert isinstance(plain, Mocoda)
+    assert plain.log_prob(flat_rows).amin() > plain.log_prob(plain.sample(200_000, seed=2)).amin() - 1.0
+    # No cell of the unit square that mocoda fills well is empty, and the rarest of them are far more frequent.
+    counts, flat_counts = (
+        np.histogram2d(r[:, 0].numpy(), r[:, 1].numpy(), bins=6, range=[(0, 1), (0, 1)])[0] / len(r)
+        for r in (rows, flat_rows)
+    )
+    assert flat_counts.min() > 2 * counts.min()
+
+
+def test_mocoda_u_spreads_the_whole_state_and_not_the_actions() -> None:
+    parents = fitted("mocoda-u")
+    assert isinstance(parents, Flattened)
+    assert parents.region is None
+    rows = parents.proposals.sample(5, seed=0)
+    assert parents.features(rows).equal(rows[:, :2])
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_mocoda_u_honours_features_and_region() -> None:
+    parents = fitted("mocoda-u", features=first_column, region=lambda rows: rows[:, 1] < 0.5)
+    rows = parents.sample(3_000, seed=0)
+    plain = fitted("mocoda").sample(10_000, seed=0)
+    inside = plain[plain[:, 1] < 0.5]
+    assert (rows[:, 1] < 0.5).all()
+    assert entropy(rows[:, :1]) > entropy(inside[:3_000, :1]) + 0.02
+    assert kstest(rows[(rows[:, 0] > 0.1) & (rows[:, 0] < 0.8), 0].numpy(), "uniform", args=(0.1, 0.7)).statistic < 0.05
+
+
+# mocoda-p
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_all_rows_of_mocoda_p_lie_in_the_region_of_the_task() -> None:
+    rows = fitted("mocoda-p").sample(3_000, seed=0)
+    assert TASK.region(rows).all()
+    assert not TASK.region(fitted("mocoda").sample(3_000, seed=0)).all()
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_mocoda_p_is_flatter_than_mocoda_in_the_region() -> None:
+    rows, plain = fitted("mocoda-p").sample(3_000, seed=0), fitted("mocoda").sample(20_000, seed=0)
+    inside = plain[TASK.region(plain)]
+    assert entropy(rows[:, :2]) > entropy(inside[:3_000, :2]) + 0.1
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("task", [TASK, None])
+def test_mocoda_p_honours_features_and_region_of_ones_own(task: Navigation | None) -> None:
+    seen: list[int] = []
+
+    def features(rows: Tensor) -> Tensor:
+        seen.append(len(rows))
+        return rows[:, 1:2]
+
+    def region(rows: Tensor) -> Tensor:
+        return rows[:, 0] > 0.6
+
+    parents = fit_parents(DATA, GRAPH, "mocoda-p", task=task, components=8, features=features, region=region)
+    rows = parents.sample(2_000, seed=0)
+    assert isinstance(parents, Flattened) and parents.reference.shape == (10_000, 1)
+    assert seen and (rows[:, 0] > 0.6).all()
+    assert not TASK.region(rows).all()  # one's own region replaces the task's
+    plain = fit_parents(DATA, GRAPH, "mocoda", components=8).sample(20_000, seed=0)
+    assert entropy(rows[:, 1:2]) > entropy(plain[region(plain)][:2_000, 1:2]) + 0.05
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_mocoda_p_takes_from_the_task_what_is_not_given() -> None:
+    own_features = fitted("mocoda-p", features=first_column)
+    assert isinstance(own_features, Flattened) and own_features.reference.shape == (10_000, 1)
+    assert TASK.region(own_features.sample(500, seed=0)).all()
+    own_region = fitted("mocoda-p", region=lambda rows: rows[:, 0] < 0.2)
+    assert isinstance(own_region, Flattened) and own_region.reference.shape == (10_000, 2)
+    assert (own_region.sample(500, seed=0)[:, 0] < 0.2).all()
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_mocoda_p_with_features_alone_spreads_them_everywhere() -> None:
+    parents = fit_parents(DATA, GRAPH, "mocoda-p", components=8, features=first_column)
+    assert isinstance(parents, Flattened) and parents.region is None
+
+
+def test_mocoda_p_without_task_and_features_is_refused() -> None:
+    expected = "recipe 'mocoda-p' needs to know what matters; pass task= or features= (and region=)."
+    assert message(fit_parents, DATA, GRAPH, "mocoda-p", components=2) == expected
+    region = {"region": lambda rows: rows[:, 0] > 0}
+    assert message(fit_parents, DATA, GRAPH, "mocoda-p", components=2, **region) == expected
+
+
+# Rejection, on proposals whose density is known
+
+
+def flattened(proposals: Parents, **options: Any) -> Flattened:
+    chosen = {"region": None, "bandwidth": 0.02, "density_floor": 0.01, "acceptance": 0.1, **options}
+    return Flattened.fit("test", proposals, first_column, stream=Stream(0, "test"), **chosen)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_is_kept_is_uniform_where_the_proposals_are_not() -> None:
+    rows = flattened(Slope()).sample(8_000, seed=0)
+    # Below a twentieth even all proposals are too few, and at both ends the kernels reach beyond the support.
+    inner = rows[(rows[:, 0] > 0.1) & (rows[:, 0] < 0.95), 0].numpy()
+    assert kstest(inner, "uniform", args=(0.1, 0.85)).statistic < 0.03
+    assert (
+        kstest(np.sqrt(np.random.default_rng(0).uniform(0.01, 0.9, 8_000)), "uniform", args=(0.1, 0.85)).statistic > 0.1
+    )
+    assert kstest(rows[:, 1].numpy(), "uniform").pvalue > 0.001  # what is no feature stays as it was
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_is_kept_was_proposed_and_at_most_once() -> None:
+    proposals = Slope()
+    parents = flattened(proposals)
+    fitting = len(proposals.proposed)
+    rows = parents.sample(1_000, seed=0)
+    proposed = as_set(*torch.cat(proposals.proposed[fitting:]).T)
+    kept = as_set(*rows.T)
+    assert kept <= proposed and len(kept) == 1_000
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("acceptance", [0.05, 0.2])
+def test_the_share_of_proposals_kept_is_the_one_asked_for(acceptance: float) -> None:
+    parents = flattened(Slope(), acceptance=acceptance)
+    fresh = Slope().sample(20_000, seed=Stream(9, "fresh"))
+    weights = parents.weights(fresh)
+    assert weights.mean().item() == pytest.approx(acceptance, rel=0.15)
+    assert weights.clamp(max=1).mean().item() == pytest.approx(acceptance, rel=0.25)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_accepting_less_is_flatter() -> None:
+    found = [entropy(flattened(Slope(), acceptance=share).sample(4_000, seed=0)[:, :1]) for share in (1.0, 0.5, 0.1)]
+    assert found[0] < found[1] < found[2]
+
+
+def test_what_is_rarer_than_the_floor_is_not_favoured_further() -> None:
+    parents = flattened(Slope(), density_floor=1.0)
+    weights = parents.weights(torch.tensor([[0.05, 0.0], [0.3, 0.0], [0.9, 0.0]]))
+    assert weights[0] == weights[1] and weights[2] < weights[1]
+    assert weights[1].item() == pytest.approx(parents.scale, rel=1e-6)
+
+
+def test_weights_are_the_inverse_of_the_density() -> None:
+    parents = flattened(Slope())
+    at = torch.tensor([[0.2, 0.0], [0.4, 0.0], [0.8, 0.0]])
+    weights = parents.weights(at)
+    np.testing.assert_allclose((weights * 2 * at[:, 0]).numpy(), parents.scale, rtol=0.15)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_every_row_lies_in_the_region() -> None:
+    parents = flattened(Slope(), region=lambda rows: rows[:, 1] > 0.9)
+    rows = parents.sample(700, seed=0)
+    assert rows.shape == (700, 2) and (rows[:, 1] > 0.9).all()
+    assert len(rows.unique(dim=0)) == 700
+
+
+def test_an_impossible_region_is_refused() -> None:
+    assert message(flattened, Zeros(), region=lambda rows: rows[:, 0] > 1) == (
+        "the region holds 0 of 2,000,000 proposals: the recorded parts hardly combine into it. "
+        "Widen the region or record more data."
+    )
+
+
+@pytest.mark.parametrize("acceptance", [0, -0.1, 1.5, math.nan])
+def test_an_acceptance_that_is_no_share_is_refused(acceptance: float) -> None:
+    expected = f"acceptance must be a share of the proposals, above 0 and at most 1, got {acceptance}."
+    assert message(fit_parents, DATA, GRAPH, "mocoda-u", components=2, acceptance=acceptance) == expected
+
+
+def test_a_bandwidth_that_is_not_positive_is_refused() -> None:
+    expected = "bandwidth must be positive, got -1.0."
+    assert message(fit_parents, DATA, GRAPH, "mocoda-u", components=2, bandwidth=-1.0) == expected
+
+
+# mocoda on the paper's data (its law is in tests/property)
+
+
+def test_mocoda_crosses_the_square_that_the_data_only_skirts() -> None:
+    rows = fitted("mocoda", components=32).sample(10_000, seed=0)
+    assert not ((DATA.state[:, 0] < 0.4) & (DATA.state[:, 1] > 0.5)).any()
+    assert ((rows[:, 0] < 0.4) & (rows[:, 1] > 0.5)).float().mean() > 0.03
+    for columns in ((0, 2), (1, 3)):
+        for column in columns:
+            assert ks_2samp(rows[:, column].numpy(), DATA.rows[:, column].numpy()).statistic < 0.05
+        found, expected = (float(np.corrcoef(r[:, columns].T)[0, 1]) for r in (rows, DATA.rows))
+        assert found == pytest.approx(expected, abs=0.04)
+    before, after = (np.corrcoef(r.T.numpy()) for r in (DATA.rows, rows))
+    for one, other in [(0, 3), (2, 1), (2, 3)]:
+        assert abs(before[one, other]) > 0.3 and abs(after[one, other]) < 0.04
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_mixtures_have_the_components_and_covariance_asked_for(covariance: str) -> None:
+    parents = fit_parents(DATA, GRAPH, components=5, covariance=covariance)
+    assert isinstance(parents, Mocoda)
+    for _, mixture in parents.sets:
+        assert mixture.means.shape == (5, 2)
+        assert bool((mixture.covariances[:, 0, 1] == 0).all()) == (covariance == "diag")
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_mixtures_of_the_published_code_draw_their_components_evenly() -> None:
+    plain, published = fitted("mocoda"), fitted("mocoda", published_code=True)
+    assert isinstance(plain, Mocoda) and isinstance(published, Mocoda)
+    assert [columns for columns, _ in published.sets] == [columns for columns, _ in plain.sets]
+    for (_, even), (_, mixture) in zip(published.sets, plain.sets, strict=True):
+        assert even.weights.tolist() == [1 / 8] * 8 and not mixture.weights.equal(even.weights)
+        assert even.means.equal(mixture.means) and even.covariances.equal(mixture.covariances)
+    assert not published.sample(100, seed=0).equal(plain.sample(100, seed=0))
+    for recipe in ("mocoda-u", "mocoda-p"):  # which draw from the same mixtures
+        flat = fitted(recipe, published_code=True)
+        assert isinstance(flat, Flattened) and isinstance(flat.proposals, Mocoda)
+        assert all(mixture.weights.unique().numel() == 1 for _, mixture in flat.proposals.sets)
+
+
+@pytest.mark.parametrize("recipe", ["emp", "dyna", "rand"])
+def test_the_published_code_s_other_recipes_are_the_paper_s(recipe: str) -> None:
+    one, other = (fitted(recipe, published_code=flag).sample(200, seed=0) for flag in (False, True))
+    assert one.equal(other)
+
+
+# An eighth recipe
+
+
+class Corner:
+    """A user's recipe: the top right corner, moving on."""
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        assert isinstance(seed, Stream)
+        return 0.8 + 0.2 * seed.uniform(n, 4)
+
+
+def test_a_class_with_sample_alone_is_an_eighth_recipe() -> None:
+    model: Model = TrueModel()
+    augmented = mocoda.augment(DATA[:100], Corner(), model, rows=250, task=TASK)
+    assert len(augmented) == 350
+    assert augmented.rows[:100].equal(DATA.rows[:100])
+    new = augmented.rows[100:]
+    assert (new >= 0.8).all() and (new <= 1.0).all() and len(new.unique(dim=0)) == 250
+    assert augmented.next_state[100:].equal(TASK.step(new))
+    reward, terminal = TASK.label(augmented.state, augmented.action, augmented.next_state)
+    assert augmented.reward is not None
+    assert augmented.reward.equal(reward) and augmented.terminal.equal(terminal)
+
+
+@pytest.mark.parametrize("scale", [100.0, 0.001])
+def test_a_bandwidth_that_sees_nothing_to_flatten_is_refused(scale: float) -> None:
+    def features(rows: Tensor) -> Tensor:
+        return scale * rows[:, :2]
+
+    with pytest.raises(InputError) as caught:
+        fit_parents(DATA, GRAPH, "mocoda-u", features=features)
+    text = str(caught.value)
+    assert text.startswith(
+        "with bandwidth 0.05 and density_floor 0.01 every proposal looks alike: there is nothing to flatten. "
+        "The features' standard deviation is about "
+    )
+    assert text.endswith("; try a bandwidth of a fifth of that, and a floor well under the densities there.")

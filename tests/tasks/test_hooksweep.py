@@ -1,0 +1,303 @@
+"""HookSweep2 as a task: its graph, its labels, its goals, and recordings that do not depend on who makes them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mocoda
+from mocoda import InputError, Transitions
+from mocoda.engine.randomness import Stream
+from mocoda.tasks import hooksweep, is_simulated
+from mocoda.tasks.hooksweep import COLUMNS, EPISODES, GRAPH, HookSweep2, Recording, local_mask, record
+from mocoda.tasks.hooksweep_env import GOAL, HookSweep2Env, Simulator, draw_goal
+from mocoda.tasks.hooksweep_expert import Episode, Expert
+
+TASK = HookSweep2()
+ROWS = 2_000
+PART = EPISODES * 75  # rows of a part of which no episode is dropped
+
+
+@cache
+def recorded(rows: int = ROWS, workers: int = 0) -> Transitions:
+    return TASK.collect(rows, seed=0, workers=workers)
+
+
+def same(one: Transitions, other: Transitions) -> bool:
+    return all(
+        getattr(one, name).numpy().tobytes() == getattr(other, name).numpy().tobytes()
+        for name in ("state", "action", "next_state", "reward", "terminal", "goal")
+    )
+
+
+def rows_with_boxes(*boxes: tuple[float, float, float, float]) -> Tensor:
+    """Rows (N, 20) whose boxes are at (x1, y1, x2, y2) and the rest of which is noise."""
+    rows = Stream(0, "test-hooksweep").normal(len(boxes), 20)
+    rows[:, [6, 7, 11, 12]] = torch.tensor(boxes)
+    return rows
+
+
+# --- names
+
+
+def test_the_task_is_made_by_name() -> None:
+    task = mocoda.make_task("hooksweep2")
+    assert isinstance(task, HookSweep2)
+    assert (task.name, task.environment, task.graph) == ("hooksweep2", "mocoda/HookSweep2-v0", GRAPH)
+
+
+def test_its_episodes_are_played_in_the_environment() -> None:
+    """A state does not say how the hook and the boxes are turned, so `step` is no simulator."""
+    assert not is_simulated(TASK)
+
+
+# --- the graph
+
+
+def test_boxes_listen_to_each_other_only_where_they_are_near() -> None:
+    mask = local_mask(
+        rows_with_boxes((1.8, 0.7, 1.8, 0.8), (1.8, 0.7, 1.82, 0.729), (1.8, 0.7, 1.82, 0.731), (1.8, 0.7, 1.79, 0.665))
+    )
+    assert mask.shape == (4, 4, 3) and mask.dtype == torch.bool
+    apart = [[1, 1, 1], [1, 1, 0], [1, 0, 1], [1, 1, 1]]  # gripper, box1, box2, action -> gripper, box1, box2
+    assert mask[0].int().tolist() == mask[2].int().tolist() == apart
+    assert mask[[1, 3]].all()  # 0.049 and 0.045 apart, in the L1 norm
+
+
+def test_factors_are_the_gripper_the_boxes_and_the_action() -> None:
+    assert list(GRAPH.factors) == ["gripper", "box1", "box2", "action"]
+    assert GRAPH.mask(rows_with_boxes((1.8, 0.7, 1.8, 0.8))).shape == (1, 4, 3)
+
+
+def test_parent_sets_hold_one_box_each_and_share_the_gripper_and_the_action() -> None:
+    assert GRAPH.parent_sets == (("gripper", "box1", "action"), ("gripper", "box2", "action"))
+
+
+def test_columns_are_named_in_the_order_of_the_factors() -> None:
+    assert len(COLUMNS) == len(set(COLUMNS)) == 20
+    groups = {name: [COLUMNS.index(column) for column in COLUMNS if column.startswith(name)] for name in GRAPH.factors}
+    assert groups == {
+        "gripper": [*range(6)],
+        "box1": [*range(6, 11)],
+        "box2": [*range(11, 16)],
+        "action": [*range(16, 20)],
+    }
+
+
+def test_features_are_where_the_boxes_are_and_the_region_keeps_them_together() -> None:
+    rows = rows_with_boxes((1.8, 0.7, 1.9, 0.8), (1.8, 0.7, 1.8, 0.999), (1.8, 0.7, 1.8, 1.001), (1.5, 0.7, 1.8, 0.8))
+    assert TASK.features(rows).equal(rows[:, [6, 7, 11, 12]])
+    assert TASK.region(rows).tolist() == [True, True, False, False]
+
+
+def test_recorded_rows_lie_in_the_box() -> None:
+    low, high = TASK.box
+    assert len(low) == len(high) == 20 and bool((low < high).all())
+    inside = (recorded().rows >= low) & (recorded().rows <= high)
+    assert float(inside.float().mean(0).min()) > 0.99
+
+
+# --- goals and rewards
+
+
+def test_goals_are_those_of_the_environment() -> None:
+    drawn = TASK.goals(4_000, seed=1)
+    random = np.random.default_rng(1)
+    expected = torch.tensor(np.array([draw_goal(random, "two") for _ in range(4_000)]), dtype=torch.float32)
+    assert drawn.shape == (4_000, 6) and drawn.dtype == torch.float32
+    for part in (drawn[:, 0].sort().values - expected[:, 0].sort().values, drawn.std(0) - expected.std(0)):
+        assert float(part.abs().mean()) < 0.01
+    shift = drawn.unflatten(1, (2, 3)) - torch.tensor(GOAL, dtype=torch.float32)
+    assert float((shift[:, 0] - shift[:, 1]).abs().max()) < 1e-6 and not bool(shift[..., 2].any())
+    assert float(shift[..., 0].abs().min()) > 0.2099 and float(shift[..., 0].abs().max()) < 0.4101
+
+
+def test_goals_are_repeatable_and_few_are_the_first_of_many() -> None:
+    many = TASK.goals(1_000, seed=1)
+    assert many.equal(TASK.goals(1_000, seed=1)) and not many.equal(TASK.goals(1_000, seed=2))
+    assert TASK.goals(37, seed=1).equal(many[:37])
+
+
+def played() -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, float, bool]]:
+    """Steps of an expert in the environment: state, action, next state, goal, the step's reward and success."""
+    environment = HookSweep2Env()
+    for seed in range(3):
+        seen, _ = environment.reset(seed=seed)
+        expert = Expert(seen["desired_goal"])
+        for _ in range(75):
+            action = expert.act(seen["observation"]).astype(np.float32)
+            following, reward, *_, info = environment.step(action)
+            parts = (seen["observation"], action, following["observation"], seen["desired_goal"])
+            yield *(torch.tensor(part, dtype=torch.float32)[None] for part in parts), reward, info["is_success"]
+            seen = following
+
+
+def test_labels_are_the_rewards_of_the_environment_and_no_row_is_terminal() -> None:
+    *parts, rewards, success = zip(*played(), strict=True)
+    state, action, following, goal = (torch.cat(part) for part in parts)
+    reward, terminal = TASK.label(state, action, following, goal)
+    torch.testing.assert_close(reward.double(), torch.tensor(rewards, dtype=torch.float64), rtol=0, atol=2e-6)
+    assert not bool(terminal.any()) and terminal.dtype == torch.bool
+    assert (reward > -0.3).tolist() == list(success) and 20 < sum(success) < 200
+
+
+def test_what_is_achieved_is_where_the_boxes_are() -> None:
+    state = torch.arange(32.0).reshape(2, 16)
+    assert TASK.achieved(state).tolist() == [[6, 7, 8, 11, 12, 13], [22, 23, 24, 27, 28, 29]]
+    reward, _ = TASK.label(state, torch.zeros(2, 4), state, TASK.achieved(state))
+    assert reward.tolist() == [0, 0]
+
+
+# --- the true next state
+
+
+def test_the_true_next_states_are_near_the_recorded_ones() -> None:
+    few = recorded()[::100]
+    wrong = (TASK.step(few.rows) - few.next_state).abs()
+    assert float(wrong[:, :3].median()) < 0.005 and float(wrong[:, [6, 7, 11, 12]].median()) < 1e-3
+
+
+# --- recordings
+
+
+def test_a_recording_says_what_it_is() -> None:
+    data = recorded()
+    assert len(data) == ROWS and data.columns == COLUMNS
+    source = dict(data.source)
+    episodes, successes, dropped = (source.pop(name) for name in ("episodes", "successes", "dropped"))
+    assert source == {"task": "hooksweep2", "rows": ROWS, "seed": 0, "variety": "varied"}
+    kept = episodes - dropped
+    assert episodes % EPISODES == 0 and 75 * kept >= ROWS and 0.6 * episodes < successes <= kept
+
+
+def test_rows_are_steps_of_episodes_in_their_order() -> None:
+    data = recorded()
+    begins = torch.arange(ROWS) % 75 == 0
+    assert data.state[1:][~begins[1:]].equal(data.next_state[:-1][~begins[1:]])
+    assert float((data.state[begins, :3] - data.state[0, :3]).abs().max()) < 1e-6  # at home
+
+
+def test_rows_are_labelled_with_goals_of_the_target_task() -> None:
+    data = recorded()
+    assert data.goal is not None and data.reward is not None
+    reward, _ = TASK.label(data.state, data.action, data.next_state, data.goal)
+    assert reward.equal(data.reward)
+    shift = data.goal.unflatten(1, (2, 3)) - torch.tensor(GOAL, dtype=torch.float32)
+    assert float((shift[:, 0] - shift[:, 1]).abs().max()) < 1e-6
+
+
+def test_episodes_that_move_the_other_box_away_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [(True, True), (False, True), (True, False), (False, False)] * (EPISODES // 4)  # swept, and the other left
+    numbers = iter(range(EPISODES))
+
+    def played(simulator: Simulator, random: np.random.Generator, mode: str, variety: str) -> Episode:
+        """An episode whose every number is its own, but for how it ends."""
+        number = next(numbers)
+        states, goal = np.full((76, 16), float(number)), GOAL + np.array([[0.31, 0, 0], [0, 0, 0]])
+        states[-1, 6:] = np.append(
+            goal + [[0 if well else 1, 0, 0] for well in ends[number]], np.zeros((2, 2)), axis=1
+        ).ravel()
+        return Episode(states, np.full((75, 4), float(number)), np.zeros((75, 3), bool), goal.ravel())
+
+    monkeypatch.setattr(hooksweep, "play", played)
+    part = record(("varied", 5))
+    kept = [number for number, (_, left) in enumerate(ends) if left]
+    assert part.counts.tolist() == [[EPISODES, EPISODES // 4, EPISODES // 2]]
+    assert part.state[:, 0].tolist() == part.action[:, 0].tolist() == np.repeat(kept, 75).tolist()
+    assert part.next_state[:, 0].tolist() == part.state[:, 0].tolist()
+    assert [len(array) for array in part[:3]] == [75 * len(kept)] * 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_rows_are_the_same_for_any_number_of_processes(workers: int) -> None:
+    assert same(recorded(workers=workers), recorded())
+    assert recorded(workers=workers).source == recorded().source
+
+
+def test_fewer_rows_are_the_first_of_more() -> None:
+    assert same(recorded(500), recorded()[:500])
+
+
+def test_seed_and_variety_decide_the_rows() -> None:
+    other = TASK.collect(100, seed=1)
+    plain = TASK.collect(100, seed=0, variety="plain")
+    assert not other.state.equal(recorded().state[:100]) and not plain.state.equal(recorded().state[:100])
+    assert plain.source["variety"] == "plain"
+
+
+def test_progress_is_told_and_ends_at_the_rows() -> None:
+    told: list[tuple[str, int, int]] = []
+    TASK.collect(ROWS, seed=0, progress=lambda *step: told.append(step))
+    assert {(stage, total) for stage, _, total in told} == {("collect", ROWS)}
+    done = [done for _, done, _ in told]
+    assert done == sorted(done) and done[-1] == ROWS and len(done) >= 2
+
+
+# --- parts in a folder
+
+
+def test_finished_parts_are_kept_and_not_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = TASK.collect(PART // 2, seed=0, folder=tmp_path)
+    assert len(list(tmp_path.glob("part-*.npz"))) == len(list(tmp_path.iterdir())) == 1
+    assert same(TASK.collect(ROWS, seed=0, folder=tmp_path), recorded())
+    assert len(list(tmp_path.iterdir())) == 2
+    monkeypatch.setattr(hooksweep, "record", lambda job: pytest.fail("recorded again"))
+    assert same(TASK.collect(ROWS, seed=0, folder=tmp_path), recorded())
+    assert same(TASK.collect(PART // 2, seed=0, folder=tmp_path), first)
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"seed": 0, "variety": "plain"}], ids=["seed", "variety"])
+def test_parts_of_another_recording_are_not_taken_for_this_one_s(other: dict[str, object], tmp_path: Path) -> None:
+    TASK.collect(10, folder=tmp_path, **other)  # type: ignore[arg-type]
+    assert same(TASK.collect(500, seed=0, folder=tmp_path), recorded(500))
+
+
+def test_an_unfinished_part_is_recorded_again(tmp_path: Path) -> None:
+    TASK.collect(10, seed=0, folder=tmp_path)
+    (part,) = tmp_path.iterdir()
+    part.rename(part.with_name(f".{part.name}.1.part"))  # as a killed process leaves it
+    assert same(TASK.collect(500, seed=0, folder=tmp_path), recorded(500))
+
+
+def dies_once(job: tuple[str, int]) -> Recording:
+    """Records, but the first process of all dies before it is done, as if memory had run out."""
+    try:
+        Path(os.environ["MOCODA_TEST_DIED"]).touch(exist_ok=False)
+    except FileExistsError:
+        return record(job)
+    record(job)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def test_a_process_that_dies_costs_no_row_and_doubles_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOCODA_TEST_DIED", str(tmp_path / "died"))
+    monkeypatch.setattr(hooksweep, "record", dies_once)
+    data = TASK.collect(ROWS, seed=0, workers=2, folder=tmp_path / "parts")
+    assert (tmp_path / "died").exists()
+    assert same(data, recorded()) and data.source == recorded().source
+
+
+# --- wrong input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": 0}, "rows must be at least 1, the number of transitions to record, got 0."),
+        ({"variety": "pain"}, "there is no variety 'pain'; there are: plain, varied. Did you mean 'plain'?"),
+        ({"workers": -1}, "workers must be a number of processes, or 0 for none but this one, got -1."),
+    ],
+)
+def test_wrong_input_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        TASK.collect(**{"rows": 9, "seed": 0, **options})  # type: ignore[arg-type]
+    assert str(caught.value) == message

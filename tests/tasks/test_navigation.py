@@ -1,0 +1,500 @@
+"""2D Navigation: the dynamics, the graph's ground truth, the recorded data and the Gymnasium environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from numpy.typing import NDArray
+from torch import Tensor
+
+import mocoda
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.randomness import Stream
+from mocoda.tasks import TASKS, make_task
+from mocoda.tasks.navigation import GRAPH, Navigation, Navigation2D, coupled, local_mask
+
+TASK = Navigation()
+ID = "mocoda/Navigation2D-v0"
+
+
+def random_rows(n: int, label: str) -> Tensor:
+    """Rows a little beyond the box on all sides."""
+    stream = Stream(0, "test-navigation", label)
+    return torch.cat([stream.uniform(n, 2, low=-0.1, high=1.1), stream.uniform(n, 2, low=-1.0, high=1.0)], 1)
+
+
+@cache
+def recorded(rows: int = 4001, seed: int = 0) -> Transitions:
+    return TASK.collect(rows, seed=seed)
+
+
+# --- names
+
+
+def test_the_task_is_made_by_name() -> None:
+    task = make_task("navigation")
+    assert isinstance(task, Navigation)
+    assert (task.name, task.environment, task.graph) == ("navigation", ID, GRAPH)
+    assert list(TASKS) == ["navigation", "hooksweep2", "objects"]
+
+
+def test_an_unknown_task_is_answered_with_those_that_exist() -> None:
+    with pytest.raises(InputError) as error:
+        make_task("navigatoin")
+    assert str(error.value) == (
+        "there is no task 'navigatoin'; there are: navigation, hooksweep2, objects. Did you mean 'navigation'?"
+    )
+    with pytest.raises(InputError) as error:
+        mocoda.make_task("zzz")
+    assert str(error.value) == "there is no task 'zzz'; there are: navigation, hooksweep2, objects."
+
+
+# --- dynamics
+
+
+def slow_step(x: float, y: float, dx: float, dy: float) -> tuple[float, float]:
+    if x > 0.5 and y > 0.5:
+        return x + 0.05 * dx - 0.02 * dy, y + 0.05 * dy - 0.02 * dx
+    return x + 0.05 * dx, y + 0.05 * dy
+
+
+def test_the_dynamics_are_those_of_the_scalar_formula() -> None:
+    rows = random_rows(2000, "formula")
+    expected = torch.tensor([slow_step(*row) for row in rows.tolist()], dtype=torch.float64)
+    assert int(coupled(rows).sum()) > 300
+    torch.testing.assert_close(TASK.step(rows).double(), expected, rtol=0, atol=2e-7)
+
+
+def test_the_quadrant_begins_beyond_one_half_in_both_coordinates() -> None:
+    above = float(np.nextafter(np.float32(0.5), np.float32(1)))
+    rows = torch.tensor([[0.5, 0.9], [0.9, 0.5], [0.5, 0.5], [above, above], [0.9, 0.1], [0.1, 0.9]])
+    rows = torch.cat([rows, torch.ones(6, 2)], 1)
+    assert coupled(rows).tolist() == [False, False, False, True, False, False]
+    assert (TASK.step(rows) - rows[:, :2]).allclose(torch.tensor([0.05, 0.05, 0.05, 0.03, 0.05, 0.05])[:, None])
+
+
+def test_the_goal_is_open_and_gives_reward_zero() -> None:
+    points = [[0.85, 0.85], [0.8, 0.85], [0.85, 0.9], [0.81, 0.89], [0.79, 0.85], [0.85, 0.91], [0.1, 0.1]]
+    state = torch.full((7, 2), 0.85)  # where it came from does not count
+    reward, terminal = TASK.label(state, torch.zeros(7, 2), torch.tensor(points))
+    assert terminal.tolist() == [True, False, False, True, False, False, False]
+    assert reward.tolist() == [0, -1, -1, 0, -1, -1, -1]
+    assert (reward.dtype, terminal.dtype) == (torch.float32, torch.bool)
+
+
+def test_the_box_spans_the_unit_square_and_all_actions() -> None:
+    low, high = TASK.box
+    assert low.tolist() == [0, 0, -1, -1]
+    assert high.tolist() == [1, 1, 1, 1]
+
+
+def test_features_are_the_position_and_the_region_is_a_band_around_the_diagonal() -> None:
+    rows = random_rows(500, "region")
+    assert TASK.features(rows).equal(rows[:, :2])
+    assert TASK.region(rows).tolist() == [abs(x - y) < 0.3 for x, y in rows[:, :2].double().tolist()]
+
+
+def test_starts_are_uniform_in_their_corner_and_repeatable() -> None:
+    starts = TASK.start(5000, seed=1)
+    assert starts.shape == (5000, 2)
+    assert bool(((starts >= 0) & (starts <= 0.15)).all())
+    assert starts.mean(0).tolist() == pytest.approx([0.075, 0.075], abs=0.003)
+    assert starts.equal(TASK.start(5000, seed=1))
+    assert not starts.equal(TASK.start(5000, seed=2))
+
+
+def test_the_horizon_is_the_environment_s() -> None:
+    spec = gymnasium.spec(ID)
+    assert TASK.horizon == spec.max_episode_steps == 70
+
+
+# --- the fewest steps
+
+
+def towards(state: Tensor, point: float) -> Tensor:
+    """The actions that move nearest to (point, point), cut to their range."""
+    inside = coupled(state)[:, None]
+    way = (point - state) / torch.where(inside, 0.0021, 0.05)
+    return torch.where(inside, 0.05 * way + 0.02 * way.flip(1), way).clamp(-1, 1)
+
+
+def straight(state: Tensor) -> Tensor:
+    return torch.ones_like(state)
+
+
+def catching_up(state: Tensor) -> Tensor:
+    """As fast as can be, but inside the quadrant the coordinate that is ahead slows down for the other."""
+    far = torch.where(state > 0.8, 0.5, 1.0)
+    return torch.where(coupled(state)[:, None], (far + 10 * (state.flip(1) - state)).clamp(-1, 1), far)
+
+
+def waiting(state: Tensor) -> Tensor:
+    """First one coordinate to 0.8 while the other waits below the quadrant, then the other."""
+    ahead = state.argmax(1, keepdim=True) == torch.arange(2)
+    first = torch.where(ahead, 1.0, torch.where(state < 0.45, 1.0, 0.0))
+    return torch.where((state.amax(1) < 0.8)[:, None] & ~coupled(state)[:, None], first, towards(state, 0.83))
+
+
+def staggering(state: Tensor) -> Tensor:
+    drift = Stream(0, "test-navigation", "stagger", round(1e6 * float(state[0, 0]))).uniform(*state.shape, low=-0.3)
+    return (towards(state, 0.84) + drift).clamp(-1, 1)
+
+
+POLICIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "straight": straight,
+    "to the middle": lambda state: towards(state, 0.85),
+    "to the near corner": lambda state: towards(state, 0.803),
+    "catching up": catching_up,
+    "waiting": waiting,
+    "staggering": staggering,
+}
+
+
+def steps_of(policy: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """How many steps it needs from each start, (N,); inf where the horizon is not enough."""
+    state, steps = start, torch.full((len(start),), torch.inf, dtype=torch.float64)
+    for step in range(1, TASK.horizon + 1):
+        action = policy(state)
+        assert bool((action.abs() <= 1).all())
+        state = TASK.step(torch.cat([state, action], 1))
+        reached = TASK.label(state, action, state)[1]
+        steps = torch.where(reached & steps.isinf(), float(step), steps)
+    return steps
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_is_faster_than_the_fewest_steps(name: str) -> None:
+    start = TASK.start(2_000, seed=0).double()
+    assert bool((steps_of(POLICIES[name], start) >= TASK.least_steps(start)).all())
+
+
+def test_on_the_diagonal_walking_straight_takes_the_fewest_steps() -> None:
+    ticks = (torch.arange(300, dtype=torch.float64) + 0.5) / 2_000  # between those that end on the goal's border
+    start = torch.stack([ticks, ticks], 1)
+    assert steps_of(straight, start).equal(TASK.least_steps(start))
+    assert TASK.least_steps(torch.tensor([[0.0, 0.0], [0.15, 0.15]])).tolist() == [20.0, 17.0]
+
+
+def test_the_fewest_steps_do_not_depend_on_which_coordinate_is_ahead_nor_on_the_other_starts() -> None:
+    start = TASK.start(500, seed=1)
+    least = TASK.least_steps(start)
+    assert least.shape == (500,) and set(least.tolist()) <= {17.0, 18.0, 19.0, 20.0}
+    assert TASK.least_steps(start.flip(1)).equal(least)
+    assert TASK.least_steps(start[7:8]).equal(least[7:8])
+    assert TASK.least_steps(start[:0]).shape == (0,)
+
+
+Lattice = NDArray[np.bool_]
+CELLS, MARGIN = 131, 10  # of width 0.01, from -0.1 to 1.2
+
+
+def shifted(there: Lattice, x: int, y: int) -> Lattice:
+    """Whether one stands in a cell of `there` after moving by (x, y)."""
+    found = np.zeros_like(there)
+    own = tuple(slice(max(0, -move), CELLS - max(0, move)) for move in (x, y))
+    other = tuple(slice(max(0, move), CELLS - max(0, -move)) for move in (x, y))
+    found[own] = there[other]
+    return found
+
+
+@cache
+def lattice_steps() -> NDArray[np.float64]:
+    """Steps to the goal of the best policy that stays on the lattice, by dynamic programming from the goal on."""
+    place = np.arange(CELLS) - MARGIN  # in hundredths
+    goal = (place > 80) & (place < 90)
+    inside = np.outer(place > 50, place > 50)
+    moves = [(x, y) for x in range(-7, 8) for y in range(-7, 8)]
+    outer = [(x, y) for x, y in moves if max(abs(x), abs(y)) <= 5]
+    inner = [(x, y) for x, y in moves if max(abs(5 * x + 2 * y), abs(2 * x + 5 * y)) <= 21]  # actions are within 1
+    there = np.outer(goal, goal)
+    steps = np.where(there, 0.0, np.inf)
+    for step in range(1, 30):
+        before = np.logical_or.reduce([shifted(there, *move) for move in outer]) & ~inside
+        before |= np.logical_or.reduce([shifted(there, *move) for move in inner]) & inside
+        there = there | before
+        steps = np.where(there & np.isinf(steps), step, steps)
+    return steps
+
+
+def test_dynamic_programming_on_a_lattice_finds_no_fewer_steps_and_at_most_one_more() -> None:
+    ticks = torch.arange(16, dtype=torch.float64) / 100
+    least = TASK.least_steps(torch.cartesian_prod(ticks, ticks)).reshape(16, 16)
+    more = torch.from_numpy(lattice_steps()[MARGIN : MARGIN + 16, MARGIN : MARGIN + 16]) - least
+    assert set(more.flatten().tolist()) <= {0.0, 1.0}
+    assert float((more == 0).double().mean()) > 0.5
+
+
+# --- the graph's ground truth
+
+
+def test_the_graph_names_the_columns_and_its_parent_sets() -> None:
+    assert GRAPH.factors == {"x": (0,), "y": (1,), "dx": (2,), "dy": (3,)}
+    assert GRAPH.parent_sets == (("x", "dx"), ("y", "dy"))
+
+
+def test_all_edges_are_present_in_the_quadrant_and_only_own_ones_elsewhere() -> None:
+    rows = random_rows(500, "mask")
+    own = [[True, False], [False, True], [True, False], [False, True]]
+    expected = [[[True] * 2] * 4 if x > 0.5 and y > 0.5 else own for x, y, _, _ in rows.tolist()]
+    assert GRAPH.mask(rows).tolist() == expected
+    assert GRAPH.sparsest.tolist() == own
+    assert local_mask(rows).tolist() == expected
+
+
+@pytest.mark.parametrize("child", [0, 1])
+@pytest.mark.parametrize("parent", [0, 1, 2, 3])
+def test_a_parent_that_is_masked_out_never_changes_the_child(parent: int, child: int) -> None:
+    """Within a region of one graph: a change that crosses the quadrant's border changes the graph too."""
+    rows = random_rows(4000, "before")
+    changed = rows.clone()
+    changed[:, parent] = random_rows(4000, "after")[:, parent]
+    mask = GRAPH.mask(rows)
+    alike = (mask == GRAPH.mask(changed)).all(2).all(1)
+    out = alike & ~mask[:, parent, child]
+    assert TASK.step(rows)[out, child].equal(TASK.step(changed)[out, child])
+    if child != parent % 2:
+        assert int(out.sum()) > 1000
+    else:
+        assert not bool(out.any())
+
+
+@pytest.mark.parametrize("child", [0, 1])
+@pytest.mark.parametrize("action", [2, 3])
+def test_in_the_quadrant_each_action_changes_each_child(action: int, child: int) -> None:
+    rows = random_rows(4000, "quadrant")
+    rows = rows[coupled(rows)]
+    changed = rows.clone()
+    changed[:, action] = -rows[:, action].sign() * 0.9
+    assert len(rows) > 500
+    assert bool((TASK.step(rows)[:, child] != TASK.step(changed)[:, child]).all())
+
+
+@pytest.mark.parametrize("parent", [0, 1, 2, 3])
+def test_everywhere_own_parents_change_the_child(parent: int) -> None:
+    rows = random_rows(1000, "own")
+    changed = rows.clone()
+    changed[:, parent] -= 0.3
+    child = parent % 2
+    assert bool((TASK.step(rows)[:, child] != TASK.step(changed)[:, child]).all())
+
+
+# --- recorded data
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 10, 101, 4001])
+def test_exactly_the_rows_asked_for_are_collected(rows: int) -> None:
+    data = recorded(rows)
+    assert len(data) == rows
+    assert data.columns == ("x", "y", "dx", "dy")
+    assert data.source == {"task": "navigation", "rows": rows, "seed": 0}
+
+
+def up_and_right(data: Transitions) -> tuple[Transitions, Transitions]:
+    return data[: len(data) // 2], data[len(data) // 2 :]
+
+
+def test_half_of_the_rows_walk_up_and_half_walk_right() -> None:
+    up, right = up_and_right(recorded())
+    assert (len(up), len(right)) == (2000, 2001)
+    for walk, axis in ((up, 1), (right, 0)):
+        along, across = walk.action[:, axis], walk.action[:, 1 - axis]
+        assert bool(((along >= 0.35) & (along <= 0.95)).all())
+        assert bool(((across >= -0.05) & (across <= 0.05)).all())
+        # U(0.4, 0.9) + U(-0.05, 0.05) and U(-0.05, 0.05)
+        assert float(along.mean()) == pytest.approx(0.65, abs=0.02)
+        assert float(along.var()) == pytest.approx((0.5**2 + 0.1**2) / 12, rel=0.1)
+        assert float(across.mean()) == pytest.approx(0, abs=0.004)
+        assert float(across.var()) == pytest.approx(0.1**2 / 12, rel=0.1)
+
+
+def walk_starts(walks: Transitions) -> Tensor:
+    """The rows that do not continue the row before."""
+    continues = (walks.state[1:] == walks.next_state[:-1]).all(1)
+    return torch.cat([torch.tensor([True]), ~continues])
+
+
+@pytest.mark.parametrize(
+    ("half", "low", "high"),
+    [(0, (0.6, 0.0), (1.0, 0.15)), (1, (0.0, 0.0), (0.15, 0.4))],
+    ids=["up", "right"],
+)
+def test_walks_start_in_their_region(half: int, low: tuple[float, float], high: tuple[float, float]) -> None:
+    walks = up_and_right(recorded(20_000))[half]
+    starts = walks.state[walk_starts(walks)]
+    assert len(starts) > 250
+    assert bool(((starts >= torch.tensor(low)) & (starts <= torch.tensor(high))).all())
+    middle = (torch.tensor(low) + torch.tensor(high)) / 2
+    spread = torch.tensor(high) - torch.tensor(low)
+    assert bool(((starts.mean(0) - middle).abs() < 0.08 * spread).all())
+
+
+@pytest.mark.parametrize(("half", "axis"), [(0, 1), (1, 0)], ids=["up", "right"])
+def test_walks_end_once_beyond_and_not_before(half: int, axis: int) -> None:
+    walks = up_and_right(recorded(20_000))[half]
+    last = walk_starts(walks).roll(-1)
+    last[-1] = False  # the last walk is cut to the number of rows
+    first_of_cut = int(walk_starts(walks).nonzero()[-1])
+    assert bool((walks.state[:, axis] <= 0.9).all())
+    assert bool((walks.next_state[last, axis] > 0.9).all())
+    inside = ~last
+    inside[first_of_cut:] = False
+    assert bool((walks.next_state[inside, axis] <= 0.9).all())
+
+
+def test_no_row_lies_in_the_empty_centre_or_top_left() -> None:
+    """The bottom walks stay low. The side walks stay right, but for a hair: in the quadrant each step up pulls x down
+    by up to 0.0215, which stops as soon as x <= 0.5; after that x only jitters by at most 0.0025 a step."""
+    data = recorded(20_000)
+    up, right = up_and_right(data)
+    assert float(up.state[:, 0].min()) > 0.47
+    assert float(right.state[:, 1].max()) < 0.45
+    empty = (data.state[:, 0] < 0.47) & (data.state[:, 1] > 0.45)
+    assert not bool(empty.any())
+    assert int(((data.state[:, 0] < 0.5) & (data.state[:, 1] > 0.5)).sum()) < 0.01 * len(data)
+
+
+def test_recorded_next_states_are_the_true_ones() -> None:
+    data = recorded()
+    assert data.next_state.equal(TASK.step(data.rows))
+
+
+def test_recorded_rewards_are_those_of_the_label() -> None:
+    data = recorded()
+    reward, terminal = TASK.label(data.state, data.action, data.next_state)
+    assert data.reward is not None
+    assert data.reward.equal(reward)
+    assert data.terminal.equal(terminal)
+    slow = [0.8 < x < 0.9 and 0.8 < y < 0.9 for x, y in data.next_state.double().tolist()]
+    assert terminal.tolist() == slow
+    assert 0 < sum(slow) < 0.05 * len(data)
+
+
+def data_bytes(data: Transitions) -> bytes:
+    assert data.reward is not None
+    return b"".join(array.numpy().tobytes() for array in (data.rows, data.next_state, data.reward, data.terminal))
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not() -> None:
+    first = data_bytes(TASK.collect(301, seed=5))
+    assert data_bytes(TASK.collect(301, seed=5)) == first
+    assert data_bytes(TASK.collect(301, seed=6)) != first
+    assert data_bytes(TASK.collect(301, seed=Stream(5, "run", 1))) != first
+
+
+def test_different_seeds_share_no_row() -> None:
+    one, other = TASK.collect(200, seed=5), TASK.collect(200, seed=6)
+    assert not set(map(tuple, one.rows.tolist())) & set(map(tuple, other.rows.tolist()))
+
+
+# --- the environment
+
+
+def test_the_environment_passes_gymnasiums_checker() -> None:
+    check_env(gymnasium.make(ID).unwrapped)
+
+
+def random_actions(seed: int, n: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).uniform(-1, 1, (n, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batched_steps_agree_exactly_with_the_environment(seed: int) -> None:
+    env = Navigation2D()
+    observation, _ = env.reset(seed=seed)
+    drift = np.array([0.4, 0.4], np.float32) * (seed % 2)  # half of the walks reach the quadrant
+    states, actions, followings, rewards, ends = [], [], [], [], []
+    for drawn in random_actions(seed, 70):
+        action = np.clip(drawn + drift, -1, 1)
+        states.append(observation)
+        actions.append(action)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        followings.append(observation)
+        rewards.append(reward)
+        ends.append(terminated)
+        assert not truncated
+    rows = torch.from_numpy(np.concatenate([np.stack(states), np.stack(actions)], 1))
+    following = TASK.step(rows)
+    assert bool(coupled(rows).any()) == bool(seed % 2)
+    assert following.equal(torch.from_numpy(np.stack(followings)))
+    reward_of_all, end_of_all = TASK.label(rows[:, :2], rows[:, 2:], following)
+    assert reward_of_all.tolist() == rewards
+    assert end_of_all.tolist() == ends
+
+
+def test_a_reset_starts_in_the_corner_and_repeats_with_its_seed() -> None:
+    env = gymnasium.make(ID)
+    starts = np.stack([env.reset(seed=seed)[0] for seed in range(200)])
+    assert starts.dtype == np.float32
+    assert ((starts >= 0) & (starts <= 0.15)).all()
+    assert starts.mean(0) == pytest.approx(0.075, abs=0.01)
+    assert np.array_equal(env.reset(seed=3)[0], starts[3])
+    assert len({tuple(start) for start in starts}) == 200
+
+
+def test_an_observation_does_not_change_afterwards() -> None:
+    env = Navigation2D()
+    first, _ = env.reset(seed=0)
+    kept = first.copy()
+    following, *_ = env.step(np.ones(2, np.float32))
+    assert np.array_equal(first, kept)
+    first[:] = 99  # nor does changing it change the environment
+    following[:] = 99
+    after, *_ = env.step(np.zeros(2, np.float32))
+    assert (after < 1).all()
+
+
+def test_actions_beyond_their_range_are_clipped() -> None:
+    def after(action: list[float]) -> list[float]:
+        env = Navigation2D()
+        env.reset(seed=0)
+        observation, *_ = env.step(np.array(action, np.float32))
+        return [float(value) for value in observation]
+
+    assert after([3.0, -2.0]) == after([1.0, -1.0])
+
+
+def test_episodes_are_truncated_after_70_steps() -> None:
+    env = gymnasium.make(ID)
+    for seed in (0, 1):
+        env.reset(seed=seed)
+        steps = [env.step(np.zeros(2, np.float32))[1:4] for _ in range(70)]
+        assert steps == [(-1.0, False, False)] * 69 + [(-1.0, False, True)]
+
+
+def towards_goal(observation: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The action that moves nearest to the middle of the goal."""
+    way = 0.85 - observation.astype(np.float64)
+    moves = np.array([[0.05, -0.02], [-0.02, 0.05]]) if (observation > 0.5).all() else 0.05 * np.eye(2)
+    return np.clip(np.linalg.solve(moves, way), -1, 1).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_step_into_the_goal_gives_reward_zero_and_ends_the_episode(seed: int) -> None:
+    env = gymnasium.make(ID)
+    observation, _ = env.reset(seed=seed)
+    rewards = []
+    terminated = truncated = False
+    while not (terminated or truncated):
+        observation, reward, terminated, truncated, _ = env.step(towards_goal(observation))
+        rewards.append(float(reward))
+        assert terminated == bool(((observation > 0.8) & (observation < 0.9)).all())
+    assert terminated
+    assert not truncated
+    assert rewards == [-1.0] * (len(rewards) - 1) + [0.0]
+    assert 15 <= len(rewards) <= 40
+
+
+@pytest.mark.parametrize("corner", [(1, 1), (-1, -1), (1, -1), (-1, 1)])
+def test_observations_stay_in_their_space_for_a_whole_episode(corner: tuple[int, int]) -> None:
+    env = Navigation2D()
+    env.reset(seed=0)
+    for _ in range(70):
+        observation, *_ = env.step(np.array(corner, np.float32))
+        assert env.observation_space.contains(observation)

@@ -1,0 +1,102 @@
+"""A small task, its data and small agents, for the tests of what learns and acts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mocoda import Agent, LocalGraph, Policies, Policy, Transitions, make_agent
+from mocoda.agents.agent import AGENTS
+from mocoda.engine.networks import mlp_weights
+from mocoda.engine.randomness import Stream, as_stream
+
+S, A = 3, 2
+SMALL: dict[str, Any] = {"hidden": (20, 12), "batch": 19, "learning_rate": 0.01}
+SAMPLERS: dict[str, Any] = {
+    "samplers": 3,
+    "components": 2,
+    "sampler_hidden": (9, 7),
+    "sampler_updates": 5,
+    "sampler_batch": 23,
+    "proposals": 6,
+}
+each_agent = pytest.mark.parametrize("name", AGENTS)
+
+
+def small(name: str, **settings: Any) -> Agent:
+    return make_agent(name, **(SMALL | (SAMPLERS if name == "bcq" else {}) | settings))
+
+
+class Hill:
+    """Walk to the origin; q looks on. Its actions reach from -2 to 2, and from 0 to 3."""
+
+    name = "hill"
+    environment = "none"
+    graph = LocalGraph(state={"p": [0, 1], "q": 2}, action={"u": [0, 1]}, edges={"p": ["p", "u"], "q": ["q", "p"]})
+    horizon = 7
+
+    @property
+    def box(self) -> tuple[Tensor, Tensor]:
+        return torch.tensor([-3.0, -3.0, -3.0, -2.0, 0.0]), torch.tensor([3.0, 3.0, 3.0, 2.0, 3.0])
+
+    def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
+        return as_stream(seed, "start", device=device).normal(n, S)
+
+    def step(self, rows: Tensor) -> Tensor:
+        place, q, move = rows.split([2, 1, 2], 1)
+        return torch.cat([0.8 * place + 0.3 * (move - 0.5), 0.9 * q + place.sum(1, keepdim=True)], 1)
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+        distance = next_state[:, :2].abs().sum(1)
+        return -distance, distance < 0.6
+
+    def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
+        stream = as_stream(seed, "hill-collect", device="cpu")
+        lowest, highest = (end[S:] for end in self.box)
+        return self.labelled(stream.normal(rows, S), lowest + (highest - lowest) * stream.uniform(rows, A))
+
+    def labelled(self, state: Tensor, action: Tensor) -> Transitions:
+        next_state = self.step(torch.cat([state, action], 1))
+        return Transitions(state, action, next_state, *self.label(state, action, next_state))
+
+    def features(self, rows: Tensor) -> Tensor:
+        return rows[:, :2]
+
+    def region(self, rows: Tensor) -> Tensor:
+        return torch.ones(len(rows), dtype=torch.bool)
+
+
+HILL = Hill()
+
+
+def recorded(rows: int = 101, seed: int = 0) -> Transitions:
+    """Data whose actions lie in [-1, 1], so that it needs no task."""
+    stream = Stream(seed, "test-agents", "recorded")
+    return HILL.labelled(stream.normal(rows, S), stream.uniform(rows, A, low=-1.0))
+
+
+def untrained(agent: Agent, seed: int = 0, bounds: Sequence[Sequence[float]] = ((-2.0, 0.0), (2.0, 3.0))) -> Policy:
+    """A policy with fresh random weights."""
+    weights: dict[str, Tensor] = {}
+    for group, network in agent.networks(S, A).items():
+        leading = () if network.members is None else (network.members,)
+        weights |= mlp_weights(group, leading, network.sizes, Stream(seed, "test-agents", "policy", group))
+    lowest, highest = map(torch.tensor, bounds)
+    return Policy(agent, S, weights, lowest, highest)
+
+
+def same(one: Policy, other: Policy) -> bool:
+    """Whether two policies have the same agent and the same numbers, to the bit."""
+    alike = one.agent == other.agent and one.weights.keys() == other.weights.keys()
+    bounds = one.lowest_action.equal(other.lowest_action) and one.highest_action.equal(other.highest_action)
+    return alike and bounds and all(weight.equal(other.weights[name]) for name, weight in one.weights.items())
+
+
+def all_same(one: Policies, other: Policies) -> bool:
+    """Whether two trainings came to the same, curves included."""
+    curves = one.curves.keys() == other.curves.keys() and all(c.equal(other.curves[n]) for n, c in one.curves.items())
+    return curves and list(one) == list(other) and all(same(policy, other[key]) for key, policy in one.items())

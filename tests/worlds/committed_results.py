@@ -1,0 +1,23 @@
+"""Results as they are committed, for the tests that read them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mocoda.dynamics.model import DynamicsConfig
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def committed(name: str) -> dict[str, Any]:
+    """A result with the settings it was measured under; those that there were none of then have their defaults."""
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text("utf-8"))
+    if found.get("table") == "table2":
+        found["config"].setdefault("stratified", False)
+    if "dynamics" in found.get("config", {}):
+        settings = asdict(DynamicsConfig(**found["config"]["dynamics"]))
+        found["config"]["dynamics"] = json.loads(json.dumps(settings))
+    return found

@@ -1,0 +1,91 @@
+"""Samples of the "mocoda" recipe, and the statistical tests that compare them with recorded rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+from sklearn.model_selection import cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from mocoda.data.transitions import Transitions
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.recipes import fit_parents
+
+Floats = NDArray[np.float64]
+
+
+def energy_test(one: Floats, other: Floats, seed: int = 0) -> float:
+    """The p-value of "both samples (N, D) come from one distribution": energy distance under 300 permutations."""
+    pooled = np.concatenate([one, other])
+    distance = cdist(pooled / pooled.std(0), pooled / pooled.std(0))
+    sign = np.concatenate([np.full(len(one), 1 / len(one)), np.full(len(other), -1 / len(other))])
+    rng = np.random.default_rng(seed)
+    signs = np.stack([sign, *(rng.permutation(sign) for _ in range(300))])
+    statistic = -((signs @ distance) * signs).sum(1)
+    return float((statistic >= statistic[0] - 1e-12).mean())
+
+
+def independence_test(one: Floats, other: Floats, seed: int = 0) -> float:
+    """The p-value of "these columns (N,) are independent": distance covariance under 300 permutations."""
+
+    def centred(column: Floats) -> Floats:
+        distance = np.abs(column[:, None] - column[None])
+        return np.asarray(distance - distance.mean(0) - distance.mean(1)[:, None] + distance.mean())
+
+    a, b = centred(one), centred(other)
+    rng = np.random.default_rng(seed)
+    orders = [np.arange(len(one)), *(rng.permutation(len(one)) for _ in range(300))]
+    statistic = np.array([(a * b[np.ix_(order, order)]).sum() for order in orders])
+    return float((statistic >= statistic[0] - 1e-12).mean())
+
+
+def told_apart(one: Floats, other: Floats) -> float:
+    """How often a nearest-neighbour classifier tells two samples of equal size apart; 0.5 is never."""
+    pooled = np.concatenate([one, other])
+    label = np.repeat([0, 1], [len(one), len(other)])
+    order = np.random.default_rng(0).permutation(len(pooled))
+    classifier = KNeighborsClassifier(25)
+    return float(cross_val_score(classifier, (pooled / pooled.std(0))[order], label[order], cv=5).mean())
+
+
+def partial_correlation(one: Floats, other: Floats, given_column: Floats) -> float:
+    """The correlation that is left between two columns once a third is accounted for, linearly in each of 20 bins."""
+    bins = np.array_split(np.argsort(given_column), 20)
+    found = []
+    for index in bins:
+        design = np.stack([np.ones(len(index)), given_column[index]], 1)
+        left = [c[index] - design @ np.linalg.lstsq(design, c[index], rcond=None)[0] for c in (one, other)]
+        found.append(np.corrcoef(left[0], left[1])[0, 1])
+    return float(np.mean(found))
+
+
+def correlations(rows: Floats) -> Floats:
+    return np.asarray(np.corrcoef(rows.T))
+
+
+def transitions(rows: Floats, state_width: int) -> Transitions:
+    """A table of these rows; where they lead does not matter to their distribution."""
+    return Transitions(rows[:, :state_width], rows[:, state_width:], rows[:, :state_width])
+
+
+def sampled(
+    rows: Floats,
+    graph: LocalGraph,
+    n: int,
+    *,
+    components: int,
+    shuffle: bool = False,
+    covariance: str = "full",
+    seed: int = 0,
+) -> Floats:
+    parents = fit_parents(
+        transitions(rows, graph.state_width),
+        graph,
+        "mocoda",
+        components=components,
+        shuffle=shuffle,
+        covariance=covariance,
+        seed=seed,
+    )
+    return parents.sample(n, seed=seed).double().numpy()

@@ -1,0 +1,19 @@
+"""An augmentation in small pieces, where other processes can import it."""
+
+from __future__ import annotations
+
+import mocoda.augmentation.generation
+from mocoda import DynamicsConfig, fit_dynamics, fit_parents
+from mocoda.augmentation.generation import Augmentation
+from mocoda.tasks.navigation import Navigation
+
+CONFIG = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, batch=64)
+
+
+def prepare(recipe: str = "mocoda", rows: int = 450, seed: int = 0, min_support: float | None = None) -> Augmentation:
+    mocoda.augmentation.generation.CHUNK["cpu"] = 100
+    task = Navigation()
+    data = task.collect(200, seed=0)
+    model = fit_dynamics(data, task.graph, config=CONFIG)
+    parents = fit_parents(data, task.graph, recipe, seed=seed, components=4)
+    return Augmentation(data, parents, model, rows=rows, task=task, seed=seed, min_support=min_support)

@@ -1,0 +1,52 @@
+"""Small tables, and how the tests of mocoda.data.transitions compare and refuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+
+Floats = NDArray[np.float32]
+
+
+def numbers(*shape: int) -> Floats:
+    return np.random.default_rng(7).normal(size=shape).astype(np.float32)
+
+
+def arrays(rows: int = 5) -> dict[str, Any]:
+    return {"state": numbers(rows, 2), "action": numbers(rows, 1), "next_state": numbers(rows, 2)}
+
+
+def table(rows: int = 5, **extra: Any) -> Transitions:
+    return Transitions(**(arrays(rows) | {"reward": numbers(rows)} | extra))
+
+
+def assert_identical(one: Transitions, other: Transitions) -> None:
+    for name in ("state", "action", "next_state"):
+        left, right = getattr(one, name), getattr(other, name)
+        assert left.dtype == right.dtype == torch.float32
+        assert left.shape == right.shape
+        assert left.view(torch.int32).equal(right.view(torch.int32))
+    for name in ("reward", "goal"):
+        left, right = getattr(one, name), getattr(other, name)
+        if left is None or right is None:
+            assert left is right
+        else:
+            assert left.view(torch.int32).equal(right.view(torch.int32))
+    assert one.terminal.dtype == other.terminal.dtype == torch.bool
+    assert one.terminal.equal(other.terminal)
+    assert one.columns == other.columns
+    assert one.source == other.source
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(InputError) as error:
+        call()
+    return str(error.value)
