@@ -1,19 +1,48 @@
 """What was recorded: the table of transitions, reading and writing it, and a first look at it."""
 
-from mocoda.data.formats import find, read, target_of, write
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mocoda.data.formats import (
+    FORMATS,
+    Contents,
+    Format,
+    Target,
+    convert,
+    read,
+    readable_formats,
+    target_of,
+    writable_formats,
+    write,
+)
 from mocoda.data.inspection import Inspection, inspect
-from mocoda.data.transitions import Array, Transitions, as_tensor, concatenate, save_stream
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Array, Transitions, as_tensor, concatenate, save_stream
 
 __all__ = [
+    "FORMATS",
     "Array",
+    "Contents",
+    "Format",
     "Inspection",
+    "Target",
     "Transitions",
     "as_tensor",
     "concatenate",
-    "find",
+    "convert",
     "inspect",
     "read",
+    "readable_formats",
     "save_stream",
     "target_of",
+    "writable_formats",
     "write",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Tables bring torch with them, which help texts made from `FORMATS` should not wait for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'mocoda.data' has no attribute {name!r}")
+    return getattr(import_module("mocoda.data.transitions"), name)

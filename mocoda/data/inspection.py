@@ -12,9 +12,8 @@ import rich.table
 from numpy.typing import NDArray
 from rich.markup import escape
 
-from mocoda.data.formats import find
-from mocoda.data.formats.arrays import Found
-from mocoda.data.transitions import PROVENANCE
+from mocoda.data.formats import RawData, read_raw
+from mocoda.data.names import PROVENANCE
 
 Floats = NDArray[np.float32]
 
@@ -112,7 +111,7 @@ class Inspection:
 
 def inspect(source: Any, *, episode_steps: int | None = None) -> Inspection:
     """Reads data as `mocoda.read` does, but reports NaN and infinite numbers instead of refusing them."""
-    found = find(source, episode_steps=episode_steps)
+    found = read_raw(source, episode_steps=episode_steps)
     arrays, rows = found.arrays, len(found.arrays["state"])
     state, following, terminal = arrays["state"], arrays["next_state"], arrays["terminal"]
     columns = _columns(found)
@@ -146,7 +145,7 @@ def inspect(source: Any, *, episode_steps: int | None = None) -> Inspection:
     return Inspection(**{**judged.__dict__, "warnings": tuple(_warnings(judged))})
 
 
-def _columns(found: Found) -> list[Column]:
+def _columns(found: RawData) -> list[Column]:
     arrays = found.arrays
     states, actions = arrays["state"].shape[1], arrays["action"].shape[1]
     names = found.columns or (*(f"state{i}" for i in range(states)), *(f"action{i}" for i in range(actions)))

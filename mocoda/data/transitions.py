@@ -1,10 +1,11 @@
-"""files <-> Transitions: the table of what happened, the one noun that flows through mocoda."""
+"""The table of transitions that every stage of mocoda takes and gives, and its HDF5 file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,12 +16,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from mocoda.data.names import ARRAYS, PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions, whole_file
 
 FORMAT, FORMAT_VERSION = "mocoda-transitions", 1
-ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal")  # in the order of a file
-PROVENANCE = "provenance/"  # in front of a provenance's name, in files and where arrays are listed
 Array = Tensor | np.ndarray[Any, Any] | ArrayLike
 
 
@@ -109,9 +109,9 @@ class Transitions:
             raise InputError(f"rows are chosen by a slice, indices or a boolean mask, got {rows!r}.")
         return self._with({name: array[rows] for name, array in self.arrays().items()})
 
-    @property
+    @cached_property
     def rows(self) -> Tensor:
-        """State and action side by side, (N, S + A): the parents of the next state."""
+        """State and action side by side, (N, S + A): the parents of the next state. Made once, at first use."""
         return torch.cat([self.state, self.action], dim=1)
 
     @property
@@ -130,15 +130,15 @@ class Transitions:
         """Reads a file that `save` wrote, or some of its rows; what comes back is identical, to the bit."""
         with _open(Path(path)) as file:
             arrays = {name: torch.from_numpy(file[name][rows]) for name in _stored(file)}
-            return _of(arrays, tuple(json.loads(file.attrs["columns"])), json.loads(file.attrs["source"]))
+            return from_arrays(arrays, tuple(json.loads(file.attrs["columns"])), json.loads(file.attrs["source"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For other processes, as numpy: torch would share the memory instead, of which containers have little."""
         arrays = {name: array.cpu().numpy() for name, array in self.arrays().items()}
-        return _of, (arrays, self.columns, dict(self.source))
+        return from_arrays, (arrays, self.columns, dict(self.source))
 
     def _with(self, arrays: Mapping[str, Tensor]) -> Transitions:
-        return _of(arrays, self.columns, self.source)
+        return from_arrays(arrays, self.columns, self.source)
 
     def arrays(self) -> dict[str, Tensor]:
         """The arrays that are there, by the name that they have in a file."""
@@ -146,8 +146,8 @@ class Transitions:
         return own | {PROVENANCE + name: array for name, array in self.provenance.items()}
 
 
-def _of(arrays: Mapping[str, Array], columns: Sequence[str], source: Mapping[str, Any]) -> Transitions:
-    """The table of arrays by the names of `arrays`."""
+def from_arrays(arrays: Mapping[str, Array], columns: Sequence[str], source: Mapping[str, Any]) -> Transitions:
+    """Makes a table of arrays by the names that they have in a file."""
     own = {name: array for name, array in arrays.items() if not name.startswith(PROVENANCE)}
     notes = {name.removeprefix(PROVENANCE): array for name, array in arrays.items() if name not in own}
     return Transitions(**own, columns=columns, source=source, provenance=notes)
@@ -168,7 +168,7 @@ def concatenate(tables: Sequence[Transitions], source: Mapping[str, Any] | None 
     for table in tables[1:]:
         _check_alike(first, table)
     joined = {name: torch.cat([table.arrays()[name] for table in tables]) for name in first.arrays()}
-    return _of(joined, first.columns, first.source if source is None else source)
+    return from_arrays(joined, first.columns, first.source if source is None else source)
 
 
 def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
@@ -228,7 +228,7 @@ def _open(path: Path) -> h5py.File:
         file.close()
         raise InputError(
             f"{str(path)!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. "
-            "Build a mocoda.Transitions from its arrays and save that."
+            "mocoda.read reads it if its arrays have names such as observations and actions."
         )
     missing = [name for name in ("format_version", "columns", "source") if name not in file.attrs]
     if missing:

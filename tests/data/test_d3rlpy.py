@@ -127,8 +127,8 @@ def test_a_file_comes_back_to_the_bit(tmp_path: Path, goal: bool) -> None:
         source={"seed": 3},
         provenance={"recipe": torch.arange(len(plain)), "support": torch.linspace(0, 1, len(plain))},
     )
-    write(data, tmp_path / "rows.h5")
-    back = read(tmp_path / "rows.h5")
+    write(data, str(tmp_path / "rows.h5"))
+    back = read(str(tmp_path / "rows.h5"))
     assert_identical(back, data)
     assert_identical(mocoda.read(f"d3rlpy:{tmp_path / 'rows.h5'}"), data)
     assert {name: note.tolist() for name, note in back.provenance.items()} == {
@@ -139,7 +139,7 @@ def test_a_file_comes_back_to_the_bit(tmp_path: Path, goal: bool) -> None:
 @pytest.mark.filterwarnings("error")
 def test_d3rlpy_loads_the_file_with_all_rows(tmp_path: Path) -> None:
     data = mixed()
-    write(data, tmp_path / "rows.h5")
+    write(data, str(tmp_path / "rows.h5"))
     with (tmp_path / "rows.h5").open("rb") as handle:
         buffer = ReplayBuffer.load(handle, InfiniteBuffer(), transition_picker=NextStates())
     assert drawn(buffer) == rows_of(data)
@@ -155,7 +155,7 @@ def test_a_file_that_d3rlpy_dumped_itself_is_read(tmp_path: Path) -> None:
     episode = Episode(numbers(4, 2), numbers(4, 1), numbers(4, 1), False)
     with (tmp_path / "own.h5").open("w+b") as handle:
         ReplayBuffer(InfiniteBuffer(), episodes=[episode]).dump(handle)
-    data = read(tmp_path / "own.h5")
+    data = read(str(tmp_path / "own.h5"))
     assert data.next_state.equal(torch.tensor(numbers(4, 2)[1:])) and len(data) == 3
     assert data.source == {"d3rlpy": "own.h5"}
 
@@ -173,13 +173,11 @@ def test_a_goal_leaves_a_state() -> None:
     )
 
 
-@pytest.mark.parametrize("broken", ["missing", "text", "empty", "huge", "images", "note"])
+@pytest.mark.parametrize("broken", ["text", "empty", "huge", "images", "note"])
 def test_broken_files_end_in_a_clear_error(tmp_path: Path, broken: str) -> None:
     path = tmp_path / "rows.h5"
-    write(mixed(), path)
-    if broken == "missing":
-        path.unlink()
-    elif broken == "text":
+    write(mixed(), str(path))
+    if broken == "text":
         path.write_text("no")
     else:
         with h5py.File(path, "r+") as file:
@@ -195,10 +193,9 @@ def test_broken_files_end_in_a_clear_error(tmp_path: Path, broken: str) -> None:
                 del file["mocoda"]
                 file["mocoda"] = np.frombuffer(b"[3]", np.uint8)
     said = {
-        "missing": f"there is no file {str(path)!r}.",
         "text": f"{str(path)!r} cannot be read as HDF5: it is truncated or of another format",
-        "images": "observations of d3rlpy must be vectors, one array an episode; images and tuples are not.",
+        "images": "observations of d3rlpy must be vectors, one array an episode, not images or tuples.",
     }
-    assert refusal(lambda: read(path)).startswith(
-        said.get(broken, f"{str(path)!r} is no file of a d3rlpy replay buffer of vectors (")
+    assert refusal(lambda: read(str(path))).startswith(
+        said.get(broken, f"{str(path)!r} is not the file of a d3rlpy replay buffer of vectors (")
     )

@@ -80,9 +80,9 @@ def test_d4rl_s_goals_are_kept_and_other_information_is_left_alone(tmp_path: Pat
 def test_where_no_end_is_marked_the_length_of_episodes_has_to_be_said(tmp_path: Path) -> None:
     path = hdf5(tmp_path / "data.hdf5", D4RL | {"terminals": np.zeros(10, bool)})
     assert refusal(lambda: mocoda.read(path)) == (
-        "D4RL-style HDF5: there are no next states, and nothing marks where an episode ends (terminals, timeouts or an "
-        "episode's number), so rows of two episodes might be taken for a step. Add one of them, or say how long "
-        "episodes are with episode_steps; episode_steps=10 if all rows are one episode."
+        "D4RL-style HDF5: there are no next states, and nothing marks where an episode ends (terminals, timeouts or "
+        "episode numbers), so rows of two episodes might be paired. Add one of them, or give the length of episodes as "
+        "episode_steps; episode_steps=10 if all rows are one episode."
     )
     assert firsts(mocoda.read(path, episode_steps=10).state) == list(range(9))
     assert firsts(mocoda.read(path, episode_steps=4).state) == [0, 1, 2, 4, 5, 6, 8]
@@ -211,13 +211,13 @@ def test_rows_with_nan_are_refused_or_left_out_after_pairing() -> None:
     [
         (
             {"observations": None, "object": ROWS},
-            "arrays: there is no array 'state' or 'states' or 'observation' or 'observations' or 'obs'; there is: "
-            "'actions', 'object', 'rewards', 'terminals', 'timeouts'.",
+            "arrays: there is no array called 'state' or 'states' or 'observation' or 'observations' or 'obs'. There are: "
+            "'actions' (10, 1), 'object' (10,), 'rewards' (10,), 'terminals' (10,), 'timeouts' (10,).",
         ),
-        ({"actions": ACTIONS[:4]}, "arrays: action has 4 rows, but state has 10; they must have as many."),
+        ({"actions": ACTIONS[:4]}, "arrays: action has 4 rows, but state has 10; they must have the same number."),
         (
             {"next_observations": numbers(10, 3)},
-            "arrays: next_state has 3 columns, but state has 2; they must have as many.",
+            "arrays: next_state has 3 columns, but state has 2; they must have the same number.",
         ),
         ({"state": OBSERVATIONS}, "'observations' and 'state' are both names of state; give one of them."),
         ({"terminals": ROWS}, "arrays: terminal must hold 0 and 1 only, got 2 in row 2."),
@@ -230,7 +230,7 @@ def test_rows_with_nan_are_refused_or_left_out_after_pairing() -> None:
         ({"actions": [[1], [2, 3]]}, "actions must be an array of numbers, got list (setting an array element"),
         (
             {"observations": np.zeros((10, 8, 8, 3))},
-            "observations must have shape (10, columns), got (10, 8, 8, 3). Images are no states: encode them first.",
+            "observations must have shape (10, columns), got (10, 8, 8, 3). Images cannot be states: encode them first.",
         ),
         ({"rewards": ACTIONS.repeat(2, 1)}, "rewards must have shape (10,), one value a row, got (10, 2)."),
     ],
@@ -269,7 +269,7 @@ def test_a_table_goes_to_minari_and_back(tmp_path: Path, monkeypatch: pytest.Mon
     [
         (
             "data.csv",
-            "'data.csv' does not say what to write; expected FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, FILE.parquet, "
+            "'data.csv' does not say which format to write; expected FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, FILE.parquet, "
             "minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5.",
         ),
         (

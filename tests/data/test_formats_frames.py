@@ -95,7 +95,7 @@ def test_written_parquet_has_named_columns(tmp_path: Path) -> None:
         ),
         (
             frame(**{"state.name": ["a"] * 10}, **EPISODES),
-            "data frame: the column 'state.name' holds object and no numbers. Convert it, or leave it out.",
+            "data frame: the column 'state.name' holds object, not numbers. Convert it, or leave it out.",
         ),
         (
             frame(**{"next_state.y": ROWS}),

@@ -98,21 +98,24 @@ def headed(path: Path, **attributes: Any) -> None:
         file.attrs.update(attributes)
 
 
+NO_FORMAT = (
+    "PATH is in none of the formats that mocoda reads: mocoda HDF5, D4RL-style HDF5, OGBench npz, npz, Parquet, "
+    "minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5."
+)
 DAMAGED = "PATH cannot be read as KIND: it is truncated, damaged or of another format"
 TAMPERED = "PATH is damaged or was tampered with: /observations"
 FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty.hdf5": (lambda p: p.touch(), "PATH is empty."),
-    "text.npz": (lambda p: p.write_text("hello"), "PATH is neither HDF5 nor npz nor Parquet."),
+    "text.npz": (lambda p: p.write_text("hello"), NO_FORMAT),
     "pickle.npz": (
         lambda p: p.write_bytes(pickle.dumps(Evil(p.with_name("trace")))),
-        "PATH is neither HDF5 nor npz nor Parquet. It may be a pickle, which could run code when opened: save its "
-        "arrays as npz.",
+        f"{NO_FORMAT} It may be a pickle, which could run code when opened: save its arrays as npz.",
     ),
     "objects.npz": (
         lambda p: npz(p, actions=np.array([Evil(p.with_name("trace"))] * 4)),
         "PATH: actions.npy holds pickled objects, which could run code when opened. Save plain numbers.",
     ),
-    "texts.npz": (lambda p: npz(p, actions=["a"] * 4), "PATH: actions.npy holds <U1 and no plain numbers."),
+    "texts.npz": (lambda p: npz(p, actions=["a"] * 4), "PATH: actions.npy holds <U1, not plain numbers."),
     "records.npz": (lambda p: npz(p, actions=np.zeros(4, "f4,i4")), "PATH: actions.npy holds [('f0',"),
     "long.npz": (
         lambda p: claiming(p, npy_header("(10000000000, 2)")),
@@ -129,7 +132,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "lengths.npz": (
         lambda p: npz(p, actions=numbers(3, 1)),
-        "npz: action has 3 rows, but state has 4; they must have as many.",
+        "npz: action has 3 rows, but state has 4; they must have the same number.",
     ),
     "long.hdf5": (
         lambda p: hdf5(p, lambda f: f.create_dataset("observations", (10**10, 2), "f4", chunks=(1000, 2)) and None),
@@ -161,16 +164,17 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "storage.hdf5": (lambda p: hdf5(p, external(p)), f"{TAMPERED} keeps its numbers in another file."),
     "texts.hdf5": (
         lambda p: hdf5(p, lambda f: f.__setitem__("observations", ["a", "b", "c", "d"])),
-        f"{TAMPERED} holds object and no plain numbers.",
+        f"{TAMPERED} holds object, not plain numbers.",
     ),
     "group.hdf5": (
         lambda p: hdf5(p, lambda f: f.create_group("observations/image") and None),
-        "PATH: observations is no array, or damaged (observations).",
+        "PATH: observations is not an array, or damaged (observations).",
     ),
     "looping.hdf5": (looping, "PATH cannot be read as HDF5: it is truncated, damaged or of another format."),
     "version.hdf5": (
         lambda p: headed(p, format_version=9),
-        "PATH has format 'mocoda-transitions', version 9; this mocoda reads 'mocoda-transitions', version 1.",
+        "PATH has format version 9; this mocoda reads version 1. Read it with the mocoda that wrote it (its attribute "
+        "'versions' says which).",
     ),
     "columns.hdf5": (
         lambda p: headed(p, columns="3"),
@@ -184,7 +188,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "strings.parquet": (
         lambda p: parquet(p, **{"state.x": ["a"], "action.a": [1.0], "next_state.x": [1.0]}),
-        "Parquet: the column 'state.x' holds object and no numbers. Convert it, or leave it out.",
+        "Parquet: the column 'state.x' holds object, not numbers. Convert it, or leave it out.",
     ),
     "lists.parquet": (
         lambda p: parquet(p, state=[[1.0]], action=[[1.0]]),
@@ -217,7 +221,7 @@ def test_hostile_files_are_refused_in_little_memory(tmp_path: Path) -> None:
     script = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "import mocoda, mocoda.data.formats.frames, mocoda.data.formats.npz, mocoda.data.formats.d4rl, pyarrow.parquet\n"
+        "import mocoda, mocoda.data.formats.frames, mocoda.data.formats.npz, mocoda.data.formats.hdf5, pyarrow.parquet\n"
         "mocoda.Transitions\n"
         "reserved = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (reserved + (4 << 30),) * 2)  # pyarrow reserves some for itself\n"
@@ -262,8 +266,8 @@ def test_a_truncated_file_is_refused(target: str, kept: float, tmp_path: Path, m
     [
         ("nowhere.hdf5", "there is no file 'nowhere.hdf5'."),
         (".", "'.' is a folder; name a file, or a Minari data set as minari:NAMESPACE/NAME-v0."),
-        ("d4rl:data.npz", "'data.npz' was to be read as d4rl, but it is npz."),
-        ("d3rlpy:data.npz", "'data.npz' was to be read as d3rlpy, but it is npz."),
+        ("d4rl:data.npz", "'data.npz' cannot be read as HDF5: it is truncated or of another format ("),
+        ("d3rlpy:data.npz", "'data.npz' cannot be read as HDF5: it is truncated or of another format ("),
         (
             "mnari:me/x-v0",
             "there is no format 'mnari'; there are: mocoda, d4rl, ogbench, npz, parquet, minari, d3rlpy. "
@@ -272,8 +276,8 @@ def test_a_truncated_file_is_refused(target: str, kept: float, tmp_path: Path, m
         (3, "data is read from a file, a mapping of arrays or a pandas DataFrame, got int."),
         (
             {},
-            "arrays: there is no array 'state' or 'states' or 'observation' or 'observations' or 'obs'; "
-            "there is: nothing.",
+            "arrays: there is no array called 'state' or 'states' or 'observation' or 'observations' or 'obs'. "
+            "There are no arrays at all.",
         ),
     ],
 )
@@ -282,4 +286,4 @@ def test_what_is_not_there_is_said_to_be(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     npz(Path("data.npz"))
-    assert refusal(lambda: mocoda.read(place)) == message
+    assert refusal(lambda: mocoda.read(place)).startswith(message)

@@ -465,11 +465,11 @@ def elsewhere(folder: Path) -> None:
     ("harm", "said"),
     [
         (huge_box, "in episode 0, observations has the shape (4, 3), expected (4, 1000000000000)"),
-        (no_json, "metadata.json is no JSON"),
+        (no_json, "metadata.json is not JSON"),
         (truncated, "cannot be read as HDF5: it is truncated"),
         (huge_header, "/episode_0/rewards claims 4,000,000,000,000 bytes and stores 0"),
         (short, "in episode 0, actions has the shape (2, 2), expected (3, 2)"),
-        (words, "/episode_0/rewards holds object and no plain numbers"),
+        (words, "/episode_0/rewards holds object, not plain numbers"),
         (link, "/episode_0/rewards is a link to elsewhere"),
         (elsewhere, "/episode_0/rewards keeps its numbers in another file"),
         (lambda folder: break_metadata(folder, total_episodes=10**12), "number 1 is not there"),

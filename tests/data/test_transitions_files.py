@@ -126,7 +126,7 @@ def test_loading_hdf5_of_another_origin_is_refused(label: str | None, tmp_path: 
             file.attrs["format"] = label
     assert refusal(lambda: Transitions.load(path)) == (
         f"{str(path)!r} is HDF5 but not a mocoda-transitions file: its attribute 'format' is missing or other. "
-        "Build a mocoda.Transitions from its arrays and save that."
+        "mocoda.read reads it if its arrays have names such as observations and actions."
     )
 
 

@@ -1,42 +1,33 @@
-"""arrays <-> Transitions: what people call their arrays, where their episodes end."""
+"""From arrays under the names that people use to the arrays of a table: names, shapes, and where episodes end."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from mocoda.data.transitions import PROVENANCE, Transitions
+from mocoda.data.formats.format import Contents
+from mocoda.data.names import ALIASES, OUR_NAME, PROVENANCE, VECTORS
 from mocoda.engine.errors import InputError
 
-# Our name -> what it is called elsewhere. An array of another name is left alone, and said to be.
-NAMES = {
-    "state": ("state", "states", "observation", "observations", "obs"),
-    "action": ("action", "actions"),
-    "next_state": ("next_state", "next_states", "next_observation", "next_observations", "next_obs"),
-    "reward": ("reward", "rewards"),
-    "terminal": ("terminal", "terminals", "terminated", "terminations"),
-    "timeout": ("timeout", "timeouts", "truncated", "truncations"),
-    "goal": ("goal", "goals", "infos/goal", "desired_goal"),
-    "episode": ("episode", "episodes", "episode_id"),
-}
-OURS = {theirs: ours for ours, names in NAMES.items() for theirs in names}
-TEXTS = ("columns", "source")  # JSON that travels with the arrays
-VECTORS = ("reward", "terminal", "timeout", "episode")
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
+
+Arrays = dict[str, NDArray[Any]]
+LISTED = 40  # arrays that an error message names
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What there was to read, as it is: other than in Transitions, numbers may be NaN or infinite.
+class RawData:
+    """Rows as they were read; unlike in Transitions, numbers may be NaN or infinite.
 
-    kind       what it was read as, in words
+    kind       what they were read as, in words
     arrays     (N, ...) by the names that Transitions give them, float32 and bool; provenance as it was stored
     columns    names of the state's and the action's columns; () where nobody gave any
     source     how the rows were made
@@ -48,17 +39,21 @@ class Found:
     source: Mapping[str, Any]
 
     @staticmethod
-    def of(data: Transitions, kind: str) -> Found:
-        return Found(kind, as_arrays(data), data.columns, data.source)
+    def of(data: Transitions, kind: str) -> RawData:
+        return RawData(kind, arrays_of(data), data.columns, data.source)
 
     def table(self, skip_bad_rows: bool = False) -> Transitions:
+        import torch
+
+        from mocoda.data.transitions import from_arrays
+
         arrays, source = dict(self.arrays), dict(self.source)
         if skip_bad_rows:
             bad = self.bad_rows()
             arrays, source["skipped_bad_rows"] = {name: array[~bad] for name, array in arrays.items()}, int(bad.sum())
-        own = {name: _lent(array) for name, array in arrays.items() if not name.startswith(PROVENANCE)}
-        notes = {name.removeprefix(PROVENANCE): array for name, array in arrays.items() if name not in own}
-        return Transitions(**own, columns=self.columns, source=source, provenance=notes)
+        # A table copies a tensor once and a numpy array twice; torch takes only arrays that can be written to.
+        lent = {name: torch.from_numpy(array) if array.flags.writeable else array for name, array in arrays.items()}
+        return from_arrays(lent, self.columns, source)
 
     def bad_rows(self) -> NDArray[np.bool_]:
         """(N,) where some number is NaN or infinite."""
@@ -68,102 +63,64 @@ class Found:
         return bad
 
 
-def as_arrays(data: Transitions) -> dict[str, NDArray[Any]]:
-    """The arrays of a table that are there, provenance included, by the names that they have in a file of ours."""
-    own = {name: getattr(data, name) for name in ("state", "action", "next_state", "reward", "terminal", "goal")}
-    own |= {PROVENANCE + name: note for name, note in data.provenance.items()}
-    return {name: array.cpu().numpy() for name, array in own.items() if array is not None}
+def arrays_of(data: Transitions) -> Arrays:
+    """The arrays of a table as numpy, provenance included, by the names that they have in our files."""
+    return {name: array.cpu().numpy() for name, array in data.arrays().items()}
 
 
-def find_arrays(
-    given: Mapping[str, Any],
-    kind: str = "arrays",
-    *,
-    columns: Sequence[str] = (),
-    episode_steps: int | None = None,
-    ends_only: bool = False,
-    source: Mapping[str, Any] | None = None,
-    ignored: Sequence[str] = (),
-) -> Found:
-    """Arrays (N, ...) under names people use -> ours. Without next states, a row's next state is the following row's.
+def raw_arrays(
+    contents: Contents, kind: str, *, columns: Sequence[str] = (), episode_steps: int | None = None
+) -> RawData:
+    """Names, checks and pairs arrays. Without next states, a row's next state is the following row's.
 
     episode_steps  rows of an episode, for data that does not mark all ends
-    ends_only      terminals mark the last rows of episodes, as OGBench has it, and say nothing of values
-    source         how the rows were made, where the file says so
-    ignored        what else there was
     """
-    arrays, notes, left = _named(given)
-    for name in ("state", "action"):
-        if name not in arrays:
-            wanted, there = " or ".join(map(repr, NAMES[name])), ", ".join(map(repr, sorted(map(str, given))))
-            raise InputError(f"{kind}: there is no array {wanted}; there is: {there or 'nothing'}.")
+    arrays, ignored = _named(contents, kind)
     rows = len(arrays["state"])
-    for name, array in (*arrays.items(), *notes.items()):
+    for name, array in arrays.items():
         if len(array) != rows:
-            raise InputError(f"{kind}: {name} has {len(array):,} rows, but state has {rows:,}; they must have as many.")
+            raise InputError(
+                f"{kind}: {name} has {len(array):,} rows, but state has {rows:,}; they must have the same number."
+            )
     if rows == 0:
         raise InputError(f"{kind}: there are no rows; expected at least 1.")
-    terminal = _truth(kind, arrays.pop("terminal", None), "terminal")
-    timeout = _truth(kind, arrays.pop("timeout", None), "timeout")
-    episode = arrays.pop("episode", None)
-    said: dict[str, Any] = {"read_as": kind}
-    if left := sorted({*left, *ignored}):
-        said["ignored"] = left
+    for name in ("terminal", "timeout"):
+        if name in arrays:
+            arrays[name] = _as_bool(kind, name, arrays[name])
+    source: dict[str, Any] = {"read_as": kind}
+    if ignored := sorted({*ignored, *contents.ignored}):
+        source["ignored"] = ignored
     if "next_state" not in arrays:
-        last = np.zeros(rows, bool)
-        for end in (terminal, timeout):
-            last |= False if end is None else end
-        if episode is not None:
-            order, border = _episodes(episode)
-            arrays, notes = ({name: array[order] for name, array in some.items()} for some in (arrays, notes))
-            terminal, last = None if terminal is None else terminal[order], last[order] | border
-        if episode_steps is not None:
-            last |= _every(episode_steps, last)
-        if not last[:-1].any() and not last[-1] and rows > 1:
-            raise InputError(
-                f"{kind}: there are no next states, and nothing marks where an episode ends (terminals, timeouts or an "
-                "episode's number), so rows of two episodes might be taken for a step. Add one of them, or say "
-                f"how long episodes are with episode_steps; episode_steps={rows} if all rows are one episode."
-            )
-        if terminal is not None and timeout is None and episode is None and episode_steps is None and not ends_only:
-            said["note"] = "only terminals mark ends; if time limits ended episodes too, give episode_steps"
-        last[-1] = True
-        kept = np.flatnonzero(~last)
-        if len(kept) == 0:
-            raise InputError(f"{kind}: there are no next states, and every row is its episode's last: no steps remain.")
-        said |= {"episodes": int(last.sum()), "dropped_last_rows": int(last.sum())}
-        if terminal is not None and not ends_only:
-            said["dropped_terminals"] = int((terminal & last).sum())  # nobody knows what came after
-        arrays["next_state"] = arrays["state"][kept + 1]
-        arrays |= {name: array[kept] for name, array in arrays.items() if name != "next_state"}
-        notes = {name: array[kept] for name, array in notes.items()}
-        terminal = None if terminal is None else terminal[kept]
-        rows = len(kept)
-    arrays["terminal"] = np.zeros(rows, bool) if terminal is None or ends_only else terminal
-    if arrays["next_state"].shape != arrays["state"].shape:
+        arrays, paired = _paired(arrays, kind, episode_steps, contents.ends_only)
+        source |= paired
+    elif arrays["next_state"].shape != arrays["state"].shape:
         widths = arrays["next_state"].shape[1], arrays["state"].shape[1]
         raise InputError(
-            f"{kind}: next_state has {widths[0]} columns, but state has {widths[1]}; they must have as many."
+            f"{kind}: next_state has {widths[0]} columns, but state has {widths[1]}; they must have the same number."
         )
-    return Found(kind, arrays | notes, tuple(map(str, columns)), said if source is None else source)
+    if "terminal" not in arrays or contents.ends_only:
+        arrays["terminal"] = np.zeros(len(arrays["state"]), bool)
+    kept = {name: array for name, array in arrays.items() if name not in ("timeout", "episode")}
+    return RawData(
+        kind, kept, tuple(map(str, columns or contents.columns)), source if contents.source is None else contents.source
+    )
 
 
 def texts_of(data: Transitions) -> dict[str, str]:
+    """The JSON texts that travel with a table's arrays."""
     return {"columns": json.dumps(data.columns), "source": json.dumps(dict(data.source))}
 
 
-def checked_texts(path: Path, texts: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON a file brings along, if it is of the right kind."""
+def checked_texts(path: str, texts: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON values of a file, refused if they are not of the types that `texts_of` writes."""
     if not isinstance(texts.get("columns", []), list) or not isinstance(texts.get("source", {}), dict):
-        raise InputError(
-            f"{str(path)!r} is damaged: its columns must be a list of names, and its source a JSON object."
-        )
+        raise InputError(f"{path!r} is damaged: its columns must be a list of names, and its source a JSON object.")
     return dict(texts)
 
 
 @contextmanager
-def refusing(path: Path, kind: str) -> Iterator[None]:
-    """Whatever goes wrong while strange bytes are taken apart is an InputError that names the file."""
+def refusing(path: str, kind: str) -> Iterator[None]:
+    """Turns whatever goes wrong while a strange file is parsed into an InputError that names the file."""
     try:
         yield
     except InputError:
@@ -171,43 +128,51 @@ def refusing(path: Path, kind: str) -> Iterator[None]:
     except Exception as error:  # parsers of damaged files raise anything from KeyError to RecursionError
         reason = f"{type(error).__name__}: {error}".removesuffix(".")
         raise InputError(
-            f"{str(path)!r} cannot be read as {kind}: it is truncated, damaged or of another format ({reason})."
+            f"{path!r} cannot be read as {kind}: it is truncated, damaged or of another format ({reason})."
         ) from error
 
 
-def _lent(array: NDArray[Any]) -> NDArray[Any] | torch.Tensor:
-    """For a table, which copies a tensor once and a numpy array twice; torch takes only what could be written to."""
-    return torch.from_numpy(array) if array.flags.writeable else array
-
-
-def _named(given: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], list[str]]:
-    """Arrays by our names, provenance, and the names of what is neither."""
-    arrays: dict[str, NDArray[Any]] = {}
-    notes: dict[str, NDArray[Any]] = {}
-    origin: dict[str, str] = {}
-    left = []
-    for key, value in given.items():
+def _named(contents: Contents, kind: str) -> tuple[Arrays, list[str]]:
+    """Arrays by our names, and the names of those that are not used."""
+    arrays: Arrays = {}
+    theirs: dict[str, str] = {}
+    unused = []
+    for key, value in contents.arrays.items():
         name = str(key)
         if name.startswith(("provenance.", PROVENANCE)):
-            notes[PROVENANCE + name[len(PROVENANCE) :]] = _array(name, value)
-        elif (ours := OURS.get(name)) is None:
-            left.append(name)
-        elif ours in origin:
-            raise InputError(f"{origin[ours]!r} and {name!r} are both names of {ours}; give one of them.")
+            arrays[PROVENANCE + name[len(PROVENANCE) :]] = _array(name, value)
+        elif (ours := OUR_NAME.get(name)) is None:
+            unused.append(name)
+        elif ours in theirs:
+            raise InputError(f"{theirs[ours]!r} and {name!r} are both names of {ours}; give one of them.")
         else:
-            origin[ours], arrays[ours] = name, _shaped(name, ours, _array(name, value))
-    return arrays, notes, left
+            theirs[ours], arrays[ours] = name, _shaped(name, ours, _array(name, value))
+    for name in ("state", "action"):
+        if name not in arrays:
+            shapes = {str(key): str(np.shape(value)) for key, value in contents.arrays.items()} | dict(contents.others)
+            raise InputError(
+                f"{kind}: there is no array called {' or '.join(map(repr, ALIASES[name]))}. {_listing(shapes)}"
+            )
+    return arrays, unused
+
+
+def _listing(shapes: Mapping[str, str]) -> str:
+    if not shapes:
+        return "There are no arrays at all."
+    listed = [f"{name!r} {shapes[name]}" for name in sorted(shapes)[:LISTED]]
+    more = f" and {len(shapes) - LISTED} more" if len(shapes) > LISTED else ""
+    return f"There are: {', '.join(listed)}{more}."
 
 
 def _array(name: str, value: Any) -> NDArray[Any]:
-    if isinstance(value, torch.Tensor):
+    if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
         value = value.detach().cpu()
-        value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be an array of numbers, got {type(value).__name__} ({error}).") from error
-    if array.dtype.kind not in ("biufUO" if OURS.get(name) == "episode" else "biuf"):
+    if array.dtype.kind not in ("biufUO" if OUR_NAME.get(name) == "episode" else "biuf"):
         raise InputError(f"{name} must be an array of numbers, got one of {array.dtype}.")
     if array.ndim == 0:
         raise InputError(f"{name} must have a row for each step, got a single {array.dtype}.")
@@ -224,7 +189,7 @@ def _shaped(name: str, ours: str, array: NDArray[Any]) -> NDArray[Any]:
     else:
         array = array.reshape(rows, 1) if array.ndim == 1 else array
         if array.ndim != 2 or array.shape[1] == 0:
-            hint = " Images are no states: encode them first." if array.ndim > 3 else ""
+            hint = " Images cannot be states: encode them first." if array.ndim > 3 else ""
             raise InputError(f"{name} must have shape ({rows}, columns), got {array.shape}.{hint}")
     if ours in ("terminal", "timeout", "episode"):
         return array
@@ -232,17 +197,45 @@ def _shaped(name: str, ours: str, array: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(array, np.float32)
 
 
-def _truth(kind: str, array: NDArray[Any] | None, name: str) -> NDArray[np.bool_] | None:
-    if array is None or array.dtype == bool:
-        return array
-    odd = np.flatnonzero((array != 0) & (array != 1))
-    if len(odd):
+def _as_bool(kind: str, name: str, array: NDArray[Any]) -> NDArray[np.bool_]:
+    if array.dtype != bool and len(odd := np.flatnonzero((array != 0) & (array != 1))):
         raise InputError(f"{kind}: {name} must hold 0 and 1 only, got {array[odd[0]]} in row {odd[0]}.")
     return np.asarray(array == 1)
 
 
+def _paired(arrays: Arrays, kind: str, episode_steps: int | None, ends_only: bool) -> tuple[Arrays, dict[str, Any]]:
+    """The rows that another row of their episode follows, whose state is their next state; and counts of the rest."""
+    rows = len(arrays["state"])
+    last = np.zeros(rows, bool)
+    for name in ("terminal", "timeout"):
+        last |= arrays.get(name, False)
+    if "episode" in arrays:
+        order, border = _episodes(arrays["episode"])
+        arrays, last = {name: array[order] for name, array in arrays.items()}, last[order] | border
+    if episode_steps is not None:
+        last |= _every(episode_steps, last)
+    if not last.any() and rows > 1:
+        raise InputError(
+            f"{kind}: there are no next states, and nothing marks where an episode ends (terminals, timeouts or "
+            "episode numbers), so rows of two episodes might be paired. Add one of them, or give the length of "
+            f"episodes as episode_steps; episode_steps={rows} if all rows are one episode."
+        )
+    counts: dict[str, Any] = {}
+    if "terminal" in arrays and not ends_only and episode_steps is None and not {"timeout", "episode"} & {*arrays}:
+        counts["note"] = "only terminals mark ends; if time limits ended episodes too, give episode_steps"
+    last[-1] = True
+    kept = np.flatnonzero(~last)
+    if len(kept) == 0:
+        raise InputError(f"{kind}: there are no next states, and every row is its episode's last: no steps remain.")
+    counts |= {"episodes": int(last.sum()), "dropped_last_rows": int(last.sum())}
+    if "terminal" in arrays and not ends_only:
+        counts["dropped_terminals"] = int((arrays["terminal"] & last).sum())  # nobody knows what came after
+    following = arrays["state"][kept + 1]
+    return {name: array[kept] for name, array in arrays.items()} | {"next_state": following}, counts
+
+
 def _episodes(episode: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Rows of an episode together, in their order, and where each one's last is. As they are, if they already were."""
+    """An order of the rows that puts each episode's together, and which of them are last; unchanged if they were."""
     _, number = np.unique(episode.astype(str) if episode.dtype.kind == "O" else episode, return_inverse=True)
     border = np.append(number[1:] != number[:-1], True)
     if border.sum() == number.max() + 1:

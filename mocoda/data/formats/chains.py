@@ -1,17 +1,19 @@
-"""Transitions -> episodes: rows that follow one another, for formats that cannot hold a row on its own."""
+"""Rows that follow one another, as episodes, for formats that cannot hold a row on its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from mocoda.data.transitions import Transitions
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mocoda.data.transitions import Transitions
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +45,9 @@ def chains(data: Transitions) -> Chains:
     A row goes on in the next one if it is not terminal, its next state is that one's state, bit by bit, and both are
     about the same goal. Generated rows seldom do: they become episodes of one step.
     """
-    state, following = _bits(data.state), _bits(data.next_state)
+    state, next_state = _bits(data.state), _bits(data.next_state)
     last = data.terminal.cpu().numpy().copy()
-    last[:-1] |= (following[:-1] != state[1:]).any(1)
+    last[:-1] |= (next_state[:-1] != state[1:]).any(1)
     if data.goal is not None:
         goal = _bits(data.goal)
         last[:-1] |= (goal[:-1] != goal[1:]).any(1)

@@ -1,4 +1,4 @@
-"""Transitions <-> d3rlpy's replay buffers and their files, with every next state as it is.
+"""d3rlpy's replay buffers and their files, with every next state as it is.
 
 d3rlpy keeps episodes, and makes rows of them: it leaves out the last step of an episode that no terminal row ends, and
 gives a terminal row a next observation of zeros. So an episode of ours has one more observation than rows, the last
@@ -14,17 +14,20 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.chains import chains
+from mocoda.data.formats.format import Format
 from mocoda.data.formats.guarded import array_at, open_hdf5
-from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
 
 
 class _Steps(NamedTuple):
@@ -37,7 +40,7 @@ class _Steps(NamedTuple):
 
 
 class NextStates:
-    """Picks a row as d3rlpy does by default, and a terminal one with the next observation that its episode has."""
+    """Picks rows as d3rlpy does by default, but gives terminal ones the next observation of their episode."""
 
     def __init__(self) -> None:
         from d3rlpy.dataset import BasicTransitionPicker
@@ -55,7 +58,7 @@ class NextStates:
 def to_d3rlpy(data: Transitions) -> Any:
     """A `d3rlpy.dataset.ReplayBuffer` of all rows, for any of its algorithms with continuous actions.
 
-    What is sampled from it are rows of `data`, each as likely as the others. Goals are the observation's last columns.
+    It samples the rows of `data` uniformly. Goals are the observation's last columns.
     """
     d3rlpy = _library()
     from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
@@ -85,13 +88,13 @@ def from_d3rlpy(buffer: Any, goal: int = 0) -> Transitions:
     return _table(buffer.episodes, goal, {"d3rlpy": type(buffer).__name__})
 
 
-def write(data: Transitions, path: str | Path) -> None:
+def write(data: Transitions, place: str) -> None:
     """Writes the file that d3rlpy's `ReplayBuffer.dump` does; its `load` gives all rows back.
 
     Loaded so, terminal rows have next observations of zeros; `to_d3rlpy(read(path))` gives theirs, and the rest.
     """
     buffer = to_d3rlpy(data)
-    with whole_file(path) as part:
+    with whole_file(place) as part:
         with part.open("w+b") as handle:
             buffer.dump(handle)
         with h5py.File(part, "r+") as file:  # d3rlpy reads what it knows, and leaves the rest alone
@@ -102,27 +105,27 @@ def write(data: Transitions, path: str | Path) -> None:
                 file[f"mocoda_provenance/{name}"] = note.cpu().numpy()
 
 
-def read(path: str | Path) -> Transitions:
-    """The rows of a file that `write`, or d3rlpy's own `dump`, has written; d3rlpy is not needed."""
-    if not Path(path).is_file():
-        raise InputError(f"there is no file {str(path)!r}.")
-    with open_hdf5(Path(path)) as file:
+def read(place: str) -> Transitions:
+    """Reads a file that `write`, or d3rlpy's own `dump`, has written; d3rlpy is not needed."""
+    with open_hdf5(Path(place)) as file:
         try:
             count = int(array_at(file, "num_episodes"))
             about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in file else {}
             notes = {name: array_at(file, f"mocoda_provenance/{name}") for name in file.get("mocoda_provenance", ())}
-            table = _table(
+            return _table(
                 (_stored(file, number) for number in range(count)),
                 about.get("goal", 0),
-                about.get("source", {"d3rlpy": Path(path).name}),
+                about.get("source", {"d3rlpy": Path(place).name}),
                 about.get("columns", ()),
                 notes,
             )
+        except InputError:
+            raise
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{str(path)!r} is no file of a d3rlpy replay buffer of vectors ({error}).") from error
-    return table
+            raise InputError(f"{place!r} is not the file of a d3rlpy replay buffer of vectors ({error}).") from error
+
+
+D3RLPY = Format("d3rlpy", "d3rlpy replay buffer", "d3rlpy:FILE.h5", read, write)
 
 
 def _stored(file: h5py.File, number: int) -> _Steps:
@@ -165,23 +168,24 @@ def _table(
     columns: Any = (),
     provenance: dict[str, NDArray[Any]] | None = None,
 ) -> Transitions:
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in ("observed", "next", "action", "reward", "terminal")}
+    from mocoda.data.transitions import Transitions
+
+    parts: list[tuple[NDArray[Any], ...]] = []
     unknown = 0
     for episode in episodes:
         observations, steps, terminated = episode.observations, len(episode.actions), bool(episode.terminated)
         if not isinstance(observations, np.ndarray) or observations.ndim != 2:
-            raise InputError("observations of d3rlpy must be vectors, one array an episode; images and tuples are not.")
+            raise InputError("observations of d3rlpy must be vectors, one array an episode, not images or tuples.")
         rows = min(steps, len(observations) - 1)
         unknown += terminated and rows < steps
         if rows > 0:
             ends = np.zeros(rows, bool)
             ends[-1] = terminated and rows == steps
-            found = (observations[:rows], observations[1 : rows + 1], episode.actions[:rows], episode.rewards[:rows, 0])
-            for name, array in zip(parts, (*found, ends), strict=True):
-                parts[name].append(array)
-    if not parts["observed"]:
+            following = observations[1 : rows + 1]
+            parts.append((observations[:rows], episode.actions[:rows], following, episode.rewards[:rows, 0], ends))
+    if not parts:
         raise InputError("the replay buffer has no rows whose next state is known; expected at least one.")
-    observed, following, action, reward, terminal = (np.concatenate(part) for part in parts.values())
+    observed, action, following, reward, terminal = (np.concatenate(part) for part in zip(*parts, strict=True))
     if not 0 <= goal < observed.shape[1]:
         raise InputError(f"goal must be a number of the {observed.shape[1]} observation columns, got {goal}.")
     width = observed.shape[1] - goal

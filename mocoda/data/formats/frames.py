@@ -1,4 +1,4 @@
-"""named columns <-> Transitions: pandas data frames and Parquet files.
+"""Tables with named columns: pandas data frames and Parquet files.
 
 A column is called `state.x`, `action.dx`, `next_state.x` or `goal.x`: what the number belongs to, a dot, and its own
 name, which may have dots in turn (`state.box1.x` is the column `box1.x`, of the factor `box1`). `reward`, `terminal`,
@@ -11,23 +11,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import VECTORS, Found, as_arrays, checked_texts, find_arrays, refusing, texts_of
+from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
+from mocoda.data.formats.format import Contents, Format, begins_with
 from mocoda.data.formats.guarded import COMPRESSION, SMALL
-from mocoda.data.transitions import Transitions
+from mocoda.data.names import VECTORS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
 
 GROUPS = ("state", "action", "next_state", "goal", "provenance")
 Column = Callable[[], NDArray[Any]]  # fetched when its place in a table is known
 
 
-def find_frame(frame: Any, *, columns: Sequence[str] = (), episode_steps: int | None = None) -> Found:
-    """A pandas DataFrame; its index is of no account. Two-level columns ("state", "x") pass for "state.x"."""
+def read_frame(frame: Any) -> Contents:
+    """The columns of a pandas DataFrame; its index is not used. Two-level columns ("state", "x") pass for "state.x"."""
 
     def column(place: int) -> NDArray[Any]:
         series = frame.iloc[:, place]
@@ -39,81 +43,76 @@ def find_frame(frame: Any, *, columns: Sequence[str] = (), episode_steps: int | 
     names = [".".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f"data frame: the columns {twice} are there more than once; every column needs its own name.")
-    fetch = {name: lambda place=place: column(place) for place, name in enumerate(names)}
-    return _found(fetch, len(frame), "data frame", columns=columns, episode_steps=episode_steps)
+    return _contents({name: lambda place=place: column(place) for place, name in enumerate(names)}, "data frame")
 
 
-def find_parquet(path: Path, *, columns: Sequence[str] = (), episode_steps: int | None = None) -> Found:
-    parquet = _pyarrow("read").parquet
-    with refusing(path, "Parquet"), parquet.ParquetFile(path) as file:
+def read_parquet(place: str) -> Contents:
+    with refusing(place, "Parquet"), _pyarrow("read").parquet.ParquetFile(place) as file:
         about, texts = file.metadata, dict(file.schema_arrow.metadata or {}).get(b"mocoda", b"{}")
         claimed = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
-        claimed = max(8 * about.num_rows * about.num_columns, claimed)
-        if claimed > SMALL + COMPRESSION * path.stat().st_size:
-            raise InputError(f"{str(path)!r} claims {claimed:,} bytes and stores {path.stat().st_size:,}.")
+        claimed, size = max(8 * about.num_rows * about.num_columns, claimed), Path(place).stat().st_size
+        if claimed > SMALL + COMPRESSION * size:
+            raise InputError(f"{place!r} claims {claimed:,} bytes and stores {size:,}.")
         wanted = [name for name in file.schema_arrow.names if name in VECTORS or name.split(".")[0] in GROUPS]
-        left = [name for name in file.schema_arrow.names if name not in wanted]
         table = file.read(columns=wanted).flatten()  # a column of records `state` becomes `state.x`, `state.y`
-        stored = checked_texts(path, json.loads(texts))
         fetch = {
             name: lambda place=place: np.asarray(table.column(place).to_numpy())
             for place, name in enumerate(table.column_names)
         }
         if len(fetch) < table.num_columns:
-            raise InputError(f"{str(path)!r} has several columns of one name; every column needs its own.")
-        return _found(
-            fetch,
-            table.num_rows,
-            "Parquet",
-            columns=columns or stored.get("columns", ()),
-            episode_steps=episode_steps,
-            source=stored.get("source"),
-            ignored=left,
-        )
+            raise InputError(f"{place!r} has several columns of one name; every column needs its own.")
+        left = [name for name in file.schema_arrow.names if name not in wanted]
+        return _contents(fetch, "Parquet", checked_texts(place, json.loads(texts)), left)
 
 
-def write_parquet(data: Transitions, path: str | Path) -> None:
+def write_parquet(data: Transitions, place: str) -> None:
     """Columns named as above, `goal.0`, `goal.1` and so on for goals, and `provenance.recipe` for provenance."""
     pyarrow = _pyarrow("write")
     states, names = data.state.shape[1], {}
     names["state"] = names["next_state"] = data.columns[:states]
     names["action"] = data.columns[states:]
     columns: dict[str, NDArray[Any]] = {}
-    for name, array in as_arrays(data).items():
+    for name, array in arrays_of(data).items():
         if array.ndim == 1:
             columns[name.replace("/", ".")] = array
         else:
-            for place, own in enumerate(names.get(name, range(array.shape[1]))):
-                columns[f"{name}.{own}"] = np.ascontiguousarray(array[:, place])
+            for number, own in enumerate(names.get(name, range(array.shape[1]))):
+                columns[f"{name}.{own}"] = np.ascontiguousarray(array[:, number])
     texts = json.dumps({name: json.loads(text) for name, text in texts_of(data).items()})
     table = pyarrow.table(columns).replace_schema_metadata({"mocoda": texts})
-    with whole_file(path) as part:
+    with whole_file(place) as part:
         pyarrow.parquet.write_table(table, part)
 
 
-def _found(
-    fetch: Mapping[str, Column],
-    rows: int,
-    kind: str,
-    *,
-    columns: Sequence[str],
-    episode_steps: int | None,
-    source: Mapping[str, Any] | None = None,
-    ignored: Sequence[str] = (),
-) -> Found:
+PARQUET = Format(
+    "parquet",
+    "Parquet",
+    "FILE.parquet",
+    read_parquet,
+    write_parquet,
+    suffixes=(".parquet",),
+    recognises=lambda path: begins_with(path, b"PAR1"),
+)
+
+
+def _contents(
+    fetch: Mapping[str, Column], kind: str, texts: Mapping[str, Any] | None = None, left: Sequence[str] = ()
+) -> Contents:
+    """Groups columns by what they belong to, and makes an array of each group."""
+    texts = texts or {}
     groups: dict[str, list[str]] = {name: [] for name in GROUPS}
-    left = list(ignored)
+    ignored = list(left)
     for name in fetch:
         group, _, own = name.partition(".")
         if own and group in groups:
             groups[group].append(own)
         elif name not in VECTORS:
-            left.append(name)
+            ignored.append(name)
     for name in ("state", "action"):
         if not groups[name]:
             raise InputError(
                 f"{kind}: there are no columns of the {name}; they are called {name}.x, {name}.y and so on. "
-                f"There are: {', '.join(map(repr, (*fetch, *ignored))) or 'none'}."
+                f"There are: {', '.join(map(repr, (*fetch, *left))) or 'none'}."
             )
     if groups["next_state"]:
         if {*groups["next_state"]} != {*groups["state"]}:
@@ -124,28 +123,21 @@ def _found(
         raise InputError(f"{kind}: {both} name columns of both state and action; every column needs its own name.")
     arrays: dict[str, NDArray[Any]] = {name: _numbers(kind, name, fetch[name]) for name in VECTORS if name in fetch}
     for group, names in groups.items():
+        own = {name: _numbers(kind, f"{group}.{name}", fetch[f"{group}.{name}"]) for name in names}
         if group == "provenance":
-            arrays |= {name: _numbers(kind, name, fetch[name]) for name in (f"{group}.{own}" for own in names)}
-        elif names:
-            arrays[group] = np.empty((rows, len(names)), np.float32)
-            for place, own in enumerate(names):
-                with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
-                    arrays[group][:, place] = _numbers(kind, f"{group}.{own}", fetch[f"{group}.{own}"])
-    return find_arrays(
-        arrays,
-        kind,
-        columns=columns or (*groups["state"], *groups["action"]),
-        episode_steps=episode_steps,
-        source=source,
-        ignored=left,
-    )
+            arrays |= {f"{group}.{name}": values for name, values in own.items()}
+        elif own:
+            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+                arrays[group] = np.stack([values.astype(np.float32) for values in own.values()], 1)
+    columns = texts.get("columns") or (*groups["state"], *groups["action"])
+    return Contents(arrays, columns, texts.get("source"), ignored)
 
 
 def _numbers(kind: str, name: str, fetch: Column) -> NDArray[Any]:
     values = fetch()
     if name == "episode" or values.dtype.kind in "biuf":
         return values
-    raise InputError(f"{kind}: the column {name!r} holds {values.dtype} and no numbers. Convert it, or leave it out.")
+    raise InputError(f"{kind}: the column {name!r} holds {values.dtype}, not numbers. Convert it, or leave it out.")
 
 
 def _pyarrow(what: str) -> Any:

@@ -1,6 +1,7 @@
-"""HDF5 -> arrays, guarded: numbers only, from this very file, and no larger than what is stored can fill.
+"""Reading arrays from HDF5 files that nobody vouches for.
 
-The calls are h5py's lower ones: data sets of many short episodes are opened array by array, and it is twice as fast.
+Only numbers are read, only from this very file, and no more than what is stored can fill. h5py's low-level calls are
+used because data sets of many short episodes are read array by array, and they are twice as fast.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def array_at(group: h5py.Group, path: str) -> NDArray[Any]:
     except _UntrustedError as reason:
         where = f"{group.name.rstrip('/')}/{path}"
         raise InputError(f"{group.file.filename!r} is damaged or was tampered with: {where} {reason}.") from reason
-    except (OSError, RuntimeError) as error:  # what HDF5 says of truncated and damaged files
+    except (OSError, RuntimeError) as error:  # raised for truncated and damaged files
         where = f"{group.name.rstrip('/')}/{path}"
         raise InputError(f"{group.file.filename!r} is damaged: {where} cannot be read ({error}).") from error
 
@@ -69,7 +70,7 @@ def _array(group: h5py.Group, path: bytes) -> NDArray[Any]:
         raise _UntrustedError("keeps its numbers in another file")
     kind = place.dtype
     if kind.kind not in "biuf":
-        raise _UntrustedError(f"holds {kind} and no plain numbers")
+        raise _UntrustedError(f"holds {kind}, not plain numbers")
     size = math.prod(place.shape) * kind.itemsize
     if size > SMALL + COMPRESSION * place.get_storage_size():
         raise _UntrustedError(f"claims {size:,} bytes and stores {place.get_storage_size():,}")

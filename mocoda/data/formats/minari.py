@@ -1,4 +1,4 @@
-"""Minari data sets <-> Transitions: no environment is made, nothing is fetched, and every next state is the true one.
+"""Minari data sets: no environment is made, nothing is fetched, and every next state is the true one.
 
 Reading needs h5py alone (pyarrow for data sets in Arrow or Parquet format), writing `pip install "mocoda[minari]"`.
 Data sets lie where Minari keeps them: in the folder MINARI_DATASETS_PATH, or else in ~/.minari/datasets.
@@ -18,17 +18,20 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
+from mocoda.data.formats.format import Format
 from mocoda.data.formats.guarded import open_hdf5
 from mocoda.data.formats.minari_episodes import episodes_of, rows_of, write_episodes
 from mocoda.data.formats.minari_spaces import columns_of, damaged, leaves_of, space_of
-from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
 
 NAME = re.compile(r"[-\w]+(/[-\w]+)*")  # no dots: an id cannot climb out of the folder
 KINDS = ("observation", "action")
@@ -40,6 +43,8 @@ def read(name: str) -> Transitions:
     Only terminations are terminal; where an episode was cut short, its last row is like any other. Reward is None in
     a data set that `write` was given none for.
     """
+    from mocoda.data.transitions import Transitions
+
     folder = _folder(name)
     about = _metadata(name, folder)
     kind = about.get("data_format", "hdf5")
@@ -83,27 +88,11 @@ def write(data: Transitions, name: str) -> None:
     Minari keeps a group of arrays for every episode: 100,000 rows on their own take a core about a minute and 0.4 GB,
     and as long again to read. For millions of them, HDF5 of ours or in D4RL's layout is the better file.
     """
-    try:
-        from minari import __version__
-        from minari.dataset.minari_dataset import parse_dataset_id
-        from minari.dataset.minari_storage import MinariStorage
-        from minari.namespace import create_namespace, list_local_namespaces
-    except ImportError as error:
-        raise InputError(f'writing a Minari data set needs Minari; pip install "mocoda[minari]" ({error}).') from error
-    try:
-        namespace, bare, version = parse_dataset_id(name)
-    except (ValueError, TypeError) as error:  # the latter where there is no version
-        raise InputError(
-            f"{name!r} cannot name a Minari data set; expected 'name-v0' or 'namespace/name-v0', of letters, digits, "
-            "- and _."
-        ) from error
-    target = _root() / name
-    if target.exists():
-        other = f"{namespace}/" if namespace else ""
-        raise InputError(
-            f"there is a Minari data set {name!r} already. Write to another version, such as "
-            f"'{other}{bare}-v{version + 1}', or remove it first: minari delete {name}."
-        )
+    namespace = check_new(name)
+    from minari import __version__
+    from minari.dataset.minari_storage import MinariStorage
+    from minari.namespace import create_namespace, list_local_namespaces
+
     _root().mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=".mocoda-", dir=_root()))  # hidden, so that Minari does not list it
     try:
@@ -130,9 +119,36 @@ def write(data: Transitions, name: str) -> None:
         )
         if namespace is not None and namespace not in list_local_namespaces():
             create_namespace(namespace)
-        whole.rename(target)
+        whole.rename(_root() / name)
     finally:
         shutil.rmtree(building)
+
+
+def check_new(name: str) -> str | None:
+    """Refuses names that Minari does not take or that exist already; returns the namespace."""
+    try:
+        from minari.dataset.minari_dataset import parse_dataset_id
+    except ImportError as error:
+        raise InputError(f'writing a Minari data set needs Minari; pip install "mocoda[minari]" ({error}).') from error
+    try:
+        namespace, bare, version = parse_dataset_id(name)
+    except (ValueError, TypeError) as error:  # the latter where there is no version
+        raise InputError(
+            f"{name!r} cannot name a Minari data set; expected 'name-v0' or 'namespace/name-v0', of letters, digits, "
+            "- and _."
+        ) from error
+    if (_root() / name).exists():
+        other = f"{namespace}/" if namespace else ""
+        raise InputError(
+            f"there is a Minari data set {name!r} already. Write to another version, such as "
+            f"'{other}{bare}-v{version + 1}', or remove it first: minari delete {name}."
+        )
+    return namespace
+
+
+MINARI = Format(
+    "minari", "Minari data set", "minari:NAMESPACE/NAME-v0", read, write, place="name", check=check_new
+)
 
 
 # Where data sets are, and what they say of themselves
@@ -166,10 +182,12 @@ def _local(root: Path, prefix: str = "") -> Iterator[str]:
 def _metadata(name: str, folder: Path) -> dict[str, Any]:
     try:
         about = json.loads((folder / "metadata.json").read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"the Minari data set {name!r} cannot be read: {error.strerror} ({error.filename}).") from error
     except (ValueError, RecursionError) as error:
-        raise damaged(name, f"metadata.json is no JSON ({error})") from error
+        raise damaged(name, f"metadata.json is not JSON ({error})") from error
     if not isinstance(about, dict):
-        raise damaged(name, "metadata.json is no JSON object")
+        raise damaged(name, "metadata.json is not a JSON object")
     return about
 
 
@@ -197,7 +215,7 @@ def _space(name: str, folder: Path, about: dict[str, Any], what: str, kind: str)
         try:
             return json.loads(given)
         except (ValueError, RecursionError) as error:
-            raise damaged(name, f"its {what} space is no JSON ({error})") from error
+            raise damaged(name, f"its {what} space is not JSON ({error})") from error
     if kind != "hdf5":
         raise damaged(name, f"it does not say its {what} space")
     with open_hdf5(folder / "main_data.hdf5") as file:

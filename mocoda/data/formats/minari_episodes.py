@@ -1,4 +1,4 @@
-"""The episodes of a Minari data set <-> rows, one episode at a time."""
+"""The episodes of a Minari data set, read and written one at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from mocoda.data.formats.chains import chains
 from mocoda.data.formats.guarded import array_at, group_at, open_hdf5
 from mocoda.data.formats.minari_spaces import Keys, Leaf, damaged
-from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
 
 Fetch = Callable[[str, Keys], NDArray[Any]]  # "observations", keys on the way down -> an episode's array
 
@@ -41,7 +43,7 @@ def episodes_of(name: str, folder: Path, kind: str, count: Any) -> Iterator[Fetc
             try:
                 table = tables.dataset(folder / str(number), format=kind, exclude_invalid_files=True).to_table()
             except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
-                raise damaged(name, f"episode {number} is no {kind} table ({error})") from error
+                raise damaged(name, f"episode {number} is not a {kind} table ({error})") from error
             yield partial(_from_arrow, table)
     else:
         raise damaged(name, f"its data format is {kind!r}, none of hdf5, arrow, parquet")

@@ -1,4 +1,4 @@
-"""A Minari data set's spaces, as JSON -> the arrays to read, and the names of their columns."""
+"""Which arrays of a Minari data set to read, by its spaces, and how to name their columns."""
 
 from __future__ import annotations
 

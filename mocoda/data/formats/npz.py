@@ -1,43 +1,74 @@
-"""npz files <-> arrays: numpy's own format, opened without trust and never unpickled."""
+"""npz files: numpy's own format, opened without trust and never unpickled, and OGBench's files in it."""
 
 from __future__ import annotations
 
 import json
 import math
 import zipfile
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import NAMES, OURS, TEXTS, as_arrays, checked_texts, refusing, texts_of
+from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
+from mocoda.data.formats.format import Contents, Format, begins_with
 from mocoda.data.formats.guarded import COMPRESSION, SMALL
-from mocoda.data.transitions import PROVENANCE, Transitions
+from mocoda.data.names import ALIASES, OUR_NAME, PROVENANCE, TEXTS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
 
-def read_npz(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any], list[str]]:
-    """The arrays that can be of use, the texts, and the names of what else there is. Never unpickles."""
-    arrays, texts, left = {}, {}, []
-    with refusing(path, "npz"), zipfile.ZipFile(path) as file:
+
+def is_npz(path: Path) -> bool:
+    return begins_with(path, b"PK")
+
+
+def is_ogbench(path: Path) -> bool:
+    """OGBench's files hold neither rewards nor next observations, and terminals that mark the last rows of episodes."""
+    if not is_npz(path):
+        return False
+    with refusing(str(path), "npz"), zipfile.ZipFile(path) as file:
+        names = {name.removesuffix(".npy") for name in file.namelist()}
+    return {name for name in names if name in OUR_NAME or name.startswith("provenance.")} == {
+        "observations",
+        "actions",
+        "terminals",
+    }
+
+
+def read_npz(place: str) -> Contents:
+    """The arrays that can be of use; the others are only looked at."""
+    arrays, texts, others = {}, {}, {}
+    with refusing(place, "npz"), zipfile.ZipFile(place) as file:
         for member in file.infolist():
             name = member.filename.removesuffix(".npy")
             if name in TEXTS:
                 texts[name] = json.loads(str(_member(file, member, "U")))
-            elif name in OURS or name.startswith("provenance."):
-                arrays[name] = _member(file, member, "biufU" if name in NAMES["episode"] else "biuf")
+            elif name in OUR_NAME or name.startswith("provenance."):
+                arrays[name] = _member(file, member, "biufU" if name in ALIASES["episode"] else "biuf")
             else:
-                left.append(name)
-    return arrays, checked_texts(path, texts), left
+                others[name] = _shape(file, member)
+    found = checked_texts(place, texts)
+    return Contents(arrays, found.get("columns", ()), found.get("source"), ignored=list(others), others=others)
 
 
-def write_npz(data: Transitions, path: str | Path) -> None:
+def read_ogbench(place: str) -> Contents:
+    return replace(read_npz(place), ends_only=True)
+
+
+def write_npz(data: Transitions, place: str) -> None:
     """Our names, as plain arrays: numpy.load takes them without pickles."""
-    arrays = {name.replace(PROVENANCE, "provenance."): array for name, array in as_arrays(data).items()}
-    with whole_file(path) as part, part.open("wb") as file:
+    arrays = {name.replace(PROVENANCE, "provenance."): array for name, array in arrays_of(data).items()}
+    with whole_file(place) as part, part.open("wb") as file:
         np.savez(file, **arrays, **{name: np.array(text) for name, text in texts_of(data).items()})  # type: ignore[arg-type]
+
+
+OGBENCH = Format("ogbench", "OGBench npz", "ogbench:FILE.npz", read_ogbench, recognises=is_ogbench)
+NPZ = Format("npz", "npz", "FILE.npz", read_npz, write_npz, suffixes=(".npz",), recognises=is_npz)
 
 
 def _member(file: zipfile.ZipFile, member: zipfile.ZipInfo, kinds: str) -> NDArray[Any]:
@@ -50,7 +81,7 @@ def _member(file: zipfile.ZipFile, member: zipfile.ZipInfo, kinds: str) -> NDArr
     if dtype.kind not in kinds:
         if dtype.hasobject:
             raise InputError(f"{name} holds pickled objects, which could run code when opened. Save plain numbers.")
-        raise InputError(f"{name} holds {dtype} and no plain numbers.")
+        raise InputError(f"{name} holds {dtype}, not plain numbers.")
     size, stored = math.prod(shape) * dtype.itemsize, min(member.compress_size, Path(str(file.filename)).stat().st_size)
     if size > member.file_size or member.file_size > SMALL + COMPRESSION * stored:
         raise InputError(f"{name} claims {max(size, member.file_size):,} bytes and stores {stored:,}.")
@@ -59,6 +90,14 @@ def _member(file: zipfile.ZipFile, member: zipfile.ZipInfo, kinds: str) -> NDArr
         if handle.read(1):
             raise InputError(f"{name} holds more than the {size:,} bytes that it claims.")
     return array
+
+
+def _shape(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
+    try:
+        with file.open(member) as handle:
+            return str(_header(handle)[0])
+    except Exception:  # of an array that nobody needs
+        return "(not an array)"
 
 
 def _header(handle: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -1,0 +1,204 @@
+"""HDF5 files: mocoda's own, and plain ones with arrays at the root, as D4RL has them.
+
+A plain file holds observations, actions, rewards, terminals and timeouts, with or without next observations, under
+these names or ours (state, action, next_state, ...).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
+from mocoda.data.formats.chains import chains
+from mocoda.data.formats.format import Contents, Format, begins_with
+from mocoda.data.formats.guarded import array_at, open_hdf5
+from mocoda.data.names import ALIASES, ARRAYS, OUR_NAME, TEXTS
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import whole_file
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
+
+D4RL_NAMES = {
+    "state": "observations",
+    "action": "actions",
+    "next_state": "next_observations",
+    "reward": "rewards",
+    "terminal": "terminals",
+    "goal": "infos/goal",
+}
+LARGE = 1 << 26  # bytes that a chunk may have, however few rows there are
+TIME_LIMIT = 3  # seconds of computing that the attributes of a file may take
+MANY = 1000  # names that are listed of a file that lacks what is needed
+
+
+def is_hdf5(path: Path) -> bool:
+    return begins_with(path, b"\x89HDF\r\n\x1a\n")
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file says that mocoda wrote it. Only names are looked at: HDF5 hangs on some damaged texts."""
+    if not is_hdf5(path):
+        return False
+    with refusing(str(path), "HDF5"), open_hdf5(path) as file:
+        return "format" in file.attrs and _exists(file, "state")
+
+
+def read_ours(place: str) -> Contents:
+    """Reads what `Transitions.load` does, but from a file that may be damaged or of another origin."""
+    from mocoda.data.transitions import FORMAT, FORMAT_VERSION
+
+    _check_attributes(place)
+    with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
+        if file.attrs.get("format") != FORMAT:
+            return read_plain(place)
+        version = int(file.attrs.get("format_version", 0))
+        if version != FORMAT_VERSION:
+            raise InputError(
+                f"{place!r} has format version {version}; this mocoda reads version {FORMAT_VERSION}. Read it with the "
+                "mocoda that wrote it (its attribute 'versions' says which)."
+            )
+        arrays = _arrays(file, ARRAYS) | _provenance(file)
+        if missing := [name for name in ("state", "action", "next_state", "terminal") if name not in arrays]:
+            raise InputError(f"{place!r} lacks the arrays {missing}; it was not written by mocoda, or damaged since.")
+        texts = checked_texts(place, {name: json.loads(file.attrs[name]) for name in TEXTS})
+        return Contents(arrays, texts["columns"], texts["source"])
+
+
+def read_plain(place: str) -> Contents:
+    """The arrays that can be of use; the others are only looked at."""
+    with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
+        arrays = _arrays(file, [name for name in OUR_NAME if "/" not in name])
+        if not any(name in arrays for name in ALIASES["goal"]):
+            rows = {len(array) for array in arrays.values() if array.ndim}
+            arrays |= {name: goal for name, goal in _arrays(file, ["infos/goal"]).items() if {*goal.shape[:1]} == rows}
+        arrays |= _provenance(file)
+        metadata = _arrays(file, [f"metadata/{name}" for name in TEXTS])
+        texts = {name.split("/")[1]: json.loads(text.astype(np.uint8).tobytes()) for name, text in metadata.items()}
+        known = {*arrays, "infos", "metadata", "provenance"}
+        names = [name if isinstance(name, str) else name.decode(errors="replace") for name in file]
+        complete = {"state", "action"} <= {OUR_NAME.get(name) for name in arrays}
+        others = {} if complete else {name: shape for name, shape in _shapes(file).items() if name not in arrays}
+        found = checked_texts(place, texts)
+    ignored = [name for name in names if name not in known]
+    return Contents(arrays, found.get("columns", ()), found.get("source"), ignored, others)
+
+
+def write_ours(data: Transitions, place: str) -> None:
+    data.save(place)
+
+
+def write_d4rl(data: Transitions, place: str) -> None:
+    """Next observations included; timeouts mark the rows that neither end nor go on in the row after them."""
+    last = np.zeros(len(data), bool)
+    last[chains(data).bounds[1:] - 1] = True
+    with whole_file(place) as part, h5py.File(part, "w") as file:
+        arrays = arrays_of(data)
+        for name, array in arrays.items():
+            file[D4RL_NAMES.get(name, name)] = array
+        file["timeouts"] = last & ~arrays["terminal"]
+        for name, text in texts_of(data).items():  # as bytes: HDF5 hangs on some damaged texts
+            file[f"metadata/{name}"] = np.frombuffer(text.encode(), np.uint8)
+
+
+MOCODA = Format(
+    "mocoda",
+    "mocoda HDF5",
+    "FILE.hdf5",
+    read_ours,
+    write_ours,
+    suffixes=(".hdf5", ".h5"),
+    recognises=is_ours,
+    streamed=True,
+)
+D4RL = Format("d4rl", "D4RL-style HDF5", "d4rl:FILE.hdf5", read_plain, write_d4rl, recognises=is_hdf5)
+
+
+def _check_attributes(place: str) -> None:
+    """HDF5 loops for ever on some damaged texts, so a process that may die of them reads them first."""
+    script = (
+        "import sys\n"
+        f"try: import resource; resource.setrlimit(resource.RLIMIT_CPU, ({TIME_LIMIT}, {TIME_LIMIT}))\n"
+        "except ImportError: pass\n"
+        "import h5py\n"
+        "with h5py.File(sys.argv[1], 'r') as file: [file.attrs[name] for name in file.attrs]"
+    )
+    command = [sys.executable, "-P", "-c", script, str(Path(place).absolute())]
+    try:
+        sound = subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        sound = False
+    if not sound:
+        raise InputError(f"{place!r} cannot be read as HDF5: it is truncated, damaged or of another format.")
+
+
+def _exists(file: h5py.File, name: str) -> bool:
+    """Whether there is something of that name; a name has one slash at most. Follows no links out of the file."""
+    first, _, second = name.partition("/")
+    if not file.id.links.exists(first.encode()):
+        return False
+    if not second or not isinstance(file.get(first, getlink=True), h5py.HardLink):
+        return True
+    group = file[first]
+    return isinstance(group, h5py.Group) and group.get(second, getlink=True) is not None
+
+
+def _provenance(file: h5py.File) -> dict[str, NDArray[Any]]:
+    if not _exists(file, "provenance"):
+        return {}
+    if not isinstance(file.get("provenance", getlink=True), h5py.HardLink):
+        raise InputError(f"{file.filename!r} is damaged or was tampered with: /provenance is a link to elsewhere.")
+    return _arrays(file, [f"provenance/{name}" for name in file["provenance"]])
+
+
+def _arrays(file: h5py.File, names: Any) -> dict[str, NDArray[Any]]:
+    """The arrays of these names that are there. One that is there and cannot be opened is not missing but damaged."""
+    found = {}
+    for name in names:
+        if _exists(file, name):
+            try:
+                _check_chunks(file, name)
+                found[name] = array_at(file, name)
+            except KeyError as error:
+                raise InputError(
+                    f"{file.filename!r}: {name} is not an array, or damaged ({error.args[0]})."
+                ) from error
+    return found
+
+
+def _check_chunks(file: h5py.File, name: str) -> None:
+    """An array of few rows may come in chunks of many, and a chunk is unpacked whole."""
+    place = file
+    for step in name.split("/"):
+        if not isinstance(place.get(step, getlink=True), h5py.HardLink):
+            return  # a link, which is refused when it is read
+        place = place[step]
+    if isinstance(place, h5py.Dataset) and place.chunks:
+        size, chunk = place.nbytes, math.prod(place.chunks) * place.dtype.itemsize
+        if chunk > max(LARGE, 4 * size):
+            raise InputError(f"{file.filename!r}: {name} has {size:,} bytes in chunks of {chunk:,}.")
+
+
+def _shapes(group: h5py.Group) -> dict[str, str]:
+    """The arrays of a file and of the groups in it, with their shapes; links are not followed."""
+    shapes: dict[str, str] = {}
+    groups = [group]
+    for inside in groups:  # which grows on the way, for ever where a damaged file's groups hold themselves
+        if len(groups) + len(shapes) > MANY:
+            break
+        for name in inside:
+            place = inside[name] if isinstance(inside.get(name, getlink=True), h5py.HardLink) else None
+            if isinstance(place, h5py.Group):
+                groups.append(place)
+            elif isinstance(place, h5py.Dataset):
+                shapes[place.name.lstrip("/")] = str(place.shape)
+    return shapes

@@ -1,0 +1,19 @@
+"""How arrays are called, in tables, in files of ours and in those of others."""
+
+ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal")  # of a table, in the order of a file
+PROVENANCE = "provenance/"  # before the name of a provenance vector, in files and where arrays are listed
+
+# Our name and what others call it. An array of any other name is not read.
+ALIASES = {
+    "state": ("state", "states", "observation", "observations", "obs"),
+    "action": ("action", "actions"),
+    "next_state": ("next_state", "next_states", "next_observation", "next_observations", "next_obs"),
+    "reward": ("reward", "rewards"),
+    "terminal": ("terminal", "terminals", "terminated", "terminations"),
+    "timeout": ("timeout", "timeouts", "truncated", "truncations"),
+    "goal": ("goal", "goals", "infos/goal", "desired_goal"),
+    "episode": ("episode", "episodes", "episode_id"),
+}
+OUR_NAME = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
+VECTORS = ("reward", "terminal", "timeout", "episode")  # one value a row
+TEXTS = ("columns", "source")  # JSON that travels with the arrays
