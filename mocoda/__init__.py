@@ -103,6 +103,8 @@ __all__ = list(_HOME)
 gymnasium.register("mocoda/Navigation2D-v0", "mocoda.tasks.navigation:Navigation2D", max_episode_steps=70)
 gymnasium.register("mocoda/HookSweep2-v0", "mocoda.tasks.hooksweep_env:HookSweep2Env", max_episode_steps=75)
 gymnasium.register("mocoda/Objects-v0", "mocoda.tasks.objects:ObjectsEnv")
+for _count in range(1, 65):  # ids that other processes know too, for `Objects(count).environment`
+    gymnasium.register(f"mocoda/Objects{_count}-v0", "mocoda.tasks.objects:ObjectsEnv", kwargs={"objects": _count})
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,9 @@
-"""what people have -> Inspection: what is in recorded data, and what is wrong with it, before anything is fitted."""
+"""A first look at recorded data: what is in it, and what may be wrong with it, before anything is fitted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,12 @@ from mocoda.data.formats import RawData, read_raw
 from mocoda.data.names import PROVENANCE
 
 Floats = NDArray[np.float32]
+FAR, USUAL = 0.5, 5  # a jump is so many standard deviations long, and so many times the usual step of a column
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column in figures; those of NaN and infinite numbers are left out of all but `bad`, and None if none remain.
+    """The figures of a column, without NaN and infinite values; None if there are no others.
 
     part    state, action, goal or reward
     bad     values that are NaN or infinite; of a state's column, in the next state too
@@ -40,33 +41,35 @@ class Column:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `inspect` found.
+    """What `inspect` finds. Generated rows, which follow no others, are left out of all but `rows` and `columns`.
 
     kind          what the data was read as
-    rows          that were read; a row is a step
+    rows          rows that were read; a row is a step
+    generated     how many of them `augment` made, as the file says
     episodes      runs of rows, each row's next state being the following row's state, up to a terminal one
     steps         the fewest, the median and the most rows of an episode
     columns       of state, action, goal and reward
     continuing    the share of rows, the last one aside, whose next state is the following row's state
-    jumps         rows that move much farther than the others: perhaps from one episode to another
-    first_jump    the first of them
+    jumps         rows in which most of the state moves much farther than in other rows
+    first_jump    the first of them, and the column that jumps farthest: (row, column)
     bad_rows      rows with NaN or infinite numbers
     first_bad     the first of them
-    duplicates    rows that are there before, in all their numbers
-    terminals     rows after which there is nothing to come
+    duplicates    rows that equal an earlier one in all their numbers
+    terminals     rows that end a task
     goals         different goals; None where rows have none
-    source        what the file says of itself, or what was left out when it was read
+    source        how the rows were made, or what was left out when they were read
     warnings      what should be looked at, in words
     """
 
     kind: str
     rows: int
+    generated: int
     episodes: int
     steps: tuple[int, float, int]
     columns: tuple[Column, ...]
     continuing: float
     jumps: int
-    first_jump: int | None
+    first_jump: tuple[int, str] | None
     bad_rows: int
     first_bad: int | None
     duplicates: int
@@ -85,8 +88,8 @@ class Inspection:
             table.add_column(heading, justify="right" if heading in ("min", "mean", "max", "std") else "left")
         for column in self.columns:
             figures = (column.minimum, column.mean, column.maximum, column.std)
-            remarks = ["constant"] * column.constant + [f"{column.bad:,} NaN or inf"] * (column.bad > 0)
-            remarks += [f"breaks off in {column.breaks:,} rows"] * (column.breaks > 0)
+            remarks = ["constant"] if column.constant else []
+            remarks += [f"{column.bad:,} NaN or inf"] if column.bad else []
             cells = ["-" if figure is None else f"{figure:.4g}" for figure in figures]
             table.add_row(column.part, escape(column.name), *cells, ", ".join(remarks))
         return rich.console.Group(table, *(escape(line) for line in self._lines()))
@@ -105,152 +108,168 @@ class Inspection:
             f"{runs}: runs of rows in which each next state is the following row's state",
             f"{self.continuing:.1%} of rows go on in the following one; {self.duplicates:,} duplicates, "
             f"{self.terminals:,} terminal, {goals}",
+            *(
+                [f"{self.generated:,} rows are generated, and only counted in the table above"]
+                if self.generated
+                else []
+            ),
             *(f"look: {warning}" for warning in self.warnings),
         ]
 
 
 def inspect(source: Any, *, episode_steps: int | None = None) -> Inspection:
     """Reads data as `mocoda.read` does, but reports NaN and infinite numbers instead of refusing them."""
-    found = read_raw(source, episode_steps=episode_steps)
-    arrays, rows = found.arrays, len(found.arrays["state"])
-    state, following, terminal = arrays["state"], arrays["next_state"], arrays["terminal"]
-    columns = _columns(found)
+    raw = read_raw(source, episode_steps=episode_steps)
+    arrays, rows = raw.arrays, len(raw.arrays["state"])
+    columns = _columns(raw)
+    recorded = np.flatnonzero(_recorded(raw))
+    generated = rows - len(recorded)
+    if len(recorded) == 0:  # then it is generated rows that are looked at
+        recorded = np.arange(rows)
+    own = arrays if len(recorded) == rows else {name: array[recorded] for name, array in arrays.items()}
+    state, next_state, terminal = own["state"], own["next_state"], own["terminal"]
     varying = [place for place, column in enumerate(columns[: state.shape[1]]) if not column.constant]
-    whole, breaks = _continuity(state, following, varying)
-    columns = [
-        column if place >= len(breaks) else Column(**{**asdict(column), "breaks": int(breaks[place])})
-        for place, column in enumerate(columns)
-    ]
-    ends = np.flatnonzero(np.append(~whole | terminal[:-1], True))
+    continues, breaks = _continuity(state, next_state, varying)
+    columns = [replace(one, breaks=int(breaks[i])) if i < len(breaks) else one for i, one in enumerate(columns)]
+    ends = np.flatnonzero(np.append(~continues | terminal[:-1], True))
     steps = np.diff(ends, prepend=-1)
-    bad = np.flatnonzero(found.bad_rows())
-    jumps = _jumps(state, following)
-    judged = Inspection(
-        kind=found.kind,
+    bad = np.flatnonzero(raw.bad_rows())
+    jumps, farthest = _jumps(state, next_state)
+    found = Inspection(
+        kind=raw.kind,
         rows=rows,
+        generated=generated,
         episodes=len(ends),
         steps=(int(steps.min()), float(np.median(steps)), int(steps.max())),
         columns=tuple(columns),
-        continuing=float(whole.mean()) if rows > 1 else 0.0,
+        continuing=float(continues.mean()) if len(continues) else 0.0,
         jumps=len(jumps),
-        first_jump=int(jumps[0]) if len(jumps) else None,
+        first_jump=(int(recorded[jumps[0]]), columns[farthest].name) if len(jumps) else None,
         bad_rows=len(bad),
         first_bad=int(bad[0]) if len(bad) else None,
-        duplicates=_duplicates([array for name, array in arrays.items() if not name.startswith(PROVENANCE)]),
+        duplicates=_duplicates([array for name, array in own.items() if not name.startswith(PROVENANCE)]),
         terminals=int(terminal.sum()),
-        goals=None if "goal" not in arrays else len(arrays["goal"]) - _duplicates([arrays["goal"]]),
-        source=found.source,
+        goals=None if "goal" not in own else len(recorded) - _duplicates([own["goal"]]),
+        source=raw.source,
         warnings=(),
     )
-    return Inspection(**{**judged.__dict__, "warnings": tuple(_warnings(judged))})
+    return replace(found, warnings=tuple(_warnings(found)))
 
 
-def _columns(found: RawData) -> list[Column]:
-    arrays = found.arrays
-    states, actions = arrays["state"].shape[1], arrays["action"].shape[1]
-    names = found.columns or (*(f"state{i}" for i in range(states)), *(f"action{i}" for i in range(actions)))
-    described = []
-    for place, values in enumerate((*arrays["state"].T, *arrays["action"].T)):
-        part = "state" if place < states else "action"
-        also = arrays["next_state"][:, place] if place < states else values[:0]
-        described.append(_described(part, names[place] if place < len(names) else f"{place}", values, also))
-    goals = arrays["goal"].T if "goal" in arrays else ()
-    described += [_described("goal", f"goal{place}", values, values[:0]) for place, values in enumerate(goals)]
+def _recorded(raw: RawData) -> NDArray[np.bool_]:
+    """(N,) whether a row was recorded, by its provenance or by the source of a file that `augment` wrote."""
+    rows = len(raw.arrays["state"])
+    if PROVENANCE + "recipe" in raw.arrays:
+        return np.asarray(raw.arrays[PROVENANCE + "recipe"] == 0)
+    counts = raw.source.get("recorded_rows"), raw.source.get("generated_rows")
+    first = counts[0] if all(isinstance(count, int) for count in counts) and sum(counts) == rows else rows
+    return np.arange(rows) < first
+
+
+def _columns(raw: RawData) -> list[Column]:
+    arrays = raw.arrays
+    names = raw.columns or [f"{part}{i}" for part in ("state", "action") for i in range(arrays[part].shape[1])]
+    parts = [*(["state"] * arrays["state"].shape[1]), *(["action"] * arrays["action"].shape[1])]
+    values = [*arrays["state"].T, *arrays["action"].T]
+    if len(names) != len(parts):
+        names = [str(place) for place in range(len(parts))]
+    if "goal" in arrays:
+        goals = arrays["goal"].T
+        values, parts = [*values, *goals], [*parts, *(["goal"] * len(goals))]
+        names = [*names, *(f"goal{place}" for place in range(len(goals)))]
     if "reward" in arrays:
-        described.append(_described("reward", "reward", arrays["reward"], arrays["reward"][:0]))
-    return described
+        values, parts, names = [*values, arrays["reward"]], [*parts, "reward"], [*names, "reward"]
+    nothing = np.empty(0, np.float32)
+    following = [*arrays["next_state"].T, *([nothing] * (len(parts) - arrays["state"].shape[1]))]
+    return [_described(*column) for column in zip(parts, names, values, following, strict=True)]
 
 
-def _described(part: str, name: str, values: Floats, also: Floats) -> Column:
-    bad = int((~np.isfinite(values)).sum() + (~np.isfinite(also)).sum())
+def _described(part: str, name: str, values: Floats, next_values: Floats) -> Column:
+    bad = int((~np.isfinite(values)).sum() + (~np.isfinite(next_values)).sum())
     good = values[np.isfinite(values)] if bad else values
     if len(good) == 0:
         return Column(part, name, None, None, None, None, False, bad)
     low, high = float(good.min()), float(good.max())
-    constant = low == high and not (len(also) and (also[np.isfinite(also)] != low).any())
-    return Column(part, name, low, float(good.mean(dtype=np.float64)), high, _std(good), constant, bad)
+    constant = low == high and not (next_values[np.isfinite(next_values)] != low).any()
+    mean, std = float(good.mean(dtype=np.float64)), float(good.std(dtype=np.float64))
+    return Column(part, name, low, mean, high, std, constant, bad)
 
 
-def _std(values: Floats) -> float:
-    return float(values.std(dtype=np.float64))
-
-
-def _continuity(state: Floats, following: Floats, varying: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def _continuity(state: Floats, next_state: Floats, varying: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """(N - 1,) where a row's next state is the following state, and (S,) how often each column alone prevents it."""
     differs = np.empty((state.shape[1], len(state) - 1), bool)
     for place in range(state.shape[1]):
-        np.not_equal(following[:-1, place], state[1:, place], out=differs[place])
+        np.not_equal(next_state[:-1, place], state[1:, place], out=differs[place])
     whole = ~differs.any(0)
     nearly = ~whole & (2 * differs[varying].sum(0) <= len(varying))
     return np.asarray(whole), np.asarray(differs[:, nearly].sum(1))
 
 
-def _jumps(state: Floats, following: Floats) -> NDArray[np.intp]:
-    """Rows that move more than half a deviation of the data in the mean over columns, and 5 times what others do."""
-    moved, counted = np.zeros(len(state)), 0
+def _jumps(state: Floats, next_state: Floats) -> tuple[NDArray[np.intp], int]:
+    """Rows in which most columns that usually move little move far, and the column that moves farthest in the first.
+
+    Contacts, bounces and angles that wrap around change a few columns abruptly; a reset within an episode changes most.
+    """
+    places, steps, unusual = [], [], []
     for place in range(state.shape[1]):
         with np.errstate(all="ignore"):
-            scale = float(np.nanstd(np.where(np.isfinite(state[:, place]), state[:, place], np.nan), dtype=np.float64))
-            if scale > 0:
-                moved += np.square((following[:, place].astype(np.float64) - state[:, place]) / scale)
-                counted += 1
-    distance = np.sqrt(moved / max(counted, 1))
-    distance[~np.isfinite(distance)] = 0
-    return np.flatnonzero(distance > max(0.5, 5 * float(np.quantile(distance, 0.9))))
+            step = np.abs(next_state[:, place].astype(np.float64) - state[:, place])
+        good = np.isfinite(step)
+        scale = float(np.std(state[good, place], dtype=np.float64)) if good.any() else 0.0
+        usual = float(np.quantile(step[good], 0.9)) if good.any() else 0.0
+        if USUAL * usual < scale:  # else a jump could not be told from a step
+            places.append(place)
+            steps.append(np.where(good, step, 0) / scale)
+            unusual.append(good & (step > USUAL * usual))
+    if not places:
+        return np.arange(0), 0
+    far = np.sqrt(np.mean(np.square(steps), axis=0)) > FAR
+    jumps = np.flatnonzero(far & (2 * np.sum(unusual, axis=0) > len(places)))
+    return jumps, places[int(np.argmax([step[jumps[0]] for step in steps]))] if len(jumps) else 0
 
 
 def _duplicates(arrays: list[NDArray[Any]]) -> int:
-    """How many rows are there before. Rows are sorted by a hash of their bits, and neighbours of one hash compared."""
-    words = [column for array in arrays for column in _words(array)]
-    hashed = np.zeros(len(arrays[0]), np.uint64)
-    for word in words:
-        hashed ^= word
-        hashed *= np.uint64(0x9E3779B97F4A7C15)
-        hashed ^= hashed >> np.uint64(29)
-    order = np.argsort(hashed, kind="stable")
-    alike = np.flatnonzero(hashed[order][1:] == hashed[order][:-1])
-    one, other = order[alike], order[alike + 1]
-    same = np.ones(len(alike), bool)
-    for word in words:
-        same &= word[one] == word[other]
-    return int(same.sum())
-
-
-def _words(array: NDArray[Any]) -> list[NDArray[np.uint32]]:
-    """An array's columns as whole numbers that are equal where the values are."""
-    table = array.reshape(len(array), -1)
-    return [(column.astype(np.float32) + np.float32(0)).view(np.uint32) for column in table.T]  # -0 + 0 is 0
+    """How many rows equal an earlier one."""
+    tables = [array.reshape(len(array), -1).astype(np.float32) + np.float32(0) for array in arrays]  # -0 + 0 is 0
+    rows = np.concatenate(tables, 1)
+    return len(rows) - len(np.unique(rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))))
 
 
 def _warnings(found: Inspection) -> list[str]:
-    said = []
+    warnings = []
+    generated_only = found.generated == found.rows  # rows that follow no others, and are not to
     if found.bad_rows:
-        said.append(
+        warnings.append(
             f"{found.bad_rows:,} rows have NaN or infinite numbers, first row {found.first_bad}. mocoda.read refuses "
             "them; skip_bad_rows=True leaves them out (mocoda export DATA --to FILE.hdf5 --skip-bad-rows)."
         )
-    if broken := [column.name for column in found.columns if column.breaks]:
-        said.append(
-            f"the next value of {', '.join(broken)} is not always the following row's value where all else goes on: "
-            "are next states recorded at another moment than states?"
+    going_on = found.continuing * (found.rows - found.generated - 1)
+    broken = [column.name for column in found.columns if column.breaks > going_on]  # in most rows, so not by chance
+    if broken and not generated_only:
+        warnings.append(
+            f"the next value of {', '.join(broken)} is mostly not the following row's value, though the other columns "
+            "go on: are next states recorded at another moment than states?"
         )
-    if found.jumps:
-        said.append(
-            f"{found.jumps:,} rows move much farther than the others, first row {found.first_jump}: do they lead from "
-            "one episode to another? Mark the ends of episodes, or give episode_steps."
+    if found.first_jump and not generated_only:
+        row, column = found.first_jump
+        warnings.append(
+            f"{found.jumps:,} rows move much farther than the others, first row {row}, mostly in {column}: do they "
+            "lead from one episode to another? Mark the ends of episodes, or give episode_steps."
         )
     if constant := [column.name for column in found.columns if column.constant and column.part in ("state", "action")]:
-        said.append(f"{', '.join(constant)} never change: they tell a model nothing.")
-    if found.duplicates:
-        said.append(f"{found.duplicates:,} rows of {found.rows:,} are exact duplicates of earlier ones.")
-    if found.rows > 1 and found.continuing == 0:
-        said.append("no row goes on in the following one: rows are shuffled, or each is a step of its own.")
+        warnings.append(f"{', '.join(constant)} never changes: a model learns nothing from it.")
+    if found.duplicates and not generated_only:
+        warnings.append(f"{found.duplicates:,} rows of {found.rows:,} are exact duplicates of earlier ones.")
+    if found.rows > 1 and found.continuing == 0 and not generated_only:
+        warnings.append("no row goes on in the following one: rows are shuffled, or each is a step of its own.")
     if not any(column.part == "reward" for column in found.columns):
-        said.append("there are no rewards: a task, a reward function or another file has to give them.")
+        warnings.append("there are no rewards: a task, a reward function or another file has to give them.")
     if dropped := found.source.get("dropped_terminals"):
-        said.append(f"{dropped:,} terminal rows have no next state and were left out, and their rewards with them.")
+        warnings.append(f"{dropped:,} terminal rows have no next state and were left out, and their rewards with them.")
     if note := found.source.get("note"):
-        said.append(f"{note}.")
+        warnings.append(f"{note}.")
     if {"done", "dones"} & {*found.source.get("ignored", ())}:
-        said.append("done does not say whether a task or a time limit ended an episode: name it terminals or timeouts.")
-    return said
+        warnings.append(
+            "done does not tell whether a task or a time limit ended an episode: name it terminals or timeouts."
+        )
+    return warnings

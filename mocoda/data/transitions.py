@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from mocoda.data.formats.guarded import open_hdf5
 from mocoda.data.names import ARRAYS, PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions, whole_file
@@ -216,14 +217,7 @@ def _write_header(file: h5py.File, table: Transitions) -> None:
 
 
 def _open(path: Path) -> h5py.File:
-    if not path.is_file():
-        raise InputError(f"there is no file {str(path)!r}. `mocoda collect` makes one.")
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise InputError(
-            f"{str(path)!r} cannot be read as HDF5: it is truncated or of another format ({error})."
-        ) from error
+    file = open_hdf5(path)
     if file.attrs.get("format") != FORMAT:
         file.close()
         raise InputError(

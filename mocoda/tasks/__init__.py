@@ -16,7 +16,7 @@ __all__ = ["TASKS", "SimulatedTask", "Task", "is_simulated", "make_task"]
 
 def _hooksweep2() -> Task:
     """A Fetch robot with a hook sweeps two boxes to their goals."""
-    from mocoda.tasks.hooksweep import HookSweep2  # with mujoco, which nobody else should wait for
+    from mocoda.tasks.hooksweep import HookSweep2  # imports mujoco
 
     return HookSweep2()
 
@@ -28,11 +28,11 @@ TASKS.add(Objects, "objects")
 
 
 def make_task(name: str, **options: Any) -> Task:
-    """The task called `name`, with its options; a number in the name says how many objects: "objects:6"."""
+    """Makes the task called `name` with these options; "objects:6" is the task "objects" with six objects."""
     kind, colon, count = name.partition(":")
     if colon and kind in TASKS:
         if not count.isdecimal() or "objects" in options:
-            raise InputError(f"after a task's name and a colon comes how many objects, as in objects:4, got {name!r}.")
+            raise InputError(f"the number of objects follows a task's name and a colon, as in objects:4, got {name!r}.")
         options["objects"] = int(count)
     task: Task = TASKS.make(kind, **options)
     return task

@@ -1,4 +1,4 @@
-"""HookSweep2: sweep two boxes, having seen only one swept at a time (Section 5, Appendix C.2)."""
+"""HookSweep2: sweep two boxes, after data in which only one is swept at a time (Section 5, Appendix C.2)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.hooksweep_env import BOX_COLUMNS, GOAL, JITTER, SHIFT, TOLERANCE, Simulator, sweep_reward
 from mocoda.tasks.hooksweep_expert import STYLES, Episode, play
 
-NEAR = 0.05  # L1 distance in xy under which the boxes are taken to listen to each other
-EPISODES = 20  # of a part, the piece of work of one process
+NEAR = 0.05  # L1 distance in xy below which each box is taken to depend on the other
+EPISODES = 20  # of a part, the job of one worker process
 COUNTS = ("episodes", "successes", "dropped")
 Floats32 = NDArray[np.float32]
 PLACE = ("x", "y", "z")
@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def local_mask(rows: Tensor) -> Tensor:
-    """The paper's: every edge but those between the boxes, and those too where the boxes are near each other."""
+    """The paper's graph: all edges but those between the boxes, and these too where the boxes are near each other."""
     apart = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 1], [1, 1, 1]], dtype=torch.bool, device=rows.device)
     near = (rows[:, 6:8] - rows[:, 11:13]).abs().sum(1) < NEAR
     return apart | near[:, None, None]
@@ -50,13 +50,13 @@ GRAPH = LocalGraph(
         "box2": ["gripper", "box2", "action"],
     },
     local=local_mask,
-    # Not the gripper's: it would tie the boxes together, and they hardly move it (Appendix C.2).
+    # The gripper's own set is left out: it would link the boxes, which hardly move the gripper (Appendix C.2).
     given_parent_sets=[["gripper", "box1", "action"], ["gripper", "box2", "action"]],
 )
 
 
 class HookSweep2:
-    """The task, with recorded data in which one box is swept and the other one stays."""
+    """The task, with recorded data in which one box is swept and the other stays where it is."""
 
     name = "hooksweep2"
     environment = "mocoda/HookSweep2-v0"
@@ -70,7 +70,7 @@ class HookSweep2:
         return torch.tensor(low), torch.tensor(high)
 
     def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """Goals (n, 6) of the target task: both boxes shifted together. On a CPU, few are the first of many."""
+        """Goals (n, 6) of the target task: both boxes shifted together. On a CPU, fewer goals are the first of more."""
         stream = as_stream(seed, "goals", device=device)
         shift = stream.child("jitter").uniform(n, 1, 3, low=-JITTER, high=JITTER)
         shift[..., 0] += SHIFT * (2 * stream.child("side").integers(2, n, 1) - 1)
@@ -83,23 +83,23 @@ class HookSweep2:
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         reward, success = sweep_reward(self.achieved(next_state), goal, next_state[:, 2])
-        return reward, torch.zeros_like(success)  # an episode goes on when the boxes are there
+        return reward, torch.zeros_like(success)  # episodes go on after success
 
     def features(self, rows: Tensor) -> Tensor:
         return rows[:, [6, 7, 11, 12]]
 
     def region(self, rows: Tensor) -> Tensor:
-        """Boxes that are not far from each other."""
+        """Rows in which the boxes are not far from each other."""
         return (rows[:, 6:8] - rows[:, 11:13]).square().sum(1) < 0.3**2
 
     def step(self, rows: Tensor) -> Tensor:
-        """What the simulator makes of rows (N, 20), put in each state as well as it can be (see `Simulator.put`)."""
-        simulator, following = Simulator(), []
+        """The simulator's next states for rows (N, 20), each set up as closely as `Simulator.put` can."""
+        simulator, next_states = Simulator(), []
         for row in rows.cpu().double().numpy():
             simulator.put(row[:16])
             simulator.step(row[16:])
-            following.append(simulator.state())
-        return torch.as_tensor(np.array(following), dtype=torch.float32).to(rows.device)
+            next_states.append(simulator.state())
+        return torch.as_tensor(np.array(next_states), dtype=torch.float32).to(rows.device)
 
     def collect(
         self,
@@ -111,13 +111,13 @@ class HookSweep2:
         folder: Path | None = None,
         progress: Progress = silent,
     ) -> Transitions:
-        """Episodes of the scripted expert that sweeps one box, labelled with goals of the target task.
+        """Records the scripted expert as it sweeps one box, and labels the rows with goals of the target task.
 
         Episodes in which the other box ends outside its tolerance are dropped, and counted in `source`.
 
-        variety  "plain": the expert always does the same; "varied": as a learned, noisy one would
+        variety  "plain": the expert always sweeps the same way; "varied": it varies as a learned, noisy expert would
         workers  processes; the rows are the same for any number of them
-        folder   where finished parts are kept, and found again by a second call; yours to remove
+        folder   where finished parts are kept for a second call to go on from; it is not removed
         """
         if rows < 1:
             raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
@@ -133,16 +133,16 @@ class HookSweep2:
             if have >= rows:
                 break
         whole = [torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*parts, strict=True)]
-        state, action, following = (array[:rows].float() for array in whole[:3])
+        state, action, next_state = (array[:rows].float() for array in whole[:3])
         goal = self.goals(rows, seed=stream)
-        reward, terminal = self.label(state, action, following, goal)
+        reward, terminal = self.label(state, action, next_state, goal)
         counts = dict(zip(COUNTS, whole[3].sum(0).tolist(), strict=True))
         source = {"task": self.name, "rows": rows, "seed": stream.seed, "variety": variety, **counts}
-        return Transitions(state, action, following, reward, terminal, goal, columns=COLUMNS, source=source)
+        return Transitions(state, action, next_state, reward, terminal, goal, columns=COLUMNS, source=source)
 
 
 class Recording(NamedTuple):
-    """What a part of the episodes recorded."""
+    """The rows of one part of the episodes."""
 
     state: Floats32  # (N, 16)
     action: Floats32  # (N, 4)
@@ -151,7 +151,7 @@ class Recording(NamedTuple):
 
 
 def record(job: tuple[str, int]) -> Recording:
-    """The episodes of one part, by variety and seed."""
+    """Plays the episodes of one part, given its variety and seed."""
     variety, seed = job
     simulator = Simulator()
     kept: list[Episode] = []
@@ -172,7 +172,7 @@ def record(job: tuple[str, int]) -> Recording:
 
 
 def _parts(stream: Stream, variety: str, workers: int | None, folder: Path | None) -> Iterator[Recording]:
-    """Part after part, without end; those in the folder are not recorded again."""
+    """Yields part after part without end; parts that are in the folder are not recorded again."""
 
     def seed(number: int) -> int:
         return int(stream.child("part", number).integers(2**31, 1))
@@ -192,5 +192,5 @@ def _parts(stream: Stream, variety: str, workers: int | None, folder: Path | Non
 
 
 def _file(folder: Path, seed: int) -> Path:
-    """Called by its seed, so that a part of another recording is never taken for it."""
+    """A part's file, named by its seed so that parts of another recording are never mistaken for it."""
     return folder / f"part-{seed}.npz"

@@ -24,10 +24,10 @@ from torch import Tensor
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Random, generator
 
-broken: Exception | None = None  # why there is no mujoco; told when a simulator is made
+broken: Exception | None = None  # why mujoco cannot be imported, for the error when a simulator is made
 try:
     import mujoco
-except Exception as error:  # not only where it is missing: also where it cannot draw as MUJOCO_GL wants it to
+except Exception as error:  # raised also where MUJOCO_GL names a way to draw that is missing
     mujoco, broken = None, error
 
 Floats = NDArray[np.float64]
@@ -35,11 +35,11 @@ Floats = NDArray[np.float64]
 HORIZON = 75
 SUBSTEPS = 20  # of 2 ms
 STEP = 0.04  # seconds
-REACH = 0.05  # metres that an action of 1 asks for
+REACH = 0.05  # metres that an action of 1 moves the gripper's guide
 DOWNWARD = np.array([1.0, 0.0, 1.0, 0.0]) / np.sqrt(2)  # the gripper's pose
 HOME = np.array([1.342, 0.749, 0.555])  # where the gripper starts
 CENTRE = np.array([1.85, 0.75])
-OUT_OF_THE_WAY = np.array([[2.5, 0.3], [2.5, 1.2]])  # of the hook, for the boxes
+OUT_OF_THE_WAY = np.array([[2.5, 0.3], [2.5, 1.2]])  # where the hook does not reach the boxes
 REST = 0.425  # height of a box that stands on the table
 SPREAD, LEAST_DISTANCE = 0.08, 0.1  # of the boxes at the start
 GOAL = np.array([[1.85, 0.7, 0.42], [1.85, 0.8, 0.42]])
@@ -51,10 +51,7 @@ TOUCHES = ("hook-box1", "hook-box2", "box1-box2")
 BOX_COLUMNS = [6, 7, 8, 11, 12, 13]  # of a state: where the boxes are
 STEEL, COLOURS = [0.75, 0.35, 0.1, 1], ([0.2, 0.4, 0.85, 1], [0.95, 0.75, 0.2, 1])
 TABLE, FLOOR, SKY = [0.52, 0.47, 0.42, 1], [0.6, 0.6, 0.62, 1], [0.82, 0.86, 0.9]
-ARM = (
-    *("shoulder_pan", "shoulder_lift", "upperarm_roll", "elbow_flex"),
-    *("forearm_roll", "wrist_flex", "wrist_roll"),
-)
+ARM = ("shoulder_pan", "shoulder_lift", "upperarm_roll", "elbow_flex", "forearm_roll", "wrist_flex", "wrist_roll")
 TESTED = ((3, 4), (3, 11))  # versions of mujoco, first and last, as in pyproject.toml
 
 
@@ -89,7 +86,7 @@ def draw_boxes(random: Random) -> Floats:
 
 @cache
 def fetch_with_hook() -> Any:
-    """The model. One a process: environments share it and none changes what moves."""
+    """The MuJoCo model, made once per process: environments share it, and none changes its physics."""
     _check_installed()
     spec = mujoco.MjSpec.from_file(str(_assets() / "fetch" / "push.xml"))
     spec.delete(spec.body("object0"))
@@ -116,7 +113,7 @@ def fetch_with_hook() -> Any:
 
 
 def _paint(spec: Any) -> None:
-    """A quiet scene, in which the marks of the gripper's guide and of Fetch's own target are not seen."""
+    """Sets plain colours and hides the markers of the gripper's guide and of Fetch's own target."""
     spec.delete(spec.site("target0"))
     for mark in spec.body("robot0:mocap").geoms:
         mark.rgba = [0.0] * 4
@@ -140,21 +137,21 @@ class Simulator:
         self._angles, self._rates = (
             [int(np.ravel(getattr(joint, key))[0]) for joint in joints] for key in ("qposadr", "dofadr")
         )
-        self._sign = np.zeros(self.model.ngeom, np.int64)  # two that touch are known by the sum of their signs
+        self._sign = np.zeros(self.model.ngeom, np.int64)  # the sum of two signs tells which bodies touch
         for sign, name in ((1, "hook"), (2, "box1"), (4, "box2")):
             self._sign[self.model.geom_bodyid == self.model.body(name).id] = sign
 
     def reset(self, boxes: Floats) -> None:
-        """The arm at home and at rest, boxes standing at (2, 2)."""
+        """Puts the arm at home and at rest, and the boxes at these places (2, 2)."""
         mujoco.mj_setState(self.model, self.data, settled(), mujoco.mjtState.mjSTATE_INTEGRATION)
         self._place(boxes, np.zeros((2, 2)), np.full(2, REST))
         mujoco.mj_forward(self.model, self.data)
 
     def put(self, state: Floats) -> None:
-        """As close as the simulator can be brought to a state (16,).
+        """Brings the simulator as close as possible to a state (16,).
 
-        A state does not say all: boxes stand upright and unturned, and the hook is turned as it was the nearest time
-        that the gripper came by on a drive over the table.
+        A state leaves some things open: the boxes are put upright and unturned, and the hook is turned as it was when
+        the gripper was nearest to this place on drives over the table.
         """
         self.reset(OUT_OF_THE_WAY)
         self._reach(state[:3], state[3:6] / STEP)
@@ -163,7 +160,7 @@ class Simulator:
         mujoco.mj_forward(self.model, self.data)
 
     def step(self, action: Floats) -> NDArray[np.bool_]:
-        """Moves the gripper's guide by an action (4,) in [-1, 1]; which of `TOUCHES` there were, (3,)."""
+        """Moves the gripper's guide by an action (4,) in [-1, 1]; returns which of `TOUCHES` there were, (3,)."""
         self.data.mocap_pos[0] = self.data.xpos[self._gripper] + REACH * action[:3]
         self.data.mocap_quat[0] = DOWNWARD
         pairs = []
@@ -173,7 +170,7 @@ class Simulator:
         return np.isin([1 + 2, 1 + 4, 2 + 4], np.concatenate(pairs).sum(1))
 
     def state(self) -> Floats:
-        """Place and velocity of the gripper, then place and xy velocity of each box; velocities in metres a step."""
+        """Position and velocity of the gripper, position and xy velocity of each box; velocities in metres a step."""
         speed = np.zeros(6)
         mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_SITE, self._grip, speed, 0)
         parts = [self.data.site_xpos[self._grip], STEP * speed[3:]]
@@ -187,7 +184,7 @@ class Simulator:
             self.data.qvel[rate : rate + 6] = [*speeds[number], 0, 0, 0, 0]
 
     def _reach(self, place: Floats, speed: Floats) -> None:
-        """Brings the gripper to `place`, from the nearest pose it was seen in, and lets it move at `speed`."""
+        """Brings the gripper to `place`, from the nearest pose in `seen_poses`, and gives it the velocity `speed`."""
         places, poses = seen_poses()
         self.data.qpos[: poses.shape[1]] = poses[np.square(places - place).sum(1).argmin()]
         self._bend(place)
@@ -198,7 +195,7 @@ class Simulator:
         self.data.qvel[self._rates] = towards @ speed
 
     def _bend(self, place: Floats, rounds: int = 20) -> Floats:
-        """Turns the joints until the gripper is at `place`, its pose unchanged; what moves it, (joints, 3)."""
+        """Turns the joints until the gripper is at `place`, its pose kept; returns the inverse Jacobian (joints, 3)."""
         jacobian = np.zeros((6, self.model.nv))
         for _ in range(rounds):
             mujoco.mj_kinematics(self.model, self.data)
@@ -261,14 +258,14 @@ class HookSweep2Env(gymnasium.Env[Any, NDArray[np.float32]]):
     def compute_reward(
         self, achieved_goal: Floats, desired_goal: Floats, info: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> Floats:
-        """Rewards (...,) for goals (..., 6); `info` says how high the gripper was: one for all, or one each."""
+        """Rewards (...,) for goals (..., 6); `info` has the gripper's height: one for all rows, or one each."""
         height = info["grip_height"] if isinstance(info, Mapping) else [one["grip_height"] for one in info]
         given = (torch.as_tensor(np.asarray(array, np.float64)) for array in (achieved_goal, desired_goal, height))
         rewards: Floats = sweep_reward(*given)[0].numpy()
         return rewards
 
     def render(self) -> NDArray[np.uint8]:
-        """The scene from the side; the goals as translucent boxes, each on a disc of its tolerance."""
+        """Draws the scene from the side, with goals as translucent boxes on discs of the tolerance's size."""
         if self._renderer is None:
             self._renderer = _renderer(self.simulator.model, *self._size)
         camera = mujoco.MjvCamera()
@@ -299,13 +296,13 @@ class HookSweep2Env(gymnasium.Env[Any, NDArray[np.float32]]):
 
 
 def boxes_of(state: Floats) -> Floats:
-    """Where the boxes are, (6,), in a state (16,): what a goal speaks of."""
+    """The positions of the boxes (6,) in a state (16,), which goals are about."""
     return state[BOX_COLUMNS]
 
 
 @cache
 def settled() -> Floats:
-    """The whole state of a simulator whose arm has come to rest at home, the boxes being out of the way."""
+    """The full MuJoCo state with the arm at rest at home and the boxes out of the way."""
     simulator = Simulator()
     model, data = simulator.model, simulator.data
     mujoco.mj_forward(model, data)
@@ -322,7 +319,7 @@ def settled() -> Floats:
 
 @cache
 def seen_poses() -> tuple[Floats, Floats]:
-    """Places of the gripper (N, 3) on short drives from home, as an episode makes them, and the arm's joints there."""
+    """Gripper positions (N, 3) on short drives from home, such as episodes make, and the arm's joints there."""
     simulator, random = Simulator(), generator(0)
     arm = simulator._boxes[0]
     places, poses = [], []
@@ -337,12 +334,12 @@ def seen_poses() -> tuple[Floats, Floats]:
 
 
 def _renderer(model: Any, height: int, width: int) -> Any:
-    model.vis.global_.offheight, model.vis.global_.offwidth = height, width  # the most that can be drawn
+    model.vis.global_.offheight, model.vis.global_.offwidth = height, width  # the largest picture
     try:
         renderer = mujoco.Renderer(model, height, width)
-    except Exception as error:  # of another kind with every graphics library
+    except Exception as error:  # its type depends on the graphics library
         raise _cannot_draw(error) from error
-    # A renderer that is still there when Python ends would be closed after its graphics library, and complain.
+    # A renderer left open until Python ends would be closed after its graphics library, and print an error.
     atexit.register(_close, weakref.ref(renderer))
     return renderer
 
@@ -365,7 +362,7 @@ def _add_goal(scene: Any, place: Floats, colour: Sequence[float]) -> None:
 
 
 def _assets() -> Path:
-    """Where gymnasium-robotics has its models; only its files are wanted, so it is not imported."""
+    """The folder of gymnasium-robotics' models. The package is not imported: only its files are needed."""
     package = importlib.util.find_spec("gymnasium_robotics")
     if package is None or not package.submodule_search_locations:
         raise InputError("HookSweep2 takes the Fetch model from gymnasium-robotics; pip install 'mocoda[hooksweep]'.")

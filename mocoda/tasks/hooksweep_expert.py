@@ -1,7 +1,7 @@
-"""observations and goals -> actions: a scripted sweeper, and how varied its ways are.
+"""A scripted expert that sweeps boxes, and the styles in which it does.
 
-A script is a generator: it is sent states (16,) and yields where the gripper should go, so that it reads like the plan
-it is. It sees what an agent sees and nothing else.
+A script is a generator that is sent states (16,) and yields where the gripper should go, so that it reads like a plan.
+It sees nothing but what an agent sees.
 
 Lengths in metres. The hook's shaft runs along x from the gripper to its head, and the head points to low y: a box is
 swept by the head if it lies `offset` below the shaft's y, between about 0 (or beside the shaft, when pulling) and 0.18.
@@ -23,7 +23,7 @@ HEAD = 0.65  # from the gripper to the middle of the head
 CONTACT = 0.04  # from the middle of the head to a box that touches it
 BESIDE = 0.045  # from the shaft to a box that lies beside it
 TIP = 0.185  # from the shaft to the end of the head
-MARGIN = 0.015  # to keep from a box that is to stay
+MARGIN = 0.015  # to keep from a box that should stay
 HIGH, LOW = 0.53, 0.437  # heights of the gripper: over the boxes, and just over the table
 GAIN = 25.0
 
@@ -38,9 +38,10 @@ class Style:
     speed    of the sweep, as a share of the greatest
     strokes  how far along its way each stroke takes the box (1: all of it), and where along the head the box lies,
              from 0 (nearest to the shaft) to 1 (at the tip)
-    room     push the boxes apart first if the box can not be taken at just that place (else: if not at all)
+    room     push the boxes apart first whenever the box cannot be taken at exactly that place (else only if it cannot
+             be taken at all)
     detour   places to pass before the sweep, (N, 3)
-    nudges   where to push the box when it is there: how far beyond the goal, and where along the head it lies
+    nudges   pushes after the sweep: how far beyond the goal, and where along the head the box lies
     after    places to pass at the end, (N, 3); none: stay
     noise    standard deviation of the action's noise
     """
@@ -55,12 +56,12 @@ class Style:
 
 
 def plain(random: Random) -> Style:
-    """The same for every episode but for the noise."""
+    """The same style for every episode; only the noise varies."""
     return Style(noise=random.uniform(0.1, 0.5))
 
 
 def varied(random: Random) -> Style:
-    """As a learned, noisy expert's ways would vary."""
+    """A style drawn at random, as a learned, noisy expert's would vary."""
     halfway = ((random.uniform(0.2, 0.7), random.random()),) if random.random() < 0.4 else ()
     return Style(
         speed=random.uniform(0.5, 1.0),
@@ -77,7 +78,7 @@ STYLES = {"plain": plain, "varied": varied}
 
 
 class Episode(NamedTuple):
-    """75 steps of the expert."""
+    """An episode of 75 steps."""
 
     states: Floats  # (76, 16)
     actions: Floats  # (75, 4)
@@ -85,16 +86,16 @@ class Episode(NamedTuple):
     goal: Floats  # (6,)
 
     def distances(self) -> Floats:
-        """How far from its goal the box that was to be swept ended, and how far the other, (2,)."""
+        """Final distances from the goals (2,): of the box that should be swept, and of the other."""
         goals = self.goal.reshape(2, 3)
         distances: Floats = np.linalg.norm(boxes_of(self.states[-1]).reshape(2, 3) - goals, axis=1)
         return distances[np.argsort(-np.abs(goals[:, 0] - CENTRE[0]))]
 
 
 def play(simulator: Simulator, random: Random, mode: str, variety: str, noise: float | None = None) -> Episode:
-    """An episode of the expert, started, swept and disturbed by `random`.
+    """Plays an episode of the expert; `random` draws its start, style and noise.
 
-    noise  None: as the variety has it
+    noise  standard deviation of the action noise; None: that of the style
     """
     goal = draw_goal(random, mode)
     simulator.reset(draw_boxes(random))
@@ -111,7 +112,7 @@ def play(simulator: Simulator, random: Random, mode: str, variety: str, noise: f
 
 
 class Expert:
-    """Sweeps one box, or both, to where the goal (6,) wants them."""
+    """Sweeps one box, or both, to their goals (6,)."""
 
     def __init__(self, goal: Floats, style: Style | None = None) -> None:
         self.style = style or Style()
@@ -154,7 +155,7 @@ def _script(goal: Floats, style: Style) -> Script:
 
 
 def _part(state: Floats, goal: Floats, wanted: int, sign: float, place: float | None) -> Script:
-    """Makes room between the boxes: the shaft comes down beside one of them and pushes it away from the other."""
+    """Makes room between the boxes: lowers the shaft beside one of them and pushes it away from the other."""
     boxes = _boxes(state)
     low, high = _offsets(boxes, wanted, sign)
     lacking = max(low - high, 0.0)
@@ -186,7 +187,7 @@ def _part(state: Floats, goal: Floats, wanted: int, sign: float, place: float | 
 
 
 def _sweep(state: Floats, goal: Floats, wanted: Indices, sign: float, speed: float, place: float) -> Script:
-    """Behind the boxes, down, and along until they are there."""
+    """Goes behind the boxes, down, and along until they are at their goals."""
     boxes = _boxes(state)
     if len(wanted) == 1:
         low, high = _offsets(boxes, wanted[0], sign)
@@ -212,7 +213,7 @@ def _sweep(state: Floats, goal: Floats, wanted: Indices, sign: float, speed: flo
 
 
 def _offsets(boxes: Floats, wanted: int, sign: float) -> tuple[float, float]:
-    """From where to where below the shaft the wanted box may lie, so that the head takes it and leaves the other."""
+    """The range of offsets below the shaft at which the head takes the wanted box and leaves the other."""
     low, high = _offset(sign, 0), _offset(sign, 1)
     other = 1 - wanted
     apart = boxes[1, 1] - boxes[0, 1]
@@ -234,7 +235,7 @@ def _offset(sign: float, place: float) -> float:
 
 
 def _boxes(state: Floats) -> Floats:
-    """Where the boxes are, (2, 3)."""
+    """The positions of the boxes, (2, 3)."""
     return state[6:].reshape(2, 5)[:, :3]
 
 
@@ -247,5 +248,5 @@ def _go(state: Floats, place: Floats, near: float = 0.02, patience: int = 25) ->
 
 
 def _anywhere(random: Random) -> Floats:
-    """A place over the table, and high enough that the hook, noise and all, passes over the boxes."""
+    """A place over the table, high enough that the hook passes over the boxes in spite of the noise."""
     return random.uniform([1.08, 0.6, 0.5], [1.5, 1.0, 0.58])

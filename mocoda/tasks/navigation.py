@@ -1,4 +1,4 @@
-"""2D Navigation: cross a square, having seen only its bottom and its right side (Section 5, Appendix C.1).
+"""2D Navigation: cross a square, after data that shows only its bottom and right side (Section 5, Appendix C.1).
 
 | | |
 |---|---|
@@ -30,7 +30,7 @@ from mocoda.graph.local_graph import LocalGraph
 HORIZON = 70
 START_HIGH = 0.15
 GOAL_LOW, GOAL_HIGH = 0.8, 0.9
-QUADRANT = 0.5  # beyond it, in both coordinates, the sub-actions interfere
+QUADRANT = 0.5  # where both coordinates exceed it, each sub-action moves both
 
 
 def coupled(rows: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def coupled(rows: Tensor) -> Tensor:
 
 
 def local_mask(rows: Tensor) -> Tensor:
-    """The ground truth: x' listens to x and dx, y' to y and dy, and in the top right quadrant each to all."""
+    """The true graph of each row: x' depends on x and dx, y' on y and dy; in the top right quadrant, each on all."""
     sparsest = torch.eye(2, dtype=torch.bool, device=rows.device).repeat(2, 1)
     return sparsest | coupled(rows)[:, None, None]
 
@@ -53,7 +53,7 @@ GRAPH = LocalGraph(
 
 
 class Navigation:
-    """The task, with recorded data that walks up the right side or right along the bottom, not across."""
+    """The task, with recorded walks up the right side and right along the bottom, but none across."""
 
     name = "navigation"
     environment = "mocoda/Navigation2D-v0"
@@ -80,9 +80,9 @@ class Navigation:
     def least_steps(self, start: Tensor) -> Tensor:
         """The fewest steps in which any policy reaches the goal from starts (N, 2) in the lower left, (N,).
 
-        Outside the quadrant each coordinate gains up to 0.05 a step. The step that enters it is the last of these, so
-        the coordinate that is behind enters at 0.55 at most. Inside, x + y gains up to 0.06 and x - y up to 0.14, and
-        what is spent on one is lacking for the other, so the rest takes ½ (Δ(x + y) / 0.03 + |Δ(x - y)| / 0.07) steps.
+        Outside the quadrant each coordinate gains up to 0.05 a step, also in the step that enters it, so the smaller
+        coordinate is at most 0.55 after it. Inside, x + y gains up to 0.06 a step and x - y up to 0.14, at each other's
+        expense, so the rest takes ½ (Δ(x + y) / 0.03 + |Δ(x - y)| / 0.07) steps.
         """
         ahead, behind = start.double().amax(1, keepdim=True), start.double().amin(1, keepdim=True)
         outside = torch.arange(1.0, 40.0, dtype=torch.float64, device=start.device)  # steps, with the one that enters
@@ -99,7 +99,7 @@ class Navigation:
         return (rows[:, 0] - rows[:, 1]).abs() < 0.3
 
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
-        """Half of the rows from walks up the right side, half from walks right along the bottom.
+        """Records walks: half of the rows go up the right side, half go right along the bottom.
 
         Both components of every action are U(-0.05, 0.05); the one that walks adds U(0.4, 0.9). A walk ends beyond 0.9.
         """
@@ -129,7 +129,7 @@ class Navigation:
         high: tuple[float, float],
         stream: Stream,
     ) -> Tensor:
-        """Rows (rows, 4) of walks along `axis`, walk after walk."""
+        """State-action rows (rows, 4) of walks along `axis`, one walk after the other."""
         walks = rows // 10 + 1  # a walk is never shorter than 10 steps
         corner, opposite = torch.tensor(low), torch.tensor(high)
         state = corner + (opposite - corner) * stream.uniform(walks, 2)
@@ -146,7 +146,7 @@ class Navigation:
 
 
 class Navigation2D(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """The target task as a Gymnasium environment; the table above is its specification (Gymnasium keeps the time)."""
+    """The target task as a Gymnasium environment; the table above is its specification (Gymnasium counts the steps)."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
 
@@ -167,9 +167,9 @@ class Navigation2D(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, 2).clamp(-1.0, 1.0)
-        following = self._task.step(torch.cat([self._state, chosen], 1))
-        reward, reached = self._task.label(self._state, chosen, following)
-        self._state = following
+        next_state = self._task.step(torch.cat([self._state, chosen], 1))
+        reward, reached = self._task.label(self._state, chosen, next_state)
+        self._state = next_state
         return self._observation(), float(reward), bool(reached), False, {}
 
     def _observation(self) -> NDArray[np.float32]:

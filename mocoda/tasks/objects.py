@@ -1,4 +1,4 @@
-"""Objects: carry k gliding bodies up a slope, having seen them carried one at a time; a world for any k.
+"""Objects: an agent carries k gliding objects up a slope, after data that shows them carried one at a time.
 
 | | |
 |---|---|
@@ -33,10 +33,10 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 
-OBJECTS = 4  # unless said otherwise
-REACH = 0.1  # distance within which anything feels anything
-HOME, SAFE = 0.7, 0.75  # x beyond which an object is at home, and where one can let go of it
-STEP, SPEED = 0.05, 0.1  # the agent's longest step, and what no component of an object's velocity exceeds
+OBJECTS = 4  # by default
+REACH = 0.1  # distance within which bodies affect each other
+HOME, SAFE = 0.7, 0.75  # x beyond which an object is at home, and beyond which the agent lets go of it
+STEP, SPEED = 0.05, 0.1  # the agent's longest step, and the limit of each component of an object's velocity
 EPISODE = 50  # recorded steps
 LOW, HIGH = (0.05, 0.05, -0.02, -0.02), (0.45, 0.95, 0.02, 0.02)  # of an object's start: x, y, vx, vy
 
@@ -46,7 +46,7 @@ class Objects:
 
     def __init__(self, objects: int = OBJECTS) -> None:
         if isinstance(objects, bool) or not isinstance(objects, int) or objects < 1:
-            raise InputError(f"objects must be a whole number of at least 1, how many there are, got {objects!r}.")
+            raise InputError(f"objects must be a whole number of at least 1, got {objects!r}.")
         self.objects = objects
         self.name = f"objects:{objects}"
         self.horizon = 50 * objects
@@ -55,12 +55,15 @@ class Objects:
     def environment(self) -> str:
         name = f"mocoda/Objects{self.objects}-v0"
         if name not in gymnasium.registry:
-            gymnasium.register(name, "mocoda.tasks.objects:ObjectsEnv", kwargs={"objects": self.objects})
+            raise InputError(
+                f"Gymnasium knows Objects of 1 to 64 objects by id, not of {self.objects}; make the environment with "
+                f"gymnasium.make('mocoda/Objects-v0', objects={self.objects})."
+            )
         return name
 
     @cached_property
     def graph(self) -> LocalGraph:
-        """Every object listens to itself, the agent to itself and the move; what is near is heard as well."""
+        """Each object depends on itself, the agent on itself and the move; what is near an object affects it too."""
         names = [f"object{i + 1}" for i in range(self.objects)]
         last = 4 * self.objects
         return LocalGraph(
@@ -83,8 +86,10 @@ class Objects:
         return torch.tensor(low), torch.tensor(high)
 
     def local_mask(self, rows: Tensor) -> Tensor:
-        """The ground truth, bool (N, k + 2, k + 1): besides themselves, objects hear objects near them, and both the
-        agent and its move when it is near and slow."""
+        """The true graph of each row, bool (N, k + 2, k + 1).
+
+        An object depends on itself, on objects near it, and on the agent and its move while the agent is near and slow.
+        """
         place = self._parts(rows)[0]
         mask = rows.new_zeros(len(rows), self.objects + 2, self.objects + 1, dtype=torch.bool)
         mask[:, : self.objects, : self.objects] = _closeness(place[:, :, None] - place[:, None]) > 0
@@ -113,27 +118,27 @@ class Objects:
         return _started(as_stream(seed, "start", device=device).uniform(n, 4 * self.objects + 2))
 
     def expert(self, state: Tensor) -> Tensor:
-        """Actions (N, 2) that solve the task: the nearest object that is not well home is fetched and carried."""
+        """Actions (N, 2) that solve the task by fetching and carrying the nearest object that is not safely home."""
         place, _, agent, _ = self._parts(state)
         away = (place - agent[:, None]).norm(dim=2) + 9.0 * (place[..., 0] > SAFE)
         return self._carry(state, away.argmin(1), torch.full_like(agent, 0.5))
 
     def features(self, rows: Tensor) -> Tensor:
-        """How far up the objects are on average, and the agent."""
+        """The mean x of the objects, and the x of the agent."""
         place, _, agent, _ = self._parts(rows)
         return torch.stack([place[..., 0].mean(1), agent[:, 0]], 1)
 
     def region(self, rows: Tensor) -> Tensor:
-        """Inside the square."""
+        """Rows whose objects and agent are inside the square."""
         place, _, agent, _ = self._parts(rows)
         places = torch.cat([place.flatten(1), agent], 1)
         return ((places >= 0) & (places <= 1)).all(1)
 
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
-        """Episodes of 50 steps, one after the other (the last may be cut), that carry the objects in turn.
+        """Records episodes of 50 steps (the last one may be shorter), in each of which one object is carried in turn.
 
-        The one that is carried starts anywhere in x, the others below as in the target task. Once it is home the agent
-        walks to a place drawn for the episode. U(-0.3, 0.3) is added to every action.
+        That object starts anywhere in x, the others below as in the target task. Once it is home the agent walks to a
+        place drawn for the episode. U(-0.3, 0.3) is added to every action.
         """
         if rows < 1:
             raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
@@ -149,24 +154,24 @@ class Objects:
             recorded.append(torch.cat([state, (self._carry(state, which, aim) + noise).clamp(-1, 1)], 1))
             state = self.step(recorded[-1])
         walked = torch.stack(recorded, 1).flatten(0, 1)[:rows]
-        before, action, following = walked[:, :-2], walked[:, -2:], self.step(walked)
+        state, action, next_state = walked[:, :-2], walked[:, -2:], self.step(walked)
         return Transitions(
-            before,
+            state,
             action,
-            following,
-            *self.label(before, action, following),
+            next_state,
+            *self.label(state, action, next_state),
             columns=self.columns,
             source={"task": self.name, "rows": rows, "seed": stream.seed},
         )
 
     def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Places and velocities of the objects (N, k, 2), the agent's place (N, 2), and what follows it."""
+        """Positions and velocities of the objects (N, k, 2), the agent's position, and the last two columns (N, 2)."""
         objects, agent, rest = rows[:, : 4 * self.objects], rows[:, 4 * self.objects :][:, :2], rows[:, -2:]
         each = objects.unflatten(1, (self.objects, 4))
         return each[..., :2], each[..., 2:], agent, rest
 
     def _taken(self, rows: Tensor) -> Tensor:
-        """How much the agent takes each object along, (N, k): what is near, unless the move is quick."""
+        """How much the agent takes each object along, (N, k): the more the nearer it is and the slower it moves."""
         place, _, agent, move = self._parts(rows)
         return _closeness(place - agent[:, None]) * (1 - move.square().sum(1, keepdim=True)).clamp(min=0)
 
@@ -183,20 +188,20 @@ class Objects:
 
 
 def _closeness(apart: Tensor) -> Tensor:
-    """How near things that are (..., 2) apart are: 1 in the same place, exactly 0 from the reach on."""
+    """How near two bodies are, by the vector between them (..., 2): 1 in the same place, exactly 0 beyond the reach."""
     close: Tensor = (1 - apart.norm(dim=-1) / REACH).clamp(min=0)
     return close
 
 
 def _started(drawn: Tensor) -> Tensor:
-    """Starts from numbers (N, 4 k + 2) in [0, 1]; the agent's place is as drawn."""
+    """Start states from uniform numbers (N, 4 k + 2) in [0, 1]; the agent's position is as drawn."""
     low, high = drawn.new_tensor(LOW), drawn.new_tensor(HIGH)
     objects = low + (high - low) * drawn[:, :-2].unflatten(1, (-1, 4))
     return torch.cat([objects.flatten(1), drawn[:, -2:]], 1)
 
 
 class ObjectsEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """The target task as a Gymnasium environment of any number of objects, which keeps the time itself."""
+    """The target task as a Gymnasium environment, which counts its steps itself: its horizon depends on `objects`."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
 
@@ -218,9 +223,9 @@ class ObjectsEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, 2).clamp(-1.0, 1.0)
-        following = self._task.step(torch.cat([self._state, chosen], 1))
-        reward, home = self._task.label(self._state, chosen, following)
-        self._state, self._steps = following, self._steps + 1
+        next_state = self._task.step(torch.cat([self._state, chosen], 1))
+        reward, home = self._task.label(self._state, chosen, next_state)
+        self._state, self._steps = next_state, self._steps + 1
         late = self._steps >= self._task.horizon
         return self._observation(), float(reward), bool(home), late and not bool(home), {}
 

@@ -1,4 +1,4 @@
-"""The contract of a task: an environment with its graph, its recorded data and its rewards."""
+"""What a task must have: an environment with its graph, its recorded data and its rewards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mocoda.graph.local_graph import LocalGraph
 
 
 class Task(Protocol):
-    """What mocoda needs to know of a task. Yours needs these members and no base class.
+    """The contract of a task. One of yours needs these members and no base class.
 
     One whose reward is about a goal has two more: `goals(n, seed=, device=)`, goals (n, G) of the target task, and
     `achieved(state)`, the goals (N, G) that are reached in states (N, S).
@@ -22,31 +22,34 @@ class Task(Protocol):
 
     @property
     def name(self) -> str:
-        """What `make_task` calls it."""
+        """The name that `make_task` knows it by."""
 
     @property
     def environment(self) -> str:
-        """The id under which Gymnasium makes it, "module:id" where a module has to be imported first.
+        """The id that `gymnasium.make` takes, also in other processes; "module:id" if a module must be imported first.
 
-        Observations are states, or of the keys "observation", a state, and "desired_goal". Every episode ends, and a
-        reset leaves no trace of the one before.
+        Observations are states, or dicts with a state as "observation" and a goal as "desired_goal". Every episode
+        ends, and what happens after a reset does not depend on earlier episodes.
         """
 
     @property
     def graph(self) -> LocalGraph:
-        """Who listens to whom."""
+        """Which factors of the next state depend on which factors of state and action."""
 
     @property
     def box(self) -> tuple[Tensor, Tensor]:
-        """The lowest and the highest row, (S + A,) each."""
+        """The lowest and the highest value of each column of state and action, (S + A,) each."""
 
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
-        """The recorded data, labelled with the target task's rewards."""
+        """Records data and labels it with the target task's rewards."""
 
     @property
     def label(self) -> Callable[..., tuple[Tensor, Tensor]]:
-        """A method `label(state, action, next_state)`, or `label(state, action, next_state, goal)` if there are goals:
-        the target task's reward (N,) and whether the episode ends there, bool (N,)."""
+        """A method that gives the target task's reward (N,) and whether the episode ends there, bool (N,).
+
+        It is called as `label(state, action, next_state)`, or `label(state, action, next_state, goal)` for a task with
+        goals.
+        """
 
     def features(self, rows: Tensor) -> Tensor:
         """The features (N, F) in which "mocoda-p" spreads the parents."""
@@ -56,7 +59,7 @@ class Task(Protocol):
 
 
 class SimulatedTask(Task, Protocol):
-    """A task whose state is all there is to know of its simulator, so that episodes run as batches of tensors.
+    """A task whose state determines what its simulator does, so that episodes run as batches of tensors.
 
     Any other task is evaluated in its Gymnasium environment.
     """
@@ -66,12 +69,12 @@ class SimulatedTask(Task, Protocol):
 
     @property
     def horizon(self) -> int:
-        """Steps after which an episode that has not ended is a failure."""
+        """Steps after which an episode that has not terminated counts as a failure."""
 
     def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
         """States (n, S) in which episodes of the target task start."""
 
 
 def is_simulated(task: object) -> TypeGuard[SimulatedTask]:
-    """Whether it has what batches of episodes need; who never spreads parents may leave out features and region."""
+    """Whether a task has what batches of episodes need; `features` and `region` are only needed for "mocoda-p"."""
     return all(hasattr(task, name) for name in ("step", "horizon", "start"))

@@ -211,8 +211,8 @@ def test_rows_with_nan_are_refused_or_left_out_after_pairing() -> None:
     [
         (
             {"observations": None, "object": ROWS},
-            "arrays: there is no array called 'state' or 'states' or 'observation' or 'observations' or 'obs'. There are: "
-            "'actions' (10, 1), 'object' (10,), 'rewards' (10,), 'terminals' (10,), 'timeouts' (10,).",
+            "arrays: there is no array called 'state' or 'states' or 'observation' or 'observations' or 'obs'. "
+            "There are: 'actions' (10, 1), 'object' (10,), 'rewards' (10,), 'terminals' (10,), 'timeouts' (10,).",
         ),
         ({"actions": ACTIONS[:4]}, "arrays: action has 4 rows, but state has 10; they must have the same number."),
         (
@@ -230,7 +230,7 @@ def test_rows_with_nan_are_refused_or_left_out_after_pairing() -> None:
         ({"actions": [[1], [2, 3]]}, "actions must be an array of numbers, got list (setting an array element"),
         (
             {"observations": np.zeros((10, 8, 8, 3))},
-            "observations must have shape (10, columns), got (10, 8, 8, 3). Images cannot be states: encode them first.",
+            "observations must have shape (10, columns), got (10, 8, 8, 3). Images cannot be states: encode them",
         ),
         ({"rewards": ACTIONS.repeat(2, 1)}, "rewards must have shape (10,), one value a row, got (10, 2)."),
     ],
@@ -269,8 +269,8 @@ def test_a_table_goes_to_minari_and_back(tmp_path: Path, monkeypatch: pytest.Mon
     [
         (
             "data.csv",
-            "'data.csv' does not say which format to write; expected FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, FILE.parquet, "
-            "minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5.",
+            "'data.csv' does not say which format to write; expected FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, "
+            "FILE.parquet, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5.",
         ),
         (
             "d4r:data.hdf5",

@@ -78,8 +78,16 @@ def test_written_parquet_has_named_columns(tmp_path: Path) -> None:
     mocoda.write(made, tmp_path / "data.parquet")
     read = pd.read_parquet(tmp_path / "data.parquet")
     assert [*read.columns] == [
-        *("state.box1.x", "state.y", "action.push", "next_state.box1.x", "next_state.y", "reward", "terminal"),
-        *("goal.0", "goal.1", "provenance.recipe"),
+        "state.box1.x",
+        "state.y",
+        "action.push",
+        "reward",
+        "next_state.box1.x",
+        "next_state.y",
+        "terminal",
+        "goal.0",
+        "goal.1",
+        "provenance.recipe",
     ]
     assert read["state.y"].tolist() == made.state[:, 1].tolist()
     assert mocoda.read(read).next_state.equal(made.next_state)

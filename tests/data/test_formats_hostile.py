@@ -221,7 +221,7 @@ def test_hostile_files_are_refused_in_little_memory(tmp_path: Path) -> None:
     script = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "import mocoda, mocoda.data.formats.frames, mocoda.data.formats.npz, mocoda.data.formats.hdf5, pyarrow.parquet\n"
+        "import mocoda, mocoda.data.formats, pyarrow.parquet\n"
         "mocoda.Transitions\n"
         "reserved = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (reserved + (4 << 30),) * 2)  # pyarrow reserves some for itself\n"

@@ -16,7 +16,6 @@ from transition_tables import numbers, table
 
 import mocoda
 from mocoda import Inspection, Transitions
-from mocoda.data.inspection import _duplicates
 
 
 def walk(episodes: int = 4, steps: int = 25, **more: Any) -> dict[str, Any]:
@@ -60,15 +59,84 @@ def test_columns_are_described_as_numpy_does() -> None:
     assert not described.constant and described.bad == 0
 
 
-def test_pairs_across_a_border_are_seen_as_jumps() -> None:
-    made = walk(4, 50)
-    given = {"observations": made["state"], "actions": made["action"], "rewards": made["reward"]}
-    found = mocoda.inspect(given, episode_steps=200)  # in truth, they are of 50
-    assert (found.jumps, found.first_jump, found.episodes) == (3, 49, 1)
-    assert found.warnings == (
-        "3 rows move much farther than the others, first row 49: do they lead from one episode to another? Mark the "
-        "ends of episodes, or give episode_steps.",
+def ogbench_like(episodes: int = 20, steps: int = 100) -> dict[str, Any]:
+    """An arm that pushes a cube now and then: joints, their velocities, a cube that mostly rests, a wrapped angle."""
+    random = np.random.default_rng(0)
+    velocity = random.normal(scale=0.05, size=(episodes, steps, 3))
+    joints = velocity.cumsum(1) + random.normal(size=(episodes, 1, 3))
+    pushed = np.repeat(random.random((episodes, steps // 10)) < 0.1, 10, 1)[..., None]
+    cube_velocity = pushed * random.normal(scale=0.2, size=(episodes, steps, 2))
+    cube = cube_velocity.cumsum(1) + random.normal(size=(episodes, 1, 2))
+    angle = (np.arange(steps) * 0.1 + random.uniform(-3, 3, size=(episodes, 1)) + np.pi) % (2 * np.pi) - np.pi
+    seen = np.concatenate([joints, velocity, cube, cube_velocity, angle[..., None]], 2).reshape(-1, 11)
+    ends = np.tile(np.arange(steps) == steps - 1, episodes)
+    return {"observations": seen, "actions": velocity.reshape(-1, 3), "terminals": ends}
+
+
+def bouncing_ball(steps: int = 2_000) -> dict[str, Any]:
+    """A ball in a box, whose velocity turns round at the walls."""
+    time_ = np.arange(steps + 1)[:, None] * np.array([0.013, 0.029])
+    places, velocity = np.abs(time_ % 2 - 1), np.where(time_ % 2 < 1, -1.0, 1.0) * [0.013, 0.029]
+    seen = np.concatenate([places, velocity], 1)
+    return {"state": seen[:-1], "action": numbers(steps, 1), "next_state": seen[1:], "reward": seen[:-1, 0]}
+
+
+def recording(name: str, folder: Path) -> Transitions:
+    if name == "ogbench":
+        np.savez(folder / "cube.npz", **ogbench_like())
+        return mocoda.read(folder / "cube.npz")
+    if name == "ball":
+        return mocoda.read(bouncing_ball())
+    if name == "hooksweep2":
+        pytest.importorskip("mujoco")
+    return mocoda.make_task(name).collect(1_500, seed=0)
+
+
+WORLDS = ["navigation", "objects:1", "objects:4", "hooksweep2", "ogbench", "ball"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_sound_data_raises_no_alarm_and_resets_within_episodes_are_named(world: str, tmp_path: Path) -> None:
+    data = recording(world, tmp_path)
+    found = mocoda.inspect(data)
+    assert (found.jumps, found.first_jump) == (0, None)
+    assert [warning for warning in found.warnings if "rewards" not in warning] == []
+    if world == "ball":  # one long episode
+        return
+    ends = np.flatnonzero((data.next_state[:-1] != data.state[1:]).any(1))
+    next_state = data.next_state.clone()
+    next_state[ends] = data.state[ends + 1]  # as if the episodes were one
+    joined = mocoda.inspect(Transitions(data.state, data.action, next_state, data.reward, columns=data.columns))
+    assert joined.first_jump is not None
+    row, column = joined.first_jump
+    assert row in ends and column in data.columns
+    assert 0.25 * len(ends) < joined.jumps <= len(ends)
+    assert (
+        f"{joined.jumps} rows move much farther than the others, first row {row}, mostly in {column}: do they lead "
+        "from one episode to another? Mark the ends of episodes, or give episode_steps." in joined.warnings
     )
+
+
+@pytest.mark.parametrize("provenance", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+def test_rows_that_augment_made_raise_no_alarm(provenance: bool, kept: bool) -> None:
+    task = mocoda.make_task("navigation")
+    data = task.collect(1_000, seed=0)
+    parents = mocoda.fit_parents(data, task.graph, "coda", seed=0)
+    made = mocoda.augment(data, parents, None, rows=1_000, task=task, keep_recorded=kept, provenance=provenance, seed=0)
+    found = mocoda.inspect(made)
+    assert (found.rows, found.generated) == (2_000 if kept else 1_000, 1_000)
+    assert found.warnings == ()
+    if kept:
+        assert found.episodes == mocoda.inspect(data).episodes
+        assert "1,000 rows are generated" in str(found)
+
+
+def test_pairs_across_a_border_go_away_with_the_length_of_episodes() -> None:
+    made = walk(10, 50)
+    given = {"observations": made["state"], "actions": made["action"], "rewards": made["reward"]}
+    found = mocoda.inspect(given, episode_steps=500)  # in truth, they are of 50
+    assert found.jumps > 5 and found.episodes == 1
     assert mocoda.inspect(given, episode_steps=50).jumps == 0
 
 
@@ -81,8 +149,8 @@ def test_a_column_whose_next_value_is_another_moment_s_is_named() -> None:
     assert [column.breaks for column in found.columns[:4]] == [0, 0, 0, 96 + 0]
     assert found.continuing == 0
     assert (
-        "the next value of state3 is not always the following row's value where all else goes on: are next states "
-        "recorded at another moment than states?" in found.warnings
+        "the next value of state3 is mostly not the following row's value, though the other columns go on: are next "
+        "states recorded at another moment than states?" in found.warnings
     )
 
 
@@ -123,7 +191,7 @@ def test_constants_duplicates_and_missing_rewards_are_said() -> None:
     assert only(found, "action1").constant and not only(found, "action0").constant
     assert found.duplicates == 10
     assert found.warnings == (
-        "action1 never change: they tell a model nothing.",
+        "action1 never changes: a model learns nothing from it.",
         "10 rows of 110 are exact duplicates of earlier ones.",
         "there are no rewards: a task, a reward function or another file has to give them.",
     )
@@ -132,7 +200,8 @@ def test_constants_duplicates_and_missing_rewards_are_said() -> None:
 def test_duplicates_are_counted_as_sets_do() -> None:
     rows = np.random.default_rng(0).integers(0, 3, size=(500, 4)).astype(np.float32)
     rows[rows == 0] *= np.where(np.arange((rows == 0).sum()) % 2, -1, 1)  # -0 is 0
-    assert _duplicates([rows[:, :3], rows[:, 3]]) == 500 - len({tuple(row) for row in (rows + 0).tolist()})
+    found = mocoda.inspect({"state": rows[:, :2], "action": rows[:, 2:], "next_state": rows[:, :2]})
+    assert found.duplicates == 500 - len({tuple(row) for row in (rows + 0).tolist()})
 
 
 def test_goals_are_counted_and_shuffled_rows_said_to_be() -> None:
@@ -154,7 +223,7 @@ def test_what_reading_left_out_is_told_and_so_is_done() -> None:
     assert found.warnings == (
         "4 terminal rows have no next state and were left out, and their rewards with them.",
         "only terminals mark ends; if time limits ended episodes too, give episode_steps.",
-        "done does not say whether a task or a time limit ended an episode: name it terminals or timeouts.",
+        "done does not tell whether a task or a time limit ended an episode: name it terminals or timeouts.",
     )
 
 

@@ -86,11 +86,9 @@ def test_versions_name_what_a_result_depends_on() -> None:
 
 
 def test_loading_a_missing_file_is_refused(tmp_path: Path) -> None:
-    def message(path: Path) -> str:
-        return refusal(lambda: Transitions.load(path))
-
-    for path in (tmp_path / "absent.h5", tmp_path):
-        assert message(path) == f"there is no file {str(path)!r}. `mocoda collect` makes one."
+    absent = tmp_path / "absent.h5"
+    assert refusal(lambda: Transitions.load(absent)) == f"there is no file {str(absent)!r}."
+    assert refusal(lambda: Transitions.load(tmp_path)) == f"{str(tmp_path)!r} is a folder; expected an HDF5 file."
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, 2_000, -1])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mocoda import InputError, Transitions, make_task
 from mocoda.engine.randomness import Stream
+from mocoda.engine.workers import Workers
 from mocoda.tasks import is_simulated
 from mocoda.tasks.objects import EPISODE, HOME, REACH, SPEED, Objects, ObjectsEnv
 
@@ -55,18 +56,18 @@ def test_the_task_is_made_by_name_and_number() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("objects", {"objects": 0}, "objects must be a whole number of at least 1, how many there are, got 0."),
-        ("objects", {"objects": 2.0}, "objects must be a whole number of at least 1, how many there are, got 2.0."),
-        ("objects", {"bodies": 3}, "the task 'objects' takes the options objects, got 'bodies'."),
-        ("navigation", {"objects": 3}, "the task 'navigation' takes no options, got 'objects'."),
-        ("navigation:3", {}, "the task 'navigation' takes no options, got 'objects'."),
+        ("objects", {"objects": 0}, "objects must be a whole number of at least 1, got 0."),
+        ("objects", {"objects": 2.0}, "objects must be a whole number of at least 1, got 2.0."),
+        ("objects", {"bodies": 3}, "there is no setting of the task 'objects' 'bodies'; there are: objects."),
+        ("navigation", {"objects": 3}, "the task 'navigation' has no settings, got 'objects'."),
+        ("navigation:3", {}, "the task 'navigation' has no settings, got 'objects'."),
         (
             "objects:few",
             {},
-            "after a task's name and a colon comes how many objects, as in objects:4, got 'objects:few'.",
+            "the number of objects follows a task's name and a colon, as in objects:4, got 'objects:few'.",
         ),
-        ("objects:", {}, "after a task's name and a colon comes how many objects, as in objects:4, got 'objects:'."),
-        ("objcts:2", {}, "there is no task 'objcts:2'; there are: navigation, hooksweep2, objects."),
+        ("objects:", {}, "the number of objects follows a task's name and a colon, as in objects:4, got 'objects:'."),
+        ("objcts:2", {}, "there is no task 'objcts'; there are: navigation, hooksweep2, objects."),
     ],
 )
 def test_what_cannot_be_made_is_refused(name: str, options: dict[str, int], message: str) -> None:
@@ -266,6 +267,18 @@ def test_the_environment_passes_gymnasiums_checker(count: int) -> None:
     check_env(gymnasium.make("mocoda/Objects-v0", objects=count).unwrapped)
     made = gymnasium.make(Objects(count).environment)
     assert made.observation_space.shape == (4 * count + 2,)
+
+
+def test_other_processes_know_the_environment_by_its_id() -> None:
+    with Workers(gymnasium.spec, 1) as processes:
+        (spec,) = processes.map([Objects(5).environment])
+    assert spec.kwargs == {"objects": 5}
+    with pytest.raises(InputError) as refused:
+        Objects(65).environment  # noqa: B018
+    assert str(refused.value) == (
+        "Gymnasium knows Objects of 1 to 64 objects by id, not of 65; make the environment with "
+        "gymnasium.make('mocoda/Objects-v0', objects=65)."
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3])

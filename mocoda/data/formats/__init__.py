@@ -6,7 +6,6 @@ Nothing is unpickled, no link is followed out of a file, and no more memory is a
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mocoda.data.formats import d3rlpy, frames, hdf5, minari, npz
 from mocoda.data.formats.arrays import RawData, raw_arrays
 from mocoda.data.formats.format import FORMATS, Contents, Format, readable_formats, writable_formats
+from mocoda.data.formats.guarded import check_readable
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable
 
@@ -143,7 +143,7 @@ def _source_format(source: str | Path) -> tuple[Format, str]:
     if format_ is not None and format_.place == "name":
         return format_, place
     path = Path(place)
-    _check_readable(path)
+    check_readable(path)
     if format_ is not None:
         return format_, place
     for known in FORMATS.values():
@@ -162,22 +162,7 @@ def _source_format(source: str | Path) -> tuple[Format, str]:
 def _split(place: str | Path) -> tuple[Format | None, str]:
     """The format that a prefix names, None where there is no prefix, and the rest."""
     prefix, colon, name = str(place).partition(":")
-    if isinstance(place, Path) or not colon or len(prefix) == 1 or os.path.exists(place):  # C:\data is a path
+    # A single letter is a drive, as in C:\data. Unlike Path.exists, os.path.exists never raises.
+    if isinstance(place, Path) or not colon or len(prefix) == 1 or os.path.exists(place):  # noqa: PTH110
         return None, str(place)
     return FORMATS[prefix], name
-
-
-def _check_readable(path: Path) -> None:
-    """Refuses what cannot be opened, in one sentence."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError) as error:  # the latter for names with a null byte
-        if path.is_symlink():
-            raise InputError(f"{str(path)!r} is a broken link: there is no {os.readlink(path)!r}.") from error
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise InputError(f"there is no file {str(path)!r}.") from error
-        raise InputError(f"{str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
-    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-        raise InputError(f"{str(path)!r} cannot be read: it is neither a file nor a folder.")
-    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise InputError(f"{str(path)!r} cannot be read: no permission. Ask its owner, or `chmod u+r` it.")

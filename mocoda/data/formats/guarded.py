@@ -7,6 +7,8 @@ used because data sets of many short episodes are read array by array, and they 
 from __future__ import annotations
 
 import math
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,26 @@ COMPRESSION = 1_100  # times that HDF5's filters shrink an array, at the very mo
 SMALL = 1 << 20  # bytes that are never too many
 
 
+def check_readable(path: Path) -> None:
+    """Refuses what cannot be opened, in one sentence that says why."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:  # the latter for names with a null byte
+        if os.path.islink(path):  # noqa: PTH114, unlike Path.is_symlink it never raises
+            raise InputError(f"{str(path)!r} is a broken link: there is no {str(path.readlink())!r}.") from error
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise InputError(f"there is no file {str(path)!r}.") from error
+        raise InputError(f"{str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise InputError(f"{str(path)!r} cannot be read: it is neither a file nor a folder.")
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise InputError(f"{str(path)!r} cannot be read: no permission. Its owner can give it with chmod +r.")
+
+
 def open_hdf5(path: Path) -> h5py.File:
+    check_readable(path)
+    if path.is_dir():
+        raise InputError(f"{str(path)!r} is a folder; expected an HDF5 file.")
     try:
         return h5py.File(path, "r")
     except OSError as error:

@@ -169,9 +169,7 @@ def _arrays(file: h5py.File, names: Any) -> dict[str, NDArray[Any]]:
                 _check_chunks(file, name)
                 found[name] = array_at(file, name)
             except KeyError as error:
-                raise InputError(
-                    f"{file.filename!r}: {name} is not an array, or damaged ({error.args[0]})."
-                ) from error
+                raise InputError(f"{file.filename!r}: {name} is not an array, or damaged ({error.args[0]}).") from error
     return found
 
 

@@ -146,9 +146,7 @@ def check_new(name: str) -> str | None:
     return namespace
 
 
-MINARI = Format(
-    "minari", "Minari data set", "minari:NAMESPACE/NAME-v0", read, write, place="name", check=check_new
-)
+MINARI = Format("minari", "Minari data set", "minari:NAMESPACE/NAME-v0", read, write, place="name", check=check_new)
 
 
 # Where data sets are, and what they say of themselves
@@ -183,7 +181,9 @@ def _metadata(name: str, folder: Path) -> dict[str, Any]:
     try:
         about = json.loads((folder / "metadata.json").read_text("utf-8"))
     except OSError as error:
-        raise InputError(f"the Minari data set {name!r} cannot be read: {error.strerror} ({error.filename}).") from error
+        raise InputError(
+            f"the Minari data set {name!r} cannot be read: {error.strerror} ({error.filename})."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise damaged(name, f"metadata.json is not JSON ({error})") from error
     if not isinstance(about, dict):
