@@ -144,13 +144,14 @@ def _source_format(source: str | Path) -> tuple[Format, str]:
         return format_, place
     path = Path(place)
     check_readable(path)
-    if format_ is not None:
-        return format_, place
-    for known in FORMATS.values():
-        if known.recognises is not None and known.recognises(path):
+    kind = "folder" if path.is_dir() else "file"
+    for known in [format_] if format_ else FORMATS.values():
+        if known.place == kind and (format_ or (known.recognises and known.recognises(path))):
             return known, place
-    if path.is_dir():
+    if kind == "folder":
         raise InputError(f"{place!r} is a folder; name a file, or a Minari data set as {minari.MINARI.example}.")
+    if format_ is not None:
+        raise InputError(f"{place!r} is a file; {format_.name} data lies in a folder.")
     with path.open("rb") as file:
         first = file.read(1)
     if not first:

@@ -189,14 +189,15 @@ def _check_chunks(file: h5py.File, name: str) -> None:
 def _shapes(group: h5py.Group) -> dict[str, str]:
     """The arrays of a file and of the groups in it, with their shapes; links are not followed."""
     shapes: dict[str, str] = {}
-    groups = [group]
-    for inside in groups:  # which grows on the way, for ever where a damaged file's groups hold themselves
+    groups, seen = [group], {group}  # a group may hold itself
+    for inside in groups:
         if len(groups) + len(shapes) > MANY:
             break
         for name in inside:
             place = inside[name] if isinstance(inside.get(name, getlink=True), h5py.HardLink) else None
-            if isinstance(place, h5py.Group):
+            if isinstance(place, h5py.Group) and place not in seen:
                 groups.append(place)
+                seen.add(place)
             elif isinstance(place, h5py.Dataset):
                 shapes[place.name.lstrip("/")] = str(place.shape)
     return shapes
