@@ -161,9 +161,9 @@ def _recorded(raw: RawData) -> NDArray[np.bool_]:
     rows = len(raw.arrays["state"])
     if PROVENANCE + "recipe" in raw.arrays:
         return np.asarray(raw.arrays[PROVENANCE + "recipe"] == 0)
-    counts = raw.source.get("recorded_rows"), raw.source.get("generated_rows")
-    first = counts[0] if all(isinstance(count, int) for count in counts) and sum(counts) == rows else rows
-    return np.arange(rows) < first
+    recorded, generated = raw.source.get("recorded_rows"), raw.source.get("generated_rows")
+    known = isinstance(recorded, int) and isinstance(generated, int) and recorded + generated == rows
+    return np.asarray(np.arange(rows) < (recorded if known else rows))
 
 
 def _columns(raw: RawData) -> list[Column]:

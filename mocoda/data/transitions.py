@@ -129,8 +129,8 @@ class Transitions:
     @staticmethod
     def load(path: str | Path, rows: slice = slice(None)) -> Transitions:
         """Reads a file that `save` wrote, or some of its rows; what comes back is identical, to the bit."""
-        with _open(Path(path)) as file:
-            arrays = {name: torch.from_numpy(file[name][rows]) for name in _stored(file)}
+        with open_hdf5(Path(path)) as file:
+            arrays = {name: torch.from_numpy(file[name][rows]) for name in stored_arrays(file)}
             return from_arrays(arrays, tuple(json.loads(file.attrs["columns"])), json.loads(file.attrs["source"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -216,38 +216,26 @@ def _write_header(file: h5py.File, table: Transitions) -> None:
         )
 
 
-def _open(path: Path) -> h5py.File:
-    file = open_hdf5(path)
+def stored_arrays(file: h5py.File) -> list[str]:
+    """Checks that a file is one of ours, of this version and complete; returns the names of its arrays."""
+    name, held = file.filename, {*file}  # names only: `in file` would follow links
     if file.attrs.get("format") != FORMAT:
-        file.close()
         raise InputError(
-            f"{str(path)!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. "
-            "mocoda.read reads it if its arrays have names such as observations and actions."
+            f"{name!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. mocoda.read reads "
+            "it if its arrays have names such as observations and actions."
         )
-    missing = [name for name in ("format_version", "columns", "source") if name not in file.attrs]
+    missing = [key for key in ("format_version", "columns", "source") if key not in file.attrs]
+    missing += [key for key in ("state", "action", "next_state", "terminal") if key not in held]
     if missing:
-        file.close()
+        raise InputError(f"{name!r} lacks {', '.join(missing)}; it was not written by mocoda, or damaged since.")
+    version = int(file.attrs["format_version"])
+    if version != FORMAT_VERSION:
         raise InputError(
-            f"{str(path)!r} lacks the attributes {missing}; it was not written by mocoda, or damaged since."
+            f"{name!r} has format version {version}; this mocoda reads version {FORMAT_VERSION}. Read it with the "
+            "mocoda that wrote it (its attribute 'versions' says which)."
         )
-    found = int(file.attrs["format_version"])
-    if found != FORMAT_VERSION:
-        file.close()
-        raise InputError(
-            f"{str(path)!r} has format version {found}; this mocoda reads version {FORMAT_VERSION}. "
-            "Read it with the mocoda that wrote it (its attribute 'versions' says which)."
-        )
-    return file
-
-
-def _stored(file: h5py.File) -> list[str]:
-    missing = [name for name in ("state", "action", "next_state", "terminal") if name not in file]
-    if missing:
-        raise InputError(
-            f"{file.filename!r} lacks the arrays {missing}; it was not written by mocoda, or damaged since."
-        )
-    notes = [PROVENANCE + name for name in file["provenance"]] if "provenance" in file else []
-    return [*(name for name in ARRAYS if name in file), *notes]
+    notes = [PROVENANCE + key for key in file["provenance"]] if "provenance" in held else []
+    return [*(key for key in ARRAYS if key in held), *notes]
 
 
 def _own(name: str, array: Array, dtype: torch.dtype | None = torch.float32) -> Tensor:

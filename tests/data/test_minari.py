@@ -139,8 +139,6 @@ def test_no_environment_is_made_though_the_data_set_says_one(root: Path, monkeyp
     recorded("there-v0", box(3), numbers(4, 3), env="CartPole-v1")
     about = root / "there-v0" / "data" / "metadata.json"
     text = json.loads(about.read_text())
-    for space in ("observation_space", "action_space"):  # as Minari did before 0.5
-        del text[space]
     text["env_spec"] = json.dumps({"id": "Gone-v0", "entry_point": "os:system", "kwargs": {"command": "false"}})
     about.write_text(json.dumps(text))
     monkeypatch.setattr(gymnasium, "make", None)
@@ -149,13 +147,13 @@ def test_no_environment_is_made_though_the_data_set_says_one(root: Path, monkeyp
     assert data.state.shape == (6, 3) and data.action.shape == (6, 2)
 
 
-def test_old_data_sets_without_spaces_tell_them_by_their_arrays(root: Path) -> None:
-    space, seen = Dict(a=box(2), b=Tuple((box(1), box(2)))), {"a": numbers(4, 2), "b": (numbers(4, 1), numbers(4, 2))}
-    recorded("old-v0", space, seen)
-    about = root / "old-v0" / "data" / "metadata.json"
-    with_spaces = read("old-v0")
-    about.write_text(json.dumps({"total_episodes": 2}))
-    assert_identical(read("old-v0"), with_spaces)
+def test_old_data_sets_without_spaces_are_refused_with_the_way_out(root: Path) -> None:
+    recorded("old-v0", box(3), numbers(4, 3))
+    (root / "old-v0" / "data" / "metadata.json").write_text(json.dumps({"total_episodes": 2}))
+    assert refusal(lambda: read("old-v0")) == (
+        "the Minari data set 'old-v0' does not say its observation space, as those of Minari before 0.5 do not. "
+        "Download it again: minari download old-v0 --force."
+    )
 
 
 def fetch_episodes(env: Any, lengths: list[int]) -> list[tuple[list[Any], list[Any]]]:

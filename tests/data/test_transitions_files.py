@@ -147,7 +147,7 @@ def test_loading_a_file_that_lacks_arrays_is_refused(lost: list[str], tmp_path: 
         for name in lost:
             del file[name]
     assert refusal(lambda: Transitions.load(path)) == (
-        f"{str(path)!r} lacks the arrays {lost}; it was not written by mocoda, or damaged since."
+        f"{str(path)!r} lacks {', '.join(lost)}; it was not written by mocoda, or damaged since."
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ def read_frame(frame: Any) -> Contents:
     names = [".".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f"data frame: the columns {twice} are there more than once; every column needs its own name.")
-    return _contents({name: lambda place=place: column(place) for place, name in enumerate(names)}, "data frame")
+    return _contents({name: partial(column, place) for place, name in enumerate(names)}, "data frame")
 
 
 def read_parquet(place: str) -> Contents:
@@ -55,10 +56,7 @@ def read_parquet(place: str) -> Contents:
             raise InputError(f"{place!r} claims {claimed:,} bytes and stores {size:,}.")
         wanted = [name for name in file.schema_arrow.names if name in VECTORS or name.split(".")[0] in GROUPS]
         table = file.read(columns=wanted).flatten()  # a column of records `state` becomes `state.x`, `state.y`
-        fetch = {
-            name: lambda place=place: np.asarray(table.column(place).to_numpy())
-            for place, name in enumerate(table.column_names)
-        }
+        fetch = {name: table.column(place).to_numpy for place, name in enumerate(table.column_names)}
         if len(fetch) < table.num_columns:
             raise InputError(f"{place!r} has several columns of one name; every column needs its own.")
         left = [name for name in file.schema_arrow.names if name not in wanted]
@@ -123,18 +121,18 @@ def _contents(
         raise InputError(f"{kind}: {both} name columns of both state and action; every column needs its own name.")
     arrays: dict[str, NDArray[Any]] = {name: _numbers(kind, name, fetch[name]) for name in VECTORS if name in fetch}
     for group, names in groups.items():
-        own = {name: _numbers(kind, f"{group}.{name}", fetch[f"{group}.{name}"]) for name in names}
+        found = {f"{group}.{name}": _numbers(kind, f"{group}.{name}", fetch[f"{group}.{name}"]) for name in names}
         if group == "provenance":
-            arrays |= {f"{group}.{name}": values for name, values in own.items()}
-        elif own:
+            arrays |= found
+        elif found:
             with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
-                arrays[group] = np.stack([values.astype(np.float32) for values in own.values()], 1)
+                arrays[group] = np.stack([values.astype(np.float32) for values in found.values()], 1)
     columns = texts.get("columns") or (*groups["state"], *groups["action"])
     return Contents(arrays, columns, texts.get("source"), ignored)
 
 
 def _numbers(kind: str, name: str, fetch: Column) -> NDArray[Any]:
-    values = fetch()
+    values = np.asarray(fetch())
     if name == "episode" or values.dtype.kind in "biuf":
         return values
     raise InputError(f"{kind}: the column {name!r} holds {values.dtype}, not numbers. Convert it, or leave it out.")

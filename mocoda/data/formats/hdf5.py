@@ -21,7 +21,7 @@ from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts
 from mocoda.data.formats.chains import chains
 from mocoda.data.formats.format import Contents, Format, begins_with
 from mocoda.data.formats.guarded import array_at, open_hdf5
-from mocoda.data.names import ALIASES, ARRAYS, OUR_NAME, TEXTS
+from mocoda.data.names import ALIASES, OUR_NAME, TEXTS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 
@@ -55,21 +55,14 @@ def is_ours(path: Path) -> bool:
 
 def read_ours(place: str) -> Contents:
     """Reads what `Transitions.load` does, but from a file that may be damaged or of another origin."""
-    from mocoda.data.transitions import FORMAT, FORMAT_VERSION
+    from mocoda.data.transitions import FORMAT, stored_arrays
 
     _check_attributes(place)
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
         if file.attrs.get("format") != FORMAT:
             return read_plain(place)
-        version = int(file.attrs.get("format_version", 0))
-        if version != FORMAT_VERSION:
-            raise InputError(
-                f"{place!r} has format version {version}; this mocoda reads version {FORMAT_VERSION}. Read it with the "
-                "mocoda that wrote it (its attribute 'versions' says which)."
-            )
-        arrays = _arrays(file, ARRAYS) | _provenance(file)
-        if missing := [name for name in ("state", "action", "next_state", "terminal") if name not in arrays]:
-            raise InputError(f"{place!r} lacks the arrays {missing}; it was not written by mocoda, or damaged since.")
+        _provenance(file)  # before anything follows a link
+        arrays = _arrays(file, stored_arrays(file))
         texts = checked_texts(place, {name: json.loads(file.attrs[name]) for name in TEXTS})
         return Contents(arrays, texts["columns"], texts["source"])
 
@@ -81,7 +74,7 @@ def read_plain(place: str) -> Contents:
         if not any(name in arrays for name in ALIASES["goal"]):
             rows = {len(array) for array in arrays.values() if array.ndim}
             arrays |= {name: goal for name, goal in _arrays(file, ["infos/goal"]).items() if {*goal.shape[:1]} == rows}
-        arrays |= _provenance(file)
+        arrays |= _arrays(file, _provenance(file))
         metadata = _arrays(file, [f"metadata/{name}" for name in TEXTS])
         texts = {name.split("/")[1]: json.loads(text.astype(np.uint8).tobytes()) for name, text in metadata.items()}
         known = {*arrays, "infos", "metadata", "provenance"}
@@ -152,12 +145,13 @@ def _exists(file: h5py.File, name: str) -> bool:
     return isinstance(group, h5py.Group) and group.get(second, getlink=True) is not None
 
 
-def _provenance(file: h5py.File) -> dict[str, NDArray[Any]]:
+def _provenance(file: h5py.File) -> list[str]:
+    """The names of provenance arrays, in a group of this very file."""
     if not _exists(file, "provenance"):
-        return {}
+        return []
     if not isinstance(file.get("provenance", getlink=True), h5py.HardLink):
         raise InputError(f"{file.filename!r} is damaged or was tampered with: /provenance is a link to elsewhere.")
-    return _arrays(file, [f"provenance/{name}" for name in file["provenance"]])
+    return [f"provenance/{name}" for name in file["provenance"]]
 
 
 def _arrays(file: h5py.File, names: Any) -> dict[str, NDArray[Any]]:

@@ -25,16 +25,14 @@ from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Format
-from mocoda.data.formats.guarded import open_hdf5
 from mocoda.data.formats.minari_episodes import episodes_of, rows_of, write_episodes
-from mocoda.data.formats.minari_spaces import columns_of, damaged, leaves_of, space_of
+from mocoda.data.formats.minari_spaces import columns_of, damaged, leaves_of
 from mocoda.engine.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
 NAME = re.compile(r"[-\w]+(/[-\w]+)*")  # no dots: an id cannot climb out of the folder
-KINDS = ("observation", "action")
 
 
 def read(name: str) -> Transitions:
@@ -48,9 +46,8 @@ def read(name: str) -> Transitions:
     folder = _folder(name)
     about = _metadata(name, folder)
     kind = about.get("data_format", "hdf5")
-    spaces = [_space(name, folder, about, key, kind) for key in KINDS]
     jpeg = about.get("jpeg_encoding", True)
-    observed, acted = (leaves_of(name, what, space, jpeg) for what, space in zip(KINDS, spaces, strict=True))
+    observed, acted = (leaves_of(name, what, _space(name, about, what), jpeg) for what in ("observation", "action"))
     goal = [leaf for leaf in observed if leaf.path[:1] == ("desired_goal",)]
     achieved = [leaf for leaf in observed if goal and leaf.path[:1] == ("achieved_goal",)]
     state = [leaf for leaf in observed if leaf not in goal and leaf not in achieved]
@@ -88,8 +85,9 @@ def write(data: Transitions, name: str) -> None:
     Minari keeps a group of arrays for every episode: 100,000 rows on their own take a core about a minute and 0.4 GB,
     and as long again to read. For millions of them, HDF5 of ours or in D4RL's layout is the better file.
     """
-    namespace = check_new(name)
+    check_new(name)
     from minari import __version__
+    from minari.dataset.minari_dataset import parse_dataset_id
     from minari.dataset.minari_storage import MinariStorage
     from minari.namespace import create_namespace, list_local_namespaces
 
@@ -117,6 +115,7 @@ def write(data: Transitions, name: str) -> None:
                 },
             }
         )
+        namespace = parse_dataset_id(name)[0]
         if namespace is not None and namespace not in list_local_namespaces():
             create_namespace(namespace)
         whole.rename(_root() / name)
@@ -124,8 +123,8 @@ def write(data: Transitions, name: str) -> None:
         shutil.rmtree(building)
 
 
-def check_new(name: str) -> str | None:
-    """Refuses names that Minari does not take or that exist already; returns the namespace."""
+def check_new(name: str) -> None:
+    """Refuses names that Minari does not take or that exist already."""
     try:
         from minari.dataset.minari_dataset import parse_dataset_id
     except ImportError as error:
@@ -143,7 +142,6 @@ def check_new(name: str) -> str | None:
             f"there is a Minari data set {name!r} already. Write to another version, such as "
             f"'{other}{bare}-v{version + 1}', or remove it first: minari delete {name}."
         )
-    return namespace
 
 
 MINARI = Format("minari", "Minari data set", "minari:NAMESPACE/NAME-v0", read, write, place="name", check=check_new)
@@ -192,12 +190,12 @@ def _metadata(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _ours(about: dict[str, Any]) -> dict[str, Any]:
-    """What `write` noted; nothing if it is of other types than it would be."""
+    """What `write` noted; nothing if it is of other types than `write` notes."""
     types = {"columns": list, "source": dict, "reward": bool, "provenance": list}
-    found = about.get("mocoda")
-    if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in types.items()):
+    notes = about.get("mocoda")
+    if not isinstance(notes, dict) or not all(isinstance(notes.get(key), kind) for key, kind in types.items()):
         return {}
-    return found if all(isinstance(note, str) for note in found["provenance"]) else {}
+    return notes if all(isinstance(note, str) for note in notes["provenance"]) else {}
 
 
 def _environment(about: dict[str, Any]) -> dict[str, str]:
@@ -208,21 +206,18 @@ def _environment(about: dict[str, Any]) -> dict[str, str]:
         return {}
 
 
-def _space(name: str, folder: Path, about: dict[str, Any], what: str, kind: str) -> Any:
-    """The space as JSON values. Old data sets only say which environment to ask; we ask the arrays instead."""
+def _space(name: str, about: dict[str, Any], what: str) -> Any:
+    """The space as JSON values."""
     given = about.get(f"{what}_space")
-    if isinstance(given, str):
-        try:
-            return json.loads(given)
-        except (ValueError, RecursionError) as error:
-            raise damaged(name, f"its {what} space is not JSON ({error})") from error
-    if kind != "hdf5":
-        raise damaged(name, f"it does not say its {what} space")
-    with open_hdf5(folder / "main_data.hdf5") as file:
-        try:
-            return space_of(file["episode_0"][f"{what}s"])
-        except KeyError as error:
-            raise damaged(name, f"it has no {what}s in episode 0") from error
+    if not isinstance(given, str):
+        raise InputError(
+            f"the Minari data set {name!r} does not say its {what} space, as those of Minari before 0.5 do not. "
+            f"Download it again: minari download {name} --force."
+        )
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise damaged(name, f"its {what} space is not JSON ({error})") from error
 
 
 def _spaces(data: Transitions) -> tuple[Space[Any], Space[Any]]:
@@ -237,5 +232,5 @@ def _spaces(data: Transitions) -> tuple[Space[Any], Space[Any]]:
 
 
 def _description(data: Transitions) -> str:
-    said = f"{len(data):,} transitions, written by mocoda; those that no other one follows are episodes of one step."
-    return said if data.reward is not None else f"{said} They have no rewards: the zeros only stand in for them."
+    text = f"{len(data):,} transitions, written by mocoda; those that no other one follows are episodes of one step."
+    return text if data.reward is not None else f"{text} They have no rewards: the zeros only stand in for them."

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,17 +25,6 @@ class Leaf(NamedTuple):
     @property
     def width(self) -> int:
         return math.prod(self.shape)
-
-
-def space_of(node: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    if isinstance(node, h5py.Dataset):
-        box = node.dtype.kind == "f"
-        return {"type": "Box" if box else "Discrete", "shape": list(node.shape[1:]), "dtype": str(node.dtype)}
-    if any(not isinstance(node.get(key, getlink=True), h5py.HardLink) for key in node):
-        raise KeyError("links")
-    if all(key.startswith("_index_") for key in node):
-        return {"type": "Tuple", "subspaces": [space_of(node[f"_index_{i}"]) for i in range(len(node))]}
-    return {"type": "Dict", "subspaces": {key: space_of(node[key]) for key in node}}
 
 
 def leaves_of(name: str, what: str, space: Any, jpeg: bool, path: Keys = ()) -> list[Leaf]:
