@@ -257,13 +257,6 @@ def test_a_kind_is_told_by_its_ending_or_word_and_read_by_its_content(
     assert_identical(mocoda.read(Path(name)), made)
 
 
-def test_a_table_goes_to_minari_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    made = table()
-    mocoda.write(made, "minari:me/pushing-v0")
-    assert mocoda.read("minari:me/pushing-v0").rows.equal(made.rows)
-
-
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -209,15 +209,6 @@ def test_what_a_robotics_environment_says_is_what_is_read(fetch: Any) -> None:
     assert_are_rows_of(read("fetch/push-v0"), episodes)
 
 
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
-def test_what_minari_s_own_collector_records_is_what_is_read(fetch: Any, data_format: str) -> None:
-    pytest.importorskip("jax", reason="Minari's collector needs it: pip install 'minari[create]'")
-    collector = minari.DataCollector(fetch, data_format=data_format)
-    episodes = fetch_episodes(collector, [4, 2])
-    collector.create_dataset("fetch/push-v0")
-    assert_are_rows_of(read("fetch/push-v0"), episodes)
-
-
 # Out and in
 
 
@@ -372,13 +363,6 @@ def test_a_data_set_that_is_not_here_is_not_fetched_but_near_ones_are_named(root
     assert refusal(lambda: read("me/on-v0")) == (
         f"there is no Minari data set 'me/on-v0'; there are: me/one-v0, two-v0. Did you mean 'me/one-v0'? {WAY_OUT}"
     )
-
-
-def test_a_name_cannot_climb_out_of_the_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(walk(2), "out-v0")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root / "inner"))
-    for name in ("../out-v0", str(root / "out-v0")):
-        assert "there is no Minari data set" in refusal(lambda name=name: read(name))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -139,18 +139,6 @@ def test_changing_a_slice_does_not_change_the_table(table: Transitions) -> None:
 
 @quick
 @given(tables)
-def test_the_repr_prints_the_shapes(table: Transitions) -> None:
-    rows, states, actions = len(table), table.state.shape[1], table.action.shape[1]
-    reward = "None" if table.reward is None else f"({rows},)"
-    goal = "" if table.goal is None else f"goal=({rows}, {table.goal.shape[1]}), "
-    assert repr(table) == (
-        f"Transitions(rows={rows}, state=({rows}, {states}), action=({rows}, {actions}), reward={reward}, "
-        f"{goal}columns=[{', '.join(table.columns)}], device=cpu)"
-    )
-
-
-@quick
-@given(tables)
 def test_rows_hold_the_state_and_then_the_action(table: Transitions) -> None:
     states = table.state.shape[1]
     assert table.rows.shape == (len(table), len(table.columns))
