@@ -161,9 +161,10 @@ def _recorded(raw: RawData) -> NDArray[np.bool_]:
     rows = len(raw.arrays["state"])
     if PROVENANCE + "recipe" in raw.arrays:
         return np.asarray(raw.arrays[PROVENANCE + "recipe"] == 0)
-    recorded, generated = raw.source.get("recorded_rows"), raw.source.get("generated_rows")
-    known = isinstance(recorded, int) and isinstance(generated, int) and recorded + generated == rows
-    return np.asarray(np.arange(rows) < (recorded if known else rows))
+    first, rest = raw.source.get("recorded_rows"), raw.source.get("generated_rows")
+    if isinstance(first, int) and isinstance(rest, int) and first + rest == rows:
+        return np.asarray(np.arange(rows) < first)
+    return np.ones(rows, bool)
 
 
 def _columns(raw: RawData) -> list[Column]:

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mocoda.data.formats.guarded import open_hdf5
-from mocoda.data.names import ARRAYS, PROVENANCE
+from mocoda.data.names import ARRAYS as ARRAYS
+from mocoda.data.names import PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions, whole_file
 

@@ -270,6 +270,15 @@ def test_in_the_quadrant_each_action_changes_each_child(action: int, child: int)
     assert bool((TASK.step(rows)[:, child] != TASK.step(changed)[:, child]).all())
 
 
+@pytest.mark.parametrize("parent", [0, 1, 2, 3])
+def test_everywhere_own_parents_change_the_child(parent: int) -> None:
+    rows = random_rows(1000, "own")
+    changed = rows.clone()
+    changed[:, parent] -= 0.3
+    child = parent % 2
+    assert bool((TASK.step(rows)[:, child] != TASK.step(changed)[:, child]).all())
+
+
 # --- recorded data
 
 
@@ -430,6 +439,16 @@ def test_an_observation_does_not_change_afterwards() -> None:
     assert (after < 1).all()
 
 
+def test_actions_beyond_their_range_are_clipped() -> None:
+    def after(action: list[float]) -> list[float]:
+        env = Navigation2D()
+        env.reset(seed=0)
+        observation, *_ = env.step(np.array(action, np.float32))
+        return [float(value) for value in observation]
+
+    assert after([3.0, -2.0]) == after([1.0, -1.0])
+
+
 def test_episodes_are_truncated_after_70_steps() -> None:
     env = gymnasium.make(ID)
     for seed in (0, 1):
@@ -459,3 +478,12 @@ def test_the_step_into_the_goal_gives_reward_zero_and_ends_the_episode(seed: int
     assert not truncated
     assert rewards == [-1.0] * (len(rewards) - 1) + [0.0]
     assert 15 <= len(rewards) <= 40
+
+
+@pytest.mark.parametrize("corner", [(1, 1), (-1, -1), (1, -1), (-1, 1)])
+def test_observations_stay_in_their_space_for_a_whole_episode(corner: tuple[int, int]) -> None:
+    env = Navigation2D()
+    env.reset(seed=0)
+    for _ in range(70):
+        observation, *_ = env.step(np.array(corner, np.float32))
+        assert env.observation_space.contains(observation)
