@@ -1,4 +1,4 @@
-"""LocalGraph -> a figure and a table: who listens to whom, always or in which share of the rows."""
+"""A figure and a table of a graph: which factors depend on which, always or in which share of the rows."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Edge(NamedTuple):
     share: float | None  # of the rows; None: all
 
 
-def draw_listeners(graph: LocalGraph, shares: Tensor, path: Path, title: str = "") -> None:
-    """On the left arrows from factors to their listeners, on the right the same as a matrix.
+def draw_dependencies(graph: LocalGraph, shares: Tensor, path: Path, title: str = "") -> None:
+    """On the left arrows from parents to children, on the right the same as a matrix.
 
-    shares  in which share of the rows each edge is there, (parents, children), as `graph.shares` counts
+    shares  the share of the rows that have each edge, (parents, children), as from `graph.shares`
     """
     longest = max(len(_short(name)) for name in graph.parents)
     widths = 4.4 + 0.2 * longest, 0.6 + 0.1 * longest + 0.72 * len(graph.children)
@@ -127,13 +127,13 @@ def _draw_matrix(axes: Axes, graph: LocalGraph, shares: Tensor) -> None:
     axes.tick_params(length=0, labelsize=9, labelcolor=INK)
     axes.spines[:].set_visible(False)
     axes.set(xlim=(-0.02, children + 0.02), ylim=(-parents - 0.02, 0.02))
-    axes.set_xlabel("column listens to row", fontsize=9, color=INK)
+    axes.set_xlabel("column depends on row", fontsize=9, color=INK)
 
 
-def as_listeners(graph: LocalGraph, shares: Tensor) -> Table:
-    """Child by child: to whom it listens always, and to whom in which share of the rows."""
-    table = Table(title="Who listens to whom")
-    for heading in ("next state of", "listens to", "and in some rows to"):
+def dependency_table(graph: LocalGraph, shares: Tensor) -> Table:
+    """What each child depends on always, and what in which share of the rows."""
+    table = Table(title="Which factors depend on which")
+    for heading in ("next state of", "depends on", "and in some rows on"):
         table.add_column(heading)
     for name in graph.children:
         edges = [(parent, share) for parent, child, share in _edges(graph, shares) if child == name]

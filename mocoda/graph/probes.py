@@ -1,0 +1,65 @@
+"""Rows that show what a graph's local rule does, so that another rule can be told from it.
+
+A rule is code and cannot be compared. Its masks can: a fitted model keeps some rows with the masks there, and a graph
+that gives other masks is not the one that the model was fitted to.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mocoda.engine.errors import InputError
+from mocoda.graph.local_graph import LocalGraph
+
+CANDIDATES = 2_048  # recorded rows that are looked at, at most
+RECORDED = 32  # of which so many are kept, and
+PAIRS = 64  # so many pairs of rows on either side of where an edge begins, one pair per edge at least
+HALVINGS = 12  # how near the rows of a pair are to each other: apart by one part in 2^12 of what they were
+
+
+def probe_rows(graph: LocalGraph, rows: Tensor) -> Tensor:
+    """Up to a few hundred of the rows (N, S + A), and others between them; none where the graph has no local rule."""
+    if graph.local is None:
+        return rows[:0]
+    recorded = rows[_spread(len(rows), CANDIDATES, rows.device)]
+    kept = recorded[_spread(len(recorded), RECORDED, rows.device)]
+    try:
+        return torch.cat([kept, _boundary(graph, torch.cat([recorded, _recombined(recorded)]))])
+    except InputError:  # a rule may not be made for rows that were never recorded
+        return kept
+
+
+def _boundary(graph: LocalGraph, candidates: Tensor) -> Tensor:
+    """Pairs of rows that are nearly the same, with an edge in one and not in the other."""
+    there = graph.mask(candidates).flatten(1)
+    edges = (there.any(0) & ~there.all(0)).nonzero()[:, 0].tolist()
+    if not edges:
+        return candidates[:0]
+    with_edge: list[Tensor] = []
+    without: list[Tensor] = []
+    of: list[int] = []
+    for edge in edges:
+        for found, ends in ((there[:, edge], with_edge), (~there[:, edge], without)):
+            numbers = found.nonzero()[:, 0]
+            ends.append(numbers[_spread(len(numbers), max(1, PAIRS // len(edges)), numbers.device)])
+        count = min(len(with_edge[-1]), len(without[-1]))
+        with_edge[-1], without[-1] = with_edge[-1][:count], without[-1].flip(0)[:count]
+        of += [edge] * count
+    inside, outside = candidates[torch.cat(with_edge)], candidates[torch.cat(without)]
+    for _ in range(HALVINGS):
+        middle = (inside + outside) / 2
+        held = graph.mask(middle).flatten(1)[range(len(of)), of][:, None]
+        inside, outside = torch.where(held, middle, inside), torch.where(held, outside, middle)
+    return torch.cat([inside, outside])
+
+
+def _recombined(rows: Tensor) -> Tensor:
+    """As many rows, each column from another row: what was recorded apart may meet in generated data."""
+    shifts = [(column * 997) % len(rows) for column in range(rows.shape[1])]
+    return torch.stack([rows[:, column].roll(shift) for column, shift in enumerate(shifts)], 1)
+
+
+def _spread(n: int, count: int, device: torch.device) -> Tensor:
+    """`count` of the numbers from 0 to n - 1, or all of them, evenly spread."""
+    return torch.arange(min(n, count), device=device) * n // max(1, min(n, count))
