@@ -205,7 +205,7 @@ class LearnedReward:
             settings = header["settings"]
             (mean, spread), ends, held_out, sizes = (settings[name] for name in ("unit", "ends", "held_out", "sizes"))
             noted = [held_out[name] for name in (*QUALITY, *(TERMINAL if ends else ()))]
-            numbers = [mean, spread, *(number for number in noted if number is not None)]
+            numbers = [mean, spread, noted[0], *(number for number in noted[1:] if number is not None)]
             if type(ends) is not bool or not all(type(number) in (int, float) for number in numbers):
                 raise InputError("its settings are not those of a learned reward")
             inputs, outputs = sizes[0], sizes[-1] - ends

@@ -100,14 +100,15 @@ def reading(path: str | Path, kind: str) -> Iterator[None]:
             reason = f"its contents make no sense ({type(error).__name__}: {error})"
         reason = " ".join(reason.split()).rstrip(".")
         reason = reason if len(reason) <= 400 else f"{reason[:400]}…"
-        raise InputError(f"cannot read {KINDS[kind].words} {str(path)!r}: {reason}. {KINDS[kind].way_out}") from error
+        reason += "" if reason.endswith("?") else "."
+        raise InputError(f"cannot read {KINDS[kind].words} {str(path)!r}: {reason} {KINDS[kind].way_out}") from error
 
 
 def _header(metadata: Mapping[str, str], kind: str) -> dict[str, Any]:
     if "mocoda" not in metadata:
         raise InputError("it was not written by mocoda")
     try:
-        header = json.loads(metadata["mocoda"], parse_constant=_constant, parse_float=_number)
+        header = json.loads(metadata["mocoda"], parse_constant=_constant, parse_float=_float, parse_int=_integer)
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
@@ -135,11 +136,16 @@ def _constant(written: str) -> float:
     return float(written)
 
 
-def _number(written: str) -> float:
+def _float(written: str) -> float:
     number = float(written)
     if math.isinf(number):
         raise InputError(f"its header has a number that is too large, {written[:20]}")
     return number
+
+
+def _integer(written: str) -> int:
+    _float(written)
+    return int(written)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -6,13 +6,15 @@ that gives other masks is not the one that the model was fitted to.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-from mocoda.engine.errors import InputError
 from mocoda.graph.local_graph import LocalGraph
 
-CANDIDATES = 2_048  # recorded rows that are looked at, at most
+CANDIDATES = 2_048  # recorded rows that are looked at, at most, and
+SPREADS = (1.0, 1.25, 1.5)  # as many again for each, whose columns come from different rows, so much further apart
 RECORDED = 32  # of which so many are kept, and
 PAIRS = 64  # so many pairs of rows on either side of where an edge begins, one pair per edge at least
 HALVINGS = 12  # how near the rows of a pair are to each other: apart by one part in 2^12 of what they were
@@ -25,8 +27,8 @@ def probe_rows(graph: LocalGraph, rows: Tensor) -> Tensor:
     recorded = rows[_spread(len(rows), CANDIDATES, rows.device)]
     kept = recorded[_spread(len(recorded), RECORDED, rows.device)]
     try:
-        return torch.cat([kept, _boundary(graph, torch.cat([recorded, _recombined(recorded)]))])
-    except InputError:  # a rule may not be made for rows that were never recorded
+        return torch.cat([kept, _boundary(graph, torch.cat([recorded, *_recombined(recorded)]))])
+    except Exception:  # a rule may fail, in any way, at rows that were never recorded
         return kept
 
 
@@ -54,10 +56,12 @@ def _boundary(graph: LocalGraph, candidates: Tensor) -> Tensor:
     return torch.cat([inside, outside])
 
 
-def _recombined(rows: Tensor) -> Tensor:
-    """As many rows, each column from another row: what was recorded apart may meet in generated data."""
-    shifts = [(column * 997) % len(rows) for column in range(rows.shape[1])]
-    return torch.stack([rows[:, column].roll(shift) for column, shift in enumerate(shifts)], 1)
+def _recombined(rows: Tensor) -> Iterator[Tensor]:
+    """Rows whose columns come from different ones: in generated data, what was recorded apart may meet."""
+    middle = rows.mean(0)
+    for number, spread in enumerate(SPREADS, 1):
+        mixed = torch.stack([column.roll(997 * number * i) for i, column in enumerate(rows.T)], 1)
+        yield middle + spread * (mixed - middle)
 
 
 def _spread(n: int, count: int, device: torch.device) -> Tensor:

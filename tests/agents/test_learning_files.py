@@ -25,7 +25,7 @@ from mocoda import InputError, Policies, Transitions, make_agent, make_task, tra
 from mocoda.agents import Batch
 from mocoda.agents import train as learning
 from mocoda.agents.agent import Loss, Noise
-from mocoda.engine.checkpoint import Checkpoint, load_tensors
+from mocoda.engine.checkpoint import Checkpoint, load_trained
 from mocoda.engine.networks import Weights
 
 # Checkpoints
@@ -72,7 +72,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes(name: str, end: int, 
     path, told = tmp_path / "checkpoint", []
     with pytest.raises(TrainingInterruptedError):
         train(name, checkpoint=path, progress=interrupt_after(end))
-    assert load_tensors(path)[1]["done"] == end
+    assert load_trained(path, "checkpoint")[1]["settings"]["done"] == end
     resumed = train(name, checkpoint=path, progress=lambda stage, done, total: told.append(done))
     assert told == ENDS[name][ENDS[name].index(end) + 1 :]
     assert all_same(resumed, train(name))
@@ -132,7 +132,7 @@ train_agents(
 
 
 def updates_done(path: Path) -> int:
-    return int(load_tensors(path)[1]["done"])
+    return int(load_trained(path, "checkpoint")[1]["settings"]["done"])
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
@@ -320,14 +320,14 @@ def test_a_loss_that_is_no_number_stops_the_training_and_says_where(
     monkeypatch.setattr(Breaks, "run", run)
     monkeypatch.setattr(Breaks, "loss_is", loss_is)
     monkeypatch.setattr(Breaks, "at", 8)
-    with pytest.raises(FloatingPointError) as caught:
+    with pytest.raises(InputError) as caught:
         fit(agent=Breaks(**SMALL), checkpoint=path)
     assert str(caught.value) == (
         f"the loss of breaks on data set {where}, became NaN or inf at update 8. "
         "Lower the learning rate, or look for extreme values in the data."
     )
-    tensors, metadata = load_tensors(path)
-    assert metadata["done"] == 6 and all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+    tensors, header = load_trained(path, "checkpoint")
+    assert header["settings"]["done"] == 6 and all(bool(tensor.isfinite().all()) for tensor in tensors.values())
     monkeypatch.setattr(Breaks, "at", math.inf)
     assert all_same(fit(agent=Breaks(**SMALL), checkpoint=path), fit(agent=Breaks(**SMALL)))
 
@@ -338,7 +338,7 @@ def test_a_training_that_breaks_in_its_very_last_update_does_not_return_broken_w
 ) -> None:
     monkeypatch.setattr(Breaks, "run", run)
     monkeypatch.setattr(Breaks, "at", 4)
-    with pytest.raises(FloatingPointError) as caught:
+    with pytest.raises(InputError) as caught:
         train_agents({"a": recorded(50), "b": recorded(30, seed=1)}, BreaksUnseen(**SMALL), seeds=[5, 6], updates=4)
     assert str(caught.value) == (
         f"the loss of breaks on data set {where}, became NaN or inf at update 4. "
@@ -350,19 +350,19 @@ def test_a_training_that_breaks_in_its_very_last_update_does_not_return_broken_w
 def test_weights_that_break_unseen_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "checkpoint"
     monkeypatch.setattr(Breaks, "at", 6)
-    with pytest.raises(FloatingPointError):
+    with pytest.raises(InputError):
         train_agents(
             {"a": recorded(50)}, BreaksUnseen(**SMALL), seeds=[5], updates=9, evaluate_every=3, checkpoint=path
         )
-    tensors, metadata = load_tensors(path)
-    assert metadata["done"] == 3 and all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+    tensors, header = load_trained(path, "checkpoint")
+    assert header["settings"]["done"] == 3 and all(bool(tensor.isfinite().all()) for tensor in tensors.values())
 
 
 @each_agent
 def test_extreme_data_stops_every_agent(name: str) -> None:
     data = recorded(50)
     extreme = Transitions(1e30 * data.state, data.action, data.next_state, data.reward, data.terminal)
-    with pytest.raises(FloatingPointError) as caught:
+    with pytest.raises(InputError) as caught:
         train_agents({"plain": data, "extreme": extreme}, small(name), seeds=[3], updates=4)
     assert str(caught.value) == (
         f"the loss of {name} on data set 'extreme', seed 3, became NaN or inf at update 1. "
@@ -379,14 +379,14 @@ def test_extreme_rewards_are_clipped_to_what_a_state_can_be_worth() -> None:
 
 
 def test_a_huge_learning_rate_stops_the_training() -> None:
-    with pytest.raises(FloatingPointError, match="Lower the learning rate"):
+    with pytest.raises(InputError, match="Lower the learning rate"):
         train_agents({"one": recorded(50)}, small("sac", learning_rate=1e30), seeds=[0], updates=10)
 
 
 @pytest.mark.parametrize("updates", [1, 2])
 def test_a_huge_learning_rate_is_found_out_at_once(updates: int) -> None:
     agent = Cloning(hidden=(20, 12), batch=19, learning_rate=3e38)
-    with pytest.raises(FloatingPointError) as caught:
+    with pytest.raises(InputError) as caught:
         train_agents({"one": recorded(50)}, agent, seeds=[0], updates=updates, evaluate_every=1)
     assert str(caught.value) == (
         "the loss of cloning on data set 'one', seed 0, became NaN or inf at update 1. "

@@ -24,7 +24,7 @@ import mocoda.dynamics.fit
 from mocoda import DynamicsConfig, InputError, Transitions, fit_dynamics, fit_parents, make_task
 from mocoda.augmentation.generation import augment_chunks
 from mocoda.data.transitions import concatenate
-from mocoda.engine.checkpoint import load_tensors
+from mocoda.engine.checkpoint import load_trained
 
 VERBS = {
     "demo": {"--out", "--device"},
@@ -266,7 +266,7 @@ def test_a_killed_augment_leaves_no_output_and_running_it_again_ends_the_same(re
     assert process.returncode == -9, complaint
     assert below(killed)[0] == "out.hdf5.run" and not (killed / "out.hdf5").exists()
     assert not (killed / "out.hdf5.run" / "dynamics.safetensors").exists()
-    done = load_tensors(checkpoint)[1]["done"]
+    done = load_trained(checkpoint, "checkpoint")[1]["settings"]["done"]
     assert 0 < done < EPOCHS
     before = len(logged(killed))
     for folder in (killed, whole):

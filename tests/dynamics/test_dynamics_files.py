@@ -22,7 +22,7 @@ from torch import Tensor
 
 import mocoda
 from mocoda import Dynamics, DynamicsConfig, InputError, LocalGraph, Transitions, fit_dynamics, fit_dynamics_runs
-from mocoda.engine.checkpoint import Checkpoint, load_tensors, save_tensors
+from mocoda.engine.checkpoint import Checkpoint, load_trained, save_trained
 
 # Checkpoints
 
@@ -188,7 +188,7 @@ def test_a_killed_training_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
 
 
 def epochs_done(path: Path) -> int:
-    return int(load_tensors(path)[1]["done"])
+    return int(load_trained(path, "checkpoint")[1]["settings"]["done"])
 
 
 # Files
