@@ -211,7 +211,8 @@ class _Learner:
     def restore(self, tensors: Weights) -> None:
         copy_tensors(tensors, self.weights)
         prefix = "optimiser."
-        own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        names = [name for name in tensors if name.startswith(prefix) and name not in self.weights]
+        own = {name.removeprefix(prefix): tensors[name] for name in names}
         for adam in self.optimisers.values():
             adam.restore(own)
 

@@ -22,11 +22,11 @@ from cloning_agent import Cloning
 from torch import Tensor
 
 from mocoda import InputError, Policies, Transitions, make_agent, make_task, train_agents
-from mocoda.agents import Batch
+from mocoda.agents import Batch, Network, Stage
 from mocoda.agents import train as learning
 from mocoda.agents.agent import Loss, Noise
 from mocoda.engine.checkpoint import Checkpoint, load_trained
-from mocoda.engine.networks import Weights
+from mocoda.engine.networks import Weights, mlp
 
 # Checkpoints
 
@@ -87,6 +87,43 @@ def test_a_training_may_be_interrupted_again_and_again(name: str, tmp_path: Path
         with pytest.raises(TrainingInterruptedError):
             train(name, checkpoint=path, progress=interrupt_after(end))
     assert all_same(train(name, checkpoint=path), train(name))
+
+
+@dataclass(frozen=True)
+class OddlyNamed(Cloning):
+    """Its network is called as the optimisers' state is."""
+
+    name: ClassVar[str] = "odd"
+    group: ClassVar[str] = "fast-optimiser"
+    acting: ClassVar[tuple[str, ...]] = (group,)
+
+    def networks(self, state: int, action: int) -> dict[str, Network]:
+        return {self.group: super().networks(state, action)["actor"]}
+
+    def stages(self) -> tuple[Stage, ...]:
+        return (Stage({self.group: 1}, self.batch),)
+
+    def losses(self) -> dict[str, Loss]:
+        return {self.group: self.actor_loss}
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return mlp(weights, self.group, state).tanh()
+
+
+@pytest.mark.usefixtures("at_every_chunk")
+@pytest.mark.parametrize("group", ["fast-optimiser", "optimiser"])
+def test_the_state_of_optimisers_is_told_from_weights_by_its_whole_name(
+    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OddlyNamed, "group", group)
+    fit = functools.partial(
+        train_agents, {"one": recorded(50)}, OddlyNamed(**SMALL), seeds=[0], updates=6, evaluate_every=3
+    )
+    with pytest.raises(TrainingInterruptedError):
+        fit(checkpoint=tmp_path / "stopped", progress=interrupt_after(3))
+    fit(checkpoint=tmp_path / "through")
+    assert all_same(fit(checkpoint=tmp_path / "stopped"), fit())
+    assert (tmp_path / "stopped").read_bytes() == (tmp_path / "through").read_bytes()
 
 
 @pytest.mark.usefixtures("at_every_chunk")

@@ -317,6 +317,15 @@ def test_a_training_that_diverges_in_its_very_last_update_does_not_return_untrai
         fit_dynamics(world(), GRAPH, config=config)
 
 
+def test_extreme_values_stop_the_training_in_one_sentence() -> None:
+    data = world()
+    extreme = Transitions(1e30 * data.state, data.action, 1e38 * data.next_state.clamp(-3, 3))
+    with pytest.raises(
+        InputError, match=r"became NaN or inf in epoch 0\. Lower the learning rate, or look for extreme"
+    ):
+        fit_dynamics(extreme, GRAPH, "full", config=replace(TINY, standardise=False))
+
+
 def test_progress_counts_the_epochs() -> None:
     told: list[tuple[str, int, int]] = []
     fit_dynamics(world(), GRAPH, "global", config=TINY, progress=lambda *said: told.append(said))

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mocoda import InputError
-from mocoda.engine.checkpoint import Checkpoint, fingerprint, load_tensors, save_tensors
+from mocoda.engine.checkpoint import Checkpoint, fingerprint, load_trained, save_trained
 from mocoda.engine.optimise import Adam, Captured, Tensors, device_name, fast_products, in_turn
 from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
@@ -195,7 +196,7 @@ def test_adam_restored_from_its_state_goes_on_as_if_never_stopped(tmp_path: Path
     weights, targets = fresh(*shapes)
     adam = Adam(weights, 0.01, 0.01)
     halfway = train(adam, targets, 4)
-    save_tensors(tmp_path / "state", adam.state(), {})
+    save_trained(tmp_path / "state", "checkpoint", adam.state(), BARE)
     restored = Adam([weight.requires_grad_() for weight in halfway], 0.01, 0.01)
     restored.restore(safetensors.torch.load_file(tmp_path / "state"))
     for resumed, expected in zip(train(restored, targets, 5), through, strict=True):
@@ -226,8 +227,8 @@ def test_the_state_of_an_adam_goes_by_its_name_and_restores_no_other(tmp_path: P
         train(adam, target, 1 + i)
     state = {key: value for adam in halfway.values() for key, value in adam.state().items()}
     assert set(state) == {f"{name}.0.{part}" for name in names for part in ("step", "exp_avg", "exp_avg_sq")}
-    save_tensors(tmp_path / "state", state, {})
-    loaded, _ = load_tensors(tmp_path / "state")
+    save_trained(tmp_path / "state", "checkpoint", state, BARE)
+    loaded, _ = load_trained(tmp_path / "state", "checkpoint")
     for i, (name, adam) in enumerate(halfway.items()):
         resumed = Adam([adam.weights[0].detach().clone().requires_grad_()], 0.01, name=name)
         resumed.restore(loaded)
@@ -237,6 +238,13 @@ def test_the_state_of_an_adam_goes_by_its_name_and_restores_no_other(tmp_path: P
 
 
 # Checkpoint
+
+BARE: dict[str, Any] = {"settings": {}}
+
+
+def loaded(checkpoint: Checkpoint) -> tuple[int, dict[str, Tensor]]:
+    found: dict[str, Tensor] = {}
+    return checkpoint.resume(found.update), found
 
 
 def some_tensors() -> dict[str, Tensor]:
@@ -253,7 +261,7 @@ def test_a_checkpoint_without_a_path_neither_loads_nor_saves(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     checkpoint = Checkpoint(None, {"x": 1}, interval=0.0)
     checkpoint.offer(1, never)
-    assert checkpoint.load() == (0, {})
+    assert loaded(checkpoint) == (0, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -262,13 +270,13 @@ def never() -> dict[str, Tensor]:
 
 
 def test_a_checkpoint_without_a_file_starts_at_nothing(tmp_path: Path) -> None:
-    assert Checkpoint(tmp_path / "none", {"x": 1}).load() == (0, {})
+    assert loaded(Checkpoint(tmp_path / "none", {"x": 1})) == (0, {})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_comes_back_to_the_bit(tmp_path: Path) -> None:
     path = written(tmp_path / "deep" / "er" / "checkpoint", done=7, seeds=[0, 1], name="x")
-    done, tensors = Checkpoint(str(path), {"name": "x", "seeds": [0, 1]}).load()  # the order of keys is no difference
+    done, tensors = loaded(Checkpoint(str(path), {"name": "x", "seeds": [0, 1]}))  # the order of keys does not matter
     assert done == 7
     assert tensors.keys() == some_tensors().keys()
     for name, tensor in some_tensors().items():
@@ -280,7 +288,7 @@ def test_a_later_offer_replaces_the_earlier_one(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "checkpoint", {"x": 1}, interval=0.0)
     checkpoint.offer(1, lambda: {"a": torch.zeros(2), "old": torch.zeros(1)})
     checkpoint.offer(2, lambda: {"a": torch.ones(2)})
-    done, tensors = checkpoint.load()
+    done, tensors = loaded(checkpoint)
     assert done == 2 and tensors.keys() == {"a"} and tensors["a"].tolist() == [1.0, 1.0]
 
 
@@ -288,7 +296,7 @@ def test_a_checkpoint_is_written_once_per_interval_and_tensors_are_asked_for_onl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr("mocoda.engine.optimise.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("mocoda.engine.checkpoint.time.monotonic", lambda: clock[0])
     asked: list[int] = []
 
     def tensors(done: int) -> Callable[[], dict[str, Tensor]]:
@@ -303,51 +311,19 @@ def test_a_checkpoint_is_written_once_per_interval_and_tensors_are_asked_for_onl
         clock[0] = now
         checkpoint.offer(done, tensors(done))
     assert asked == [2, 5, 6]
-    assert checkpoint.load()[0] == 6
+    assert loaded(checkpoint)[0] == 6
 
 
 def test_a_checkpoint_of_another_training_is_refused_and_stays(tmp_path: Path) -> None:
     path = written(tmp_path / "checkpoint", seeds=[0])
     before = path.read_bytes()
     with pytest.raises(InputError) as caught:
-        Checkpoint(path, {"seeds": [1]}).load()
+        loaded(Checkpoint(path, {"seeds": [1]}))
     assert str(caught.value) == (
-        f"checkpoint {str(path)!r} belongs to another training: it differs in seeds. Delete it, or write elsewhere."
+        f"cannot read checkpoint {str(path)!r}: it belongs to another training, which differs in seeds. "
+        "Delete it to start again, or give another path."
     )
     assert path.read_bytes() == before
-
-
-def test_a_safetensors_file_of_other_origin_is_no_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "other"
-    safetensors.torch.save_file({"a": torch.zeros(2)}, path)
-    with pytest.raises(InputError) as caught:
-        Checkpoint(path, {"seeds": [1]}).load()
-    assert str(caught.value) == (
-        f"checkpoint {str(path)!r} belongs to another training: it differs in seeds. Delete it, or write elsewhere."
-    )
-
-
-@pytest.mark.parametrize("kept", [0, 4, 8, 60, -1])
-def test_a_truncated_checkpoint_is_refused_and_stays(tmp_path: Path, kept: int) -> None:
-    path = written(tmp_path / "checkpoint", seeds=[0])
-    damaged = path.read_bytes()[:kept]
-    path.write_bytes(damaged)
-    with pytest.raises(InputError) as caught:
-        Checkpoint(path, {"seeds": [0]}).load()
-    message = str(caught.value)
-    assert message.startswith(f"checkpoint {str(path)!r} cannot be read (")
-    assert message.endswith("). Delete it to start anew.")
-    assert path.read_bytes() == damaged
-
-
-def test_garbage_is_no_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint"
-    path.write_bytes(b"not a checkpoint at all")
-    with pytest.raises(InputError) as caught:
-        Checkpoint(path, {}).load()
-    message = str(caught.value)
-    assert message.startswith(f"checkpoint {str(path)!r} cannot be read (")
-    assert message.endswith("). Delete it to start anew.")
 
 
 def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
@@ -370,7 +346,7 @@ def test_a_checkpoint_whose_writing_fails_leaves_the_one_before(
     assert list(tmp_path.iterdir()) == [path]
 
 
-# save_tensors and fingerprint
+# save_trained and fingerprint
 
 
 def half_then_fail(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
@@ -388,28 +364,12 @@ def test_tensors_are_saved_as_they_are_seen_whatever_their_layout(tmp_path: Path
         "trained": base.clone().requires_grad_(),
         "empty": base[:0],
     }
-    save_tensors(tmp_path / "file", tensors, {"key": "välue"})
+    save_trained(tmp_path / "file", "policy", tensors, {"settings": {"key": "välue"}})
     with safetensors.safe_open(tmp_path / "file", framework="pt") as file:
-        assert load_tensors(tmp_path / "file")[1] == {"key": "välue"}
+        assert load_trained(tmp_path / "file", "policy")[1]["settings"] == {"key": "välue"}
         assert set(file.keys()) == tensors.keys()
         for name, tensor in tensors.items():
             assert file.get_tensor(name).equal(tensor.detach())
-
-
-def test_saving_tensors_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safetensors.torch, "save_file", half_then_fail)
-    with pytest.raises(OSError, match="disk full"):
-        save_tensors(tmp_path / "file", some_tensors(), {})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_saving_tensors_to_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        save_tensors(tmp_path, some_tensors(), {})
-    assert str(caught.value) == (
-        f"cannot write {str(tmp_path)!r}: it is a folder. Give a path in a folder that can be written."
-    )
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_fingerprint_is_sixteen_hex_digits_that_fit_into_json() -> None:
@@ -444,7 +404,7 @@ def test_a_disk_that_fills_up_is_told_as_one_and_nothing_is_left(
 
     monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        save_tensors(tmp_path / "weights.safetensors", {"a": torch.zeros(3)}, {})
+        save_trained(tmp_path / "weights.safetensors", "policy", {"a": torch.zeros(3)}, BARE)
     assert caught.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []
 
 
@@ -454,5 +414,5 @@ def test_other_errors_of_safetensors_stay_what_they_are(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(safetensors.torch, "save_file", broken)
     with pytest.raises(safetensors.SafetensorError, match="something else"):
-        save_tensors(tmp_path / "weights.safetensors", {"a": torch.zeros(3)}, {})
+        save_trained(tmp_path / "weights.safetensors", "policy", {"a": torch.zeros(3)}, BARE)
     assert list(tmp_path.iterdir()) == []
