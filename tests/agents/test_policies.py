@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mocoda import InputError, Policies, Policy, make_task, train_agents
+from mocoda.agents.agent import AGENTS
 from mocoda.agents.policy import scaled, unscaled
 from mocoda.engine.checkpoint import load_trained
 from mocoda.engine.files import VERSION
@@ -166,7 +167,7 @@ def test_an_agent_of_ones_own_class_is_loaded_only_if_it_is_given(tmp_path: Path
     with pytest.raises(InputError) as caught:
         Policy.load(path)
     assert str(caught.value) == (
-        f"{str(path)!r} holds an agent 'cloning' that is not one of mocoda's (td3-bc, bcq, cql, sac). "
+        f"{str(path)!r} holds an agent 'cloning' that is not one of mocoda's ({', '.join(AGENTS)}). "
         "Pass it: load(path, agent=...)."
     )
     loaded = Policy.load(path, agent=Cloning(**SMALL))
