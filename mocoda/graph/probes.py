@@ -38,17 +38,16 @@ def _boundary(graph: LocalGraph, candidates: Tensor) -> Tensor:
     edges = (there.any(0) & ~there.all(0)).nonzero()[:, 0].tolist()
     if not edges:
         return candidates[:0]
-    with_edge: list[Tensor] = []
-    without: list[Tensor] = []
+    ones: list[Tensor] = []
+    others: list[Tensor] = []
     of: list[int] = []
     for edge in edges:
-        for found, ends in ((there[:, edge], with_edge), (~there[:, edge], without)):
-            numbers = found.nonzero()[:, 0]
-            ends.append(numbers[_spread(len(numbers), max(1, PAIRS // len(edges)), numbers.device)])
-        count = min(len(with_edge[-1]), len(without[-1]))
-        with_edge[-1], without[-1] = with_edge[-1][:count], without[-1].flip(0)[:count]
+        with_edge, without = (which.nonzero()[:, 0] for which in (there[:, edge], ~there[:, edge]))
+        count = min(len(with_edge), len(without), max(1, PAIRS // len(edges)))
+        ones.append(with_edge[_spread(len(with_edge), count, there.device)])
+        others.append(without[_spread(len(without), count, there.device)].flip(0))
         of += [edge] * count
-    inside, outside = candidates[torch.cat(with_edge)], candidates[torch.cat(without)]
+    inside, outside = candidates[torch.cat(ones)], candidates[torch.cat(others)]
     for _ in range(HALVINGS):
         middle = (inside + outside) / 2
         held = graph.mask(middle).flatten(1)[range(len(of)), of][:, None]
