@@ -101,11 +101,6 @@ def test_a_model_says_what_it_is() -> None:
     assert repr(model("local")) == "Dynamics('local', members=2, children=['a', 'b', 'c'])"
 
 
-def test_a_model_moved_to_where_it_is_predicts_the_same() -> None:
-    made = model()
-    assert made.to("cpu").predict(some_rows()).mean.equal(made.predict(some_rows()).mean)
-
-
 # sample
 
 

@@ -57,17 +57,6 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes(tmp_path: Path, archi
 
 
 @pytest.mark.usefixtures("at_every_epoch")
-def test_runs_in_company_resume_too(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint"
-    fit = functools.partial(fit_dynamics_runs, [world(), world(seed=1)], GRAPH, seeds=[0, 1], config=LONGER)
-    for epochs in (2, 3, 6):
-        with pytest.raises(TrainingInterruptedError):
-            fit(checkpoint=path, progress=interrupt_after(epochs))
-    for resumed, expected in zip(fit(checkpoint=path), fit(), strict=True):
-        assert same(resumed, expected)
-
-
-@pytest.mark.usefixtures("at_every_epoch")
 def test_runs_of_different_lengths_resume_too(tmp_path: Path) -> None:
     path, config = tmp_path / "checkpoint", replace(LONGER, epoch_rows=100, validation=20)
     fit = functools.partial(fit_dynamics_runs, [world(50), world(120, seed=1)], GRAPH, seeds=[0, 1], config=config)
@@ -85,13 +74,6 @@ def test_a_finished_training_called_again_trains_no_more(tmp_path: Path) -> None
     finished = fit()
     assert same(fit(progress=lambda stage, done, total: told.append(done)), finished)
     assert told == []
-
-
-def test_a_training_with_a_checkpoint_is_the_training_without(tmp_path: Path) -> None:
-    assert same(
-        fit_dynamics(world(), GRAPH, config=TINY, checkpoint=tmp_path / "checkpoint"),
-        fit_dynamics(world(), GRAPH, config=TINY),
-    )
 
 
 @pytest.mark.usefixtures("at_every_epoch")
@@ -118,15 +100,6 @@ def test_a_checkpoint_of_another_training_is_refused_and_stays(tmp_path: Path) -
 
 
 SWAPPED = replace(GRAPH, state={"a": [2, 0], "b": 1, "c": [3, 4, 5]})
-
-
-@pytest.mark.usefixtures("at_every_epoch")
-def test_a_checkpoint_of_a_graph_with_other_columns_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint"
-    with pytest.raises(TrainingInterruptedError):
-        fit_dynamics(world(), GRAPH, config=TINY, checkpoint=path, progress=interrupt_after(1))
-    with pytest.raises(InputError, match="belongs to another training"):
-        fit_dynamics(world(), SWAPPED, config=TINY, checkpoint=path)
 
 
 NAVIGATION = DynamicsConfig(members=2, hidden=(16, 16), features=8, epochs=60, batch=64, window=50)
@@ -187,12 +160,6 @@ def test_a_loaded_model_predicts_the_same_to_the_bit(tmp_path: Path, architectur
     for one, other in zip(loaded.predict(some_rows()), fitted.predict(some_rows()), strict=True):
         assert one.equal(other)
     assert loaded.sample(some_rows(), seed=0).equal(fitted.sample(some_rows(), seed=0))
-
-
-def test_a_number_of_held_out_rows_and_of_an_epochs_rows_survive_the_file(tmp_path: Path) -> None:
-    made = model(config=replace(TINY, validation=20, epoch_rows=100, tf32=True))
-    made.save(tmp_path / "model")
-    assert Dynamics.load(tmp_path / "model", GRAPH).config == made.config
 
 
 def test_a_model_of_several_runs_saves_its_own_weights_alone(tmp_path: Path) -> None:
