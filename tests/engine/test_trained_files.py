@@ -219,9 +219,14 @@ def first(tensors: Mapping[str, Tensor]) -> str:
     return min(name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.ndim > 1)
 
 
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: path.unlink(), "there is no such file"),
-    "folder": (lambda path: (path.unlink(), path.mkdir()), "it is not a file"),
+    "folder": (make_folder, "it is not a file"),
     "other program": (
         lambda path: safetensors.torch.save_file({"a": torch.zeros(2)}, path, {"format": "pt"}),
         "it was not written by mocoda",
@@ -402,7 +407,7 @@ def test_settings_that_a_file_does_not_have_keep_their_defaults(tmp_path: Path) 
     assert Policy.load(path).agent == trained().agent == Policy.load(path, trained().agent).agent
 
 
-HOSTILE = [None, True, -1, 0, 7, 10**18, 1e300, -0.5, "x", "", [], {}, [1], {"a": 1}, [[]], "\x00", "../x"]
+HOSTILE: list[Any] = [None, True, -1, 0, 7, 10**18, 1e300, -0.5, "x", "", [], {}, [1], {"a": 1}, [[]], "\x00", "../x"]
 
 
 def mutated_header(path: Path, random: np.random.Generator) -> None:
