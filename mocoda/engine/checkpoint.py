@@ -43,9 +43,9 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "dynamics": Kind("dynamics model", "Fit the model again and save it with `model.save(path)`."),
-    "policy": Kind("policy", "Train the agent again and save it with `policy.save(path)`."),
-    "reward": Kind("learned reward", "Fit the reward again and save it with `reward.save(path)`."),
+    "dynamics": Kind("dynamics model", "Fit a model and save it with `model.save(path)`."),
+    "policy": Kind("policy", "Train an agent and save it with `policy.save(path)`."),
+    "reward": Kind("learned reward", "Fit a reward and save it with `reward.save(path)`."),
     "checkpoint": Kind("checkpoint", "Delete it to start again, or give another path."),
 }
 
@@ -89,10 +89,11 @@ def reading(path: str | Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (OSError, safetensors.SafetensorError, *DAMAGE) as error:
+        way_out = KINDS[kind].way_out
         if isinstance(error, InputError):
             reason = str(error)
         elif isinstance(error, OSError) and error.strerror:
-            reason = error.strerror
+            reason, way_out = error.strerror, "Give the path of a file that can be read."
         elif isinstance(error, OSError | safetensors.SafetensorError):
             reason = f"it is damaged, or not a safetensors file ({error})"
         else:
@@ -100,7 +101,7 @@ def reading(path: str | Path, kind: str) -> Iterator[None]:
         reason = " ".join(reason.split()).rstrip(".")
         reason = reason if len(reason) <= 400 else f"{reason[:400]}…"
         reason += "" if reason.endswith("?") else "."
-        raise InputError(f"cannot read {KINDS[kind].words} {str(path)!r}: {reason} {KINDS[kind].way_out}") from error
+        raise InputError(f"cannot read {KINDS[kind].words} {str(path)!r}: {reason} {way_out}") from error
 
 
 def _header(metadata: Mapping[str, str], kind: str) -> dict[str, Any]:

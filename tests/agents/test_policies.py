@@ -311,7 +311,7 @@ def test_a_listed_policy_that_is_missing_is_an_error(tmp_path: Path) -> None:
         Policies.load(tmp_path)
     assert str(caught.value) == (
         f"cannot read policy {str(file)!r}: there is no such file. "
-        "Train the agent again and save it with `policy.save(path)`."
+        "Train an agent and save it with `policy.save(path)`."
     )
 
 

@@ -311,7 +311,7 @@ REFUSED = {
         "--model gives next states, and recipe 'coda' has its own; leave it away."
     ),
     "augment DATA --model FOLDER": "cannot read dynamics model 'FOLDER/dynamics.safetensors': there is no such file. "
-    "Fit the model again and save it with `model.save(path)`.",
+    "Fit a model and save it with `model.save(path)`.",
     "augment DATA --model x.hdf5.run --out x.hdf5": (
         "--model lies where this run of 'x.hdf5' is to be noted; choose another --out."
     ),
@@ -319,7 +319,7 @@ REFUSED = {
         "--model lies where this run of 'x.hdf5' is to be noted; choose another --out."
     ),
     "whatif DATA --row 0 --change y=0.1 --model none": "cannot read dynamics model 'none': there is no such file. "
-    "Fit the model again and save it with `model.save(path)`.",
+    "Fit a model and save it with `model.save(path)`.",
     "augment DATA --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
     "augment DATA --device cuda:99": f"device 'cuda:99' is not here; there is: {HERE}.",
     "augment none.hdf5": "there is no file 'none.hdf5'.",

@@ -235,8 +235,7 @@ def test_watch_chooses_an_agent(
     [
         (
             "none",
-            "cannot read policy 'none': there is no such file. Train the agent again and save it with "
-            "`policy.save(path)`.",
+            "cannot read policy 'none': there is no such file. Train an agent and save it with `policy.save(path)`.",
         ),
         ("expert --task maze", "there is no task 'maze'; there are: navigation, hooksweep2, objects."),
         ("expert --out sweep.avi", "a video is called *.mp4 or *.gif, got 'sweep.avi'."),
