@@ -18,7 +18,7 @@ import mocoda.graph.figure
 from mocoda import LocalGraph, load_graph
 from mocoda.cli.data import graph as verb
 from mocoda.engine.errors import InputError
-from mocoda.graph.figure import dependency_table, draw_dependencies
+from mocoda.graph.figure import dependency_table, draw_graph
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_no_share_is_rounded_to_never_or_always(share: float, words: str) -> Non
 @pytest.mark.parametrize("factors", [1, 2, 3, 8])
 def test_every_edge_is_an_arrow_and_a_cell(factors: int, figures: list[Figure]) -> None:
     graph = ring(factors)
-    draw_dependencies(graph, graph.shares(ROWS[:, : factors + 1]), Path("unused"), "a title")
+    draw_graph(graph, Path("unused"), ROWS[:, : factors + 1], "a title")
     left, right = figures[0].axes
     local, all_edges = factors * (factors - 1), factors * (factors + 1)
     assert len(arrows(left)) == all_edges
@@ -98,7 +98,7 @@ def test_every_edge_is_an_arrow_and_a_cell(factors: int, figures: list[Figure]) 
 
 def test_shares_on_arrows_do_not_lie_on_each_other(figures: list[Figure]) -> None:
     graph = ring(3)
-    draw_dependencies(graph, graph.shares(ROWS[:, :4]), Path("unused"))
+    draw_graph(graph, Path("unused"), ROWS[:, :4])
     figure = figures[0]
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().endswith("%")]
@@ -112,7 +112,7 @@ def test_names_of_any_length_stay_inside_the_picture_and_their_boxes(length: int
     graph = LocalGraph(
         state={name: i for i, name in enumerate(names)}, action={"u": 0}, edges={name: [name] for name in names}
     )
-    draw_dependencies(graph, graph.sparsest.double(), Path("unused"))
+    draw_graph(graph, Path("unused"))
     figure = figures[0]
     figure.draw_without_rendering()
     left, right = figure.axes
