@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from mocoda.agents.agent import AGENTS, TARGET, Agent
 from mocoda.data.transitions import Array, as_tensor
-from mocoda.engine.checkpoint import load_saved, save_tensors
+from mocoda.engine.checkpoint import DAMAGE, check_tensors, from_settings, load_trained, reading, save_trained
 from mocoda.engine.errors import InputError, differing_keys
 from mocoda.engine.files import VERSION, write_json
-from mocoda.engine.networks import Weights
-from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.networks import Weights, mlp_weights
+from mocoda.engine.randomness import Shapes, Stream, as_stream
 
 BOUNDS = ("lowest_action", "highest_action")
 
@@ -32,6 +32,7 @@ class Policy:
     lowest_action: Tensor  # (A,)
     highest_action: Tensor  # (A,)
     columns: tuple[str, ...] = ()  # names of what it sees and then of what it does, if the data had names
+    fingerprints: Mapping[str, str] = field(default_factory=dict)  # of the data it was trained on
 
     def __repr__(self) -> str:
         return f"Policy({self.agent.name!r}, state={self.state_width}, action={self.action_width})"
@@ -75,34 +76,47 @@ class Policy:
     def save(self, path: str | Path) -> None:
         """Writes weights and settings to a safetensors file."""
         bounds = {name: getattr(self, name) for name in BOUNDS}
-        metadata = {"policy": agent_settings(self.agent), "state": self.state_width, "mocoda": VERSION}
-        metadata |= {"columns": self.columns} if self.columns else {}
-        save_tensors(path, {**self.weights, **bounds}, metadata)
+        settings = {"agent": agent_settings(self.agent), "state_width": self.state_width, "columns": self.columns}
+        header = {"settings": settings, "fingerprints": self.fingerprints}
+        save_trained(path, "policy", {**self.weights, **bounds}, header)
 
     @staticmethod
     def load(path: str | Path, agent: Agent | None = None) -> Policy:
         """Reads what `save` wrote; an agent of your own class has to be given."""
-        tensors, metadata = load_saved(path, "policy")
-        if "policy" not in metadata:
-            raise InputError(f"{str(path)!r} is not a mocoda policy: it does not say its agent.")
-        if metadata["mocoda"] != VERSION:
-            raise InputError(
-                f"{str(path)!r} was written by mocoda {metadata['mocoda']}, this is {VERSION}; use that version."
-            )
-        settings = metadata["policy"]
+        tensors, header = load_trained(path, "policy")
+        with reading(path, "policy"):
+            width, columns = header["settings"].get("state_width"), header["settings"].get("columns")
+            settings = header["settings"].get("agent")
+            if type(width) is not int or width < 1:
+                raise InputError(f"its state_width must be an integer of at least 1, got {width!r}")
+            if not isinstance(settings, dict) or not isinstance(settings.get("agent"), str):
+                raise InputError("it does not say its agent")
+            name = settings.pop("agent")
+            if agent is None and name in AGENTS:
+                agent = from_settings(AGENTS[name], settings)
         if agent is None:
-            if settings["agent"] not in AGENTS:
-                raise InputError(
-                    f"{str(path)!r} holds an agent {settings['agent']!r} that is not one of mocoda's "
-                    f"({', '.join(AGENTS)}). Pass it: load(path, agent=...)."
-                )
-            agent = AGENTS[settings["agent"]](**{k: v for k, v in settings.items() if k != "agent"})
-        elif agent_settings(agent) != settings:
-            keys = differing_keys(settings, agent_settings(agent))
+            raise InputError(
+                f"{str(path)!r} holds an agent {name!r} that is not one of mocoda's ({', '.join(AGENTS)}). "
+                "Pass it: load(path, agent=...)."
+            )
+        defaults = {one.name: one.default for one in fields(agent) if one.default is not MISSING}
+        found = _as_json({"agent": name, **defaults, **settings})  # settings that the file does not have are defaults
+        given = _as_json({"agent": agent.name, **asdict(agent)})
+        if found != given:
+            keys = differing_keys(found, given)
             raise InputError(f"{str(path)!r} was trained by another agent than {agent!r}; they differ in {keys}.")
-        lowest, highest = (tensors.pop(name) for name in BOUNDS)
-        columns = tuple(metadata.get("columns", ()))  # older files have none
-        return Policy(agent, metadata["state"], tensors, lowest, highest, columns)
+        with reading(path, "policy"):
+            lowest, highest = (tensors.pop(bound) for bound in BOUNDS)
+            check_tensors({"highest_action": highest}, {"highest_action": lowest})
+            expected: dict[str, Tensor] = {}
+            for group, network in agent.networks(width, len(lowest)).items():
+                leading = () if network.members is None else (network.members,)
+                expected |= mlp_weights(group, leading, network.sizes, Shapes())
+            check_tensors(tensors, expected)
+            names = [column for column in columns if isinstance(column, str)]
+            if len(names) != len(columns) or len(names) not in (0, width + len(lowest)):
+                raise InputError(f"its columns must be {width + len(lowest)} names, got {columns!r}")
+        return Policy(agent, width, tensors, lowest, highest, tuple(names), header["fingerprints"])
 
 
 class Policies(Mapping[tuple[str, int], Policy]):
@@ -153,24 +167,31 @@ class Policies(Mapping[tuple[str, int], Policy]):
         if not listed.is_file():
             raise InputError(f"the folder {str(folder)!r} holds no agents.json. `mocoda train` makes one.")
         try:
-            content = json.loads(listed.read_text())
+            content = json.loads(listed.read_bytes())
             runs = {(run["data"], int(run["seed"])): run["file"] for run in content["runs"]}
             curves = {
                 name: torch.tensor(curve, dtype=torch.int64 if name == "updates" else torch.float32)
                 for name, curve in content["curves"].items()
             }
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            files = {key: Path(folder) / str(file) for key, file in runs.items()}
+        except (OSError, *DAMAGE) as error:
             raise InputError(f"{str(listed)!r} was not written by mocoda, or damaged since ({error!r}).") from error
-        return Policies({key: Policy.load(Path(folder) / file, agent) for key, file in runs.items()}, curves)
+        return Policies({key: Policy.load(file, agent) for key, file in files.items()}, curves)
 
 
 def agent_settings(agent: Agent) -> dict[str, Any]:
     """The agent as JSON values."""
-    settings: dict[str, Any] = json.loads(json.dumps({"agent": agent.name, **asdict(agent)}))
+    settings = _as_json({"agent": agent.name, **asdict(agent)})
     for added in ("decay", "standardise"):
         if not settings[added]:  # files that are older than this setting do not have it
             del settings[added]
     return settings
+
+
+def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a file gives them back: tuples become lists."""
+    given: dict[str, Any] = json.loads(json.dumps(settings))
+    return given
 
 
 def acting_weights(agent: Agent, weights: Weights) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,8 @@ from mocoda.agents.batches import Range, Run, RunTable, runs_of
 from mocoda.agents.evaluators import evaluated, of_runs
 from mocoda.agents.policy import Policies, Policy, acting_weights, agent_settings
 from mocoda.data.transitions import Transitions
-from mocoda.engine.checkpoint import Checkpoint, fingerprint
+from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import VERSION
 from mocoda.engine.metrics import Metric, Report
 from mocoda.engine.networks import Weights, half_precision, mlp_weights
 from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, in_turn
@@ -74,7 +73,6 @@ def train_agents(
     learner = _Learner.of(agent, table, streams)
     with fast_products(table.device), half_precision(half), evaluated(learner, task, episodes, workers) as evaluator:
         identity = {
-            "version": VERSION,
             "agent": agent_settings(agent),
             "runs": [[run.name, run.seed] for run in runs],
             "updates": updates,
@@ -85,10 +83,12 @@ def train_agents(
         if checkpoint is not None:
             identity["data"] = fingerprint(table.rows, table.offset, table.length)
         saved = Checkpoint(checkpoint, identity)
-        done, tensors = saved.load()
-        if done:
+
+        def restore(tensors: Weights) -> None:
             learner.restore(tensors)
-            evaluator.found = list(tensors["curves"].to(table.device))
+            evaluator.found = [curve.reshape(3, len(runs)) for curve in tensors["curves"].to(table.device)]
+
+        done = saved.resume(restore)
         stages = agent.stages()
         total = sum(stage.updates or updates for stage in stages)
         for chunk in _chunks(stages, updates, evaluate_every):
@@ -107,7 +107,13 @@ def train_agents(
         curves = _curves(evaluator.curves(), evaluate_every)
         if report is not None:
             report(evaluator.news(evaluate_every, runs))
-    return Policies({(run.name, run.seed): learner.policy(number) for number, run in enumerate(runs)}, curves)
+    tables = {id(run.data): run.data for run in runs}
+    sources = {key: {"data": fingerprint(*data.arrays().values())} for key, data in tables.items()}
+    policies = {
+        (run.name, run.seed): replace(learner.policy(number), fingerprints=sources[id(run.data)])
+        for number, run in enumerate(runs)
+    }
+    return Policies(policies, curves)
 
 
 class _Chunk(NamedTuple):
@@ -203,12 +209,12 @@ class _Learner:
         return state
 
     def restore(self, tensors: Weights) -> None:
-        with torch.no_grad():
-            for name, weight in self.weights.items():
-                weight.copy_(tensors[name])
+        copy_tensors(tensors, self.weights)
         prefix = "optimiser."
+        names = [name for name in tensors if name.startswith(prefix) and name not in self.weights]
+        own = {name.removeprefix(prefix): tensors[name] for name in names}
         for adam in self.optimisers.values():
-            adam.restore({name.removeprefix(prefix): value for name, value in tensors.items() if prefix in name})
+            adam.restore(own)
 
     def policy(self, run: int) -> Policy:
         weights = self.for_raw_inputs(self.weights)
@@ -280,7 +286,7 @@ def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[Run], learner: _
         else torch.tensor([chunk.updates - 1, 0, int(effect.isfinite().float().argmin())])
     )
     run = runs[int(first[2])]
-    raise FloatingPointError(
+    raise InputError(
         f"the loss of {learner.agent.name} on data set {run.name!r}, seed {run.seed}, became NaN or inf at update "
         f"{chunk.start + int(first[0]) + 1}. Lower the learning rate, or look for extreme values in the data."
     )

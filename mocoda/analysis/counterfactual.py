@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import rich.console
 import rich.table
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from mocoda.augmentation.support import REFERENCE, densities, ranks
 from mocoda.data.transitions import Array, Transitions, as_tensor
-from mocoda.dynamics.model import Prediction
+from mocoda.dynamics import Ensemble, Prediction
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
@@ -29,16 +28,6 @@ from mocoda.parents.recipes import Parents
 
 WIDTH = 1.96  # standard deviations on either side of an interval's middle: 95% of a Gaussian
 CANDIDATES = 128  # draws of which one is chosen, where a resampled column is in several parent sets
-
-
-class Ensemble(Protocol):
-    """What a question needs of a dynamics model."""
-
-    def predict(self, rows: Tensor) -> Prediction:
-        """Mean and standard deviation of the next states of rows (N, S + A), (E, N, S) each."""
-
-    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
-        """Next states (N, S) of rows (N, S + A)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from mocoda.augmentation.provenance import Provenance, local_graphs, recipe_number
 from mocoda.augmentation.rewards import GoalLabels, Labels, check_shape, labels_of
-from mocoda.augmentation.support import Ensemble, fit_support, step_scale
+from mocoda.augmentation.support import fit_support, step_scale
 from mocoda.data.transitions import Transitions, concatenate
+from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.support import Ensemble, Support, disagreement
+from mocoda.augmentation.support import Support, disagreement
 from mocoda.data.transitions import Transitions
+from mocoda.dynamics import Ensemble
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.recipes import RECIPES
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,16 +13,17 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from mocoda.data.transitions import Transitions
-from mocoda.engine.checkpoint import load_saved, save_tensors
+from mocoda.engine.checkpoint import check_tensors, fingerprint, load_trained, reading, save_trained
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, mlp, mlp_weights
 from mocoda.engine.optimise import Adam, Captured, in_turn
 from mocoda.engine.progress import Progress, silent
-from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.randomness import Shapes, Stream, as_stream
 
 FEW = 16  # different rewards up to which they are told apart rather than fitted: a sparse reward stays what it was
 BLOCK = 16_384  # rows labelled at a time
 CHUNK = 100  # updates between reports
+QUALITY, TERMINAL = ("held_out_rows", "held_out_r2"), ("terminal_recall", "terminal_precision")
 
 
 class Labels(Protocol):
@@ -143,6 +144,7 @@ class LearnedReward:
     unit: tuple[float, float]  # the recorded rewards' mean and standard deviation
     ends: bool  # whether any recorded row is terminal; else none ever is
     held_out: dict[str, float | int | None]
+    fingerprints: Mapping[str, str] = field(default_factory=dict)  # of the data
 
     @property
     def source(self) -> dict[str, Any]:
@@ -186,17 +188,34 @@ class LearnedReward:
         """Writes it to a safetensors file."""
         tensors = {**self.weights, "shift": self.shift, "scale": self.scale}
         tensors |= {} if self.values is None else {"values": self.values}
-        save_tensors(path, tensors, {"unit": self.unit, "ends": self.ends, "held_out": self.held_out})
+        widths = [weight.shape[-1] for name, weight in self.weights.items() if name.endswith(".weight")]
+        settings = {
+            "sizes": [len(self.shift), *widths],
+            "unit": self.unit,
+            "ends": self.ends,
+            "held_out": self.held_out,
+        }
+        save_trained(path, "reward", tensors, {"settings": settings, "fingerprints": self.fingerprints})
 
     @staticmethod
     def load(path: str | Path) -> LearnedReward:
         """Reads what `save` wrote."""
-        tensors, said = load_saved(path, "reward")
-        if not {"unit", "ends", "held_out"} <= said.keys():
-            raise InputError(f"{str(path)!r} is not a reward that mocoda learned.")
+        tensors, header = load_trained(path, "reward")
+        with reading(path, "reward"):
+            settings = header["settings"]
+            (mean, spread), ends, held_out, sizes = (settings[name] for name in ("unit", "ends", "held_out", "sizes"))
+            noted = [held_out[name] for name in (*QUALITY, *(TERMINAL if ends else ()))]
+            numbers = [mean, spread, noted[0], *(number for number in noted[1:] if number is not None)]
+            if type(ends) is not bool or not all(type(number) in (int, float) for number in numbers):
+                raise InputError("its settings are not those of a learned reward")
+            inputs, outputs = sizes[0], sizes[-1] - ends
+            expected = mlp_weights("reward", (1,), sizes, Shapes())
+            expected |= {name: torch.empty(inputs, device="meta") for name in ("shift", "scale")}
+            if "values" in tensors or outputs != 1 or len(sizes) < 2:  # one output and no values: any number
+                expected["values"] = torch.empty(outputs, device="meta")
+            check_tensors(tensors, expected)
         shift, scale, values = tensors.pop("shift"), tensors.pop("scale"), tensors.pop("values", None)
-        mean, spread = said["unit"]
-        return LearnedReward(tensors, shift, scale, values, (mean, spread), said["ends"], said["held_out"])
+        return LearnedReward(tensors, shift, scale, values, (mean, spread), ends, held_out, header["fingerprints"])
 
     @torch.no_grad()
     def _outputs(self, inputs: Tensor) -> Tensor:
@@ -238,7 +257,8 @@ def fit_reward(
         rows = (inputs[train] - shift) / scale
         kinds = target[train] if values is not None else ((data.reward - mean) / spread)[train]
         _train(weights, rows, kinds, data.terminal[train] if ends else None, config, stream, progress)
-    learned = LearnedReward(weights, shift, scale, values, (mean, spread), ends, {})
+    source = {"data": fingerprint(*data.arrays().values())}
+    learned = LearnedReward(weights, shift, scale, values, (mean, spread), ends, {}, source)
     return replace(learned, held_out=_held_out(learned, data[test]))
 
 
@@ -276,7 +296,10 @@ def _train(
         n = min(CHUNK, config.updates - start)
         losses = chunk({"index": stream.child("batch", start).integers(len(rows), n, min(config.batch, len(rows)))})
         if not bool(torch.isfinite(losses).all()):
-            raise FloatingPointError(f"the loss of the reward became NaN or inf after {start} updates.")
+            raise InputError(
+                f"the loss of the reward became NaN or inf within {start + n} updates. "
+                "Lower the learning rate, or look for extreme values in the data."
+            )
         progress("reward", start + n, config.updates)
     for weight in weights.values():
         weight.requires_grad_(False)

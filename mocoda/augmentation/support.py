@@ -6,13 +6,12 @@ Both are unit-free. Support is a share of the recorded rows; disagreement is cou
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Prediction
+from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
@@ -20,18 +19,6 @@ from mocoda.parents.mocoda import ROWS_A_COLUMN, Mocoda
 
 FITTED = 50_000  # recorded rows that the mixtures are fitted to, at most
 REFERENCE = 10_000  # recorded rows whose densities tell what is rare, at most
-
-
-@runtime_checkable
-class Ensemble(Protocol):
-    """A model whose members can disagree."""
-
-    @property
-    def graph(self) -> LocalGraph:
-        """Which columns are one child's."""
-
-    def predict(self, rows: Any) -> Prediction:
-        """Mean and standard deviation of the next states of rows (N, S + A), (E, N, S) each."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -155,16 +155,15 @@ def graph(
         out_file: PNG file to write.
     """
     from mocoda.data.formats import read
-    from mocoda.graph.figure import as_listeners, draw_listeners
+    from mocoda.graph.figure import dependency_table, draw_graph
     from mocoda.graph.graph_file import load_graph
 
     check_writable(out_file)
     recorded = read(data)
     loaded = load_graph(graph_file, recorded)
-    shares = loaded.shares(recorded.rows)
     title = f"{graph_file.name}, over {len(recorded):,} rows of {Path(data).name}"
-    draw_listeners(loaded, shares, out_file, title)
-    out.print(as_listeners(loaded, shares))
+    draw_graph(loaded, out_file, recorded.rows, title)
+    out.print(dependency_table(loaded, loaded.shares(recorded.rows)))
     say(f"Modelled together: {'; '.join(', '.join(group) for group in loaded.parent_sets)}")
     say(f"Drawn: {out_file}")
 

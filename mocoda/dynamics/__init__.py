@@ -2,6 +2,6 @@
 
 from mocoda.dynamics.fit import fit_dynamics, fit_dynamics_runs
 from mocoda.dynamics.mechanisms import ARCHITECTURES
-from mocoda.dynamics.model import Dynamics, DynamicsConfig, Prediction
+from mocoda.dynamics.model import Dynamics, DynamicsConfig, Ensemble, Prediction
 
-__all__ = ["ARCHITECTURES", "Dynamics", "DynamicsConfig", "Prediction", "fit_dynamics", "fit_dynamics_runs"]
+__all__ = ["ARCHITECTURES", "Dynamics", "DynamicsConfig", "Ensemble", "Prediction", "fit_dynamics", "fit_dynamics_runs"]

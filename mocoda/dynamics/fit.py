@@ -1,4 +1,4 @@
-"""Training an ensemble of Gaussian networks by negative log likelihood.
+"""Fits an ensemble of Gaussian networks by negative log likelihood.
 
 Axes: R runs, E ensemble members, B rows of a batch. All runs of a call train as one program.
 """
@@ -17,14 +17,15 @@ from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.mechanisms import ARCHITECTURES, Mechanisms
-from mocoda.dynamics.model import SCALING, Dynamics, DynamicsConfig, mechanisms_of, metadata
-from mocoda.engine.checkpoint import Checkpoint, fingerprint
+from mocoda.dynamics.model import SCALING, Dynamics, DynamicsConfig, mechanisms_of, settings_of
+from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.networks import Weights
 from mocoda.engine.optimise import Adam, Captured, fast_products, in_turn
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.probes import probe_rows
 
 
 def fit_dynamics(
@@ -79,17 +80,19 @@ def fit_dynamics_runs(
         return loss.detach()
 
     best = _Best.of(weights, len(seeds), config.members)
-    identity = {**metadata(graph, architecture, config), "seeds": list(seeds), "device": device.type}
+    probes = [probe_rows(graph, data.rows) for data in datasets]
+    rules = [graph.fingerprint(rows) for rows in probes]
+    identity = {**settings_of(graph, architecture, config), "seeds": list(seeds), "device": device.type}
     if checkpoint is not None:
-        identity["data"] = fingerprint(table.rows, *table.held_out)  # with the masks, where there are any
+        identity["data"] = fingerprint(table.rows, *table.held_out)
+        identity["rules"] = rules
     saved = Checkpoint(checkpoint, identity)
-    done, tensors = saved.load()
-    if done:
-        best.restore(tensors)
+
+    def restore(tensors: Weights) -> None:
+        copy_tensors(tensors, {**weights, **best.tensors()})
         adam.restore(tensors)
-        with torch.no_grad():
-            for name, weight in weights.items():
-                weight.copy_(tensors[name])
+
+    done = saved.resume(restore)
     chunk = Captured(in_turn(update), device)
     for epoch in range(done, config.epochs):
         if config.decay:
@@ -99,16 +102,18 @@ def fit_dynamics_runs(
             best.offer(weights, _held_out_loss(table, weights))
         last = epoch == config.epochs - 1  # whose last update no training loss has seen
         if not bool(torch.isfinite(losses).all()) or (last and not bool(torch.isfinite(best.loss).all())):
-            raise FloatingPointError(
-                f"the loss of the {architecture!r} dynamics became NaN or inf in epoch {epoch}; "
-                "lower the learning rate or standardise the data."
+            raise InputError(
+                f"the loss of the {architecture!r} dynamics became NaN or inf in epoch {epoch}. "
+                "Lower the learning rate, or look for extreme values in the data."
             )
         progress(f"dynamics {architecture}", epoch + 1, config.epochs)
         saved.offer(epoch + 1, lambda: {**weights, **best.tensors(), **adam.state()})
-    return [
-        Dynamics(graph, architecture, config, {name: w[run] for name, w in best.weights.items()}, scaling)
-        for run, scaling in enumerate(table.scaling)
-    ]
+    fitted = []
+    for run, (data, scaling) in enumerate(zip(datasets, table.scaling, strict=True)):
+        own = {name: weight[run] for name, weight in best.weights.items()}
+        source = {"data": fingerprint(*data.arrays().values()), "graph": rules[run]}
+        fitted.append(Dynamics(graph, architecture, config, own, scaling, probes[run], source))
+    return fitted
 
 
 @dataclass(eq=False)
@@ -134,10 +139,6 @@ class _Best:
 
     def tensors(self) -> dict[str, Tensor]:
         return {"best_loss": self.loss, **{f"best.{name}": weight for name, weight in self.weights.items()}}
-
-    def restore(self, tensors: Weights) -> None:
-        self.loss = tensors["best_loss"].to(self.loss.device)
-        self.weights = {name: tensors[f"best.{name}"].to(self.loss.device) for name in self.weights}
 
 
 def _loss(table: _Table, weights: Weights, batch: Tensor) -> Tensor:
@@ -234,7 +235,7 @@ def _standard(values: Tensor, mechanisms: Mechanisms, config: DynamicsConfig) ->
     exact = values.double()
     shift, scale = exact.mean(0), exact.std(0, correction=0)
     for columns in mechanisms.alike_columns:  # (factors, width)
-        if int(columns.max()) < len(shift):  # of the action are no targets
+        if int(columns.max()) < len(shift):  # action columns have no target
             pooled = exact[:, columns].flatten(0, 1)
             shift[columns], scale[columns] = pooled.mean(0), pooled.std(0, correction=0)
     scale = scale.float()

@@ -1,4 +1,4 @@
-"""LocalGraph -> Mechanisms: networks that give the next state's columns and can see only what the graph lets them.
+"""Networks that predict the next state's columns and see only what the graph lets them.
 
 Three architectures (Appendix B.3):
 
@@ -6,9 +6,8 @@ Three architectures (Appendix B.3):
     global  one mechanism per child, which sees its parents in the sparsest graph
     local   one mechanism per child behind a Masked Composer, which sees its parents at that very row
 
-A local one may be `shared`: the Masked Composer and the network behind it then have one set of weights for all
-children. Parents and children of a kind of their own have their own embedding and their own last layer, those that are
-`alike` have these in common too.
+A local one may be `shared`: all children then share the weights of the Masked Composer and of the network behind it.
+Each factor still has its own embedding and last layer, unless it is `alike` to others: these share them too.
 
 Axes: *L any leading axes (runs, ensemble members), C mechanisms, B rows of a batch, P parents, F features.
 """
@@ -51,7 +50,7 @@ class Mechanisms:
         if self.shared and self.architecture != "local":
             raise InputError(
                 f"shared=True needs the Masked Composer of the architecture 'local', got {self.architecture!r}. "
-                "Leave it out."
+                "Remove it."
             )
         for group in self.alike:
             for name in group:
@@ -89,7 +88,7 @@ class Mechanisms:
         return mean, softplus(raw) + VARIANCE_FLOOR
 
     def kept_state(self, rows: Tensor, mask: Tensor | None) -> Tensor:
-        """The state (*L, B, S) to which a predicted change is added: only where a child listens to its own past."""
+        """The state (*L, B, S) to which a predicted change is added: only where a child depends on its own past."""
         state = rows[..., : self.graph.state_width]
         if self.architecture == "full":
             return state
@@ -120,7 +119,7 @@ class Mechanisms:
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
-        """What kind a factor is of, called by the first of its group."""
+        """The kind of every factor, named after the first of its group."""
         return {name: name for name in self.graph.factors} | {n: group[0] for group in self.alike for n in group}
 
     @cached_property
@@ -171,7 +170,7 @@ class Mechanisms:
     def _shared_weights(self, stream: Stream) -> dict[str, Tensor]:
         """`trunk` is everyone's. A kind has an embedding, and one of a state two: for its own child, and for others.
 
-        By the second, one network can tell a child's own past from what else it hears, whoever the child is.
+        By the second, one network can tell a child's own past from its other parents, whichever child it is.
         """
         leading, width = (self.members,), max(map(len, self.outputs))
         sizes, bound = (self.features, *self.hidden), 1 / math.sqrt(self.features)

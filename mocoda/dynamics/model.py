@@ -1,28 +1,31 @@
-"""Transitions, LocalGraph -> Dynamics: ensembles of Gaussian networks, trained by negative log likelihood.
+"""A fitted dynamics model: an ensemble of Gaussian networks that predicts the next state.
 
-Axes: R runs, E ensemble members, B rows of a batch. All runs of a call train as one program.
+Axes: E ensemble members, N rows, S and A columns of state and action.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Array, as_tensor
-from mocoda.dynamics.mechanisms import Mechanisms
-from mocoda.engine.checkpoint import load_saved, save_tensors
-from mocoda.engine.errors import InputError, differing_keys
+from mocoda.dynamics.mechanisms import ARCHITECTURES, Mechanisms
+from mocoda.engine.checkpoint import check_tensors, from_settings, load_trained, reading, save_trained
+from mocoda.engine.errors import InputError, differing_keys, unknown_name
 from mocoda.engine.networks import Weights
-from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.randomness import Shapes, Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 
-SHARPEN = 3.0  # standard deviations are divided by this when sampling (Appendix B.4)
 SCALING = ("input_shift", "input_scale", "target_shift", "target_scale")
+PROBES = ("probe.rows", "probe.mask")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class DynamicsConfig:
     predict_change: bool = True  # the network gives next state minus state rather than next state
     standardise: bool = True  # inputs and targets have mean 0 and variance 1
     tf32: bool = False  # let a GPU multiply in TF32 while training: faster, and less precise
+    # Standard deviations are divided by this when sampling (Appendix B.4); 1 samples as predicted: stochastic worlds.
+    sharpen: float = 3.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
@@ -66,6 +71,8 @@ class DynamicsConfig:
                 f"learning_rate must be positive and weight_decay not negative, got {self.learning_rate} and "
                 f"{self.weight_decay}."
             )
+        if not 0 < self.sharpen < math.inf:
+            raise InputError(f"sharpen must be a positive number, got {self.sharpen}.")
         if not (0 < self.validation < 1 or (isinstance(self.validation, int) and self.validation >= 1)):
             raise InputError(
                 "validation must be a share of the rows between 0 and 1 or a whole number of them, "
@@ -86,6 +93,21 @@ class Prediction(NamedTuple):
     scale: Tensor
 
 
+@runtime_checkable
+class Ensemble(Protocol):
+    """What is asked of a dynamics model whose members can disagree."""
+
+    @property
+    def graph(self) -> LocalGraph:
+        """Which columns belong to which child."""
+
+    def predict(self, rows: Any) -> Prediction:
+        """What every member expects after rows (N, S + A)."""
+
+    def sample(self, rows: Any, *, seed: int | Stream) -> Tensor:
+        """Next states (N, S) of rows (N, S + A)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Dynamics:
     """A fitted ensemble: rows in, next states out."""
@@ -95,6 +117,8 @@ class Dynamics:
     config: DynamicsConfig
     weights: Weights  # (E, ...) each
     scaling: Weights  # input_shift, input_scale (S + A,), target_shift, target_scale (S,)
+    probes: Tensor | None = None  # (P, S + A), rows that tell the graph's local rule from others
+    fingerprints: Mapping[str, str] = field(default_factory=dict)  # of the data and the graph
 
     def __repr__(self) -> str:
         return f"Dynamics({self.architecture!r}, members={self.config.members}, children={list(self.graph.children)})"
@@ -106,7 +130,7 @@ class Dynamics:
     @property
     def settings(self) -> dict[str, Any]:
         """Architecture, configuration and graph as JSON values."""
-        return metadata(self.graph, self.architecture, self.config)
+        return settings_of(self.graph, self.architecture, self.config)
 
     def predict(self, rows: Array) -> Prediction:
         """What every member expects after rows (N, S + A)."""
@@ -114,41 +138,63 @@ class Dynamics:
         return Prediction(*(torch.cat(part, 1) for part in zip(*blocks, strict=True)))
 
     def sample(self, rows: Array, *, seed: int | Stream) -> Tensor:
-        """A next state (N, S) for each row, by one random member each, its standard deviation divided by three."""
+        """A next state (N, S) for each row, by a random member, its standard deviation divided by `config.sharpen`."""
         rows = self._rows(rows)
         stream = as_stream(seed, "dynamics-sample", device=self.device)
         member = stream.integers(self.config.members, len(rows))
-        noise = stream.normal(len(rows), self.graph.state_width) / SHARPEN
+        noise = stream.normal(len(rows), self.graph.state_width) / self.config.sharpen
         order = member.argsort(stable=True)
         counts = torch.bincount(member, minlength=self.config.members).tolist()
-        following = torch.empty_like(noise)
+        next_state = torch.empty_like(noise)
         for number, mine in enumerate(order.split(counts)):
             weights = {name: weight[number : number + 1] for name, weight in self.weights.items()}
             for block in mine.split(self._block):
                 mean, scale = self._predict(weights, rows[block])
-                following[block] = mean[0] + scale[0] * noise[block]
-        return following
+                next_state[block] = mean[0] + scale[0] * noise[block]
+        return next_state
 
     def to(self, device: torch.device | str) -> Dynamics:
-        moved = ({name: tensor.to(device) for name, tensor in part.items()} for part in (self.weights, self.scaling))
-        return Dynamics(self.graph, self.architecture, self.config, *moved)
+        weights, scaling = ({n: t.to(device) for n, t in part.items()} for part in (self.weights, self.scaling))
+        probes = None if self.probes is None else self.probes.to(device)
+        return replace(self, weights=weights, scaling=scaling, probes=probes)
 
     def save(self, path: str | Path) -> None:
-        """Writes weights and settings to a safetensors file; the graph, being code, stays with you."""
-        save_tensors(path, {**self.weights, **self.scaling}, self.settings)
+        """Writes the model to a safetensors file. The graph is code and stays out; its masks at some rows are kept."""
+        tensors = {**self.weights, **self.scaling}
+        if self.probes is not None:
+            tensors |= dict(zip(PROBES, (self.probes, self.graph.mask(self.probes)), strict=True))
+        save_trained(path, "dynamics", tensors, {"settings": self.settings, "fingerprints": self.fingerprints})
 
     @staticmethod
     def load(path: str | Path, graph: LocalGraph) -> Dynamics:
-        """Reads what `save` wrote, for the same graph."""
-        tensors, metadata = load_saved(path, "model")
-        if "architecture" not in metadata:
-            raise InputError(f"{str(path)!r} is not a mocoda dynamics model: it does not say its architecture.")
-        config = DynamicsConfig(**metadata["config"])
-        if metadata["graph"] != graph.structure:
-            keys = differing_keys(metadata["graph"], graph.structure)
-            raise InputError(f"{str(path)!r} was fitted to another graph than {graph!r}; they differ in {keys}.")
+        """Reads what `save` wrote, for the graph that the model was fitted to."""
+        tensors, header = load_trained(path, "dynamics")
+        with reading(path, "dynamics"):
+            config = from_settings(DynamicsConfig, header["settings"].get("config"))
+            architecture, structure = header["settings"].get("architecture"), header["settings"].get("graph")
+            if architecture not in ARCHITECTURES:
+                raise unknown_name("architecture", architecture, ARCHITECTURES)
+            if not isinstance(structure, dict):
+                raise InputError("it does not say which graph it was fitted to")
+        if structure != graph.structure:
+            raise _other_graph(path, graph, f"they differ in {differing_keys(structure, graph.structure)}")
+        with reading(path, "dynamics"):
+            expected = mechanisms_of(graph, architecture, config, torch.device("cpu")).initial_weights(Shapes())
+            widths = (graph.width, graph.width, graph.state_width, graph.state_width)
+            expected |= {name: torch.empty(width) for name, width in zip(SCALING, widths, strict=True)}
+            if PROBES[0] in tensors:
+                rows = len(tensors[PROBES[0]])
+                edges = torch.empty(rows, *graph.sparsest.shape, dtype=torch.bool)
+                expected |= dict(zip(PROBES, (torch.empty(rows, graph.width), edges), strict=True))
+            check_tensors(tensors, expected)
+        probes, mask = (tensors.pop(name, None) for name in PROBES)
+        if probes is not None and mask is not None:
+            changed = int((graph.mask(probes) != mask).flatten(1).any(1).sum())
+            if changed:
+                where = f"{changed} of the {len(probes)} rows kept in the file"
+                raise _other_graph(path, graph, f"the local rules give other edges at {where}")
         scaling = {name: tensors.pop(name) for name in SCALING}
-        return Dynamics(graph, metadata["architecture"], config, tensors, scaling)
+        return Dynamics(graph, architecture, config, tensors, scaling, probes, header["fingerprints"])
 
     @cached_property
     def _mechanisms(self) -> Mechanisms:
@@ -181,9 +227,17 @@ def mechanisms_of(graph: LocalGraph, architecture: str, config: DynamicsConfig, 
     )
 
 
-def metadata(graph: LocalGraph, architecture: str, config: DynamicsConfig) -> dict[str, Any]:
+def _other_graph(path: str | Path, graph: LocalGraph, difference: str) -> InputError:
+    return InputError(
+        f"{str(path)!r} was fitted to another graph than {graph!r}: {difference}. Load it with the graph it was fitted "
+        "to, or fit again."
+    )
+
+
+def settings_of(graph: LocalGraph, architecture: str, config: DynamicsConfig) -> dict[str, Any]:
+    """Architecture, configuration and graph as JSON values."""
     return {
         "architecture": architecture,
-        "config": asdict(config) | {"hidden": list(config.hidden), "alike": list(map(list, config.alike))},
+        "config": json.loads(json.dumps(asdict(config))),
         "graph": graph.structure,
     }

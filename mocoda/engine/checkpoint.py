@@ -1,27 +1,213 @@
-"""Trained tensors and how they were made, in safetensors files; checkpoints that survive a kill."""
+"""Files of what is trained: dynamics models, policies, learned rewards and checkpoints, all in one format.
+
+A file is safetensors: the tensors, and a header of JSON values with the file's kind, the version of the format (which
+is not the package's), settings, fingerprints of the data and the graph where they are known, a checksum and, for
+information only, the versions of the packages that wrote it.
+"""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
+import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from mocoda.engine.errors import InputError, differing_keys
-from mocoda.engine.files import check_writable, whole_file
+from mocoda.engine.errors import InputError, differing_keys, unknown_name
+from mocoda.engine.files import VERSION, check_writable, whole_file
+
+Settings = TypeVar("Settings")
+FORMAT = 1  # rises when older versions of mocoda could no longer read the files; this one reads all formats up to it
+HEADER: dict[str, type] = {"kind": str, "settings": dict, "fingerprints": dict, "versions": dict, "checksum": str}
+# What the contents of a damaged file can raise, in safetensors, in torch, or in what is built from them.
+DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+
+
+class Kind(NamedTuple):
+    """A kind of file, in the words of error messages."""
+
+    words: str
+    way_out: str
+
+
+KINDS = {
+    "dynamics": Kind("dynamics model", "Fit a model and save it with `model.save(path)`."),
+    "policy": Kind("policy", "Train an agent and save it with `policy.save(path)`."),
+    "reward": Kind("learned reward", "Fit a reward and save it with `reward.save(path)`."),
+    "checkpoint": Kind("checkpoint", "Delete it to start again, or give another path."),
+}
+
+
+def save_trained(path: str | Path, kind: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Writes tensors with a header of JSON values, of which `settings` is required and `fingerprints` optional."""
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    versions = {"mocoda": VERSION, "torch": torch.__version__, "safetensors": safetensors.__version__}
+    whole: dict[str, Any] = {"fingerprints": {}, **header, "kind": kind, "format": FORMAT, "versions": versions}
+    whole = json.loads(json.dumps(whole))  # as a reader will see it
+    whole["checksum"] = _checksum(ready, whole)
+    with whole_file(path) as part:
+        try:
+            # One key, for safetensors writes several in random order.
+            safetensors.torch.save_file(ready, part, {"mocoda": json.dumps(whole, sort_keys=True)})
+        except safetensors.SafetensorError as error:
+            if f"os error {errno.ENOSPC}" in str(error):  # safetensors has no error of its own for a full disk
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+            raise
+
+
+def load_trained(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the header of a file of this kind that `save_trained` wrote; anything else is refused."""
+    with reading(path, kind):
+        if not Path(path).exists():
+            raise InputError("there is no such file")
+        if not Path(path).is_file():
+            raise InputError("it is not a file")
+        content = Path(path).read_bytes()  # at once, for the file may be replaced at any time
+        tensors = safetensors.torch.load(content)
+        described = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        header = _header(described.get("__metadata__", {}), kind)
+        if _checksum(tensors, header) != header["checksum"]:
+            raise InputError("its contents have changed since it was written")
+        return tensors, header
+
+
+@contextmanager
+def reading(path: str | Path, kind: str) -> Iterator[None]:
+    """Whatever the contents of a file raise in this block becomes one InputError that says the way out."""
+    try:
+        yield
+    except (OSError, safetensors.SafetensorError, *DAMAGE) as error:
+        way_out = KINDS[kind].way_out
+        if isinstance(error, InputError):
+            reason = str(error)
+        elif isinstance(error, OSError) and error.strerror:
+            reason, way_out = error.strerror, "Give the path of a file that can be read."
+        elif isinstance(error, OSError | safetensors.SafetensorError):
+            reason = f"it is damaged, or not a safetensors file ({error})"
+        else:
+            reason = f"its contents make no sense ({type(error).__name__}: {error})"
+        reason = " ".join(reason.split()).rstrip(".")
+        reason = reason if len(reason) <= 400 else f"{reason[:400]}…"
+        reason += "" if reason.endswith("?") else "."
+        raise InputError(f"cannot read {KINDS[kind].words} {str(path)!r}: {reason} {way_out}") from error
+
+
+def _header(metadata: Mapping[str, str], kind: str) -> dict[str, Any]:
+    if "mocoda" not in metadata:
+        raise InputError("it was not written by mocoda")
+    try:
+        header = json.loads(metadata["mocoda"], parse_constant=_constant, parse_float=_float, parse_int=_integer)
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"its header is not JSON ({error})") from error
+    if not isinstance(header, dict):
+        raise InputError(f"its header must be a JSON object, got {type(header).__name__}")
+    if "format" not in header:
+        raise InputError("it was written before mocoda's files had a format version, and such files are no longer read")
+    version = header["format"]
+    if type(version) is not int or not 1 <= version <= FORMAT:
+        raise InputError(f"its format is {version!r}, and this version of mocoda reads formats up to {FORMAT}")
+    for key, of in HEADER.items():
+        if not isinstance(header.get(key), of):
+            raise InputError(f"its header must have {key!r}, a JSON {'object' if of is dict else 'string'}")
+    if header["kind"] != kind:
+        other = KINDS[header["kind"]].words if header["kind"] in KINDS else repr(header["kind"])
+        raise InputError(f"it holds another kind of object, {other}")
+    return header
+
+
+def _constant(written: str) -> float:
+    """Infinity, which Python writes for a setting without a bound; NaN means nothing in a header."""
+    if written == "NaN":
+        raise InputError("its header has NaN for a number")
+    return float(written)
+
+
+def _float(written: str) -> float:
+    number = float(written)
+    if math.isinf(number):
+        raise InputError(f"its header has a number that is too large, {written[:20]}")
+    return number
+
+
+def _integer(written: str) -> int:
+    _float(written)
+    return int(written)
+
+
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raises unless the tensors have the names, shapes and types of those expected, whose numbers do not matter."""
+    for name, like in expected.items():
+        if name not in tensors:
+            raise InputError(f"its tensor {name!r} is missing")
+        found = tensors[name]
+        if found.shape != like.shape or found.dtype != like.dtype:
+            raise InputError(
+                f"its tensor {name!r} must be {like.dtype} of shape {tuple(like.shape)}, got {found.dtype} of shape "
+                f"{tuple(found.shape)}"
+            )
+    for name in tensors:
+        if name not in expected:
+            raise InputError(f"it has a tensor {name!r} that does not belong to it")
+
+
+@torch.no_grad()
+def copy_tensors(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
+    """Copies those of a file's tensors that have the names of `into`, all of which must be there."""
+    check_tensors({name: tensor for name, tensor in tensors.items() if name in into}, into)
+    for name, tensor in into.items():
+        tensor.copy_(tensors[name])
+
+
+def from_settings(cls: type[Settings], settings: object) -> Settings:
+    """A dataclass of settings from a file's JSON values; settings that the file does not have keep their defaults."""
+    hints = get_type_hints(cls)
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    if not isinstance(settings, dict):
+        raise InputError(f"the settings of {cls.__name__} must be a JSON object, got {type(settings).__name__}")
+    for name, value in settings.items():
+        if name not in names:
+            raise unknown_name(f"setting of {cls.__name__} called", name, names)
+        if not _fits(value, hints[name]):
+            raise InputError(f"the setting {name!r} of {cls.__name__} cannot be {value!r}")
+    return cls(**{name: _with_tuples(value) for name, value in settings.items()})
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    """Whether a JSON value can be what the annotation says; annotations that JSON does not have fit anything."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in arguments)
+    if origin is tuple and isinstance(value, list):
+        each = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+        return len(each) == len(value) and all(map(_fits, value, each))
+    if annotation is float:
+        return type(value) in (int, float)
+    return origin is not tuple and (annotation not in (int, bool, str, NoneType) or type(value) is annotation)
+
+
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 class Checkpoint:
-    """A file that holds a training's tensors and how far it is, rewritten whole every `interval` seconds."""
+    """A file with a training's tensors and how far it has come, rewritten whole every `interval` seconds.
+
+    identity  what makes two trainings the same, as JSON values: only then the file is used
+    """
 
     def __init__(self, path: str | Path | None, identity: Mapping[str, Any], interval: float = 30.0) -> None:
         self.path = None if path is None else Path(path)
@@ -31,59 +217,31 @@ class Checkpoint:
         self.interval = interval
         self.saved_at = time.monotonic()
 
-    def load(self) -> tuple[int, dict[str, Tensor]]:
-        """Steps done and the tensors then; 0 and none where there is no file."""
-        if self.path is None or not self.path.exists():
-            return 0, {}
-        try:
-            tensors, metadata = load_tensors(self.path)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise InputError(
-                f"checkpoint {str(self.path)!r} cannot be read ({error}). Delete it to start anew."
-            ) from error
-        found = metadata.get("identity", {})
-        if found != self.identity:
-            raise InputError(
-                f"checkpoint {str(self.path)!r} belongs to another training: it differs in "
-                f"{differing_keys(found, self.identity)}. Delete it, or write elsewhere."
-            )
-        return int(metadata["done"]), tensors
+    def resume(self, restore: Callable[[dict[str, Tensor]], None]) -> int:
+        """Calls `restore` with the saved tensors and returns how many steps were done; 0 where there is no file."""
+        if self.path is None:
+            return 0
+        with reading(self.path, "checkpoint"):
+            if not self.path.exists():
+                return 0
+        tensors, header = load_trained(self.path, "checkpoint")
+        with reading(self.path, "checkpoint"):
+            found, done = header["settings"].get("identity"), header["settings"].get("done")
+            if not isinstance(found, dict) or type(done) is not int or done < 0:
+                raise InputError("it does not say which training it belongs to and how far that came")
+            if found != self.identity:
+                keys = differing_keys(found, self.identity)
+                raise InputError(f"it belongs to another training, which differs in {keys}")
+            if done:
+                restore(tensors)
+            return done
 
     def offer(self, done: int, tensors: Callable[[], Mapping[str, Tensor]]) -> None:
         """Saves if it is time to."""
         if self.path is None or time.monotonic() - self.saved_at < self.interval:
             return
-        save_tensors(self.path, tensors(), {"identity": self.identity, "done": done})
+        save_trained(self.path, "checkpoint", tensors(), {"settings": {"identity": self.identity, "done": done}})
         self.saved_at = time.monotonic()
-
-
-def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-    """A safetensors file; the metadata is one JSON text, for safetensors writes several keys in random order."""
-    with whole_file(path) as part:
-        ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        try:
-            safetensors.torch.save_file(ready, part, {"mocoda": json.dumps(dict(metadata), sort_keys=True)})
-        except safetensors.SafetensorError as error:
-            if f"os error {errno.ENOSPC}" in str(error):  # safetensors has no error of its own for a full disk
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
-            raise
-
-
-def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_tensors` wrote; no metadata where another program wrote the file."""
-    with safetensors.safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return tensors, json.loads((file.metadata() or {}).get("mocoda", "{}"))
-
-
-def load_saved(path: str | Path, maker: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """`load_tensors` of a file that a user names and `maker.save` wrote."""
-    if not Path(path).is_file():
-        raise InputError(f"there is no file {str(path)!r}. `{maker}.save(path)` makes one.")
-    try:
-        return load_tensors(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise InputError(f"{str(path)!r} cannot be read as safetensors ({error}).") from error
 
 
 LARGE = 2**26  # numbers in a tensor that are hashed at a time
@@ -94,7 +252,8 @@ def fingerprint(*tensors: Tensor) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         for block in tensor.detach().reshape(-1).split(LARGE):  # a table may be larger than what memory is left
-            digest.update((_condensed(block) if len(block) == LARGE else block).cpu().numpy().data)
+            numbers = _condensed(block) if len(block) == LARGE else block.contiguous()
+            digest.update(numbers.view(torch.uint8).cpu().numpy().data)
     return digest.hexdigest()[:16]
 
 
@@ -102,3 +261,10 @@ def _condensed(block: Tensor) -> Tensor:
     """Sums of a block's bits that change if any number does, or moves: to hash gigabytes as they are takes minutes."""
     bits: Tensor = block.view(torch.int32).unflatten(0, (-1, 1_024)).long()
     return (bits * torch.arange(1, 2_048, 2, device=block.device)).sum(1)
+
+
+def _checksum(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> str:
+    """A short hash of all that a file holds."""
+    kept = {key: value for key, value in header.items() if key != "checksum"}
+    parts = {name: [str(t.dtype), list(t.shape), fingerprint(t)] for name, t in tensors.items()}
+    return hashlib.sha256(json.dumps([kept, parts], sort_keys=True).encode()).hexdigest()[:16]

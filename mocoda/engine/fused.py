@@ -1,4 +1,4 @@
-"""x, stacked weights -> outputs: many MLPs at once on a CUDA device, with a backward pass written by hand.
+"""Many MLPs at once on a CUDA device, with a backward pass written by hand.
 
 The products of hidden layers are cuBLAS's; what surrounds them is traffic of activations, which Triton kernels cut to
 one pass each. All sums over rows are made by the one program that owns their columns, in a fixed order.

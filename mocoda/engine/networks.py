@@ -1,4 +1,4 @@
-"""streams -> weights, weights and inputs -> outputs: linear layers with leading axes.
+"""Linear layers and MLPs with leading axes.
 
 A layer's weight is (*L, in, out), where L may be runs, ensemble members, children: many networks are one tensor, and a
 forward pass of all of them is one batched product.
@@ -21,7 +21,7 @@ from mocoda.engine.randomness import Stream
 
 Weights = Mapping[str, Tensor]
 # Intel MKL rounds a product differently if a matrix of a batch does not start at a cache line (16 floats) or if threads
-# share the rows of a single one unevenly. On a CPU all are padded, so that no network's result depends on its company.
+# share the rows of a single one unevenly. On a CPU all are padded, so that no network's result depends on the others.
 LINE, ROWS = 16, 4
 _half: ContextVar[bool] = ContextVar("half", default=False)
 FUSED_INPUTS = 32  # up to this many, the fused kernels pay: their first layer is made for few
@@ -77,7 +77,7 @@ def mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 @contextmanager
 def half_precision(wanted: bool) -> Iterator[None]:
-    """Inside the block, the fused kernels keep hidden layers in bfloat16, if wanted; a CPU has none, and goes on."""
+    """Inside the block, the fused kernels keep hidden layers in bfloat16, if wanted; a CPU has no such kernels."""
     token = _half.set(wanted)
     try:
         yield
@@ -87,5 +87,5 @@ def half_precision(wanted: bool) -> Iterator[None]:
 
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)). torch's own rounds the last few numbers of an array differently, so that a number's result would
-    depend on its neighbours, and a run's on its company."""
+    depend on its neighbours, and a run's on the other runs."""
     return x.clamp(min=0) + (-x.abs()).exp().log1p()

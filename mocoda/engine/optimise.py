@@ -1,4 +1,4 @@
-"""update functions -> trained weights: many updates as one program, checkpoints that survive a kill.
+"""Runs many updates of weights as one program.
 
 An update is a function of tensors: it reads its slice of a chunk (batch indices, noise), changes the weights in place
 and returns its losses. On the CPU a chunk is a loop; on a GPU it is one captured CUDA graph with the same arithmetic.
@@ -14,18 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocoda.engine.progress import Progress as Progress
-from mocoda.engine.progress import silent as silent
+from mocoda.engine.checkpoint import check_tensors
 
 Tensors = Mapping[str, Tensor]
 Work = Callable[[Tensors, int], Tensor]
 
 
 class Captured:
-    """Calls `work` with tensors and, on CUDA, replays it as one captured graph from the second call of a kind on.
+    """Calls `work` with tensors; on CUDA, from the second call of a kind on, it replays a captured graph of it.
 
-    Calls are of a kind if their tensors have the same shapes and their `phase` is the same. The first of a kind runs
-    eagerly, with the same arithmetic, which also warms everything up; the CPU does nothing else.
+    Calls are of one kind if their tensors have the same shapes and their `phase` is the same. The first runs eagerly,
+    with the same arithmetic, which also warms everything up. On the CPU all calls are eager.
     """
 
     def __init__(self, work: Work, device: torch.device) -> None:
@@ -69,9 +68,9 @@ class Captured:
 
 
 def in_turn(update: Work) -> Work:
-    """`update` for each slice of a chunk of tensors (U, ...) in turn, its results stacked, (U, ...).
+    """Calls `update` with each slice of a chunk of tensors (U, ...) and its number, counted from the phase.
 
-    An update is told its number, counted from the phase.
+    The results are stacked, (U, ...).
     """
 
     def chunk(tensors: Tensors, phase: int) -> Tensor:
@@ -95,7 +94,7 @@ def fast_products(device: torch.device) -> Iterator[None]:
 
 
 class Adam:
-    """torch's Adam over stacked weights: being elementwise, it is one optimiser per run."""
+    """torch's Adam over the stacked weights of many runs; as it is elementwise, runs do not affect each other."""
 
     def __init__(
         self, weights: Sequence[Tensor], learning_rate: float, weight_decay: float = 0.0, name: str = "adam"
@@ -108,7 +107,7 @@ class Adam:
             self.weights,
             lr=self.learning_rate,
             weight_decay=weight_decay,
-            # torch's fused CPU kernel rounds the last numbers of an array differently: runs would feel their company.
+            # torch's fused CPU kernel rounds the last numbers of an array differently: runs would affect each other.
             fused=device.type == "cuda",
             foreach=False,
             capturable=device.type == "cuda",
@@ -128,19 +127,17 @@ class Adam:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes what is its own of the tensors; a weight that no step has changed yet has none."""
         for i, weight in enumerate(self.weights):
             prefix = f"{self.name}.{i}."
-            for name, value in tensors.items():
-                if name.startswith(prefix):
-                    # A step counter lives on the CPU unless it is captured; the rest lives with its weight.
-                    counter = name.endswith(".step") and weight.device.type == "cpu"
-                    self.optimiser.state[weight][name.removeprefix(prefix)] = value.to(
-                        "cpu" if counter else weight.device
-                    )
+            own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            if own:
+                check_tensors(own, {"step": weight.new_empty(()), "exp_avg": weight, "exp_avg_sq": weight})
+            self.optimiser.state[weight].update({name: value.to(weight.device) for name, value in own.items()})
 
 
 def device_name(device: str) -> str:
-    """The device as a reader of results knows it."""
+    """The device in words, for results."""
     return (
         torch.cuda.get_device_name(device) if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
     )

@@ -1,7 +1,7 @@
-"""seeds -> random tensors: the only file that draws.
+"""All random numbers come from here.
 
-A `Stream` is a source of random numbers with a name. Its numbers depend on the seed and the labels alone, so a stage
-that starts to draw more, or a run that trains in company, never shifts what another one draws.
+A `Stream` is a source of random numbers with a name. Its numbers depend on the seed and the labels alone, so what one
+stage or run draws never shifts what another one draws.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Stream:
     """
 
     def __init__(self, seed: int, *labels: str | int, device: torch.device | str = "cpu") -> None:
-        self.seed = operator.index(seed)  # 0.7 is no seed
+        self.seed = operator.index(seed)  # seeds are integers
         self.labels = tuple(label if isinstance(label, str) else int(label) for label in labels)
         self.device = torch.device(device)
         digest = hashlib.sha256(repr((self.seed, *self.labels)).encode()).digest()
@@ -44,7 +44,7 @@ class Stream:
         return torch.randn(shape, generator=self._generator, device=self.device, dtype=dtype)
 
     def integers(self, high: int, *shape: int) -> Tensor:
-        """Whole numbers from 0 up to, not including, `high`."""
+        """Integers from 0 up to, not including, `high`."""
         return torch.randint(high, shape, generator=self._generator, device=self.device)
 
     def permutation(self, n: int) -> Tensor:
@@ -63,13 +63,26 @@ class Stream:
         return (cumulative <= drawn).sum(1).clamp_(max=weights.shape[1] - 1)
 
 
+class Shapes(Stream):
+    """Stands in for a stream where only the shapes of fresh weights are needed: its tensors have no numbers."""
+
+    def __init__(self) -> None:
+        """A stream without a seed."""
+
+    def child(self, *labels: str | int) -> Shapes:
+        return self
+
+    def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+
 def generator(*seed: int) -> Random:
-    """numpy's source of random numbers, as Gymnasium has it: for simulations, which draw one number at a time."""
+    """numpy's generator, for simulations, which draw one number at a time."""
     return np.random.default_rng(seed)
 
 
 def tally(random: Random, draws: Any, shares: Any) -> Any:
-    """How often each outcome comes up in so many draws, by its share: numpy's multinomial, row by row."""
+    """How often each outcome comes up in so many draws, given the outcomes' shares: numpy's multinomial by row."""
     return random.multinomial(draws, shares)
 
 

@@ -1,4 +1,4 @@
-"""names -> columns: factors chosen by slices, numbers, the names of columns, or what such names begin with."""
+"""Columns of factors, given as slices, numbers, the names of columns, or what such names begin with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEPARATORS = (".", "_")  # between what columns of a factor share and what tells
 
 
 class ColumnNames(NamedTuple):
-    """The names of a table's columns: all that a graph file asks of the data, and easily sent to another process."""
+    """The names of a table's columns: all that a graph file needs of the data, and easily sent to another process."""
 
     state: tuple[str, ...]
     action: tuple[str, ...]
@@ -66,7 +66,7 @@ class Factors:
         return called[str(end)]
 
 
-def read_off(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def factors_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Factors by the columns' own names: what stands before the first dot; a column without one is alone."""
     found: dict[str, tuple[int, ...]] = {}
     for number, name in enumerate(names):
@@ -146,8 +146,8 @@ def _named(kind: str, factor: str, wanted: str, names: ColumnNames) -> tuple[int
         return _columns(kind, factor, slice(start, stop), names)
     other = "action" if kind == "state" else "state"
     if _called(wanted, getattr(names, other)):
-        raise InputError(f"the {kind} factor {factor!r} asks for {wanted!r}, which is of the {other}.")
-    raise unknown_name(f"{kind} column", wanted, dict.fromkeys([*read_off(own), *own]))
+        raise InputError(f"the {kind} factor {factor!r} asks for {wanted!r}, which is a column of the {other}.")
+    raise unknown_name(f"{kind} column", wanted, dict.fromkeys([*factors_by_name(own), *own]))
 
 
 def _called(wanted: str, own: Sequence[str]) -> tuple[int, ...]:

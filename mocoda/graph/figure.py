@@ -1,4 +1,4 @@
-"""LocalGraph -> a figure and a table: who listens to whom, always or in which share of the rows."""
+"""A figure and a table of a graph: which factors depend on which, always or in which share of the rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from math import hypot
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -31,11 +30,12 @@ class Edge(NamedTuple):
     share: float | None  # of the rows; None: all
 
 
-def draw_listeners(graph: LocalGraph, shares: Tensor, path: Path, title: str = "") -> None:
-    """On the left arrows from factors to their listeners, on the right the same as a matrix.
+def draw_graph(graph: LocalGraph, path: Path, rows: Tensor | None = None, title: str = "") -> None:
+    """On the left arrows from parents to children, on the right the same as a matrix.
 
-    shares  in which share of the rows each edge is there, (parents, children), as `graph.shares` counts
+    rows  (N, S + A), whose local graphs are counted; without them, the sparsest graph is drawn
     """
+    shares = graph.sparsest.double() if rows is None else graph.shares(rows)
     longest = max(len(_short(name)) for name in graph.parents)
     widths = 4.4 + 0.2 * longest, 0.6 + 0.1 * longest + 0.72 * len(graph.children)
     tall = ROW * len(graph.parents) + 1.8 + (0.06 * longest if longest > UPRIGHT else 0)
@@ -127,13 +127,13 @@ def _draw_matrix(axes: Axes, graph: LocalGraph, shares: Tensor) -> None:
     axes.tick_params(length=0, labelsize=9, labelcolor=INK)
     axes.spines[:].set_visible(False)
     axes.set(xlim=(-0.02, children + 0.02), ylim=(-parents - 0.02, 0.02))
-    axes.set_xlabel("column listens to row", fontsize=9, color=INK)
+    axes.set_xlabel("column depends on row", fontsize=9, color=INK)
 
 
-def as_listeners(graph: LocalGraph, shares: Tensor) -> Table:
-    """Child by child: to whom it listens always, and to whom in which share of the rows."""
-    table = Table(title="Who listens to whom")
-    for heading in ("next state of", "listens to", "and in some rows to"):
+def dependency_table(graph: LocalGraph, shares: Tensor) -> Table:
+    """What each child depends on always, and what in which share of the rows."""
+    table = Table(title="Which factors depend on which")
+    for heading in ("next state of", "depends on", "and in some rows on"):
         table.add_column(heading)
     for name in graph.children:
         edges = [(parent, share) for parent, child, share in _edges(graph, shares) if child == name]
@@ -165,37 +165,3 @@ def _percent(share: float) -> str:
     if not 0.0005 <= share <= 0.9995:
         return "<0.1%" if share < 0.5 else ">99.9%"
     return f"{100 * share:.1f}%" if share < 0.0995 or share > 0.995 else f"{100 * share:.0f}%"
-
-
-def draw_graph(graph: LocalGraph, path: Path, rows: Tensor | None = None) -> None:
-    """The sparsest graph; with rows (N, S + A), the local graphs that hold among them, the six commonest at most."""
-    pictures: list[tuple[str, Tensor]] = [("sparsest", graph.sparsest)]
-    if rows is not None:
-        found, counts = torch.unique(graph.mask(rows), dim=0, return_counts=True)
-        order = counts.argsort(descending=True)[:6]
-        pictures = [(f"in {100 * counts[i] / len(rows):.1f}% of rows", found[i]) for i in order.tolist()]
-    figure = Figure(figsize=(2.6 * len(pictures), 0.9 + 0.55 * len(graph.parents)), layout="constrained")
-    for axes, (title, mask) in zip(figure.subplots(1, len(pictures), squeeze=False).flat, pictures, strict=True):
-        _draw_edges(axes, graph, mask.cpu())
-        axes.set_title(title, fontsize=10, color=INK)
-    save(figure, path)
-
-
-def _draw_edges(axes: Axes, graph: LocalGraph, mask: Tensor) -> None:
-    left = {name: -float(i) for i, name in enumerate(graph.parents)}
-    right = {name: left[name] for name in graph.children}
-    for (p, parent), (c, child) in ((p, c) for p in enumerate(graph.parents) for c in enumerate(graph.children)):
-        if mask[p, c]:
-            colour = BLUE if graph.sparsest[p, c] else RED
-            ends = ((0.0, left[parent]), (1.0, right[child]))
-            axes.add_patch(
-                FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=11, shrinkA=15, shrinkB=15, color=colour)
-            )
-    style: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "fontsize": 10}
-    for name, y in left.items():
-        face = "#e8eef7" if name in graph.state else "#f3efe2"
-        axes.text(0, y, name, bbox={"boxstyle": "round", "fc": face, "ec": GREY}, **style)
-    for name, y in right.items():
-        axes.text(1, y, f"{name}'", bbox={"boxstyle": "round", "fc": "white", "ec": GREY}, **style)
-    axes.set(xlim=(-0.35, 1.35), ylim=(-len(left) + 0.4, 0.6))
-    axes.axis("off")

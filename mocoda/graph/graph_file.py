@@ -1,4 +1,4 @@
-"""files -> LocalGraph: graphs as people write them, in a short Python or TOML file, over the data's own column names.
+"""Graphs written in a short Python or TOML file, over the data's own column names.
 
 A Python file is its author's program and is run, in this process, each time it is loaded; a TOML file runs nothing.
 What comes back depends on the file's text and the column names alone, so another process can load the same again.
@@ -26,7 +26,7 @@ from torch import Tensor
 from mocoda.data.transitions import Transitions, as_tensor
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
-from mocoda.graph.columns import ColumnNames, Factors, as_factors, read_off
+from mocoda.graph.columns import ColumnNames, Factors, as_factors, factors_by_name
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.rules import local_mask, near_rules
 
@@ -45,7 +45,7 @@ FUNCTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class FileTask:
-    """What a graph file says: the graph, and as much of a task as it defines. What it does not define is None.
+    """The graph of a file, and as much of a task as the file defines. What it does not define is None.
 
     name         the file's name, less its ending
     fingerprint  a short hash of the file's text
@@ -78,7 +78,7 @@ def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
     file = Path(path)
     names = data if isinstance(data, ColumnNames) else ColumnNames.of(data)
     text = _text(file)
-    with _said_of(file):
+    with _errors_name(file):
         if file.suffix == ".toml":
             defined = _read_toml(text)
             graph = _graph(defined, names)
@@ -90,7 +90,7 @@ def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
             local, task = functions.get("local"), _task(file, functions, _about_goals(defined))
             task["box"] = _box(defined.get("box"), graph)
     if local is not None:
-        graph = replace(graph, local=_said_of(file)(local_mask(graph, names, local)))
+        graph = replace(graph, local=_errors_name(file)(local_mask(graph, names, local)))
     return FileTask(file.stem, graph, hashlib.sha256(text).hexdigest()[:16], **task)
 
 
@@ -105,38 +105,35 @@ def _text(file: Path) -> bytes:
 
 
 @contextmanager
-def _said_of(file: Path) -> Iterator[None]:
-    """Whatever is refused inside is refused as something that this file says."""
+def _errors_name(file: Path) -> Iterator[None]:
+    """Input errors raised inside name the file."""
     try:
         yield
     except InputError as error:
         raise InputError(f"{str(file)!r}: {error}") from error.__cause__
 
 
-# --- what the file says
-
-
 def _read_toml(text: bytes) -> dict[str, Any]:
     try:
-        said = tomllib.loads(text.decode("utf-8"))
+        tables = tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"it is no TOML: {error}.") from error
+        raise InputError(f"it is not TOML: {error}.") from error
     known = (*TABLES, "near", "parent_sets")
-    for key in said:
+    for key in tables:
         if key in (*FUNCTIONS, "box"):
-            raise InputError(f"a TOML file has no {key}; write the graph in Python (.py) to say that.")
+            raise InputError(f"a TOML file cannot define {key}; write the graph in Python (.py) instead.")
         if key not in known:
             raise unknown_name("setting", key, known)
-    return said
+    return tables
 
 
 def _run(file: Path, text: bytes) -> dict[str, Any]:
-    """What a Python file defines. It becomes no module, so nothing of it is kept, here or beside the file."""
+    """The names that a Python file defines. It is not imported, so nothing is cached here or beside the file."""
     try:
         code = compile(text, str(file), "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         where = f"line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else "it"
-        raise InputError(f"{where} is no Python: {getattr(error, 'msg', error)}.") from error
+        raise InputError(f"{where} is not Python: {getattr(error, 'msg', error)}.") from error
     defined: dict[str, Any] = {"__name__": file.stem, "__file__": str(file)}
     try:
         exec(code, defined)
@@ -147,7 +144,7 @@ def _run(file: Path, text: bytes) -> dict[str, Any]:
 
 
 def _check_spelling(defined: Mapping[str, Any]) -> None:
-    """Refuses what was probably meant for us: `rewards` would otherwise be passed over in silence."""
+    """Refuses names that are probably misspelt: `rewards` would otherwise be ignored silently."""
     for name, value in defined.items():
         known = FUNCTIONS if isinstance(value, FunctionType) else TABLES if isinstance(value, dict) else ()
         open_ = [] if name in known or name.startswith("_") else [other for other in known if other not in defined]
@@ -169,14 +166,14 @@ def _line(error: BaseException, file: Path) -> str:
 def _graph(defined: Mapping[str, Any], names: ColumnNames) -> LocalGraph:
     edges = defined.get("edges")
     if edges is None:
-        raise InputError("it has no edges; say for every state factor to whom it listens.")
+        raise InputError("it has no edges; list for every state factor the factors it depends on.")
     if not isinstance(edges, Mapping) or not all(_are_names(parents) for parents in edges.values()):
         raise InputError(f"edges must map each state factor to a list of factors, got {edges!r}.")
     groups = defined.get("parent_sets")
     if groups is not None and not (isinstance(groups, list | tuple) and all(_are_names(group) for group in groups)):
         raise InputError(f"parent_sets must be a list of lists of factors, got {groups!r}.")
     return LocalGraph(
-        state=as_factors("state", defined["state"], names) if "state" in defined else read_off(names.state),
+        state=as_factors("state", defined["state"], names) if "state" in defined else factors_by_name(names.state),
         action=as_factors("action", defined.get("action", {"action": slice(None)}), names),
         edges={child: tuple(parents) for child, parents in edges.items()},
         given_parent_sets=None if groups is None else [tuple(group) for group in groups],
@@ -239,7 +236,7 @@ def _task(file: Path, functions: Mapping[str, Callable[..., Any]], about_goals: 
 
     def label(state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor | None = None) -> tuple[Tensor, Tensor]:
         given = (state, action, next_state) if goal is None else (state, action, next_state, goal)
-        with _said_of(file):
+        with _errors_name(file):
             if about_goals and goal is None:
                 raise InputError(
                     "its reward is about goals; define goals and achieved too, or draw them from the data."
@@ -254,12 +251,12 @@ def _task(file: Path, functions: Mapping[str, Callable[..., Any]], about_goals: 
     def goals(n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
         # A number rather than a stream: any library's generator can be seeded with it.
         number = int(as_stream(seed, "goals", device="cpu").integers(2**31, 1))
-        with _said_of(file):
+        with _errors_name(file):
             like = torch.zeros(n, 0, device=device)
             return _result("goals", functions["goals"](n, number, device), like, ("N", "G")).float()
 
     def of_rows(name: str, shape: tuple[str, ...], dtype: torch.dtype | None, rows: Tensor) -> Tensor:
-        with _said_of(file):
+        with _errors_name(file):
             return _result(name, functions[name](rows), rows, shape, dtype)
 
     made: dict[str, Callable[..., Any]] = {

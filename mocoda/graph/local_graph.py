@@ -1,12 +1,14 @@
-"""named columns -> LocalGraph: which factor's next state listens to which factors, and where.
+"""The local causal graph: which factors the next state of each factor depends on, and where.
 
 The paper's objects: a *factor* is a named group of columns of the state or the action; every factor is a *parent*, and
 every state factor is a *child* (its next value); the *sparsest* graph holds in most of the space, and the *mask*
-M(s, a) says which edges there are at one row.
+M(s, a) says which edges there are at one row. An edge parent -> child: the child depends on the parent.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Array, Transitions, as_tensor
+from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError, unknown_name
 
 Columns = int | slice | Sequence[int]
@@ -26,10 +29,10 @@ MaskFunction = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LocalGraph:
-    """Who listens to whom.
+    """Which factors depend on which.
 
     state, action   factor name -> its columns of the state (of the action): a number, a slice or a sequence of numbers
-    edges           child -> the parents it listens to in the sparsest graph
+    edges           child -> the parents it depends on in the sparsest graph
     local           rows (N, S + A) -> bool (N, parents, children), the edges at each row; None: the sparsest everywhere
     given_parent_sets
                     the groups of factors to model jointly; None: those that the sparsest graph implies
@@ -55,11 +58,13 @@ class LocalGraph:
             )
         if not self.state:
             raise InputError("state names no factors; expected at least one.")
-        for child, listened in self.edges.items():
-            if isinstance(listened, str):
-                raise InputError(f"the parents of {child!r} must be a list of names, got the string {listened!r}.")
+        for child, parents in self.edges.items():
+            if isinstance(parents, str):
+                raise InputError(f"the parents of {child!r} must be a list of names, got the string {parents!r}.")
             if child in self.action:
-                raise InputError(f"edges make {child!r} listen, but it is an action, and an action listens to nobody.")
+                raise InputError(
+                    f"edges name {child!r} as a child, but it is an action; only state factors have parents."
+                )
             if child not in self.state:
                 raise unknown_name("state factor", child, self.state)
         for child in self.children:
@@ -89,6 +94,11 @@ class LocalGraph:
             "edges": {child: sorted(self.edges[child]) for child in self.children},
             "local": self.local is not None,
         }
+
+    def fingerprint(self, rows: Tensor) -> str:
+        """A short hash of the structure, of rows (N, S + A) and of the mask there: of what the local rule does."""
+        described = json.dumps([self.structure, fingerprint(rows, self.mask(rows))], sort_keys=True)
+        return hashlib.sha256(described.encode()).hexdigest()[:16]
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -131,7 +141,7 @@ class LocalGraph:
         """The groups of factors whose joint distribution a sample must keep.
 
         These are the children's parent sets in the sparsest graph, less those that lie within another one. A factor
-        that nobody listens to is a set of its own, so that together the sets cover every column.
+        that no child depends on is a set of its own, so that together the sets cover every column.
         """
         if self.given_parent_sets is None:
             groups = [frozenset(self.edges[child]) for child in self.children]
@@ -166,7 +176,7 @@ class LocalGraph:
         return mask
 
     def shares(self, rows: Array) -> Tensor:
-        """In which share of the rows (N, S + A) each edge is there: float64 (parents, children)."""
+        """The share of the rows (N, S + A) that have each edge: float64 (parents, children)."""
         rows = as_tensor(rows)
         counts = torch.stack([self.mask(block).sum(0) for block in rows.split(65_536)])
         return counts.sum(0).double() / len(rows)

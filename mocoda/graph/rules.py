@@ -1,4 +1,4 @@
-"""rules -> masks: edges that are there in some rows only, by distance or by a function of named factors."""
+"""Local rules: edges that exist in some rows only, by distance or by a function of named factors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LocalEdges = Callable[[Factors], Mapping[Edge, Tensor]]  # rows by name -> where
 
 
 class Near(NamedTuple):
-    """Two factors that listen to each other where these columns of theirs are closer than `within`."""
+    """Two factors that depend on each other where these columns of theirs are closer than `within`."""
 
     pair: Edge
     columns: tuple[str | int, ...]  # none: all of each
@@ -37,7 +37,7 @@ class Near(NamedTuple):
 
 
 def near_rules(given: object, graph: LocalGraph, names: ColumnNames) -> LocalEdges | None:
-    """What the [[near]] tables of a file say, all together; None: there are none."""
+    """All [[near]] tables of a file as one function; None if there are none."""
     if not isinstance(given, list) or not all(isinstance(rule, Mapping) for rule in given):
         raise InputError("a rule is written under [[near]], in two brackets.")
     rules = [near for number, rule in enumerate(given, 1) for near in _pairs(f"[[near]] {number}", rule, graph)]
@@ -84,7 +84,7 @@ def _pairs(where: str, rule: Mapping[str, Any], graph: LocalGraph) -> Iterator[N
         raise InputError(f"the columns of {where} must be a list of names, got {columns!r}.")
     for one, other in combinations(between, 2):
         if one in graph.edges[other] and other in graph.edges[one]:
-            raise InputError(f"{where} adds nothing: {one!r} and {other!r} listen to each other in edges already.")
+            raise InputError(f"{where} adds nothing: in edges, {one!r} and {other!r} already depend on each other.")
         yield Near((one, other), tuple(columns), float(within), NORMS[norm])
 
 
@@ -113,10 +113,10 @@ def _checked(found: object, graph: LocalGraph, rows: int) -> Iterator[tuple[Edge
             if name not in graph.parents:
                 raise unknown_name("factor", name, graph.parents)
         if child in graph.action:
-            raise InputError(f"local(f) makes {child!r} listen to {parent!r}, but an action listens to nobody.")
+            raise InputError(f"local(f) names the action {child!r} as a child; only state factors have parents.")
         if parent in graph.edges[child]:
             raise InputError(
-                f"local(f) says where {child!r} listens to {parent!r}, which by edges it always does; say it in one."
+                f"local(f) says where {child!r} depends on {parent!r}, but by edges it always does; remove one of them."
             )
         where = as_tensor(where) if isinstance(where, np.ndarray) else where
         if not isinstance(where, Tensor) or where.dtype != torch.bool:

@@ -18,10 +18,10 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.analysis.counterfactual import Ensemble, WhatIf, reached_children, what_if
+from mocoda.analysis.counterfactual import WhatIf, reached_children, what_if
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.fit import fit_dynamics_runs
-from mocoda.dynamics.model import Dynamics, DynamicsConfig, Prediction
+from mocoda.dynamics.model import Dynamics, DynamicsConfig, Ensemble, Prediction
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
@@ -64,6 +64,10 @@ class Knowing(NamedTuple):
     """A model that knows the dynamics, and of the noise that it is zero on average."""
 
     world: World
+
+    @property
+    def graph(self) -> LocalGraph:
+        return self.world.graph
 
     def predict(self, rows: Tensor) -> Prediction:
         mean = self.sample(rows, seed=0)[None]

@@ -20,7 +20,7 @@ from mocoda.agents import train as learning
 from mocoda.agents.batches import RunTable, runs_of
 from mocoda.agents.episodes import Job, Played, gathered, jobs, play
 from mocoda.agents.evaluation import means
-from mocoda.engine.checkpoint import Checkpoint, load_tensors
+from mocoda.engine.checkpoint import Checkpoint, load_trained
 from mocoda.engine.randomness import Stream
 from mocoda.engine.workers import Workers
 
@@ -113,8 +113,9 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes(workers: int, end: in
     path = tmp_path / "checkpoint"
     with pytest.raises(TrainingInterruptedError):
         train(workers=workers, checkpoint=path, progress=progress)
-    tensors, metadata = load_tensors(path)
-    assert metadata["done"] == end and len(tensors["curves"]) == max(0, end - 5) // 2  # after five of the samplers
+    tensors, header = load_trained(path, "checkpoint")
+    assert header["settings"]["done"] == end
+    assert len(tensors["curves"]) == max(0, end - 5) // 2  # after five of the samplers
     assert all_same(train(checkpoint=path), train())
 
 
@@ -169,7 +170,7 @@ def test_the_training_waits_only_where_two_evaluations_are_under_way_and_at_the_
 def test_a_checkpoint_waits_for_all_evaluations(noted: list[str], tmp_path: Path) -> None:
     asked = one_run(noted, checkpoint=tmp_path / "checkpoint")
     assert asked == [line for i in range(4) for line in (f"submit {i}", f"update {i + 1}", f"result {i}")]
-    assert load_tensors(tmp_path / "checkpoint")[0]["curves"].shape == (4, 3, 1)
+    assert load_trained(tmp_path / "checkpoint", "checkpoint")[0]["curves"].shape == (4, 3, 1)
 
 
 def test_an_agent_learns_to_reach_its_goals() -> None:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from agents_world import HILL, SMALL, A, S, all_same, each_agent, recorded, same, small, untrained
 from cloning_agent import Cloning
@@ -19,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mocoda import Agent, InputError, Policies, Policy, make_task, train_agents
-from mocoda.agents import policy as policies
+from mocoda import InputError, Policies, Policy, make_task, train_agents
+from mocoda.agents.agent import AGENTS
 from mocoda.agents.policy import scaled, unscaled
-from mocoda.engine.checkpoint import load_tensors, save_tensors
+from mocoda.engine.checkpoint import load_trained
 from mocoda.engine.files import VERSION
 from mocoda.engine.randomness import Stream
 
@@ -168,7 +167,7 @@ def test_an_agent_of_ones_own_class_is_loaded_only_if_it_is_given(tmp_path: Path
     with pytest.raises(InputError) as caught:
         Policy.load(path)
     assert str(caught.value) == (
-        f"{str(path)!r} holds an agent 'cloning' that is not one of mocoda's (td3-bc, bcq, cql, sac). "
+        f"{str(path)!r} holds an agent 'cloning' that is not one of mocoda's ({', '.join(AGENTS)}). "
         "Pass it: load(path, agent=...)."
     )
     loaded = Policy.load(path, agent=Cloning(**SMALL))
@@ -194,82 +193,10 @@ def test_a_policy_is_not_loaded_for_another_agent(tmp_path: Path) -> None:
 def test_a_policy_of_an_agent_with_decay_says_so_in_its_file(tmp_path: Path) -> None:
     path = tmp_path / "policy"
     untrained(small("sac", decay=True)).save(path)
-    assert load_tensors(path)[1]["policy"]["decay"] is True
+    assert load_trained(path, "policy")[1]["settings"]["agent"]["decay"] is True
     assert Policy.load(path).agent == small("sac", decay=True)
     with pytest.raises(InputError, match=r"they differ in decay\.$"):
         Policy.load(path, small("sac"))
-
-
-@pytest.mark.parametrize("given", [None, small("sac")], ids=["its own agent", "a given agent"])
-def test_a_file_older_than_the_decay_is_loaded_and_one_without_decay_is_like_it(
-    given: Agent | None, tmp_path: Path
-) -> None:
-    """As mocoda wrote it before there was a decay: settings in full."""
-    settings = {"agent": "sac", "hidden": [20, 12], "batch": 19, "learning_rate": 0.01, "discount": 0.98}
-    settings |= {"polyak": 0.005, "lowest": -50.0, "highest": 0.0, "entropy": 0.2}
-    policy = untrained(small("sac"))
-    bounds = {"lowest_action": policy.lowest_action, "highest_action": policy.highest_action}
-    metadata = {"policy": settings, "state": S, "mocoda": VERSION}
-    save_tensors(tmp_path / "old", {**policy.weights, **bounds}, metadata)
-    assert same(Policy.load(tmp_path / "old", given), policy)
-    policy.save(tmp_path / "new")
-    assert (tmp_path / "new").read_bytes() == (tmp_path / "old").read_bytes()
-
-
-def test_a_missing_policy_file_is_an_error(tmp_path: Path) -> None:
-    for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(InputError) as caught:
-            Policy.load(path)
-        assert str(caught.value) == f"there is no file {str(path)!r}. `policy.save(path)` makes one."
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage that is long enough to have a header", None])
-def test_a_file_that_is_not_safetensors_is_refused(content: bytes | None, tmp_path: Path) -> None:
-    path = tmp_path / "policy"
-    untrained(small("sac")).save(path)
-    path.write_bytes(path.read_bytes()[:-10] if content is None else content)
-    with pytest.raises(InputError) as caught:
-        Policy.load(path)
-    assert str(caught.value).startswith(f"{str(path)!r} cannot be read as safetensors (")
-    assert str(caught.value).endswith(").")
-
-
-@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"policy": "mine"}])
-def test_a_safetensors_file_of_other_origin_is_refused(metadata: dict[str, str] | None, tmp_path: Path) -> None:
-    path = tmp_path / "policy"
-    safetensors.torch.save_file({"a": torch.zeros(2)}, path, metadata)
-    with pytest.raises(InputError) as caught:
-        Policy.load(path)
-    assert str(caught.value) == f"{str(path)!r} is not a mocoda policy: it does not say its agent."
-
-
-def test_a_policy_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "policy"
-    with monkeypatch.context() as earlier:
-        earlier.setattr(policies, "VERSION", "0.0.9")
-        untrained(small("sac")).save(path)
-    with pytest.raises(InputError) as caught:
-        Policy.load(path)
-    assert str(caught.value) == (f"{str(path)!r} was written by mocoda 0.0.9, this is {VERSION}; use that version.")
-
-
-def test_a_checkpoint_is_no_policy(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint"
-    save_tensors(path, {"a": torch.zeros(2)}, {"identity": {"version": "0.1.0"}, "done": 3})
-    with pytest.raises(InputError) as caught:
-        Policy.load(path)
-    assert str(caught.value) == f"{str(path)!r} is not a mocoda policy: it does not say its agent."
-
-
-def test_a_policy_whose_saving_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half_then_fail(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-        path.write_bytes(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(safetensors.torch, "save_file", half_then_fail)
-    with pytest.raises(OSError, match="disk full"):
-        untrained(small("sac")).save(tmp_path / "policy")
-    assert list(tmp_path.iterdir()) == []
 
 
 @dataclass(frozen=True)
@@ -382,7 +309,10 @@ def test_a_listed_policy_that_is_missing_is_an_error(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(InputError) as caught:
         Policies.load(tmp_path)
-    assert str(caught.value) == f"there is no file {str(file)!r}. `policy.save(path)` makes one."
+    assert str(caught.value) == (
+        f"cannot read policy {str(file)!r}: there is no such file. "
+        "Train an agent and save it with `policy.save(path)`."
+    )
 
 
 def test_the_list_of_policies_is_json_that_others_can_read(tmp_path: Path) -> None:
@@ -390,8 +320,8 @@ def test_the_list_of_policies_is_json_that_others_can_read(tmp_path: Path) -> No
     content: dict[str, Any] = json.loads((tmp_path / "agents.json").read_text())
     assert content["runs"][0] == {"data": "one", "seed": 3, "file": "policy-one-3.safetensors"}
     assert content["curves"]["updates"] == [2, 4, 6] and content["mocoda"] == VERSION
-    metadata = load_tensors(tmp_path / "policy-one-3.safetensors")[1]
-    assert metadata["policy"]["agent"] == "bcq" and metadata["policy"]["hidden"] == [20, 12]
+    settings = load_trained(tmp_path / "policy-one-3.safetensors", "policy")[1]["settings"]
+    assert settings["agent"]["agent"] == "bcq" and settings["agent"]["hidden"] == [20, 12]
 
 
 # In an environment

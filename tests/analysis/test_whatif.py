@@ -29,6 +29,7 @@ class Moved:
 
     def __init__(self, step: Any = TASK.step, apart: float = 0.0, scale: float = 0.0, shift: float = 0.0) -> None:
         self.step, self.apart, self.scale, self.shift = step, apart, scale, shift
+        self.graph = TASK.graph
 
     def predict(self, rows: Tensor) -> Prediction:
         mean = torch.stack([self.step(rows) - self.apart, self.step(rows) + self.apart]) + self.shift

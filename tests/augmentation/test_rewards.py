@@ -129,6 +129,14 @@ def test_rewards_that_cannot_be_learned_are_refused() -> None:
     assert refusal(lambda: RewardConfig(updates=0)).startswith("updates and batch must be at least 1")
 
 
+def test_a_training_that_diverges_stops_in_one_sentence() -> None:
+    data = walked(smooth, rows=100)
+    assert refusal(lambda: fit_reward(data, config=replace(BRIEF, learning_rate=1e30))) == (
+        "the loss of the reward became NaN or inf within 20 updates. Lower the learning rate, or look for extreme "
+        "values in the data."
+    )
+
+
 # Goals without a task
 
 

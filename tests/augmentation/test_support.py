@@ -87,6 +87,9 @@ class Members:
     def predict(self, rows: Tensor) -> Prediction:
         return Prediction(self.mean, torch.ones_like(self.mean))
 
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        return self.mean[0]
+
 
 WIDE = LocalGraph(state={"a": [0, 2], "b": 1}, action={"u": 0}, edges={"a": ["a"], "b": ["b", "u"]})
 

@@ -24,7 +24,7 @@ import mocoda.dynamics.fit
 from mocoda import DynamicsConfig, InputError, Transitions, fit_dynamics, fit_parents, make_task
 from mocoda.augmentation.generation import augment_chunks
 from mocoda.data.transitions import concatenate
-from mocoda.engine.checkpoint import load_tensors
+from mocoda.engine.checkpoint import load_trained
 
 VERBS = {
     "demo": {"--out", "--device"},
@@ -266,7 +266,7 @@ def test_a_killed_augment_leaves_no_output_and_running_it_again_ends_the_same(re
     assert process.returncode == -9, complaint
     assert below(killed)[0] == "out.hdf5.run" and not (killed / "out.hdf5").exists()
     assert not (killed / "out.hdf5.run" / "dynamics.safetensors").exists()
-    done = load_tensors(checkpoint)[1]["done"]
+    done = load_trained(checkpoint, "checkpoint")[1]["settings"]["done"]
     assert 0 < done < EPOCHS
     before = len(logged(killed))
     for folder in (killed, whole):
@@ -310,14 +310,16 @@ REFUSED = {
     "augment DATA --recipe coda --model FILE": (
         "--model gives next states, and recipe 'coda' has its own; leave it away."
     ),
-    "augment DATA --model FOLDER": "there is no file 'FOLDER/dynamics.safetensors'. `model.save(path)` makes one.",
+    "augment DATA --model FOLDER": "cannot read dynamics model 'FOLDER/dynamics.safetensors': there is no such file. "
+    "Fit a model and save it with `model.save(path)`.",
     "augment DATA --model x.hdf5.run --out x.hdf5": (
         "--model lies where this run of 'x.hdf5' is to be noted; choose another --out."
     ),
     "augment DATA --model ./x.hdf5.run/dynamics.safetensors --out x.hdf5": (
         "--model lies where this run of 'x.hdf5' is to be noted; choose another --out."
     ),
-    "whatif DATA --row 0 --change y=0.1 --model none": "there is no file 'none'. `model.save(path)` makes one.",
+    "whatif DATA --row 0 --change y=0.1 --model none": "cannot read dynamics model 'none': there is no such file. "
+    "Fit a model and save it with `model.save(path)`.",
     "augment DATA --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
     "augment DATA --device cuda:99": f"device 'cuda:99' is not here; there is: {HERE}.",
     "augment none.hdf5": "there is no file 'none.hdf5'.",

@@ -233,7 +233,10 @@ def test_watch_chooses_an_agent(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("none", "there is no file 'none'. `policy.save(path)` makes one."),
+        (
+            "none",
+            "cannot read policy 'none': there is no such file. Train an agent and save it with `policy.save(path)`.",
+        ),
         ("expert --task maze", "there is no task 'maze'; there are: navigation, hooksweep2, objects."),
         ("expert --out sweep.avi", "a video is called *.mp4 or *.gif, got 'sweep.avi'."),
         ("expert --episodes 0", "episodes must be at least 1, got 0."),

@@ -16,7 +16,7 @@ import torch
 import mocoda.cli
 import mocoda.cli.verbs
 from mocoda import Policies, evaluate, make_agent, make_task, train_agents
-from mocoda.engine.checkpoint import load_tensors
+from mocoda.engine.checkpoint import load_trained
 
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 RUNS = [(data, seed) for data in ("one", "two") for seed in (0, 1)]
@@ -203,7 +203,7 @@ def test_a_killed_training_leaves_no_agents_and_running_it_again_ends_in_the_sam
     assert process.returncode == -9, complaint
     unfinished = ["checkpoint.safetensors", "config.json", *METRICS, "progress.jsonl"]
     assert [name for name in below(killed / "agents") if not name.endswith(".part")] == unfinished
-    done = load_tensors(checkpoint)[1]["done"]
+    done = load_trained(checkpoint, "checkpoint")[1]["settings"]["done"]
     assert 0 < done < UPDATES and done % 100 == 0
     before = len(logged(killed / "agents"))
     for folder in (killed, whole):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mocoda import Dynamics, DynamicsConfig, InputError, LocalGraph, Transitions, fit_dynamics, fit_dynamics_runs
 from mocoda.dynamics.mechanisms import VARIANCE_FLOOR, Mechanisms
-from mocoda.engine.checkpoint import Checkpoint, save_tensors
+from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.randomness import Stream
 from mocoda.paper.composer import METRIC, OUTPUTS, PRESETS, Composer, composer, write
 from mocoda.paper.composer import _of_objects as rows_of_objects
@@ -190,13 +190,6 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes_and_its_file_too(
     assert loaded.predict(some_rows()).mean.equal(resumed.predict(some_rows()).mean)
 
 
-def test_a_model_saved_before_composers_were_shared_loads(tmp_path: Path) -> None:
-    made = model()
-    settings = {name: value for name, value in made.settings["config"].items() if name not in ("shared", "alike")}
-    save_tensors(tmp_path / "model", {**made.weights, **made.scaling}, {**made.settings, "config": settings})
-    assert Dynamics.load(tmp_path / "model", GRAPH).config == made.config
-
-
 def test_factors_that_are_alike_are_standardised_by_one_rule() -> None:
     data = box_world()
     scaling = fit_dynamics(data, BOX, config=replace(ALIKE, epochs=1)).scaling
@@ -263,7 +256,7 @@ def test_factors_that_there_are_not_and_networks_without_a_composer_are_refused(
     with pytest.raises(InputError) as caught:
         fit_dynamics(world(), GRAPH, "global", config=SHARED)
     assert str(caught.value) == (
-        "shared=True needs the Masked Composer of the architecture 'local', got 'global'. Leave it out."
+        "shared=True needs the Masked Composer of the architecture 'local', got 'global'. Remove it."
     )
 
 

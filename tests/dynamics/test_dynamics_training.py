@@ -46,18 +46,6 @@ def test_that_holds_for_data_sets_of_different_lengths(architecture: str, valida
         assert same(found, fit_dynamics(data, GRAPH, architecture, seed=seed, config=config))
 
 
-@each_architecture
-def test_permuted_runs_give_permuted_models(architecture: str) -> None:
-    datasets = [world(seed=seed) for seed in range(3)]
-    found = fit_dynamics_runs(datasets, GRAPH, architecture, seeds=[5, 6, 7], config=TINY)
-    order = [2, 0, 1]
-    permuted = fit_dynamics_runs(
-        [datasets[i] for i in order], GRAPH, architecture, seeds=[5 + i for i in order], config=TINY
-    )
-    for place, run in enumerate(order):
-        assert same(permuted[place], found[run])
-
-
 def test_runs_of_the_same_data_and_different_seeds_differ_and_of_the_same_seed_agree() -> None:
     one, other, again = fit_dynamics_runs([world()] * 3, GRAPH, seeds=[0, 1, 0], config=TINY)
     assert same(one, again) and not same(one, other)
@@ -213,12 +201,6 @@ def test_held_out_rows_may_be_a_share_or_a_number() -> None:
     assert same(share, number) and not same(share, other)
 
 
-def test_a_cpu_has_no_tf32() -> None:
-    assert same(
-        fit_dynamics(world(), GRAPH, config=replace(TINY, tf32=True)), fit_dynamics(world(), GRAPH, config=TINY)
-    )
-
-
 def test_a_window_of_no_epochs_does_not_return_untrained_weights() -> None:
     with pytest.raises(InputError):
         fit_dynamics(world(), GRAPH, config=replace(TINY, window=0))
@@ -303,18 +285,27 @@ def test_few_rows_are_enough_to_fit(rows: int) -> None:
 
 @each_architecture
 def test_a_diverging_training_stops_and_says_so(architecture: str) -> None:
-    with pytest.raises(FloatingPointError) as caught:
+    with pytest.raises(InputError) as caught:
         fit_dynamics(world(), GRAPH, architecture, config=replace(TINY, learning_rate=1e30))
     assert str(caught.value) == (
-        f"the loss of the {architecture!r} dynamics became NaN or inf in epoch 0; "
-        "lower the learning rate or standardise the data."
+        f"the loss of the {architecture!r} dynamics became NaN or inf in epoch 0. "
+        "Lower the learning rate, or look for extreme values in the data."
     )
 
 
 def test_a_training_that_diverges_in_its_very_last_update_does_not_return_untrained_weights() -> None:
     config = replace(TINY, learning_rate=1e30, epochs=1, batch=1_000)  # one update in all
-    with pytest.raises(FloatingPointError):
+    with pytest.raises(InputError):
         fit_dynamics(world(), GRAPH, config=config)
+
+
+def test_extreme_values_stop_the_training_in_one_sentence() -> None:
+    data = world()
+    extreme = Transitions(1e30 * data.state, data.action, 1e38 * data.next_state.clamp(-3, 3))
+    with pytest.raises(
+        InputError, match=r"became NaN or inf in epoch 0\. Lower the learning rate, or look for extreme"
+    ):
+        fit_dynamics(extreme, GRAPH, "full", config=replace(TINY, standardise=False))
 
 
 def test_progress_counts_the_epochs() -> None:

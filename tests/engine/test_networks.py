@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mocoda.engine.networks import LINE, half_precision, linear, linear_weights, mlp, mlp_weights, softplus
+from mocoda.engine.networks import half_precision, linear, linear_weights, mlp, mlp_weights, softplus
 from mocoda.engine.randomness import Stream
 
 LEADING = [(), (3,), (2, 3), (2, 1, 3)]
@@ -50,13 +50,6 @@ def test_mlp_equals_torch_linears_with_relu_between_them(leading: tuple[int, ...
         torch.testing.assert_close(y[index], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_last_layer_of_an_mlp_has_no_relu() -> None:
-    weights = mlp_weights("net", (), (2, 4, 3), stream("weights"))
-    weights["net.1.weight"].zero_()
-    weights["net.1.bias"].fill_(-1.0)
-    assert mlp(weights, "net", stream("x").normal(5, 2)).eq(-1.0).all()
-
-
 @pytest.mark.parametrize("shared", [(7, 5), (3, 7, 5), (1, 3, 7, 5), (2, 1, 7, 5), (1, 1, 7, 5)])
 def test_inputs_that_lack_or_share_leading_axes_go_to_every_network(shared: tuple[int, ...]) -> None:
     weights = mlp_weights("net", (2, 3), (5, 4, 4), stream("weights"))
@@ -76,12 +69,6 @@ def test_zero_rows_give_zero_rows(leading: tuple[int, ...]) -> None:
     weights = mlp_weights("net", leading, (5, 6, 4), stream("weights"))
     assert mlp(weights, "net", torch.zeros(*leading, 0, 5)).shape == (*leading, 0, 4)
     assert mlp(weights, "net", torch.zeros(0, 5)).shape == (*leading, 0, 4)
-
-
-def test_inputs_need_not_be_contiguous() -> None:
-    weights = linear_weights("layer", (2, 3), 5, 4, stream("weights"))
-    x = stream("x").normal(5, 3, 7, 2).permute(3, 1, 2, 0)
-    assert linear(weights, "layer", x).equal(linear(weights, "layer", x.contiguous()))
 
 
 def test_fresh_weights_have_the_stated_names_shapes_and_bound() -> None:
@@ -203,10 +190,6 @@ def test_so_are_few_rows_when_threads_share_them(batch: int) -> None:
     finally:
         torch.set_num_threads(before)
     assert all(a.equal(t[:1]) for a, t in zip(alone, together, strict=True))
-
-
-def test_the_padded_width_is_a_cache_line() -> None:
-    assert LINE * torch.float32.itemsize == 64
 
 
 def test_half_precision_is_nothing_to_a_cpu() -> None:

@@ -134,7 +134,7 @@ def test_the_repr_prints_the_edges() -> None:
         ),
         (
             {"edges": {"left": ["left"], "right": ["right"], "thing": ["thing"], "pull": ["thing"]}},
-            "edges make 'pull' listen, but it is an action, and an action listens to nobody.",
+            "edges name 'pull' as a child, but it is an action; only state factors have parents.",
         ),
         (
             {"given_parent_sets": [["left", "pul"]]},
@@ -168,7 +168,7 @@ def test_parent_sets_may_overlap() -> None:
     assert made.parent_sets == (("left", "pull"), ("right", "pull"), ("thing", "push"))
 
 
-def test_a_factor_that_nobody_listens_to_is_a_set_of_its_own() -> None:
+def test_a_factor_that_no_child_depends_on_is_a_set_of_its_own() -> None:
     made = graph(edges={"left": ["left"], "right": ["left"], "thing": ["thing"]})
     assert made.parent_sets == (("left",), ("thing",), ("right",), ("pull",), ("push",))
 
@@ -184,9 +184,9 @@ def test_no_given_parent_sets_is_not_the_same_as_none() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sets(st.sampled_from(range(6)), min_size=1), min_size=3, max_size=3))
-def test_parent_sets_cover_every_factor_and_none_lies_within_another(listened: list[set[int]]) -> None:
+def test_parent_sets_cover_every_factor_and_none_lies_within_another(chosen: list[set[int]]) -> None:
     names = ["a", "b", "c", "d", "e", "f"]
-    edges = {child: [names[i] for i in parents] for child, parents in zip("abc", listened, strict=True)}
+    edges = {child: [names[i] for i in parents] for child, parents in zip("abc", chosen, strict=True)}
     made = LocalGraph(state={"a": 0, "b": 1, "c": 2}, action={"d": 0, "e": 1, "f": 2}, edges=edges)
     groups = [set(group) for group in made.parent_sets]
     assert set().union(*groups) == set(names)

@@ -52,12 +52,12 @@ def test_a_huge_file_is_not_read(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a = 1\nb = = 2", "line 2 is no Python: invalid syntax."),
-        ("a = 1\n\n\nif a:\nb = 2", "line 5 is no Python: expected an indented block after 'if' statement on line 4."),
+        ("a = 1\nb = = 2", "line 2 is not Python: invalid syntax."),
+        ("a = 1\n\n\nif a:\nb = 2", "line 5 is not Python: expected an indented block after 'if' statement on line 4."),
         ("a = 1\nimport nowhere_to_be_found", "running it raised ModuleNotFoundError in line 2: No module named 'nowhere_to_be_found'."),
         ("a = {}\nb = a['c']", "running it raised KeyError in line 2: 'c'."),
         ("raise SystemExit(3)", "running it raised SystemExit in line 1: 3."),
-        ("a = 1", "it has no edges; say for every state factor to whom it listens."),
+        ("a = 1", "it has no edges; list for every state factor the factors it depends on."),
         ("edge = {}", "'edge' means nothing in a graph file. Did you mean 'edges'? If not, call it '_edge'."),
         ("actions = {}" + EDGES, "'actions' means nothing in a graph file. Did you mean 'action'? If not, call it '_actions'."),
         ("locals = 3\ndef lokal(f):\n    pass" + EDGES, "'lokal' means nothing in a graph file. Did you mean 'local'? If not, call it '_lokal'."),
@@ -71,19 +71,19 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     for name in ("g.py", "g.toml"):
         (tmp_path / name).write_bytes(b"a = '\xff\xfe\x00'")
     assert refusal(lambda: load_graph(tmp_path / "g.py", NAMES), tmp_path / "g.py") in (
-        "it is no Python: source code string cannot contain null bytes.",
-        "line 1 is no Python: source code cannot contain null bytes.",  # later Pythons say which line
+        "it is not Python: source code string cannot contain null bytes.",
+        "line 1 is not Python: source code cannot contain null bytes.",  # later Pythons say which line
     )
     assert refusal(lambda: load_graph(tmp_path / "g.toml", NAMES), tmp_path / "g.toml") == (
-        "it is no TOML: 'utf-8' codec can't decode byte 0xff in position 5: invalid start byte."
+        "it is not TOML: 'utf-8' codec can't decode byte 0xff in position 5: invalid start byte."
     )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[edges]\na = = 3", "it is no TOML: Invalid value (at line 2, column 5)."),
-        ("[edges\n", "it is no TOML: Expected ']' at the end of a table declaration (at line 1, column 7)."),
+        ("[edges]\na = = 3", "it is not TOML: Invalid value (at line 2, column 5)."),
+        ("[edges\n", "it is not TOML: Expected ']' at the end of a table declaration (at line 1, column 7)."),
         ("[edgse]\na = ['a']", "there is no setting 'edgse'; there are: state, action, edges, near, parent_sets. Did you mean 'edges'?"),
         ("near = 3" + TOML.partition("[[near]]")[0], "a rule is written under [[near]], in two brackets."),
         (TOML.replace("[[near]]", "[near]"), "a rule is written under [[near]], in two brackets."),
@@ -94,8 +94,8 @@ def test_a_toml_file_that_is_none_is_refused(text: str, message: str, tmp_path: 
 
 
 def test_a_deeply_nested_file_is_refused(tmp_path: Path) -> None:
-    assert "is no Python: " in said(tmp_path, "a = " + "-" * 50_000 + "1")
-    assert said(tmp_path, "a = " + "[" * 50_000, "g.toml").startswith("it is no TOML: ")
+    assert "is not Python: " in said(tmp_path, "a = " + "-" * 50_000 + "1")
+    assert said(tmp_path, "a = " + "[" * 50_000, "g.toml").startswith("it is not TOML: ")
 
 
 # --- columns
@@ -109,8 +109,8 @@ def test_a_deeply_nested_file_is_refused(tmp_path: Path) -> None:
         ("'box1.x'", "the state column 'box1.y' belongs to no factor; name one for it in state."),
         ("'bax1'", "there is no state column 'bax1'; there are: gripper, box1, box2, gripper.x, gripper.y, gripper.z, box1.x, box1.y, box2.x, box2.y. Did you mean 'box1'?"),
         ("['box1.x', 'box1.z']", "there is no state column 'box1.z'; there are: gripper, box1, box2, gripper.x, gripper.y, gripper.z, box1.x, box1.y, box2.x, box2.y. Did you mean 'box1.y'?"),
-        ("'push.x'", "the state factor 'box1' asks for 'push.x', which is of the action."),
-        ("'push'", "the state factor 'box1' asks for 'push', which is of the action."),
+        ("'push.x'", "the state factor 'box1' asks for 'push.x', which is a column of the action."),
+        ("'push'", "the state factor 'box1' asks for 'push', which is a column of the action."),
         ("slice(3, 8)", "the state factor 'box1' asks for columns 3:8; the data has 7 state columns."),
         ("'9:'", "the state factor 'box1' asks for columns 9:None; the data has 7 state columns."),
         ("[3, 7]", "the state factor 'box1' asks for column 7; the data has 7 state columns, counted from 0."),
@@ -132,7 +132,7 @@ def test_columns_that_cannot_be_are_refused_by_name(columns: str, message: str, 
     [
         ("state = {'gripper': 'gripper', 'box1': 'box1.x'}", "the state columns 'box1.y', 'box2.x', 'box2.y' belong to no factor; name one for them in state."),
         ("action = {'push': 'push.x'}", "the action column 'push.y' belongs to no factor; name one for it in action."),
-        ("action = {'push': 'gripper'}", "the action factor 'push' asks for 'gripper', which is of the state."),
+        ("action = {'push': 'gripper'}", "the action factor 'push' asks for 'gripper', which is a column of the state."),
         ("state = ['gripper', 'box1']", "state must map names of factors to their columns, got ['gripper', 'box1']."),
         ("state = {0: 'gripper'}", "state must map names of factors to their columns, got {0: 'gripper'}."),
         ("action = {'gripper': 'push'}", "the names ['gripper'] stand for both state and action factors; every factor needs its own name."),
@@ -153,7 +153,7 @@ def test_tables_of_factors_that_cannot_be_are_refused(text: str, message: str, t
         ("{'gripper': [['gripper']]}", "edges must map each state factor to a list of factors, got {'gripper': [['gripper']]}."),
         ("{'gripper': ['gripper', 'pusch'], 'box1': ['box1'], 'box2': ['box2']}", "there is no factor 'pusch'; there are: gripper, box1, box2, push. Did you mean 'push'?"),
         ("{'gripper': ['gripper'], 'bux1': ['box1'], 'box2': ['box2']}", "there is no state factor 'bux1'; there are: gripper, box1, box2. Did you mean 'box1'?"),
-        ("{'gripper': ['gripper'], 'box1': ['box1'], 'box2': ['box2'], 'push': ['box1']}", "edges make 'push' listen, but it is an action, and an action listens to nobody."),
+        ("{'gripper': ['gripper'], 'box1': ['box1'], 'box2': ['box2'], 'push': ['box1']}", "edges name 'push' as a child, but it is an action; only state factors have parents."),
         ("{'gripper': ['gripper'], 'box1': ['box1']}", "child 'box2' has no parents in edges; expected at least one, such as 'box2' itself."),
         ("{'gripper': ['gripper'], 'box1': ['box1'], 'box2': []}", "child 'box2' has no parents in edges; expected at least one, such as 'box2' itself."),
         ("{}\nparent_sets = ['a']", "parent_sets must be a list of lists of factors, got ['a']."),
@@ -198,7 +198,7 @@ def test_rules_that_make_no_sense_are_refused(changed: dict[str, str], message: 
 def test_a_rule_that_adds_nothing_is_refused(tmp_path: Path) -> None:
     edges = TOML.replace('["gripper", "box1"]', '["box2", "box1"]').replace('["gripper", "box2"]', '["box1", "box2"]')
     assert said(tmp_path, edges, "g.toml") == (
-        "[[near]] 1 adds nothing: 'box1' and 'box2' listen to each other in edges already."
+        "[[near]] 1 adds nothing: in edges, 'box1' and 'box2' already depend on each other."
     )
 
 
@@ -223,8 +223,8 @@ EDGE = '{("box1", "box2"): '
         ("f.rows", "local(f) must return a dict, such as {(parent, child): f[...] < 0.05}, got Tensor."),
         ("{'box1': f['box1.x'] > 0}", "the keys that local(f) returns must be pairs (parent, child), got 'box1'."),
         ("{('box1', 'bax2'): f['box1.x'] > 0}", "there is no factor 'bax2'; there are: gripper, box1, box2, push. Did you mean 'box2'?"),
-        ("{('box1', 'push'): f['box1.x'] > 0}", "local(f) makes 'push' listen to 'box1', but an action listens to nobody."),
-        ("{('gripper', 'box1'): f['box1.x'] > 0}", "local(f) says where 'box1' listens to 'gripper', which by edges it always does; say it in one."),
+        ("{('box1', 'push'): f['box1.x'] > 0}", "local(f) names the action 'push' as a child; only state factors have parents."),
+        ("{('gripper', 'box1'): f['box1.x'] > 0}", "local(f) says where 'box1' depends on 'gripper', but by edges it always does; remove one of them."),
         (EDGE + "f['box1.x']}", "local(f) must return a boolean tensor for ('box1', 'box2'), such as a comparison, got torch.float32."),
         (EDGE + "True}", "local(f) must return a boolean tensor for ('box1', 'box2'), such as a comparison, got bool."),
         (EDGE + "f['box1'] > 0}", "local(f) must return one value a row for ('box1', 'box2'), shape (300,), got (300, 2)."),

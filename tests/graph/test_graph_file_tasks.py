@@ -169,7 +169,7 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
 def test_a_toml_file_runs_nothing_and_has_no_reward(tmp_path: Path) -> None:
     file = write(tmp_path, "reward = 'print(1)'", "g.toml")
     assert refusal(lambda: load_task(file, NAMES), file) == (
-        "a TOML file has no reward; write the graph in Python (.py) to say that."
+        "a TOML file cannot define reward; write the graph in Python (.py) instead."
     )
 
 

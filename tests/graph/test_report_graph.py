@@ -18,19 +18,19 @@ import mocoda.graph.figure
 from mocoda import LocalGraph, load_graph
 from mocoda.cli.data import graph as verb
 from mocoda.engine.errors import InputError
-from mocoda.graph.figure import as_listeners, draw_listeners
+from mocoda.graph.figure import dependency_table, draw_graph
 
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that would have been saved."""
     kept: list[Figure] = []
-    monkeypatch.setattr(mocoda.graph.figure, "_save", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(mocoda.graph.figure, "save", lambda figure, path: kept.append(figure))
     return kept
 
 
 def ring(factors: int) -> LocalGraph:
-    """Each factor listens to itself, the first to an action; all listen to each other in some rows."""
+    """Each factor depends on itself, the first on an action; all depend on each other in some rows."""
     names = [f"thing{i}" for i in range(factors)]
 
     def local(rows: torch.Tensor) -> torch.Tensor:
@@ -51,13 +51,13 @@ def arrows(axes: Axes) -> list[FancyArrowPatch]:
 
 def printed(graph: LocalGraph, shares: torch.Tensor) -> list[list[str]]:
     console = Console(file=io.StringIO(), width=200)
-    console.print(as_listeners(graph, shares))
+    console.print(dependency_table(graph, shares))
     assert isinstance(console.file, io.StringIO)
     lines = [line for line in console.file.getvalue().splitlines() if line.startswith("│")]
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
 
 
-def test_the_table_says_who_listens_always_and_who_in_which_share_of_rows(tmp_path: Path) -> None:
+def test_the_table_says_what_depends_on_what_always_and_in_which_share_of_rows(tmp_path: Path) -> None:
     graph = load_graph(write(tmp_path, TOML, "g.toml"), NAMES)
     shares = graph.shares(ROWS)
     share = f"{100 * shares[1, 2]:.0f}%"
@@ -82,7 +82,7 @@ def test_no_share_is_rounded_to_never_or_always(share: float, words: str) -> Non
 @pytest.mark.parametrize("factors", [1, 2, 3, 8])
 def test_every_edge_is_an_arrow_and_a_cell(factors: int, figures: list[Figure]) -> None:
     graph = ring(factors)
-    draw_listeners(graph, graph.shares(ROWS[:, : factors + 1]), Path("unused"), "a title")
+    draw_graph(graph, Path("unused"), ROWS[:, : factors + 1], "a title")
     left, right = figures[0].axes
     local, all_edges = factors * (factors - 1), factors * (factors + 1)
     assert len(arrows(left)) == all_edges
@@ -98,7 +98,7 @@ def test_every_edge_is_an_arrow_and_a_cell(factors: int, figures: list[Figure]) 
 
 def test_shares_on_arrows_do_not_lie_on_each_other(figures: list[Figure]) -> None:
     graph = ring(3)
-    draw_listeners(graph, graph.shares(ROWS[:, :4]), Path("unused"))
+    draw_graph(graph, Path("unused"), ROWS[:, :4])
     figure = figures[0]
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().endswith("%")]
@@ -112,7 +112,7 @@ def test_names_of_any_length_stay_inside_the_picture_and_their_boxes(length: int
     graph = LocalGraph(
         state={name: i for i, name in enumerate(names)}, action={"u": 0}, edges={name: [name] for name in names}
     )
-    draw_listeners(graph, graph.sparsest.double(), Path("unused"))
+    draw_graph(graph, Path("unused"))
     figure = figures[0]
     figure.draw_without_rendering()
     left, right = figure.axes

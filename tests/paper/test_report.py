@@ -15,9 +15,9 @@ from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from mocoda import InputError, LocalGraph, make_task
+from mocoda import InputError, make_task
 from mocoda.agents.agent import AGENTS
-from mocoda.engine.figures import AGENT_TITLES, BLUE, COLOURS, PANEL_TITLES, RECIPE_COLOURS, RED
+from mocoda.engine.figures import AGENT_TITLES, COLOURS, PANEL_TITLES, RECIPE_COLOURS, RED
 from mocoda.engine.randomness import Stream
 from mocoda.graph.figure import draw_graph
 from mocoda.paper.experiment import as_table
@@ -252,50 +252,6 @@ def test_transitions_have_a_panel_each_under_its_name(figures: list[Figure]) -> 
 def test_transitions_of_a_single_distribution_are_drawn_too(tmp_path: Path) -> None:
     draw_transitions(panels("emp"), tmp_path / "one.png")
     picture(tmp_path / "one.png")
-
-
-def test_without_rows_the_sparsest_graph_alone_is_drawn(tmp_path: Path) -> None:
-    draw_graph(GRAPH, tmp_path / "graph.png")
-    pixels = picture(tmp_path / "graph.png")
-    assert has(pixels, BLUE) and not has(pixels, RED)
-
-
-def test_with_rows_edges_that_are_not_always_there_are_red(tmp_path: Path) -> None:
-    draw_graph(GRAPH, tmp_path / "graph.png", Stream(0, "test-report").uniform(200, 4))
-    pixels = picture(tmp_path / "graph.png")
-    assert has(pixels, BLUE) and has(pixels, RED)
-
-
-def test_graphs_among_rows_are_drawn_most_frequent_first_with_their_share(figures: list[Figure]) -> None:
-    rows = torch.zeros(8, 4)
-    rows[:2] = 0.9  # coupled
-    draw_graph(GRAPH, Path("unused"))
-    draw_graph(GRAPH, Path("unused"), rows)
-    sparsest, local = figures
-    assert [axes.get_title() for axes in sparsest.axes] == ["sparsest"]
-    assert [axes.get_title() for axes in local.axes] == ["in 75.0% of rows", "in 25.0% of rows"]
-    assert [len(axes.patches) for axes in (*sparsest.axes, *local.axes)] == [4, 4, 8]
-    names = [text.get_text() for text in sparsest.axes[0].texts]
-    assert names == ["x", "y", "dx", "dy", "x'", "y'"]
-
-
-def test_of_many_local_graphs_the_six_most_frequent_are_drawn(figures: list[Figure]) -> None:
-    def local(rows: torch.Tensor) -> torch.Tensor:  # the bits of the action say who listens
-        bits = rows[:, 3:].bool()
-        return torch.cat([torch.ones(len(rows), 3, 3, dtype=torch.bool), bits[:, None].expand(-1, 1, 3)], 1)
-
-    graph = LocalGraph(
-        state={"a": 0, "b": 1, "c": 2},
-        action={"u": [0, 1, 2]},
-        edges={"a": ["a"], "b": ["b"], "c": ["c"]},
-        local=local,
-    )
-    rows = torch.zeros(36, 6)
-    number = torch.repeat_interleave(torch.arange(8), torch.tensor([1, 2, 3, 4, 5, 6, 7, 8]))
-    rows[:, 3:] = (number[:, None] >> torch.arange(3)) & 1
-    draw_graph(graph, Path("unused"), rows)
-    shares = [axes.get_title() for axes in figures[0].axes]
-    assert shares == [f"in {100 * count / 36:.1f}% of rows" for count in (8, 7, 6, 5, 4, 3)]
 
 
 def test_curves_are_running_means_over_five_evaluations_of_the_mean_of_the_seeds(figures: list[Figure]) -> None:

@@ -17,7 +17,8 @@ def committed(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((RESULTS / name).read_text("utf-8"))
     if found.get("table") == "table2":
         found["config"].setdefault("stratified", False)
-    if "dynamics" in found.get("config", {}):
-        settings = asdict(DynamicsConfig(**found["config"]["dynamics"]))
-        found["config"]["dynamics"] = json.loads(json.dumps(settings))
+    for name in ("dynamics", "object_dynamics"):
+        if name in found.get("config", {}):
+            settings = asdict(DynamicsConfig(**found["config"][name]))
+            found["config"][name] = json.loads(json.dumps(settings))
     return found

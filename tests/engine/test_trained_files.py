@@ -1,0 +1,546 @@
+"""Files of models, policies, rewards and checkpoints: old ones are read, damaged ones refused, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from agents_world import S, recorded, small
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import mocoda
+from mocoda import Dynamics, DynamicsConfig, InputError, LocalGraph, Policy, fit_dynamics, train_agents
+from mocoda.augmentation.rewards import LearnedReward, RewardConfig, fit_reward
+from mocoda.engine import checkpoint as files
+from mocoda.engine.checkpoint import FORMAT, Checkpoint, load_trained, save_trained
+from mocoda.engine.randomness import Stream, generator
+
+OLD = Path(__file__).parent / "files"
+DATA = mocoda.make_task("navigation").collect(300, seed=0)  # an L: the quadrant where all depends on all is not in it
+TINY = DynamicsConfig(members=2, hidden=(4,), features=3, epochs=1, batch=64)
+
+
+def corner(threshold: float = 0.5, other: float | None = None) -> LocalGraph:
+    """x' depends on x and dx, y' on y and dy, and in a corner each on all."""
+
+    def local(rows: Tensor) -> Tensor:
+        inside = (rows[:, 0] > threshold) & (rows[:, 1] > (threshold if other is None else other))
+        return sparsest.sparsest.expand(len(rows), 4, 2) | inside[:, None, None]
+
+    names: dict[str, Any] = {"state": {"x": 0, "y": 1}, "action": {"dx": 0, "dy": 1}}
+    sparsest = LocalGraph(**names, edges={"x": ["x", "dx"], "y": ["y", "dy"]})
+    return LocalGraph(**names, edges=sparsest.edges, local=local)
+
+
+# One example of every kind
+
+
+class Example(NamedTuple):
+    """How a small file is written, and the numbers that the object read from it gives."""
+
+    kind: str
+    write: Callable[[Path], object]
+    numbers: Callable[[Path], tuple[Tensor, ...]]
+
+
+@functools.cache
+def fitted() -> Dynamics:
+    return fit_dynamics(DATA, corner(), config=TINY)
+
+
+def predicted(path: Path, graph: LocalGraph | None = None) -> tuple[Tensor, ...]:
+    model = Dynamics.load(path, graph or corner())
+    return (*model.predict(ROWS), model.sample(ROWS, seed=0))
+
+
+ROWS = Stream(0, "trained-files").uniform(5, 4)
+SEEN = Stream(1, "trained-files").uniform(5, S)
+
+
+@functools.cache
+def trained() -> Policy:
+    return train_agents({"one": recorded(30)}, small("td3-bc", hidden=(4,)), seeds=[0], updates=2)["one", 0]
+
+
+def acted(path: Path) -> tuple[Tensor, ...]:
+    return (torch.as_tensor(Policy.load(path).act(SEEN)),)
+
+
+@functools.cache
+def learned() -> LearnedReward:
+    return fit_reward(recorded(40), config=RewardConfig(hidden=(4,), updates=5))
+
+
+def labelled(path: Path) -> tuple[Tensor, ...]:
+    data, reward = recorded(5), LearnedReward.load(path)
+    assert "rows held out" in reward.in_words
+    return reward.label(data.state, data.action, data.next_state)
+
+
+def fitting(path: Path) -> tuple[Tensor, ...]:
+    return tuple(fit_dynamics(DATA, corner(), config=TINY, checkpoint=path).weights.values())
+
+
+def training(path: Path) -> tuple[Tensor, ...]:
+    runs = train_agents({"one": recorded(30)}, small("td3-bc", hidden=(4,)), seeds=[0], updates=2, checkpoint=path)
+    return tuple(runs["one", 0].weights.values())
+
+
+EXAMPLES = {
+    "dynamics": Example("dynamics", lambda path: fitted().save(path), predicted),
+    "policy": Example("policy", lambda path: trained().save(path), acted),
+    "reward": Example("reward", lambda path: learned().save(path), labelled),
+    "fit's checkpoint": Example("checkpoint", fitting, fitting),
+    "agents' checkpoint": Example("checkpoint", training, training),
+}
+each_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+
+
+@pytest.fixture(autouse=True)
+def at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("mocoda.dynamics.fit", "mocoda.agents.train"):
+        monkeypatch.setattr(f"{module}.Checkpoint", functools.partial(Checkpoint, interval=0.0))
+
+
+def same(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
+    return all(a.equal(b) for a, b in zip(one, other, strict=True))
+
+
+def refusal(example: Example, path: Path) -> str:
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(InputError) as caught:
+        example.numbers(path)
+    assert not path.is_file() or path.read_bytes() == before
+    return str(caught.value)
+
+
+# What is written is read
+
+
+@each_example
+def test_what_is_read_gives_the_numbers_of_what_was_written_and_the_file_never_varies(
+    example: Example, tmp_path: Path
+) -> None:
+    for name in ("one", "other"):
+        example.write(tmp_path / "deep" / name)
+    first = tmp_path / "deep" / "one"
+    assert first.read_bytes() == (tmp_path / "deep" / "other").read_bytes()
+    header = load_trained(first, example.kind)[1]
+    assert (header["kind"], header["format"]) == (example.kind, FORMAT)
+    assert set(header["versions"]) == {"mocoda", "torch", "safetensors"}
+    assert same(example.numbers(first), example.numbers(tmp_path / "deep" / "other"))
+
+
+def test_a_file_says_which_data_it_comes_from(tmp_path: Path) -> None:
+    other = fit_reward(recorded(41), config=RewardConfig(hidden=(4,), updates=5))
+    assert learned().fingerprints["data"] != other.fingerprints["data"]
+    learned().save(tmp_path / "reward")
+    assert LearnedReward.load(tmp_path / "reward").fingerprints == learned().fingerprints
+    trained().save(tmp_path / "policy")
+    assert Policy.load(tmp_path / "policy").fingerprints == trained().fingerprints
+    fitted().save(tmp_path / "model")
+    assert Dynamics.load(tmp_path / "model", corner()).to("cpu").fingerprints == fitted().fingerprints
+    assert set(fitted().fingerprints) == {"data", "graph"}
+
+
+@pytest.mark.parametrize("kind", ["dynamics", "policy", "reward"])
+def test_files_of_format_1_are_read_and_give_the_numbers_they_gave(kind: str) -> None:
+    """The promise to old files: these are never written again."""
+    given = EXAMPLES[kind].numbers(OLD / f"{kind}-v1.safetensors")
+    expected = json.loads((OLD / "expected.json").read_text())[kind]
+    assert len(given) == len(expected)
+    for one, other in zip(given, expected, strict=True):
+        assert torch.allclose(one.double(), torch.tensor(other).double(), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dynamics", "policy", "reward"])
+def test_the_versions_of_packages_are_only_information(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(files, "VERSION", "7.0.0")
+        EXAMPLES[kind].write(tmp_path / "file")
+    assert load_trained(tmp_path / "file", kind)[1]["versions"]["mocoda"] == "7.0.0"
+    EXAMPLES[kind].numbers(tmp_path / "file")
+
+
+# Damage
+
+
+def rewritten(path: Path, header: Any = None, tensors: Mapping[str, Tensor] | None = None) -> None:
+    """The file with another header or other tensors, and a checksum that fits them."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        old = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        old_header = json.loads(file.metadata()["mocoda"])
+    tensors, header = old if tensors is None else tensors, old_header if header is None else header
+    if isinstance(header, dict) and "checksum" in header:
+        header = {**header, "checksum": files._checksum(tensors, header)}
+    text = header if isinstance(header, str) else json.dumps(header)
+    safetensors.torch.save_file(dict(tensors), path, {"mocoda": text})
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    with safetensors.safe_open(path, framework="pt") as file:
+        header: dict[str, Any] = json.loads(file.metadata()["mocoda"])
+        return header
+
+
+def change_header(path: Path, **changes: Any) -> None:
+    rewritten(path, {**header_of(path), **changes})
+
+
+def change_setting(path: Path, *keys: str, to: Any) -> None:
+    header = header_of(path)
+    inner = header["settings"]
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = to
+    rewritten(path, header)
+
+
+def change_tensor(path: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    tensors = safetensors.torch.load_file(path)
+    change(tensors)
+    rewritten(path, tensors=tensors)
+
+
+def first(tensors: Mapping[str, Tensor]) -> str:
+    return min(name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.ndim > 1)
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: path.unlink(), "there is no such file"),
+    "folder": (make_folder, "it is not a file"),
+    "other program": (
+        lambda path: safetensors.torch.save_file({"a": torch.zeros(2)}, path, {"format": "pt"}),
+        "it was not written by mocoda",
+    ),
+    "unversioned": (
+        lambda path: rewritten(path, {"architecture": "local", "config": {}}),
+        "it was written before mocoda's files had a format version, and such files are no longer read",
+    ),
+    "format of tomorrow": (
+        lambda path: change_header(path, format=FORMAT + 1),
+        f"its format is {FORMAT + 1}, and this version of mocoda reads formats up to {FORMAT}",
+    ),
+    "format in words": (
+        lambda path: change_header(path, format="one"),
+        f"its format is 'one', and this version of mocoda reads formats up to {FORMAT}",
+    ),
+    "other kind": (
+        lambda path: change_header(path, kind="cake"),
+        "it holds another kind of object, 'cake'",
+    ),
+    "no settings": (
+        lambda path: rewritten(path, {k: v for k, v in header_of(path).items() if k != "settings"}),
+        "its header must have 'settings', a JSON object",
+    ),
+    "header that is a list": (lambda path: rewritten(path, "[1]"), "its header must be a JSON object, got list"),
+    "NaN": (lambda path: rewritten(path, '{"format": NaN}'), "its header has NaN for a number"),
+    "overflow": (lambda path: rewritten(path, '{"format": 1e999}'), "its header has a number that is too large, 1e999"),
+    "large integer": (
+        lambda path: rewritten(path, '{"format": 1' + 400 * "0" + "}"),
+        f"its header has a number that is too large, 1{19 * '0'}",
+    ),
+    "no JSON": (
+        lambda path: rewritten(path, '{"format": '),
+        "its header is not JSON (Expecting value: line 1 column 12 (char 11))",
+    ),
+    "changed number": (
+        lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+        "its contents have changed since it was written",
+    ),
+}
+
+
+@each_example
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_refused_in_one_sentence_with_the_way_out(
+    example: Example, damage: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    example.write(path)
+    change, reason = DAMAGES[damage]
+    change(path)
+    if example.kind == "checkpoint" and damage in ("missing", "folder"):
+        return  # one starts a training, and the other is refused as no place to write
+    kind = files.KINDS[example.kind]
+    assert refusal(example, path) == f"cannot read {kind.words} {str(path)!r}: {reason}. {kind.way_out}"
+
+
+@each_example
+@pytest.mark.parametrize("content", [b"", b"text that is long enough to have a header", -10, 60, 4])
+def test_a_file_that_is_cut_off_or_no_safetensors_is_refused(
+    example: Example, content: bytes | int, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    example.write(path)
+    path.write_bytes(content if isinstance(content, bytes) else path.read_bytes()[:content])
+    kind, message = files.KINDS[example.kind], refusal(example, path)
+    assert message.startswith(f"cannot read {kind.words} {str(path)!r}: it is damaged, or not a safetensors file (")
+    assert message.endswith(f"). {kind.way_out}") and "\n" not in message
+
+
+@each_example
+def test_a_file_without_permission_or_with_too_long_a_name_is_refused(
+    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    example.write(path)
+
+    def denied(*given: object, **more: object) -> None:  # for a superuser, no file is unreadable
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", denied)
+        with pytest.raises(InputError, match=r": Permission denied\. "):
+            load_trained(path, example.kind)
+    with pytest.raises(InputError, match=r": File name too long\. "):
+        load_trained(tmp_path / ("x" * 300), example.kind)
+
+
+WRONG_TENSORS: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
+    "missing": (lambda t: t.pop(first(t)), "its tensor '.*' is missing"),
+    "shape": (
+        lambda t: t.update({first(t): torch.zeros(1)}),
+        r"its tensor '.*' must be torch.float32 of shape .*, got torch.float32 of shape \(1,\)",
+    ),
+    "type": (lambda t: t.update({first(t): t[first(t)].double()}), "must be torch.float32 .*, got torch.float64"),
+}
+
+
+@each_example
+@pytest.mark.parametrize("wrong", WRONG_TENSORS)
+def test_tensors_that_are_not_the_settings_own_are_refused(example: Example, wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    example.write(path)
+    change, reason = WRONG_TENSORS[wrong]
+    change_tensor(path, change)
+    with pytest.raises(InputError, match=reason):
+        example.numbers(path)
+
+
+@pytest.mark.parametrize("kind", ["dynamics", "policy", "reward"])
+def test_a_tensor_too_many_is_refused(kind: str, tmp_path: Path) -> None:
+    EXAMPLES[kind].write(tmp_path / "file")
+    change_tensor(tmp_path / "file", lambda tensors: tensors.update(extra=torch.zeros(2)))
+    message = refusal(EXAMPLES[kind], tmp_path / "file")
+    assert "it has a tensor 'extra' that does not belong to it" in message
+
+
+def test_the_optimisers_numbers_of_a_checkpoint_are_checked_too(tmp_path: Path) -> None:
+    for number, (part, to) in enumerate({"exp_avg": torch.zeros(1), "step": None}.items()):
+        path = tmp_path / str(number)
+        fitting(path)
+
+        def change(tensors: dict[str, Tensor], name: str = f"adam.0.{part}", to: Tensor | None = to) -> None:
+            tensors.pop(name)
+            if to is not None:
+                tensors[name] = to
+
+        change_tensor(path, change)
+        assert refusal(EXAMPLES["fit's checkpoint"], path).endswith("Delete it to start again, or give another path.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "to", "reason"),
+    [
+        ("dynamics", ("architecture",), "locale", "there is no architecture 'locale'; there are: full, global, .*"),
+        ("dynamics", ("config", "memberz"), 3, "there is no setting of DynamicsConfig called 'memberz'; .*"),
+        ("dynamics", ("config", "members"), "two", "the setting 'members' of DynamicsConfig cannot be 'two'"),
+        ("dynamics", ("config", "members"), True, "the setting 'members' of DynamicsConfig cannot be True"),
+        ("dynamics", ("config", "hidden"), [4, 0.5], r"the setting 'hidden' of DynamicsConfig cannot be \[4, 0.5\]"),
+        ("dynamics", ("config", "members"), 0, "members must be at least 1, got 0"),
+        ("dynamics", ("config",), [], "the settings of DynamicsConfig must be a JSON object, got list"),
+        ("dynamics", ("graph",), "mine", "it does not say which graph it was fitted to"),
+        ("policy", ("agent", "hidden"), None, "the setting 'hidden' of TD3BC cannot be None"),
+        ("policy", ("agent", "hiden"), 3, "there is no setting of TD3BC called 'hiden'; there are: .*"),
+        ("policy", ("agent", "discount"), 3, "discount must lie between 0 and 1, got 3"),
+        ("policy", ("agent",), {"hidden": [4]}, "it does not say its agent"),
+        ("policy", ("state_width",), "three", "its state_width must be an integer of at least 1, got 'three'"),
+        ("policy", ("columns",), ["x"], r"its columns must be 5 names, got \['x'\]"),
+        ("reward", ("ends",), "never", "its settings are not those of a learned reward"),
+        ("reward", ("unit",), [0.0], "its contents make no sense .*"),
+        ("fit's checkpoint", ("done",), "all", "it does not say which training it belongs to and how far that came"),
+        ("fit's checkpoint", ("identity",), [], "it does not say which training it belongs to and how far that came"),
+        ("fit's checkpoint", ("identity", "seeds"), [3], "it belongs to another training, which differs in seeds"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(
+    kind: str, keys: tuple[str, ...], to: Any, reason: str, tmp_path: Path
+) -> None:
+    path, example = tmp_path / "file", EXAMPLES[kind]
+    example.write(path)
+    change_setting(path, *keys, to=to)
+    with pytest.raises(InputError, match=f"': {reason}[.?] {files.KINDS[example.kind].way_out[:10]}"):
+        example.numbers(path)
+
+
+def test_settings_that_a_file_does_not_have_keep_their_defaults(tmp_path: Path) -> None:
+    """So that a file is read by a version with more settings."""
+    path = tmp_path / "file"
+    fitted().save(path)
+    header = header_of(path)
+    del header["settings"]["config"]["tf32"], header["settings"]["config"]["sharpen"]
+    rewritten(path, header)
+    assert Dynamics.load(path, corner()).config == fitted().config
+    trained().save(path)
+    header = header_of(path)
+    del header["settings"]["agent"]["polyak"]
+    rewritten(path, header)
+    assert Policy.load(path).agent == trained().agent == Policy.load(path, trained().agent).agent
+
+
+HOSTILE: list[Any] = [None, True, -1, 0, 7, 10**18, 1e300, -0.5, "x", "", [], {}, [1], {"a": 1}, [[]], "\x00", "../x"]
+
+
+def mutated_header(path: Path, random: np.random.Generator) -> None:
+    """One value of the header replaced, removed or added, at any depth, with a checksum that fits."""
+    header = header_of(path)
+    inner: Any = header
+    while True:
+        keys = list(inner) if isinstance(inner, dict) else list(range(len(inner)))
+        key = keys[random.integers(len(keys))]
+        if isinstance(inner[key], dict | list) and inner[key] and random.random() < 0.8:
+            inner = inner[key]
+            continue
+        break
+    what = random.integers(4)
+    if what == 0:
+        del inner[key]
+    elif what == 1 and isinstance(inner, dict):
+        inner["new"] = HOSTILE[random.integers(len(HOSTILE))]
+    else:
+        inner[key] = HOSTILE[random.integers(len(HOSTILE))]
+    rewritten(path, header)
+
+
+def mutated_bytes(path: Path, random: np.random.Generator) -> None:
+    """A few bytes changed, half of the time in the header; or a piece cut out or doubled."""
+    content = bytearray(path.read_bytes())
+    end = 8 + int.from_bytes(content[:8], "little") if random.random() < 0.5 else len(content)
+    what, place = random.integers(8), int(random.integers(end))
+    if what == 0:
+        del content[place : place + int(random.integers(1, 50))]
+    elif what == 1:
+        content[place:place] = content[place : place + int(random.integers(1, 50))]
+    else:
+        for _ in range(random.integers(1, 5)):
+            content[int(random.integers(end))] = int(random.integers(256))
+    path.write_bytes(content)
+
+
+@each_example
+@pytest.mark.parametrize("mutate", [mutated_bytes, mutated_header])
+def test_whatever_happens_to_a_file_it_is_refused_in_one_line_or_read_as_something_sound(
+    example: Example, mutate: Callable[[Path, np.random.Generator], None], tmp_path: Path
+) -> None:
+    example.write(tmp_path / "sound")
+    expected, outcomes = example.numbers(tmp_path / "sound"), []
+    for number in range(200):
+        path = tmp_path / f"{number}"
+        shutil.copy(tmp_path / "sound", path)
+        mutate(path, generator(number))
+        try:
+            given = example.numbers(path)
+        except InputError as error:
+            assert "\n" not in str(error) and str(path) in str(error) and len(str(error)) < 1_200
+            outcomes.append(False)
+            continue
+        outcomes.append(True)
+        assert [one.shape for one in given] == [other.shape for other in expected]
+        assert mutate is mutated_header or same(given, expected)  # the checksum finds every other change
+    assert outcomes.count(False) > 50
+
+
+# The graph's local rule
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "model"
+    fitted().save(path)
+    return path
+
+
+def test_a_model_under_a_changed_rule_is_refused_with_the_way_out(model_file: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        Dynamics.load(model_file, corner(0.6))
+    message = str(caught.value)
+    assert message.startswith(
+        f"{str(model_file)!r} was fitted to another graph than {corner()!r}: the local rules give other edges at "
+    )
+    assert message.endswith(" rows kept in the file. Load it with the graph it was fitted to, or fit again.")
+
+
+moved = st.floats(-0.5, 1.5).filter(lambda threshold: abs(threshold - 0.5) > 0.005)
+
+
+@given(moved)
+def test_every_changed_threshold_is_noticed(model_file: Path, threshold: float) -> None:
+    for graph in (corner(threshold), corner(0.5, threshold), corner(threshold, 0.5)):
+        with pytest.raises(InputError, match="was fitted to another graph"):
+            Dynamics.load(model_file, graph)
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.25, 0.5, 0.66, 0.9])
+def test_the_rule_it_was_fitted_to_is_always_taken(threshold: float, tmp_path: Path) -> None:
+    fit_dynamics(DATA, corner(threshold), "global", config=TINY).to("cpu").save(tmp_path / "model")
+    Dynamics.load(tmp_path / "model", corner(threshold)).save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "model").read_bytes()
+    with pytest.raises(InputError, match="was fitted to another graph"):
+        Dynamics.load(tmp_path / "again", corner(threshold + 0.01))
+
+
+@pytest.mark.parametrize("architecture", ["full", "global", "local"])
+def test_a_checkpoint_under_a_changed_rule_is_refused(architecture: str, tmp_path: Path) -> None:
+    fit = functools.partial(fit_dynamics, DATA, architecture=architecture, config=TINY, checkpoint=tmp_path / "file")
+    fit(graph=corner())
+    with pytest.raises(InputError, match=r"belongs to another training, which differs in .*rules\. Delete it"):
+        fit(graph=corner(0.51))
+
+
+def test_a_fingerprint_of_a_graph_depends_on_structure_rows_and_rule() -> None:
+    rows, graph = DATA.rows, corner()
+    probes = torch.cat([rows, rows.flip(0) + 0.4])
+    found = graph.fingerprint(probes)
+    assert found == corner().fingerprint(probes.clone()) and len(found) == 16
+    assert found != corner(0.7).fingerprint(probes)
+    assert found != graph.fingerprint(probes[1:])
+    assert found != LocalGraph(state=graph.state, action=graph.action, edges=graph.edges).fingerprint(probes)
+
+
+def test_a_rule_that_fails_at_other_than_recorded_rows_is_told_apart_by_these(tmp_path: Path) -> None:
+    def picky(sign: float) -> LocalGraph:
+        def local(rows: Tensor) -> Tensor:
+            if len(rows) != len(DATA) and not all(bool((DATA.rows == row).all(1).any()) for row in rows):
+                raise KeyError("I do not know this row.")
+            return corner().sparsest.expand(len(rows), 4, 2) | (sign * rows[:, 2] > 0)[:, None, None]
+
+        return LocalGraph(state=corner().state, action=corner().action, edges=corner().edges, local=local)
+
+    fit_dynamics(DATA, picky(1), "global", config=TINY).save(tmp_path / "model")
+    Dynamics.load(tmp_path / "model", picky(1))
+    with pytest.raises(InputError, match="was fitted to another graph"):
+        Dynamics.load(tmp_path / "model", picky(-1))
+
+
+def test_a_file_whose_header_holds_infinity_is_read(tmp_path: Path) -> None:
+    save_trained(tmp_path / "file", "policy", {"a": torch.zeros(1)}, {"settings": {"bound": float("inf")}})
+    assert load_trained(tmp_path / "file", "policy")[1]["settings"] == {"bound": float("inf")}
