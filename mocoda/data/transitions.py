@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions, whole_file
+from mocoda.engine.hdf5 import hdf5_disk
 
 FORMAT, FORMAT_VERSION = "mocoda-transitions", 1
 ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal")  # in the order of a file
@@ -177,7 +178,7 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
     Returns the number of rows.
     """
     rows = 0
-    with whole_file(path) as part, h5py.File(part, "w") as file:
+    with whole_file(path) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
         first: Transitions | None = None
         for table in tables:
             if first is None:
@@ -188,6 +189,7 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
                 stored = file[name]
                 stored.resize(rows + len(table), axis=0)
                 stored[rows:] = array.cpu().numpy()
+            disk.check()
             rows += len(table)
         if first is None:
             raise InputError(f"there are no rows to write to {str(path)!r}; expected at least one table.")
