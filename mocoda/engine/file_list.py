@@ -53,7 +53,7 @@ class FileList:
             except BlockingIOError:
                 file.close()
                 raise InputError(
-                    f"another process is writing in the folder {str(self.folder)!r}. Wait until it has ended, or choose "
+                    f"another process is writing in the folder {str(self.folder)!r}. Wait until it ends, or choose "
                     "another path."
                 ) from None
             except OSError:  # a file system without locks

@@ -48,10 +48,13 @@ def _why_not_writable(target: Path) -> str | None:
 def check_target(path: str | Path, *, inputs: Iterable[str | Path] = (), overwrite: bool = False) -> None:
     """`check_writable`, and refuses a file that is there already, unless `overwrite`, and one of the inputs always."""
     check_writable(path)
-    for given in inputs:
-        if os.path.exists(path) and os.path.exists(given) and os.path.samefile(path, given):
+    target = Path(path)
+    if not target.exists():
+        return
+    for given in map(Path, inputs):
+        if given.exists() and target.samefile(given):
             raise InputError(f"{str(path)!r} is the input. Write to another file.")
-    if os.path.exists(path) and not overwrite:
+    if not overwrite:
         raise InputError(f"there is a file {str(path)!r} already. Write to another one, or pass --overwrite.")
 
 

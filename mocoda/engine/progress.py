@@ -35,7 +35,8 @@ class PlainProgress:
         left = ""
         if done > skipped:
             left = f", about {_in_words((now - begin) * (total - done) / (done - skipped))} left"
-        print(f"{stage}: {done:,} of {total:,}{left}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{stage}: {done:,} of {total:,}{left}\n")
+        sys.stderr.flush()
 
 
 def _in_words(seconds: float) -> str:

@@ -32,10 +32,7 @@ STATES = (".safetensors", ".hdf5", ".npz")  # how the names end of what it can
 
 def settings_of(folder: str | Path) -> dict[str, Any]:
     """The settings of the command that wrote a folder."""
-    found = _identity(Path(folder))
-    if found is None:
-        raise InputError(f"the folder {str(folder)!r} does not say how it was made: it has no config.json of mocoda's.")
-    settings: dict[str, Any] = found["settings"]
+    settings: dict[str, Any] = _identity_of(Path(folder))["settings"]
     return settings
 
 
@@ -77,8 +74,8 @@ class RunFolder:
     @classmethod
     def reopen(cls, path: str | Path, outputs: Sequence[str] = ()) -> Self:
         """The run that made the folder, to write more files there."""
-        settings = settings_of(path)
-        return cls(path, str(_identity(Path(path))["command"]), settings, outputs)  # type: ignore[index]
+        found = _identity_of(Path(path))
+        return cls(path, found["command"], found["settings"], outputs)
 
     def __enter__(self) -> Self:
         try:
@@ -109,7 +106,7 @@ class RunFolder:
         finally:
             self._close()
         if kind is not None and issubclass(kind, KeyboardInterrupt) and self._resumable():
-            print("interrupted: the same command continues from its last checkpoint.", file=sys.stderr)
+            sys.stderr.write("interrupted: the same command continues from its last checkpoint.\n")
 
     def progress(self, stage: str, done: int, total: int) -> None:
         """Shows how far a stage is and, once a second and at its end, writes a line."""
@@ -158,14 +155,14 @@ class RunFolder:
             raise InputError(
                 f"the folder {str(self.path)!r} holds a files.jsonl of something else. Choose another path."
             )
-        for name in (PROGRESS, *self.outputs):
-            self._check_own(self.path / name, name)
         other = found is not None and found != self.identity
-        if other and self._saved() and not self.overwrite:
+        if found is not None and other and self._saved() and not self.overwrite:
             raise InputError(
                 f"the folder {str(self.path)!r} holds the results of `mocoda {found['command']}`"
                 f"{self._difference(found)}. Choose another path, or pass --overwrite to replace them."
             )
+        for name in (PROGRESS, *self.outputs):
+            self._check_own(self.path / name, name)
         if self.target is not None:
             self._check_target(self.target)
         return other
@@ -216,6 +213,13 @@ def _identity(folder: Path) -> dict[str, Any] | None:
         raise InputError(f"cannot read {str(folder / CONFIG)!r}: {error.strerror}.") from error
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _identity_of(folder: Path) -> dict[str, Any]:
+    found = _identity(folder)
+    if found is None:
+        raise InputError(f"the folder {str(folder)!r} does not say how it was made: it has no config.json of mocoda's.")
+    return found
 
 
 class _Speed(rich.progress.ProgressColumn):
