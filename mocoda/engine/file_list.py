@@ -21,6 +21,7 @@ class FileList:
 
     names   the files, relative to the folder; the folders among them end in "/"
     target  the file outside the folder that the run made: its path, and what it was like when it was finished
+    torn    the beginning of a line, of a process that was killed
     """
 
     def __init__(self, folder: Path) -> None:
@@ -28,13 +29,13 @@ class FileList:
         self.names: set[str] = set()
         self.target: dict[str, Any] = {}
         self._file: BinaryIO | None = None
-        self._torn = b""
+        self.torn = b""
 
     def read(self) -> None:
         """Reads the list; there need be none."""
         path = self.folder / FILES
         content = path.read_bytes() if path.exists() else b""
-        *lines, self._torn = content.split(b"\n")  # of a process that was killed
+        *lines, self.torn = content.split(b"\n")
         try:
             found = [json.loads(line) for line in lines if line]
         except ValueError:
@@ -63,8 +64,8 @@ class FileList:
             else:  # removed by the process that held the lock
                 file.close()
         self.read()
-        if self._torn:
-            self._append(b"\n")
+        if self.torn:
+            self._file.truncate(self._file.tell() - len(self.torn))
 
     def close(self) -> None:
         if self._file is not None:

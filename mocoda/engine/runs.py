@@ -151,7 +151,8 @@ class RunFolder:
             raise InputError(
                 f"the folder {str(self.path)!r} holds a config.json of something else. Choose another path."
             )
-        if found is None and (self._files.target or self._files.names - {CONFIG}):
+        begun = b'"config.json"'.startswith(self._files.torn) and self._files.names <= {CONFIG}
+        if found is None and (self._files.target or not begun):
             raise InputError(
                 f"the folder {str(self.path)!r} holds a files.jsonl of something else. Choose another path."
             )

@@ -153,7 +153,7 @@ def test_pieces_finished_before_workers_died_are_not_made_again(
 def test_a_disk_without_room_for_the_file_is_known_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming.shutil, "disk_usage", lambda folder: SimpleNamespace(free=40_000))
+    monkeypatch.setattr(streaming.shutil, "disk_usage", lambda folder: SimpleNamespace(free=20_000))
     with pytest.raises(OSError, match="No space left on device"):
         augment_to_file(tmp_path / "out.hdf5", prepare, folder=tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []
