@@ -90,8 +90,9 @@ class RunFolder:
                 self._close()
                 raise
         except OSError as error:
+            do = "write in" if os.path.isdir(self.path) else "make"  # noqa: PTH112  # Path.is_dir may raise again
             raise InputError(
-                f"cannot write in the folder {str(self.path)!r}: {error.strerror}. Choose another path."
+                f"cannot {do} the folder {str(self.path)!r}: {error.strerror}. Choose another path."
             ) from error
         return self
 

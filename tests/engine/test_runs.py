@@ -444,7 +444,7 @@ def test_a_folder_that_cannot_be_made_is_refused_in_full(tmp_path: Path) -> None
     ):
         with pytest.raises(InputError) as caught, RunFolder(folder, "x", {}):
             pass
-        assert str(caught.value) == f"cannot write in the folder {str(folder)!r}: {reason}. Choose another path."
+        assert str(caught.value) == f"cannot make the folder {str(folder)!r}: {reason}. Choose another path."
     assert contents(tmp_path) == {"file": "mine"}
 
 

@@ -21,6 +21,7 @@ from mocoda.data.formats.guarded import array_at, open_hdf5
 from mocoda.data.transitions import FORMAT, FORMAT_VERSION, Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
+from mocoda.engine.hdf5 import hdf5_disk
 
 THEIRS = {
     **{"state": "observations", "action": "actions", "next_state": "next_observations", "reward": "rewards"},
@@ -55,7 +56,7 @@ def write_d4rl(data: Transitions, path: str | Path) -> None:
     """Next observations included; timeouts mark the rows that neither end nor go on in the row after them."""
     last = np.zeros(len(data), bool)
     last[chains(data).bounds[1:] - 1] = True
-    with whole_file(path) as part, h5py.File(part, "w") as file:
+    with whole_file(path) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
         arrays = as_arrays(data)
         for name, array in arrays.items():
             file[THEIRS.get(name, name)] = array
