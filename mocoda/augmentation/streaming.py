@@ -1,30 +1,36 @@
-"""Augmentation -> a file larger than memory: written in place by several processes, and continued after a kill.
+"""An augmented table larger than memory is written in place by several processes, and continued after a kill.
 
-The file gets its full size first, with every array in one piece at a place that never changes. What processes write
-after that is rows and nothing else, each to its own place. So whenever they are killed, the file is sound, and what it
-lacks is known: the pieces after the last one that was noted as finished.
+The file gets its full size first, with every array in one piece at a place that never changes. After that, processes
+only write rows, each to its own place. So the file is sound whenever they are killed, and what it lacks is known: the
+pieces after the last one that was noted as finished.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import torch
+from torch import Tensor
 
 from mocoda.augmentation.generation import Augmentation, Piece
-from mocoda.data.transitions import Transitions, write_attributes
+from mocoda.data.transitions import Transitions, as_tensor, write_attributes
+from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import check_writable, write_json
+from mocoda.engine.files import announce, check_writable, write_json
+from mocoda.engine.hdf5 import hdf5_disk
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.workers import Workers
 
@@ -52,11 +58,11 @@ def augment_to_file(
     with _one_thread():
         plan = prepare()
     unfinished, note = Path(folder) / UNFINISHED, Path(folder) / FINISHED
-    sizes, source = plan.sizes, json.loads(json.dumps(plan.told(0, 0)))
+    sizes = plan.sizes
     recorded = sum(sizes) - plan.rows
-    done, drawn = _left_behind(unfinished, note, source)
+    identity = json.loads(json.dumps({"source": plan.told(0, 0), "fingerprint": _fingerprint(plan)}))
+    done, drawn = _left_behind(unfinished, note, identity)
     if done == 0:
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
         with _one_thread():
             first = plan.piece(0)
         _lay_out(unfinished, first.table, sum(sizes))
@@ -66,20 +72,32 @@ def augment_to_file(
     if workers:
         _check_importable(work)
     progress("augment", sum(sizes[:done]) - recorded, plan.rows)
-    with Workers(work, workers) as pool, unfinished.open("rb") as handle:
-        noted = time.monotonic()
-        for more in pool.map(range(done, len(sizes))):
-            done, drawn = done + 1, drawn + more
-            if time.monotonic() - noted >= INTERVAL:
-                os.fsync(handle.fileno())
-                write_json(note, {"pieces": done, "drawn": drawn, "source": source})
+    with unfinished.open("rb") as handle:
+
+        def keep() -> None:
+            """Notes what is finished, after it is on the disk."""
+            os.fsync(handle.fileno())
+            write_json(note, {"pieces": done, "drawn": drawn, **identity})
+
+        try:
+            with Workers(work, workers) as pool:
                 noted = time.monotonic()
-            progress("augment", sum(sizes[:done]) - recorded, plan.rows)
+                for more in pool.map(range(done, len(sizes))):
+                    done, drawn = done + 1, drawn + more
+                    if time.monotonic() - noted >= INTERVAL:
+                        keep()
+                        noted = time.monotonic()
+                    progress("augment", sum(sizes[:done]) - recorded, plan.rows)
+        except BaseException:
+            with suppress(OSError):  # the disk may be full
+                keep()
+            raise
         os.fsync(handle.fileno())
     final = plan.told(drawn)
     if plan.told(0, 0) != final:  # what filters have accepted is known only now
-        with h5py.File(unfinished, "r+") as file:
+        with hdf5_disk(unfinished, "r+b") as disk, h5py.File(disk, "r+") as file:
             file.attrs["source"] = json.dumps(final)
+    announce(path)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     unfinished.replace(path)
     note.unlink(missing_ok=True)
@@ -109,19 +127,46 @@ class _Work:
         return self.prepare()
 
 
-def _left_behind(unfinished: Path, note: Path, source: dict[str, Any]) -> tuple[int, int]:
+def _fingerprint(plan: Augmentation) -> str:
+    """A hash of the data, and of the numbers in the parents, the model and the task."""
+    return fingerprint(*_numbers_in((plan.data, plan.parents, plan.model, plan.task), set()))
+
+
+def _numbers_in(thing: Any, seen: set[int]) -> Iterator[Tensor]:
+    if isinstance(thing, Tensor | np.ndarray | float | int):
+        yield as_tensor(thing)
+    elif isinstance(thing, Mapping):
+        for value in thing.values():
+            yield from _numbers_in(value, seen)
+    elif isinstance(thing, list | tuple):
+        for value in thing:
+            yield from _numbers_in(value, seen)
+    elif hasattr(thing, "__dict__") and not callable(thing) and id(thing) not in seen:
+        seen.add(id(thing))
+        # Of a dataclass only its fields: what it has computed and kept since would come and go.
+        own = [getattr(thing, field.name) for field in fields(thing)] if is_dataclass(thing) else vars(thing)
+        yield from _numbers_in(own, seen)
+
+
+def _left_behind(unfinished: Path, note: Path, identity: dict[str, Any]) -> tuple[int, int]:
     """Pieces that an earlier call has finished, and rows drawn for them; none of another table, or of a damaged one."""
     try:
         found = json.loads(note.read_text("utf-8"))
         with h5py.File(unfinished, "r"):
-            return (int(found["pieces"]), int(found["drawn"])) if found["source"] == source else (0, 0)
+            same = all(found[key] == value for key, value in identity.items())
+            return (int(found["pieces"]), int(found["drawn"])) if same else (0, 0)
     except (OSError, ValueError, KeyError, TypeError):
         return 0, 0
 
 
 def _lay_out(file: Path, like: Transitions, rows: int) -> None:
-    """A file with the arrays of a table, and room for so many rows, which takes no space before it is written to."""
-    with h5py.File(file, "w") as made:
+    """Makes a file with the arrays of a table and room for so many rows; raises where the disk has less."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    room = sum(array.nbytes // len(like) for array in like.arrays().values()) * rows
+    if room > shutil.disk_usage(file.parent).free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+    announce(file)
+    with hdf5_disk(file) as disk, h5py.File(disk, "w") as made:
         write_attributes(made, like)
         for name, array in like.arrays().items():
             values = array[:0].cpu().numpy()

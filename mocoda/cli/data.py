@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from mocoda.cli.console import beside, check_device, content, out, say
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.files import check_writable, write_json
+from mocoda.engine.files import check_target, check_writable, write_json
 
 
 def inspect(
@@ -54,6 +54,7 @@ def augment(
     min_support: float | None = None,
     workers: int | None = None,
     out_file: Annotated[Path, arg(name="out")] = Path("augmented.hdf5"),
+    overwrite: bool = False,
 ) -> None:
     """Fit parents and dynamics to recorded data and write it back with counterfactual rows after it.
 
@@ -83,6 +84,7 @@ def augment(
         workers: Processes that generate; unless given one per core, at most 3, where there is much to do. The rows are
             the same.
         out_file: HDF5 file to write.
+        overwrite: Replace a file that is there already.
     """
     from functools import partial
 
@@ -111,7 +113,7 @@ def augment(
     )
     request.check()
     check_device(device)
-    check_writable(out_file)
+    check_target(out_file, inputs=[data], overwrite=True)
     if model is not None and beside(out_file).resolve() in (model.resolve(), model.resolve().parent):
         raise InputError(f"--model lies where this run of {str(out_file)!r} is to be noted; choose another --out.")
     count = workers_for(rows, device) if workers is None else workers
@@ -124,7 +126,8 @@ def augment(
     settings = {**vars(request), "content": content(recorded), "text": getattr(world, "fingerprint", None)}
     if model is not None:
         settings["weights"] = fingerprint(*dynamics_in(model, world.graph).weights.values())
-    with RunFolder(beside(out_file), "augment", settings, (REWARD, UNFINISHED, FINISHED)) as run:
+    outputs = (REWARD, UNFINISHED, FINISHED)
+    with RunFolder(beside(out_file), "augment", settings, outputs, overwrite, target=out_file) as run:
         request.fit(recorded, run.path, run.progress)
         if labelled == "learned":
             from mocoda.augmentation.rewards import LearnedReward
@@ -175,6 +178,7 @@ def check(
     seed: int = 0,
     device: str = "cpu",
     out_dir: Annotated[Path, arg(name="out")] = Path("runs/check"),
+    overwrite: bool = False,
 ) -> None:
     """Tell whether data bears a graph, which edges it lacks, and which recipe is worth trying.
 
@@ -186,6 +190,7 @@ def check(
         seed: Same seed, same advice.
         device: cpu or cuda.
         out_dir: Folder for advice.json and advice.png.
+        overwrite: Replace what another command, or this one with other settings, has written there.
     """
     from mocoda.analysis import graph_check as advisor
     from mocoda.analysis.figure import draw_advice
@@ -199,10 +204,10 @@ def check(
     world = world_of(recorded, data, graph, task)
     settings = {"data": data, "graph": None if graph is None else str(graph), "task": task, "seed": seed}
     settings |= {"content": content(recorded), "text": getattr(world, "fingerprint", None), "device": device}
-    with RunFolder(out_dir, "check", settings, ("advice.json", "advice.png")) as run:
+    with RunFolder(out_dir, "check", settings, ("advice.json", "advice.png"), overwrite) as run:
         advice = advisor.check(recorded, world.graph, task=world, seed=seed, progress=run.progress)
-    write_json(out_dir / "advice.json", advice.to_json())
-    draw_advice(advice, out_dir / "advice.png")
+        write_json(out_dir / "advice.json", advice.to_json())
+        draw_advice(advice, out_dir / "advice.png")
     out.print(advice)
     say(f"Written to {out_dir / 'advice.json'}; drawn: {out_dir / 'advice.png'}")
 
@@ -221,6 +226,7 @@ def whatif(
     seed: int = 0,
     device: str = "cpu",
     out_dir: Annotated[Path, arg(name="out")] = Path("runs/whatif"),
+    overwrite: bool = False,
 ) -> None:
     """Ask what would have happened in a recorded step had some of its parents been different.
 
@@ -239,6 +245,7 @@ def whatif(
         seed: Same seed, same answer.
         device: cpu or cuda.
         out_dir: Folder that keeps the fitted model: a second question about the same data is answered at once.
+        overwrite: Replace what another command, or this one with other settings, has written there.
     """
     from mocoda.analysis.counterfactual import what_if
     from mocoda.augmentation.request import check_world, dynamics_in, fit_in, world_of
@@ -269,7 +276,7 @@ def whatif(
         "text": getattr(world, "fingerprint", None),
     }
     if model is None:
-        with RunFolder(out_dir, "whatif", settings) as run:
+        with RunFolder(out_dir, "whatif", settings, overwrite=overwrite) as run:
             fit_in(run.path, recorded, world.graph, architecture, seed, run.progress)
     out.print(
         what_if(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import inspect
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +22,7 @@ from tyro.conf import Positional, arg
 from mocoda.cli.console import beside, check_device, content, out, say
 from mocoda.cli.data import augment, check, export, graph, whatif
 from mocoda.cli.data import inspect as inspect_data
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError, file_error, unknown_name
 from mocoda.engine.files import check_writable, discard_unfinished, write_json
 
 if TYPE_CHECKING:
@@ -54,17 +52,18 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
 
     data, parents, model = first.datasets[0], first.parents["mocoda"][0], first.models["local"][0]
     file, rows = out_dir / "navigation-mocoda.hdf5", 160_000
-    with RunFolder(beside(file), "demo", {"rows": rows, "seed": 0, "device": device}) as run:
+    with RunFolder.reopen(out_dir) as run:
         save_stream(
             file, augment_chunks(data, parents, model, rows=rows, task=first.task, seed=0, progress=run.progress)
         )
-    draw_graph(first.task.graph, out_dir / "graph.png", data.rows)
+        draw_graph(first.task.graph, out_dir / "graph.png", data.rows)
     say(f"{len(data):,} recorded transitions and {rows:,} counterfactual ones after them: {file}")
     say(f"Who listens to whom, and where: {out_dir}/graph.png")
     second = _measured("table2", "quick", device, out_dir / "agents", models=first.models["local"])
     walked = paths(second, ["emp", "mocoda"])["td3-bc"]
     titles = {"emp": "trained on the recorded data", "mocoda": "trained on MoCoDA's data"}
-    draw_walks({titles[name]: path for name, path in walked.items()}, out_dir / "walks.png", data.state)
+    with RunFolder.reopen(out_dir):
+        draw_walks({titles[name]: path for name, path in walked.items()}, out_dir / "walks.png", data.state)
     say(f"What all this is for: {out_dir}/walks.png")
 
 
@@ -75,6 +74,7 @@ def collect(
     variety: str | None = None,
     workers: int | None = None,
     out_file: Annotated[Path, arg(name="out")] = Path("data.hdf5"),
+    overwrite: bool = False,
 ) -> None:
     """Record a task's data.
 
@@ -85,6 +85,7 @@ def collect(
         variety: hooksweep2 only: varied (unless given) or plain, how the expert sweeps.
         workers: hooksweep2 only: how many processes simulate, one per core unless given. The rows are the same.
         out_file: HDF5 file to write.
+        overwrite: Replace a file that is there already.
     """
     from mocoda.engine.runs import RunFolder
     from mocoda.tasks import make_task
@@ -97,13 +98,13 @@ def collect(
     check_writable(out_file)
     chosen_variety = {} if variety is None else {"variety": variety}
     settings = {"task": task, "rows": rows, "seed": seed, **chosen_variety}
-    with RunFolder(beside(out_file), "collect", settings) as run:
+    with RunFolder(beside(out_file), "collect", settings, overwrite=overwrite, target=out_file) as run:
         parts = run.path / "parts"
         simulating = {"workers": workers, "folder": parts, "progress": run.progress}
         options = {name: value for name, value in simulating.items() if name in takes}
         data = chosen.collect(rows, seed=seed, **chosen_variety, **options)
         data.save(out_file)
-        shutil.rmtree(parts, ignore_errors=True)
+        run.discard("parts")
         run.progress("collect", rows, rows)
     say(f"{out_file}: {data!r}")
 
@@ -123,6 +124,7 @@ def train(
     tensorboard: bool = False,
     device: str = "cpu",
     out_dir: Annotated[Path, arg(name="out")] = Path("runs/agents"),
+    overwrite: bool = False,
 ) -> None:
     """Train an agent per data set and seed, all as one program.
 
@@ -143,6 +145,7 @@ def train(
         tensorboard: Write what is measured for TensorBoard too, beside metrics.csv and metrics.jsonl.
         device: cpu or cuda.
         out_dir: Folder for the policies and what is measured on the way.
+        overwrite: Replace what another command, or this one with other settings, has written there.
     """
     from mocoda.agents.agent import make_agent
     from mocoda.agents.train import train_agents
@@ -156,6 +159,8 @@ def train(
     learner = make_agent(agent, hidden=hidden, batch=batch, standardise=standardise)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}.")
+    if updates < 1:
+        raise InputError(f"updates must be at least 1, got {updates}.")
     if not data:
         raise InputError("there is nothing to train on: name at least one file of transitions.")
     names = [Path(file.rpartition(":")[2]).stem for file in data]
@@ -182,7 +187,9 @@ def train(
     settings |= {"evaluate_every": evaluate_every, "standardise": standardise, "device": device}
     settings |= {} if actions is None else {"actions": actions}
     settings |= {"data": {name: content(d) for name, d in datasets.items()}}
-    with RunFolder(out_dir, "train", settings, ("agents.json", "evaluation.json")) as run:
+    policies = [f"policy-{name}-{seed}.safetensors" for name in names for seed in range(seeds)]
+    outputs = ["agents.json", "checkpoint.safetensors", "metrics.jsonl", "metrics.csv", *policies]
+    with RunFolder(out_dir, "train", settings, outputs, overwrite) as run:
         metrics = MetricLog(out_dir, tensorboard=tensorboard)
         if not (out_dir / "agents.json").exists():  # else the same command has done it all
             checkpoint = out_dir / "checkpoint.safetensors"
@@ -224,7 +231,7 @@ def evaluate(
     check_device(device)
     from mocoda.agents import evaluation
     from mocoda.agents.policy import Policies
-    from mocoda.engine.runs import settings_of
+    from mocoda.engine.runs import RunFolder, settings_of
     from mocoda.tasks import make_task
 
     policies = Policies.load(folder).to(device)
@@ -233,7 +240,8 @@ def evaluate(
         raise InputError(f"the agents in {str(folder)!r} were trained without a task, and there is none to solve.")
     results = evaluation.evaluate(policies, make_task(task), episodes=episodes, seed=seed)
     out.print(results)
-    write_json(folder / "evaluation.json", {**results.to_json(), "seed": seed})
+    with RunFolder.reopen(folder):
+        write_json(folder / "evaluation.json", {**results.to_json(), "seed": seed})
     say(f"Every agent's figures: {folder / 'evaluation.json'}")
 
 
@@ -349,9 +357,7 @@ def main() -> None:
         _complain(str(error))
         sys.exit(2)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        _complain("the disk is full. Make room and run the same command again: it goes on from what is finished.")
+        _complain(file_error(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -401,7 +407,8 @@ def _measured(
         told = {"device": device, "folder": folder, "progress": run.progress, **more}
         asked = signature(measure).parameters
         measured = measure(settings, **{name: value for name, value in told.items() if name in asked})
-    out.print(module.write(measured, folder))
+        table_of_results = module.write(measured, folder)
+    out.print(table_of_results)
     _say_where(getattr(measured, "results", measured), folder, module.OUTPUTS)
     return measured
 

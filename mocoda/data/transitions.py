@@ -21,6 +21,7 @@ from mocoda.data.names import ARRAYS as ARRAYS
 from mocoda.data.names import PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions, whole_file
+from mocoda.engine.hdf5 import hdf5_disk
 
 FORMAT, FORMAT_VERSION = "mocoda-transitions", 1
 Array = Tensor | np.ndarray[Any, Any] | ArrayLike
@@ -179,7 +180,7 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
     Returns the number of rows.
     """
     rows = 0
-    with whole_file(path) as part, h5py.File(part, "w") as file:
+    with whole_file(path) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
         first: Transitions | None = None
         for table in tables:
             if first is None:
@@ -190,6 +191,7 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
                 stored = file[name]
                 stored.resize(rows + len(table), axis=0)
                 stored[rows:] = array.cpu().numpy()
+            disk.check()
             rows += len(table)
         if first is None:
             raise InputError(f"there are no rows to write to {str(path)!r}; expected at least one table.")

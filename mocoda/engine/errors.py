@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,3 +23,12 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
 def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """The keys in which two settings differ, for a message."""
     return ", ".join(sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key)))
+
+
+def file_error(error: OSError) -> str:
+    """A sentence for an error of the file system."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full. Make room and run the same command again: it goes on from what is finished."
+    if error.filename is None:
+        return f"a file cannot be read or written: {error.strerror or error}."
+    return f"cannot read or write {str(error.filename)!r}: {error.strerror}."

@@ -1,4 +1,4 @@
-"""values -> whole files: what is written appears complete or not at all, and bad input is refused in full sentences."""
+"""Files appear complete or not at all, and never in the place of a file that is somebody else's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import glob
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,34 +15,67 @@ from typing import Any
 from mocoda.engine.errors import InputError
 
 VERSION = "0.1.0"
+SUFFIX = 16  # bytes that `whole_file` and run folders add to a name, at most
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises unless a file can be written there; makes nothing. For long work, before it starts."""
+    """Raises unless a file can be written there; makes nothing. Call it before long work."""
     target = Path(path)
+    try:
+        reason = _why_not_writable(target)
+    except OSError as error:  # a folder's name is too long, or links go round in circles
+        reason = str(error.strerror)
+    if reason is not None:
+        raise InputError(f"cannot write {str(target)!r}: {reason}. Give a path in a folder that can be written.")
+
+
+def _why_not_writable(target: Path) -> str | None:
     nearest = next((parent for parent in target.parents if parent.exists()), Path())
     if target.is_dir():
-        reason = "it is a folder"
-    elif target.exists() and not target.is_file():
-        reason = "it is not a regular file"
-    elif not nearest.is_dir():
-        reason = f"{str(nearest)!r} is not a folder"
-    elif not os.access(nearest, os.W_OK | os.X_OK):
-        reason = f"no permission to write in {str(nearest)!r}"
-    else:
+        return "it is a folder"
+    if target.exists() and not target.is_file():
+        return "it is not a regular file"
+    if not nearest.is_dir():
+        return f"{str(nearest)!r} is not a folder"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"no permission to write in {str(nearest)!r}"
+    longest = os.pathconf(nearest, "PC_NAME_MAX") - SUFFIX
+    if len(os.fsencode(target.name)) > longest:
+        return f"its name has more than {longest} bytes"
+    return None
+
+
+def check_target(path: str | Path, *, inputs: Iterable[str | Path] = (), overwrite: bool = False) -> None:
+    """`check_writable`, and refuses a file that is there already, unless `overwrite`, and one of the inputs always."""
+    check_writable(path)
+    target = Path(path)
+    if not target.exists():
         return
-    raise InputError(f"cannot write {str(target)!r}: {reason}. Give a path in a folder that can be written.")
+    for given in map(Path, inputs):
+        if given.exists() and target.samefile(given):
+            raise InputError(f"{str(path)!r} is the input. Write to another file.")
+    if not overwrite:
+        raise InputError(f"there is a file {str(path)!r} already. Write to another one, or pass --overwrite.")
+
+
+# Run folders add a function here while they are open: it is called with every path that is about to be written.
+on_write: list[Callable[[Path], None]] = []
+
+
+def announce(path: str | Path) -> None:
+    """Tells the open run folders that a file is about to be written; for those who write without `whole_file`."""
+    for listener in on_write:
+        listener(Path(path))
 
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; it takes the name `path` only if the block ends well."""
     check_writable(path)
+    announce(path)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):  # of a process that was killed
-        if not _alive(left.name.split(".")[-2]):
-            left.unlink(missing_ok=True)
+    remove_leftovers(target)
     part = target.parent / f".{target.name}.{os.getpid()}.part"
     part.touch()
     _unfinished.add(part)
@@ -67,12 +100,19 @@ def discard_unfinished() -> None:
         part.unlink(missing_ok=True)
 
 
+def remove_leftovers(target: Path) -> None:
+    """Removes the temporary files of processes that were killed while they wrote `target`."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        if not _alive(left.name.split(".")[-2]):
+            left.unlink(missing_ok=True)
+
+
 def _alive(process: str) -> bool:
     try:
         os.kill(int(process), 0)
-    except (ProcessLookupError, ValueError):
+    except ProcessLookupError:
         return False
-    except PermissionError:
+    except (PermissionError, ValueError, OverflowError):  # of another user, or no number of a process
         return True
     return True
 

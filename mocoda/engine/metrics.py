@@ -1,7 +1,7 @@
-"""what a training measures -> metrics.jsonl, metrics.csv and, on request, TensorBoard: a line a number.
+"""Metrics of a training are appended to metrics.jsonl, metrics.csv and, on request, TensorBoard's files.
 
-The lines of metrics.jsonl are the truth, and a number is known by its update, data set, seed and name: after a kill, a
-torn last line is dropped, the other files are made anew from the rest, and what is measured again is not written twice.
+metrics.jsonl is the record; the other files can be made from it. A number is known by its update, data set, seed and
+name. After a kill, a torn last line is dropped, the other files are made anew, and no number is written twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import whole_file
+from mocoda.engine.files import announce, whole_file
 
 JSONL, CSV, TENSORBOARD = "metrics.jsonl", "metrics.csv", "tensorboard"
 
@@ -34,9 +34,9 @@ Report = Callable[[Sequence[Metric]], None]
 
 
 class MetricLog:
-    """A folder's metrics; `add` is a `report` for `train_agents`.
+    """The metrics of a folder; `add` is a `report` for `train_agents`.
 
-    tensorboard  write event files too, a folder a run; of what the folder already has as well
+    tensorboard  write event files too, one folder a run, also of the metrics that the folder already has
     """
 
     def __init__(self, folder: str | Path, *, tensorboard: bool = False) -> None:
@@ -64,6 +64,8 @@ class MetricLog:
             return
         self._keys |= {metric[:4] for metric in new}
         self.folder.mkdir(parents=True, exist_ok=True)
+        for name in (JSONL, CSV):
+            announce(self.folder / name)
         with (self.folder / JSONL).open("ab") as file:
             file.write(_jsonl(new))
         with (self.folder / CSV).open("ab") as file:
@@ -72,19 +74,8 @@ class MetricLog:
             self._events.add(new)
 
 
-def remove_metrics(folder: Path) -> None:
-    """Takes away what a log wrote, and nothing else."""
-    for name in (JSONL, CSV):
-        (folder / name).unlink(missing_ok=True)
-    for events in folder.glob(f"{TENSORBOARD}/*/{_Events.NAMED}"):
-        events.unlink()
-    for emptied in (*folder.glob(f"{TENSORBOARD}/*/"), *folder.glob(f"{TENSORBOARD}/")):
-        if not any(emptied.iterdir()):
-            emptied.rmdir()
-
-
 def check_tensorboard() -> None:
-    """Raises where event files cannot be written, before long work."""
+    """Raises where event files cannot be written. Call it before long work."""
     try:
         import tensorboard.summary.writer.record_writer  # noqa: F401
     except ImportError as error:
@@ -98,7 +89,7 @@ class _Events:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.file = self.NAMED.replace("*", str(time.time_ns()))  # those who watch see that it is another
+        self.file = self.NAMED.replace("*", str(time.time_ns()))  # a new name, so that TensorBoard reads it again
         for old in folder.glob(f"*/{self.NAMED}"):
             old.unlink()
 
@@ -111,6 +102,7 @@ class _Events:
         for metric in metrics:
             runs.setdefault(f"{metric.data}-{metric.seed}".replace("/", "_"), []).append(metric)
         for run, own in runs.items():
+            announce(self.folder / run / self.file)
             (self.folder / run).mkdir(parents=True, exist_ok=True)
             with (self.folder / run / self.file).open("ab") as file:
                 writer, now = RecordWriter(file), time.time()

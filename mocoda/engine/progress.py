@@ -1,11 +1,45 @@
-"""How long work reports how far it is."""
+"""Long work reports its progress."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """The progress callback of those who did not ask."""
+    """Reports nothing."""
+
+
+class PlainProgress:
+    """Progress as plain lines on stderr, with the time that is left in a stage.
+
+    A line is printed when a stage starts and every 30 seconds. The first one waits for 5 seconds, so that short runs
+    print none.
+    """
+
+    def __init__(self) -> None:
+        self.begun = time.monotonic()
+        self.due = self.begun + 5
+        self.started: dict[str, tuple[float, int]] = {}  # stage: when, and the steps done then
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        new = stage not in self.started and now >= self.begun + 5
+        begin, skipped = self.started.setdefault(stage, (now, done))
+        if now < self.due and not new:
+            return
+        self.due = now + 30
+        left = ""
+        if done > skipped:
+            left = f", about {_in_words((now - begin) * (total - done) / (done - skipped))} left"
+        sys.stderr.write(f"{stage}: {done:,} of {total:,}{left}\n")
+        sys.stderr.flush()
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"

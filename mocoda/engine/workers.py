@@ -1,11 +1,11 @@
-"""jobs -> answers: a function in several processes, answers in the order of the jobs.
+"""Worker processes call a function on jobs; the answers come in the order of the jobs.
 
-A process that dies (memory ran out, a simulator crashed) is replaced and its job done again, so a job's answer must not
-depend on who does it, nor when. Processes end with the `with` block that uses them, however that ends, and with the
-process that started them, even if it is killed.
+A process that dies (memory ran out, a simulator crashed) is replaced and its job done again, so an answer must not
+depend on the process or the time. Processes end with the `with` block, however it ends, and with the process that
+started them, even if that is killed.
 
-Every process has a pipe and, here, a thread of its own. Python's ProcessPoolExecutor will not do: its processes share
-one pipe, and where one of them is killed in the middle of an answer, the reader waits for the rest of it for ever.
+Each process has its own pipe and its own thread here. The processes of a ProcessPoolExecutor share one pipe: where one
+is killed in the middle of an answer, the reader waits for the rest for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -51,9 +51,9 @@ class Workers(Generic[Job, Answer]):
         self._numbers = itertools.count()
         self._answers: dict[int, Future[Answer]] = {}
         self._jobs: queue.SimpleQueue[tuple[Job, Future[Answer]] | None] = queue.SimpleQueue()
-        self._resting = threading.Semaphore(0)  # processes that wait for a job
-        self._attendants: list[threading.Thread] = []
-        self._processes: set[SpawnProcess] = set()
+        self._idle = threading.Semaphore(0)  # processes that wait for a job
+        self._threads: list[threading.Thread] = []
+        self._processes: set[_Process] = set()
         self._deaths = 0  # since a job was last finished
         self._ended = False
         self._lock = threading.Lock()
@@ -66,10 +66,10 @@ class Workers(Generic[Job, Answer]):
             self._ended = True
             for process in self._processes:
                 process.kill()
-        for _ in self._attendants:
+        for _ in self._threads:
             self._jobs.put(None)
-        for attendant in self._attendants:
-            attendant.join()
+        for thread in self._threads:
+            thread.join()
 
     def submit(self, job: Job) -> int:
         """The number under which the job's answer can be had."""
@@ -80,10 +80,10 @@ class Workers(Generic[Job, Answer]):
             _do_here(self.work, job, future)
             return number
         self._jobs.put((job, future))
-        if not self._resting.acquire(blocking=False) and len(self._attendants) < self.count:
-            attendant = threading.Thread(target=self._attend, daemon=True)
-            self._attendants.append(attendant)
-            attendant.start()
+        if not self._idle.acquire(blocking=False) and len(self._threads) < self.count:
+            thread = threading.Thread(target=self._serve, daemon=True)
+            self._threads.append(thread)
+            thread.start()
         return number
 
     def done(self, number: int) -> bool:
@@ -97,7 +97,7 @@ class Workers(Generic[Job, Answer]):
     def map(self, jobs: Iterable[Job], ahead: int | None = None) -> Iterator[Answer]:
         """The answers in the order of the jobs, which may go on for ever.
 
-        ahead  jobs taken before an answer is waited for; None: enough that no process rests
+        ahead  jobs taken before an answer is waited for; None: enough that no process is idle
         """
         ahead = 2 * self.count if ahead is None else ahead
         waiting: deque[int] = deque()
@@ -108,96 +108,121 @@ class Workers(Generic[Job, Answer]):
         while waiting:
             yield self.result(waiting.popleft())
 
-    def _attend(self) -> None:
-        """Hands one process its jobs and takes its answers, until the block ends; replaces it if it dies."""
-        try:
-            process, pipe = self._start()
-        except Exception as error:  # no process to be had: whoever waits must know
-            while (task := self._jobs.get()) is not None:
-                task[1].set_exception(error)
-            return
+    def _serve(self) -> None:
+        """Gives jobs to one process until the block ends, and replaces the process if it dies."""
+        process: _Process | None = None
         while (task := self._jobs.get()) is not None:
             job, future = task
-            while not future.done():
-                try:
-                    _ask(pipe, job, future)
+            try:
+                message = ForkingPickler.dumps(job)
+                reply = None
+                while reply is None and not self._ended:
+                    process = process or self._start()
+                    try:
+                        reply = process.ask(message)
+                    except (EOFError, OSError):  # it died
+                        self._end(process)
+                        process = None
+                        self._note_death()
+                if reply is not None:
                     self._deaths = 0
-                except (EOFError, OSError):
-                    if self._ended:
-                        break
-                    self._note_death(future)
-                    self._end(process, pipe)
-                    process, pipe = self._start()
-            self._resting.release()
-        self._end(process, pipe)
+                    future.set_result(_read(reply))
+            except Exception as error:  # whatever it is, whoever waits must know
+                future.set_exception(error)
+            self._idle.release()
+        if process is not None:
+            self._end(process)
 
-    def _note_death(self, future: Future[Answer]) -> None:
+    def _note_death(self) -> None:
         self._deaths += 1
-        if self._deaths >= PATIENCE:
+        if self._deaths >= PATIENCE and not self._ended:
             self._deaths = 0
-            future.set_exception(
-                InputError(
-                    f"worker processes died {PATIENCE} times and finished no job in between. Memory may have run out: "
-                    'try fewer workers. Or a script does its work outside `if __name__ == "__main__":`, and so does '
-                    "every process that imports it."
-                )
+            raise InputError(
+                f"worker processes died {PATIENCE} times and finished no job in between. Memory may have run out: try "
+                'fewer workers. Or a script does its work outside `if __name__ == "__main__":`, and so does every '
+                "process that imports it."
             )
 
-    def _start(self) -> tuple[SpawnProcess, Connection]:
-        here, there = SPAWN.Pipe()
-        process = SPAWN.Process(target=_serve, args=(self.work, there), daemon=True)
+    def _start(self) -> _Process:
         with self._lock:
-            if not self._ended:
-                process.start()
-                self._processes.add(process)
-        there.close()  # so that a death ends the pipe
-        return process, here
+            process = _Process(self.work, start=not self._ended)
+            self._processes.add(process)
+        return process
 
-    def _end(self, process: SpawnProcess, pipe: Connection) -> None:
-        pipe.close()
+    def _end(self, process: _Process) -> None:
         with self._lock:
             self._processes.discard(process)
-        if process.pid is not None:
-            process.kill()
-            process.join()
+        process.end()
 
 
-def _ask(pipe: Connection, job: Any, future: Future[Any]) -> None:
+class _Process:
+    """A process that works, and the pipe to it."""
+
+    def __init__(self, work: Callable[[Any], Any], start: bool) -> None:
+        self.pipe, there = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=_work, args=(work, there), daemon=True)
+        try:
+            if start:
+                self.process.start()
+        finally:
+            there.close()  # so that a death ends the pipe
+
+    def ask(self, message: Any) -> bytes:
+        self.pipe.send_bytes(message)
+        return self.pipe.recv_bytes()
+
+    def kill(self) -> None:
+        if self.process.pid is not None:
+            self.process.kill()
+
+    def end(self) -> None:
+        self.pipe.close()
+        if self.process.pid is not None:
+            self.process.kill()
+            self.process.join()
+
+
+def _read(reply: bytes) -> Any:
+    """The answer; raises the error that the work raised, or an error with its text where it cannot be unpickled."""
     try:
-        pipe.send(job)
-    except (EOFError, OSError):
-        raise
-    except Exception as unsendable:  # it cannot be pickled
-        future.set_exception(unsendable)
-        return
-    answer, error = pipe.recv()
-    if error is None:
-        future.set_result(answer)
-    else:
-        future.set_exception(error)
+        answer, failure = ForkingPickler.loads(reply)
+    except Exception as error:
+        raise RuntimeError(f"the answer of a worker process cannot be unpickled ({error!r}).") from error
+    if failure is None:
+        return answer
+    pickled, text = failure
+    try:
+        error = ForkingPickler.loads(pickled)
+    except Exception:
+        error = RuntimeError(f"a worker process failed with {text}")
+    raise error
 
 
-def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
+def _work(work: Callable[[Any], Any], pipe: Connection) -> None:
     """What a process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     torch.set_num_threads(1)  # there is a process for every core already
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
-            job = pipe.recv()
+            message = pipe.recv_bytes()
         except EOFError:
             return
-        reply: tuple[Any, Exception | None]
         try:
-            reply = (work(job), None)
-        except Exception as error:
-            reply = (None, error)
+            reply = ForkingPickler.dumps((work(ForkingPickler.loads(message)), None))
+        except Exception as error:  # of the work, or because the answer cannot be pickled
+            reply = ForkingPickler.dumps((None, (_pickled(error), f"{type(error).__name__}: {error}")))
         try:
-            pipe.send(reply)
+            pipe.send_bytes(reply)
         except OSError:
             return  # nobody waits
-        except Exception as error:  # the answer cannot be pickled
-            pipe.send((None, error))
+
+
+def _pickled(error: Exception) -> bytes:
+    try:
+        return bytes(ForkingPickler.dumps(error))
+    except Exception:
+        return b""
 
 
 def _end_with_parent() -> None:

@@ -29,7 +29,7 @@ from mocoda.dynamics.model import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
-from mocoda.engine.runs import STAGES
+from mocoda.engine.runs import STATES
 from mocoda.engine.statistics import probability_of_improvement, summarise
 from mocoda.paper import table1
 from mocoda.paper.experiment import as_table, heading
@@ -297,7 +297,7 @@ def draw(folder: Path) -> None:
 
 def begun(folder: Path) -> bool:
     """Whether an earlier run of the same settings has left anything here to go on from."""
-    return any(True for pattern in STAGES for _ in folder.glob(pattern))
+    return any(path.suffix in STATES for path in folder.rglob("*"))
 
 
 def recording(
@@ -308,9 +308,10 @@ def recording(
     if not file.exists():
         parts = folder / "recording"
         task.collect(rows, seed=RECORDING, variety=variety, workers=workers, folder=parts, progress=progress).save(file)
-        for part in parts.glob("*"):
+        for part in parts.glob("part-*.npz"):
             part.unlink()
-        parts.rmdir()
+        if not any(parts.iterdir()):
+            parts.rmdir()
     return Transitions.load(file)
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import pytest
@@ -11,7 +13,7 @@ from streaming_world import prepare
 from transition_tables import assert_identical, refusal
 
 import mocoda.augmentation.generation
-from mocoda import Transitions, concatenate
+from mocoda import InputError, Transitions, concatenate
 from mocoda.augmentation import streaming
 from mocoda.augmentation.generation import Augmentation
 from mocoda.augmentation.streaming import FINISHED, UNFINISHED, augment_to_file, workers_for
@@ -104,6 +106,57 @@ def test_another_table_does_not_go_on_from_this_one(tmp_path: Path, monkeypatch:
     augment_to_file(tmp_path / "out.hdf5", partial(prepare, seed=1), folder=tmp_path / "run")
     expected = concatenate(list(prepare(seed=1).chunks()))
     assert Transitions.load(tmp_path / "out.hdf5").rows.equal(expected.rows)
+
+
+@pytest.mark.parametrize("other", ["data", "weights", "parents"])
+def test_pieces_of_other_data_weights_or_parents_are_not_continued(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = partial(prepare, other=other)
+    assert changed().told(0, 0) == prepare().told(0, 0)
+    interrupted_after(3, tmp_path / "run", tmp_path / "out.hdf5", monkeypatch)
+    augment_to_file(tmp_path / "out.hdf5", changed, folder=tmp_path / "run")
+    expected = concatenate(list(changed().chunks()))
+    assert Transitions.load(tmp_path / "out.hdf5").rows.equal(expected.rows)
+    assert Transitions.load(tmp_path / "out.hdf5").next_state.equal(expected.next_state)
+
+
+def dying(number: int, marker: Path) -> Augmentation:
+    """An augmentation whose piece of that number kills the process that makes it."""
+    plan, whole = prepare(), Augmentation.piece
+
+    def piece(self: Augmentation, asked: int, drawn: int = 0) -> mocoda.augmentation.generation.Piece:
+        if asked == number and marker.exists():
+            os._exit(1)
+        return whole(self, asked, drawn)
+
+    Augmentation.piece = piece  # type: ignore[method-assign]  # in a worker process, which is thrown away
+    return plan
+
+
+def test_pieces_finished_before_workers_died_are_not_made_again(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "INTERVAL", 1_000.0)
+    monkeypatch.setattr(Augmentation, "piece", Augmentation.piece)  # is put back
+    out, folder, marker = tmp_path / "out.hdf5", tmp_path / "run", tmp_path / "marker"
+    marker.touch()
+    with pytest.raises(InputError, match=r"^worker processes died 3 times"):
+        augment_to_file(out, partial(dying, 4, marker), folder=folder, workers=1)
+    assert json.loads((folder / FINISHED).read_text())["pieces"] == 4
+    marker.unlink()
+    told: list[tuple[str, int, int]] = []
+    augment_to_file(out, partial(dying, 4, marker), folder=folder, progress=lambda *said: told.append(said))
+    assert told[0] == ("augment", 300, 450) and out.read_bytes() == written.read_bytes()
+
+
+def test_a_disk_without_room_for_the_file_is_known_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming.shutil, "disk_usage", lambda folder: SimpleNamespace(free=20_000))
+    with pytest.raises(OSError, match="No space left on device"):
+        augment_to_file(tmp_path / "out.hdf5", prepare, folder=tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_rows_are_the_same_for_any_number_of_processes(written: Path, tmp_path: Path) -> None:

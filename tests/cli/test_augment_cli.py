@@ -253,4 +253,5 @@ def test_a_killed_run_goes_on_to_the_same_bytes(how: signal.Signals) -> None:
     first = json.loads(lines.read_text().splitlines()[before])
     assert (first["stage"], first["total"]) == ("augment", 2_000) and first["done"] >= (finished - 1) * 50
     assert Path("killed.hdf5").read_bytes() == Path("whole.hdf5").read_bytes()
-    assert sorted(path.name for path in Path("killed.hdf5.run").iterdir()) == ["config.json", "progress.jsonl"]
+    left = sorted(path.name for path in Path("killed.hdf5.run").iterdir())
+    assert left == ["config.json", "files.jsonl", "progress.jsonl"]

@@ -148,6 +148,7 @@ def test_collect_writes_the_task_s_rows_and_how_they_were_made(recorded: Path) -
         "data.hdf5",
         "data.hdf5.run",
         "data.hdf5.run/config.json",
+        "data.hdf5.run/files.jsonl",
         "data.hdf5.run/progress.jsonl",
     ]
     config = json.loads((recorded.parent / "data.hdf5.run" / "config.json").read_text())
@@ -187,7 +188,7 @@ def test_augment_puts_new_rows_after_the_recorded_ones(recipe: str, recorded: Pa
     config = json.loads((tmp_path / "out.hdf5.run" / "config.json").read_text())
     assert config["command"] == "augment"
     assert config["settings"]["recipe"] == recipe and config["settings"]["keep_recorded"] is True
-    assert below(tmp_path / "out.hdf5.run") == ["config.json", "progress.jsonl"]
+    assert below(tmp_path / "out.hdf5.run") == ["config.json", "files.jsonl", "progress.jsonl"]
 
 
 def test_augment_without_the_recorded_rows_writes_the_new_ones_alone(recorded: Path, tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_augment_trains_a_model_where_the_recipe_needs_one(
     parents = fit_parents(data, task.graph, recipe, seed=1, task=task, model=model)
     expected = concatenate(list(augment_chunks(data, parents, model, rows=300, task=task, seed=1)))
     assert_same_rows(Transitions.load(out), expected)
-    assert below(tmp_path / "out.hdf5.run") == ["config.json", "dynamics.safetensors", "progress.jsonl"]
+    assert below(tmp_path / "out.hdf5.run") == ["config.json", "dynamics.safetensors", "files.jsonl", "progress.jsonl"]
     # The same command again needs no training; other settings do.
     monkeypatch.setattr(mocoda.dynamics, "fit_dynamics", lambda *given, **named: pytest.fail("trained again"))
     out.unlink()
@@ -277,7 +278,7 @@ def test_a_killed_augment_leaves_no_output_and_running_it_again_ends_the_same(re
     assert logged(killed)[before] == done + 1  # it went on rather than starting anew
     assert logged(whole)[0] == 1 and logged(whole)[-1] == logged(killed)[-1] == EPOCHS
     assert_same_rows(Transitions.load(killed / "out.hdf5"), Transitions.load(whole / "out.hdf5"))
-    left = ["config.json", "dynamics.safetensors", "progress.jsonl"]
+    left = ["config.json", "dynamics.safetensors", "files.jsonl", "progress.jsonl"]
     assert [name for name in below(killed / "out.hdf5.run") if not name.endswith(".part")] == left
     saved = [(folder / "out.hdf5.run" / "dynamics.safetensors").read_bytes() for folder in (killed, whole)]
     assert saved[0] == saved[1]

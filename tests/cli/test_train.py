@@ -22,7 +22,7 @@ ENVIRONMENT = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS
 RUNS = [(data, seed) for data in ("one", "two") for seed in (0, 1)]
 POLICIES = [f"policy-{data}-{seed}.safetensors" for data, seed in RUNS]
 METRICS = ["metrics.csv", "metrics.jsonl"]
-WRITTEN = sorted(["agents.json", "config.json", "progress.jsonl", *METRICS, *POLICIES])
+WRITTEN = sorted(["agents.json", "config.json", "files.jsonl", "progress.jsonl", *METRICS, *POLICIES])
 
 
 def cli(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -201,7 +201,7 @@ def test_a_killed_training_leaves_no_agents_and_running_it_again_ends_in_the_sam
     process.kill()
     _, complaint = process.communicate()
     assert process.returncode == -9, complaint
-    unfinished = ["checkpoint.safetensors", "config.json", *METRICS, "progress.jsonl"]
+    unfinished = ["checkpoint.safetensors", "config.json", "files.jsonl", *METRICS, "progress.jsonl"]
     assert [name for name in below(killed / "agents") if not name.endswith(".part")] == unfinished
     done = load_trained(checkpoint, "checkpoint")[1]["settings"]["done"]
     assert 0 < done < UPDATES and done % 100 == 0

@@ -293,28 +293,23 @@ def test_without_tensorboard_the_way_out_is_said(tmp_path: Path, monkeypatch: py
 # Folders, and the command line
 
 
-def test_other_settings_take_away_metrics_and_a_foreign_folder_keeps_its_own(tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "mine", "x", {"n": 1}):
-        MetricLog(tmp_path / "mine", tensorboard=True).add(SOME[:2])
-        (tmp_path / "mine" / "tensorboard" / "notes").mkdir()
-        (tmp_path / "mine" / "tensorboard" / "notes" / "mine.txt").write_text("")
-    with RunFolder(tmp_path / "mine", "x", {"n": 1}):
-        assert jsonl(tmp_path / "mine") == SOME[:2]
-    with RunFolder(tmp_path / "mine", "x", {"n": 2}):
-        left = sorted(str(path.relative_to(tmp_path / "mine")) for path in (tmp_path / "mine").rglob("*"))
-    assert left == ["config.json", "tensorboard", "tensorboard/notes", "tensorboard/notes/mine.txt"]
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "metrics.csv").write_text("epoch,loss\n")
-    with RunFolder(tmp_path / "theirs", "x", {"n": 1}):
-        pass
-    assert (tmp_path / "theirs" / "metrics.csv").read_text() == "epoch,loss\n"
+def test_a_run_of_other_settings_takes_the_place_of_metrics_and_of_nothing_else(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, "x", {"n": 1}):
+        MetricLog(tmp_path, tensorboard=True).add(SOME[:2])
+        (tmp_path / "tensorboard" / "notes").mkdir()
+        (tmp_path / "tensorboard" / "notes" / "mine.txt").write_text("")
+    with RunFolder(tmp_path, "x", {"n": 1}):
+        assert jsonl(tmp_path) == SOME[:2]
+    with RunFolder(tmp_path, "x", {"n": 2}):
+        left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["config.json", "files.jsonl", "tensorboard", "tensorboard/notes", "tensorboard/notes/mine.txt"]
 
 
-def test_a_new_folder_whose_command_is_refused_is_gone_metrics_included(tmp_path: Path) -> None:
-    with pytest.raises(InputError), RunFolder(tmp_path / "new", "x", {}):
-        MetricLog(tmp_path / "new", tensorboard=True).add(SOME[:2])
-        raise InputError("no")
-    assert not (tmp_path / "new").exists()
+def test_metrics_of_somebody_else_are_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("epoch,loss\n")
+    with pytest.raises(InputError), RunFolder(tmp_path, "x", {}):
+        MetricLog(tmp_path).add(SOME)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
 
 
 def test_train_writes_metrics_always_and_events_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

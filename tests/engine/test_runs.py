@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
-import re
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +13,9 @@ from typing import Any
 import pytest
 
 from mocoda import InputError
-from mocoda.engine.files import versions
-from mocoda.engine.runs import STAGES, RunFolder, settings_of
+from mocoda.engine.files import on_write, versions, whole_file
+from mocoda.engine.progress import PlainProgress
+from mocoda.engine.runs import RunFolder, settings_of
 
 SETTINGS = {"rows": 10, "sizes": (1, 2), "out": Path("somewhere")}
 
@@ -85,93 +90,301 @@ def test_every_line_is_on_disk_as_soon_as_it_is_due(tmp_path: Path, clock: Clock
         assert len(log(tmp_path)) == 2
 
 
-SAVED = (
-    *("dynamics.safetensors", "dynamics-full-0.safetensors", "checkpoint.safetensors", "checkpoint-sac.safetensors"),
-    *("policy-emp-0.safetensors", "agents-sac/policy-emp-0.safetensors", "agents-sac/agents.json"),
-    *("recorded.hdf5", "recording/part-00001-7.npz"),
-)
-OTHERS = (
-    *("notes.txt", "table1.json", "agents.json", "mine.safetensors", "my-dynamics.safetensors", "policy.json"),
-    *("below/own.safetensors", "below/policy-emp-0.safetensors", "agents-sac/notes.txt", "agents-sac/mine.safetensors"),
-)
+# What is whose
+
+
+def write(path: Path, text: str = "ours") -> None:
+    """As all writers of the package do."""
+    with whole_file(path) as part:
+        part.write_text(text)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+MADE = ("dynamics.safetensors", "agents/policy-emp-0.safetensors", "agents/deep/agents.json", "table1.json")
+OTHERS = ("notes.txt", "mine.safetensors", "policy-emp-9.safetensors", "agents/mine.safetensors", "below/recorded.hdf5")
 
 
 def left_behind(folder: Path) -> dict[str, str]:
-    """A run with SETTINGS, what it saved, and files of somebody else."""
+    """A run with SETTINGS in a folder with files of somebody else."""
+    for name in OTHERS:
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(f"theirs: {name}")
     with RunFolder(folder, "paper", SETTINGS) as run:
+        for name in MADE:
+            write(folder / name)
         run.progress("fit", 1, 1)
-    contents = {name: f"the old {name}" for name in (*SAVED, *OTHERS)}
-    for name, text in contents.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    return contents
+    return contents(folder)
 
 
-def test_the_same_command_and_settings_go_on_from_what_is_there(tmp_path: Path) -> None:
-    contents = left_behind(tmp_path)
-    with RunFolder(tmp_path, "paper", SETTINGS) as run:
+def refused(folder: Path, *arguments: Any, **options: Any) -> str:
+    """The message of a run that is refused; nothing is touched."""
+    before = {path: path.stat().st_mtime_ns for path in folder.parent.rglob("*")}
+    with pytest.raises(InputError) as caught, RunFolder(folder, *arguments, **options):
+        pytest.fail("it began")
+    assert {path: path.stat().st_mtime_ns for path in folder.parent.rglob("*")} == before
+    assert not on_write
+    return str(caught.value)
+
+
+def test_the_same_command_and_settings_continue_from_what_is_there(tmp_path: Path) -> None:
+    before = left_behind(tmp_path)
+    with RunFolder(tmp_path, "paper", SETTINGS, outputs=["table1.json"]) as run:
         run.progress("more", 2, 2)
-    for name, text in contents.items():
-        assert (tmp_path / name).read_text() == text
+        write(tmp_path / "table1.json", "new")
+    after = contents(tmp_path)
+    assert after.pop("table1.json") == "new" and after.pop("progress.jsonl").startswith(before["progress.jsonl"])
+    assert after.items() <= before.items()
     assert steps(tmp_path) == [("fit", 1, 1), ("more", 2, 2)]
 
 
 @pytest.mark.parametrize(
-    ("command", "settings"),
-    [("paper", {**SETTINGS, "rows": 11}), ("demo", SETTINGS), ("paper", {**SETTINGS, "seed": 0}), ("paper", {})],
+    ("command", "settings", "difference"),
+    [
+        ("paper", {**SETTINGS, "rows": 11}, " with other settings: rows"),
+        ("paper", {**SETTINGS, "rows": 11, "seed": 0}, " with other settings: rows, seed"),
+        ("demo", SETTINGS, ""),
+    ],
 )
-def test_after_a_change_only_what_the_old_run_saved_is_removed(
-    tmp_path: Path, command: str, settings: dict[str, Any]
+def test_a_folder_with_other_results_is_refused(
+    tmp_path: Path, command: str, settings: dict[str, Any], difference: str
 ) -> None:
-    contents = left_behind(tmp_path)
-    with RunFolder(tmp_path, command, settings):
-        pass
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {"config.json", *OTHERS}
-    assert all((tmp_path / name).read_text() == contents[name] for name in OTHERS)
-    assert json.loads((tmp_path / "config.json").read_text())["command"] == command
-
-
-def test_every_kind_of_stage_is_among_those_above() -> None:
-    assert all(any(Path(name).match(pattern) for name in SAVED) for pattern in STAGES)
-
-
-@pytest.mark.parametrize("config", ["", "{", "[]", "3", '{"command": "paper"}', '{"model_type": "llama"}'])
-def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path, config: str) -> None:
-    (tmp_path / "config.json").write_text(config)
-    (tmp_path / "dynamics.safetensors").write_text("theirs")
-    with pytest.raises(InputError) as caught, RunFolder(tmp_path, "paper", SETTINGS):
-        pass
-    assert str(caught.value) == (
-        f"the folder {str(tmp_path)!r} holds a config.json of something else. Choose another path."
+    left_behind(tmp_path / "run")
+    assert refused(tmp_path / "run", command, settings) == (
+        f"the folder {str(tmp_path / 'run')!r} holds the results of `mocoda paper`{difference}. Choose another path, "
+        "or pass --overwrite to replace them."
     )
-    assert (tmp_path / "config.json").read_text() == config
-    assert (tmp_path / "dynamics.safetensors").read_text() == "theirs"
 
 
-def test_a_folder_with_models_and_no_config_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_text("theirs")
-    with pytest.raises(InputError) as caught, RunFolder(tmp_path, "paper", SETTINGS):
-        pass
-    assert str(caught.value) == f"the folder {str(tmp_path)!r} holds models of something else. Choose another path."
-    assert (tmp_path / "model.safetensors").read_text() == "theirs"
+def test_overwrite_removes_what_the_old_run_made_and_nothing_else(tmp_path: Path) -> None:
+    before = left_behind(tmp_path)
+    with RunFolder(tmp_path, "demo", SETTINGS, overwrite=True):
+        after = contents(tmp_path)
+    assert set(after) == {"config.json", "files.jsonl", *OTHERS}
+    assert all(after[name] == before[name] for name in OTHERS)
+    assert json.loads(after["config.json"])["command"] == "demo"
+    assert not (tmp_path / "agents" / "deep").exists()  # a folder of its own, empty now
 
 
-def test_after_a_change_the_outputs_of_the_old_run_are_removed(tmp_path: Path) -> None:
+def test_overwrite_also_removes_what_was_being_written_when_the_old_run_was_killed(tmp_path: Path) -> None:
     left_behind(tmp_path)
-    with RunFolder(tmp_path, "paper", {**SETTINGS, "rows": 11}, outputs=["table1.json", "agents.json", "none.json"]):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    torn, own = tmp_path / f".table1.json.{dead.pid}.part", tmp_path / ".table1.json.notes.part"
+    torn.touch()
+    own.touch()
+    with RunFolder(tmp_path, "demo", {}, overwrite=True):
         pass
-    assert not (tmp_path / "table1.json").exists() and not (tmp_path / "agents.json").exists()
-    assert (tmp_path / "notes.txt").exists()
+    assert own.exists() and not torn.exists()
 
 
-def test_another_version_of_the_libraries_goes_on_and_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("line", ['"../mine.txt"', '"/etc/hostname"', '"below/../../mine.txt"', '{"a": 1}', "[1]", "x"])
+def test_a_list_that_names_files_elsewhere_is_refused(tmp_path: Path, line: str) -> None:
+    left_behind(tmp_path / "run")
+    (tmp_path / "mine.txt").write_text("mine")
+    with (tmp_path / "run" / "files.jsonl").open("a") as file:
+        file.write(line + "\n")
+    assert refused(tmp_path / "run", "demo", {}, overwrite=True) == (
+        f"{str(tmp_path / 'run' / 'files.jsonl')!r} was not written by mocoda, or damaged since. Choose another folder."
+    )
+
+
+def test_overwrite_follows_no_links_out_of_the_folder(tmp_path: Path) -> None:
+    left_behind(tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "policy-emp-0.safetensors").write_text("mine")
+    shutil.rmtree(tmp_path / "run" / "agents")
+    (tmp_path / "run" / "agents").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / "table1.json").unlink()
+    (tmp_path / "run" / "table1.json").symlink_to(tmp_path / "elsewhere" / "policy-emp-0.safetensors")
+    with RunFolder(tmp_path / "run", "demo", {}, overwrite=True):
+        pass
+    assert (tmp_path / "elsewhere" / "policy-emp-0.safetensors").read_text() == "mine"
+    assert (tmp_path / "run" / "agents").is_symlink() and (tmp_path / "run" / "table1.json").is_symlink()
+
+
+def test_a_run_killed_while_it_listed_a_file_goes_on(tmp_path: Path) -> None:
+    left_behind(tmp_path)
+    with (tmp_path / "files.jsonl").open("a") as file:
+        file.write('"tor')
+    for _ in range(2):
+        with RunFolder(tmp_path, "paper", SETTINGS):
+            write(tmp_path / "late.json")
+    with RunFolder(tmp_path, "demo", {}, overwrite=True):
+        assert set(contents(tmp_path)) == {"config.json", "files.jsonl", *OTHERS}
+
+
+def test_a_run_that_has_saved_nothing_gives_way(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, "paper", SETTINGS) as run:
+        run.progress("fit", 1, 2)
+    with RunFolder(tmp_path, "paper", {**SETTINGS, "rows": 11}):
+        assert set(contents(tmp_path)) == {"config.json", "files.jsonl"}
+
+
+@pytest.mark.parametrize("name", ["table1.json", "progress.jsonl"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_of_somebody_else_in_the_way_is_refused_before_the_work(
+    tmp_path: Path, name: str, overwrite: bool
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("mine")
+    assert refused(tmp_path / "run", "paper", SETTINGS, ["table1.json"], overwrite) == (
+        f"{str(tmp_path / 'run' / name)!r} was not made by this run. Move it away, or choose another folder."
+    )
+
+
+def test_a_file_of_somebody_else_is_not_replaced_though_nobody_foresaw_it(tmp_path: Path) -> None:
+    (tmp_path / "agents.json").write_text("mine")
+    with pytest.raises(InputError, match=r"was not made by this run"), RunFolder(tmp_path, "paper", SETTINGS):
+        write(tmp_path / "agents.json")
+    assert contents(tmp_path) == {"agents.json": "mine"}
+
+
+@pytest.mark.parametrize("name", ["config.json", "files.jsonl"])
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"command": "paper"}', '{"model_type": "llama"}', '"a"\n'])
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text(text)
+    (tmp_path / "run" / "dynamics.safetensors").write_text("theirs")
+    assert refused(tmp_path / "run", "paper", SETTINGS, overwrite=True) == (
+        f"the folder {str(tmp_path / 'run')!r} holds a {name} of something else. Choose another path."
+    )
+
+
+@pytest.mark.parametrize("text", ["", '"config', '"config.json"\n'])
+def test_a_run_killed_before_it_had_a_config_is_begun_again(tmp_path: Path, text: str) -> None:
+    (tmp_path / "files.jsonl").write_text(text)
+    with RunFolder(tmp_path, "paper", SETTINGS):
+        write(tmp_path / "table1.json")
+    assert settings_of(tmp_path)["rows"] == 10
+
+
+def test_a_run_removes_what_it_made_itself_and_no_more(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, "collect", {}) as run:
+        for number in range(3):
+            write(tmp_path / "parts" / f"{number}.npz")
+        (tmp_path / "parts" / "mine.txt").write_text("mine")
+        run.discard("parts")
+        assert contents(tmp_path / "parts") == {"mine.txt": "mine"}
+        (tmp_path / "parts" / "mine.txt").unlink()
+        run.discard("parts")
+        assert not (tmp_path / "parts").exists()
+
+
+def test_a_finished_run_is_opened_again_to_add_a_file(tmp_path: Path) -> None:
+    left_behind(tmp_path)
+    with RunFolder.reopen(tmp_path):
+        write(tmp_path / "evaluation.json")
+    with RunFolder(tmp_path, "demo", {}, overwrite=True):
+        assert not (tmp_path / "evaluation.json").exists()
+
+
+# The file that a run makes outside its folder
+
+
+def make(target: Path, settings: dict[str, Any], text: str = "ours", **options: Any) -> None:
+    with RunFolder(target.with_name(f"{target.name}.run"), "collect", settings, target=target, **options):
+        write(target, text)
+
+
+def test_the_same_run_replaces_its_own_target_and_another_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "data.hdf5"
+    make(target, {"rows": 1})
+    make(target, {"rows": 1}, "again")
+    with pytest.raises(InputError, match=r"with other settings: rows\. Choose another path"):
+        make(target, {"rows": 2})
+    assert target.read_text() == "again"
+    make(target, {"rows": 2}, "new", overwrite=True)
+    assert target.read_text() == "new"
+
+
+@pytest.mark.parametrize("how", ["never ours", "changed since", "run folder gone"])
+def test_a_target_that_the_run_did_not_make_is_refused(tmp_path: Path, how: str) -> None:
+    target = tmp_path / "data.hdf5"
+    if how != "never ours":
+        make(target, {})
+    if how == "run folder gone":
+        shutil.rmtree(tmp_path / "data.hdf5.run")
+    else:
+        target.write_text("mine, longer")
+    before = target.read_text()
+    with pytest.raises(InputError) as caught:
+        make(target, {})
+    assert str(caught.value) == f"there is a file {str(target)!r} already. Write to another one, or pass --overwrite."
+    assert target.read_text() == before
+    make(target, {}, "new", overwrite=True)
+    assert target.read_text() == "new"
+
+
+def test_a_target_moved_with_its_run_folder_is_still_its_own(tmp_path: Path) -> None:
+    make(tmp_path / "old" / "data.hdf5", {})
+    (tmp_path / "old").rename(tmp_path / "new")
+    make(tmp_path / "new" / "data.hdf5", {}, "again")
+    assert (tmp_path / "new" / "data.hdf5").read_text() == "again"
+
+
+def test_a_run_killed_between_its_target_and_its_end_goes_on(tmp_path: Path) -> None:
+    target = tmp_path / "data.hdf5"
+    run = RunFolder(tmp_path / "data.hdf5.run", "collect", {}, target=target)
+    run.__enter__()
+    write(target)
+    run._close()  # as a kill does: nothing more is written
+    make(target, {}, "again")
+    assert target.read_text() == "again"
+
+
+# Two processes
+
+
+HOLDER = """
+import sys, time
+from mocoda.engine.runs import RunFolder
+with RunFolder(sys.argv[1], "x", {}) as run:
+    run.progress("fit", 1, 2)
+    print("locked", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_folder_in_use_is_refused_and_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
+    for overwrite, settings in ((False, {}), (True, {"other": 1})):
+        assert refused(folder, "x", settings, overwrite=overwrite) == (
+            f"another process is writing in the folder {str(folder)!r}. Wait until it ends, or choose another path."
+        )
+    holder.kill()
+    holder.communicate()
+    with RunFolder(folder, "x", {}):
+        assert steps(folder) == [("fit", 1, 2)]
+
+
+# Ends
+
+
+def test_another_version_of_the_libraries_continues_and_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     left_behind(tmp_path)
     monkeypatch.setattr("mocoda.engine.runs.versions", lambda: {"python": "9"})
     with RunFolder(tmp_path, "paper", SETTINGS):
         pass
     assert (tmp_path / "dynamics.safetensors").exists()
     assert json.loads((tmp_path / "config.json").read_text())["versions"] == {"python": "9"}
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "metrics.csv"])
+def test_ctrl_c_says_that_the_same_command_continues_where_that_is_true(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt), RunFolder(tmp_path, "x", {}):
+        write(tmp_path / name)
+        raise KeyboardInterrupt
+    line = "interrupted: the same command continues from its last checkpoint.\n"
+    assert capsys.readouterr().err == (line if name == "checkpoint.safetensors" else "")
 
 
 def test_a_folder_gives_back_the_settings_it_was_made_with_as_json_has_them(tmp_path: Path) -> None:
@@ -188,11 +401,8 @@ def test_a_folder_that_does_not_say_how_it_was_made_is_refused(tmp_path: Path, c
     with pytest.raises(InputError) as caught:
         settings_of(tmp_path)
     assert str(caught.value) == (
-        f"the folder {str(tmp_path)!r} does not say how it was made: no config.json of mocoda's."
+        f"the folder {str(tmp_path)!r} does not say how it was made: it has no config.json of mocoda's."
     )
-    with pytest.raises(InputError) as caught:
-        settings_of("no/such/folder")
-    assert str(caught.value) == "the folder 'no/such/folder' does not say how it was made: no config.json of mocoda's."
 
 
 def test_an_error_inside_passes_through_and_keeps_the_folder(tmp_path: Path) -> None:
@@ -209,9 +419,17 @@ def test_bad_input_before_anything_was_begun_leaves_no_new_folder(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bad_input_leaves_nothing_in_a_folder_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"^bad$"), RunFolder(tmp_path, "x", {}) as run:
+        run.progress("fit", 1, 2)
+        raise InputError("bad")
+    assert contents(tmp_path) == {"mine.txt": "mine"}
+
+
 def test_bad_input_after_a_stage_leaves_a_folder_to_go_on_from(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^bad$"), RunFolder(tmp_path / "run", "x", {}):
-        (tmp_path / "run" / "dynamics.safetensors").write_text("mine")
+        write(tmp_path / "run" / "dynamics.safetensors", "mine")
         raise InputError("bad")
     with RunFolder(tmp_path / "run", "x", {}):
         assert (tmp_path / "run" / "dynamics.safetensors").read_text() == "mine"
@@ -219,18 +437,67 @@ def test_bad_input_after_a_stage_leaves_a_folder_to_go_on_from(tmp_path: Path) -
 
 def test_a_folder_that_cannot_be_made_is_refused_in_full(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    folder = tmp_path / "file" / "run"
-    message = f"cannot make the folder {str(folder)!r}: Not a directory. Choose another path."
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"), RunFolder(folder, "x", {}):
-        pass
-    with pytest.raises(InputError, match=r"^cannot make the folder .*: File exists\. Choose another path\.$"):
-        RunFolder(tmp_path / "file", "x", {}).__enter__()
-    assert (tmp_path / "file").read_text() == "mine"
+    for folder, reason in (
+        (tmp_path / "file" / "run", "Not a directory"),
+        (tmp_path / "file", "File exists"),
+        (tmp_path / ("x" * 300), "File name too long"),
+    ):
+        with pytest.raises(InputError) as caught, RunFolder(folder, "x", {}):
+            pass
+        assert str(caught.value) == f"cannot make the folder {str(folder)!r}: {reason}. Choose another path."
+    assert contents(tmp_path) == {"file": "mine"}
 
 
-def test_where_stderr_is_no_terminal_a_run_leaves_nothing_there(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+READ_ONLY = """
+import os, sys
+from mocoda.engine.errors import InputError
+from mocoda.engine.runs import RunFolder
+os.setuid(65534)
+try:
+    RunFolder(sys.argv[1], "x", {}).__enter__()
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_folder_without_permission_is_refused_in_full(tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own folders are closed to other users
+    try:
+        folder.chmod(0o555)
+        done = subprocess.run([sys.executable, "-c", READ_ONLY, str(folder)], capture_output=True, text=True)
+        expected = f"cannot write in the folder {str(folder)!r}: Permission denied. Choose another path.\n"
+        assert (done.stdout, done.stderr) == (expected, "")
+    finally:
+        folder.rmdir()
+
+
+# Progress where there is no terminal
+
+
+def test_a_short_run_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with RunFolder(tmp_path, "x", {}) as run:
         run.progress("fit", 1, 1)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_long_run_prints_a_line_per_stage_and_half_minute_with_the_time_left(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("mocoda.engine.progress.time", SimpleNamespace(monotonic=clock.read))
+    show = PlainProgress()
+    for second in range(101):
+        clock.now = 1_000.0 + second
+        show("fit", 200 + second, 1_000)
+    show("write", 0, 10_000)
+    clock.now += 40
+    show("write", 2, 10_000)
+    assert capfd.readouterr().err.splitlines() == [
+        "fit: 205 of 1,000, about 13 min left",
+        "fit: 235 of 1,000, about 13 min left",
+        "fit: 265 of 1,000, about 12 min left",
+        "fit: 295 of 1,000, about 12 min left",
+        "write: 0 of 10,000",
+        "write: 2 of 10,000, about 55.5 h left",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -18,7 +19,7 @@ import torch
 from errands import Errand, OddError, run
 
 from mocoda import InputError
-from mocoda.engine.workers import PATIENCE, Workers
+from mocoda.engine.workers import PATIENCE, SPAWN, Workers
 
 Runners = Workers[Errand, Any]
 
@@ -52,6 +53,15 @@ def soon_gone(processes: list[int], seconds: float = 20.0) -> bool:
     while time.monotonic() < end and not all(map(gone, processes)):
         time.sleep(0.05)
     return all(map(gone, processes))
+
+
+def soon(workers: Runners, number: int, seconds: float = 60.0) -> Any:
+    """The answer, or its error; fails rather than wait for ever."""
+    end = time.monotonic() + seconds
+    while not workers.done(number):
+        assert time.monotonic() < end, "it hangs"
+        time.sleep(0.01)
+    return workers.result(number)
 
 
 # Answers
@@ -144,6 +154,36 @@ def test_what_cannot_be_sent_is_an_error_and_no_death(two: Runners) -> None:
     with pytest.raises(Exception, match=r"pickle|local object"):
         two.result(number)
     assert two.result(other) == 9
+
+
+def test_an_error_that_cannot_be_unpickled_arrives_with_its_text(two: Runners) -> None:
+    number, other = two.submit(("fail unreadably", None)), two.submit(("square", 3))
+    with pytest.raises(RuntimeError) as caught:
+        soon(two, number)
+    assert str(caught.value) == "a worker process failed with UnreadableError: lost at sea"
+    assert two.result(other) == 9
+
+
+def test_an_answer_that_cannot_be_unpickled_is_an_error(two: Runners) -> None:
+    number, other = two.submit(("answer unreadably", None)), two.submit(("square", 3))
+    with pytest.raises(RuntimeError, match=r"^the answer of a worker process cannot be unpickled \(ValueError"):
+        soon(two, number)
+    assert two.result(other) == 9
+
+
+def test_a_process_that_cannot_be_replaced_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Workers(run, 1) as one:
+        assert one.result(one.submit(("square", 3))) == 9
+        with monkeypatch.context() as patch:
+            patch.setattr(SPAWN.Process, "start", refuse_to_start)
+            number = one.submit(("die", None))
+            with pytest.raises(OSError, match="Cannot allocate memory"):
+                soon(one, number)
+        assert one.result(one.submit(("square", 4))) == 16  # there is memory again
+
+
+def refuse_to_start(self: object) -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 def test_a_process_that_dies_is_replaced_and_every_job_is_answered(two: Runners, tmp_path: Path) -> None:

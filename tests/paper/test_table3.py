@@ -262,7 +262,7 @@ def test_what_is_recorded_is_the_task_s_and_no_parts_are_left(run: Run, recorded
     expected = HookSweep2().collect(75, seed=0, variety="varied", workers=0)
     assert len(recorded) == TINY.rows and recorded.rows[:75].equal(expected.rows)
     assert recorded.source["variety"] == "varied" and dict(recorded.source) == run.measured.results["recorded"]
-    kept = [name for name in left(run.folder) if name not in (*OUTPUTS, "config.json", "progress.jsonl")]
+    kept = [name for name in left(run.folder) if name not in (*OUTPUTS, "config.json", "files.jsonl", "progress.jsonl")]
     assert kept == STAGES and not (run.folder / "recording").exists()
 
 

@@ -17,6 +17,20 @@ class OddError(Exception):
     """An error with arguments of its own."""
 
 
+class UnreadableError(Exception):
+    """An error that can be pickled and not unpickled."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} at {where}")
+
+
+class Unreadable:
+    """An answer that can be pickled and not unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
 def run(errand: Errand) -> Any:
     """Does what the errand's name says with its second part."""
     match errand:
@@ -35,6 +49,10 @@ def run(errand: Errand) -> Any:
             return _meet(folder)
         case "fail", notes:
             return _fail(notes)
+        case "fail unreadably", _:
+            raise UnreadableError("lost", "sea")
+        case "answer unreadably", _:
+            return Unreadable()
         case "die", _:
             os._exit(1)
         case "die once", marker:

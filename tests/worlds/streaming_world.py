@@ -10,10 +10,16 @@ from mocoda.tasks.navigation import Navigation
 CONFIG = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, batch=64)
 
 
-def prepare(recipe: str = "mocoda", rows: int = 450, seed: int = 0, min_support: float | None = None) -> Augmentation:
+def prepare(
+    recipe: str = "mocoda", rows: int = 450, seed: int = 0, min_support: float | None = None, other: str = ""
+) -> Augmentation:
     mocoda.augmentation.generation.CHUNK["cpu"] = 100
     task = Navigation()
     data = task.collect(200, seed=0)
+    if other == "data":
+        data.next_state.add_(0.001)
     model = fit_dynamics(data, task.graph, config=CONFIG)
-    parents = fit_parents(data, task.graph, recipe, seed=seed, components=4)
+    if other == "weights":
+        next(iter(model.weights.values())).mul_(1.5)
+    parents = fit_parents(data, task.graph, recipe, seed=seed, components=3 if other == "parents" else 4)
     return Augmentation(data, parents, model, rows=rows, task=task, seed=seed, min_support=min_support)

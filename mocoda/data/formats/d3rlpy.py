@@ -25,6 +25,7 @@ from mocoda.data.formats.format import Format
 from mocoda.data.formats.guarded import array_at, open_hdf5
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
+from mocoda.engine.hdf5 import hdf5_disk
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
@@ -95,9 +96,10 @@ def write(data: Transitions, place: str) -> None:
     """
     buffer = to_d3rlpy(data)
     with whole_file(place) as part:
-        with part.open("w+b") as handle:
-            buffer.dump(handle)
-        with h5py.File(part, "r+") as file:  # d3rlpy reads what it knows, and leaves the rest alone
+        with hdf5_disk(part) as disk:
+            buffer.dump(disk)
+        # d3rlpy reads what it knows, and leaves the rest alone.
+        with hdf5_disk(part, "r+b") as disk, h5py.File(disk, "r+") as file:
             goal = 0 if data.goal is None else data.goal.shape[1]
             about = {"columns": list(data.columns), "source": dict(data.source), "goal": goal}
             file.create_dataset("mocoda", data=np.frombuffer(json.dumps(about).encode(), np.uint8))

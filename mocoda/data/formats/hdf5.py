@@ -24,6 +24,7 @@ from mocoda.data.formats.guarded import array_at, open_hdf5
 from mocoda.data.names import ALIASES, OUR_NAME, TEXTS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
+from mocoda.engine.hdf5 import hdf5_disk
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
@@ -94,7 +95,7 @@ def write_d4rl(data: Transitions, place: str) -> None:
     """Next observations included; timeouts mark the rows that neither end nor go on in the row after them."""
     last = np.zeros(len(data), bool)
     last[chains(data).bounds[1:] - 1] = True
-    with whole_file(place) as part, h5py.File(part, "w") as file:
+    with whole_file(place) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
         arrays = arrays_of(data)
         for name, array in arrays.items():
             file[D4RL_NAMES.get(name, name)] = array

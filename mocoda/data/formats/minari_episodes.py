@@ -16,6 +16,7 @@ from mocoda.data.formats.chains import chains
 from mocoda.data.formats.guarded import array_at, group_at, open_hdf5
 from mocoda.data.formats.minari_spaces import Keys, Leaf, damaged
 from mocoda.engine.errors import InputError
+from mocoda.engine.hdf5 import hdf5_disk
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
@@ -110,7 +111,7 @@ def write_episodes(data: Transitions, path: Path) -> int:
     action, terminal = data.action.cpu().numpy(), data.terminal.cpu().numpy()
     notes = {name: note.cpu().numpy() for name, note in data.provenance.items()}
     episodes = chains(data)
-    with h5py.File(path, "w") as file:
+    with hdf5_disk(path) as disk, h5py.File(disk, "w") as file:
         for number, (rows, observed) in enumerate(episodes):
             group = file.create_group(f"episode_{number}")
             group.attrs["id"], group.attrs["total_steps"] = number, rows.stop - rows.start
