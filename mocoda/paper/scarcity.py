@@ -110,7 +110,7 @@ class Scarcity(Experiment[Measured]):
             for mode, variety in (("one", self.variety), ("two", "plain"))
         }
         points = [
-            self._point(size, architecture, models[architecture], policies, tests)
+            self.point(size, architecture, models[architecture], policies, tests)
             for size in self.sizes
             for architecture in ARCHITECTURES
         ]
@@ -153,9 +153,10 @@ class Scarcity(Experiment[Measured]):
             progress("data sets", len(datasets) // len(ARCHITECTURES), len(self.sizes))
         return datasets
 
-    def _point(
+    def point(
         self, size: int, architecture: str, models: Models, policies: Policies, tests: dict[str, Transitions]
     ) -> dict[str, Any]:
+        """What is measured of one number of rows and one architecture, a value a seed."""
         success = last_evaluations(policies, "success", _data_name(size, architecture), self.last)
         own = [models[size, seed] for seed in range(self.seeds)]
         boxes = [cell for cell in model_errors({architecture: own}, tests) if cell["factor"] != "gripper"]
