@@ -49,12 +49,12 @@ COMPOSERS = {
 class Composer(Experiment[Measured]):
     """One network for all children, against one per child (Appendix B.3)."""
 
-    name: ClassVar[str] = "composer"
-    metric: ClassVar[str] = (
+    name = "composer"
+    metric = (
         "values: next-state error of one draw a row, mean Euclidean norm x 1e2, as in Table 1; parameters: of one "
         "member; epoch_seconds: of the fastest epoch, all seeds and members together"
     )
-    outputs: ClassVar[tuple[str, ...]] = ("composer.json", "composer.png")
+    outputs = ("composer.json", "composer.png")
     presets: ClassVar[dict[str, Composer]] = {}
 
     dynamics: DynamicsConfig  # on 2D Navigation, but for the depth

@@ -52,14 +52,14 @@ RARE = 5.0  # percent of the recorded rows
 class Entanglement(Experiment[Measured]):
     """How sparse steps entangle over the horizon, and what that does to models and values (Section 3.2)."""
 
-    name: ClassVar[str] = "entanglement"
-    metric: ClassVar[str] = (
+    name = "entanglement"
+    metric = (
         "filled: percent of the state's factors that an object depends on after so many steps, mean over objects and "
         "recorded episodes; acting: if every action listens to the whole state. cells: mean errors by how many objects "
         "are at home; models: of the next state, in percent of the mean step; else: of the value, in percent of its "
         "range"
     )
-    outputs: ClassVar[tuple[str, ...]] = ("entanglement.json", "entanglement.png")
+    outputs = ("entanglement.json", "entanglement.png")
     presets: ClassVar[dict[str, Entanglement]] = {}
 
     dynamics: DynamicsConfig

@@ -159,16 +159,12 @@ def check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
         raise InputError(f"columns must name each data set once, and at least one, got {list(columns)}.")
 
 
-def check_evaluations(last: int, evaluations: int) -> None:
-    """Refuses to average the last evaluations if there are fewer, or if they are none."""
-    if not 1 <= last <= evaluations:
-        raise InputError(f"last must be a number of evaluations, from 1 to {evaluations}, got {last}.")
-
-
-def check_total(total: int, rows: int) -> None:
-    """Refuses data sets that are smaller than what was recorded."""
+def check_training(total: int, rows: int, last: int, evaluations: int) -> None:
+    """Refuses data sets smaller than what was recorded, and means over more evaluations than there are."""
     if total < rows:
         raise InputError(f"total must be at least the number of recorded rows, got {total} and {rows}.")
+    if not 1 <= last <= evaluations:
+        raise InputError(f"last must be a number of evaluations, from 1 to {evaluations}, got {last}.")
 
 
 # Cells and tables

@@ -65,12 +65,12 @@ class MeasuredNeighbourhoods(Measured):
 class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
     """Mixtures per local graph against one set of mixtures (Appendix B.2)."""
 
-    name: ClassVar[str] = "neighbourhoods"
-    metric: ClassVar[str] = (
+    name = "neighbourhoods"
+    metric = (
         "unsupported: share of rows in percent. values: next-state error of one draw a row, mean Euclidean norm x 1e2, "
         "as in Table 1; supported, not_supported: over those rows alone"
     )
-    outputs: ClassVar[tuple[str, ...]] = ("neighbourhoods.json", "neighbourhoods.png")
+    outputs = ("neighbourhoods.json", "neighbourhoods.png")
     presets: ClassVar[dict[str, Neighbourhoods]] = {}
 
     dynamics: DynamicsConfig

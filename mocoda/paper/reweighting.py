@@ -41,13 +41,13 @@ WEIGHED = 100_000  # rows from which the acceptance is computed
 class Reweighting(Experiment[Measured]):
     """MoCoDA-U by reweighting components, against rejection (Section 4.1)."""
 
-    name: ClassVar[str] = "reweighting"
-    metric: ClassVar[str] = (
+    name = "reweighting"
+    metric = (
         "proposals: how many a row costs. covered: share of the 2^k combinations that occur among the rows, in "
         "percent. rare: share of factors in their rare interval, in percent (50 is uniform). milliseconds: for 1,000 "
         "rows"
     )
-    outputs: ClassVar[tuple[str, ...]] = ("reweighting.json", "reweighting.png")
+    outputs = ("reweighting.json", "reweighting.png")
     presets: ClassVar[dict[str, Reweighting]] = {}
 
     factors: tuple[int, ...] = tuple(range(1, 11))

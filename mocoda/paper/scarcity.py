@@ -24,7 +24,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.figures import COLOURS, INK, bare, legend_below, save
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
-from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_evaluations, check_total, text_table
+from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_training, text_table
 from mocoda.paper.stages import begun, fit_agents, fit_models, last_evaluations
 from mocoda.paper.table3 import EXPERT, Table3, record
 from mocoda.paper.truth import as_transitions, model_errors, played_by_expert
@@ -40,11 +40,9 @@ Models = dict[tuple[int, int], Dynamics]
 class Scarcity(Experiment[Measured]):
     """Success and model error of Table 3 by the number of recorded rows."""
 
-    name: ClassVar[str] = "scarcity"
-    metric: ClassVar[str] = (
-        "success in percent, mean over the last evaluations; errors in mm, mean over both boxes where they move"
-    )
-    outputs: ClassVar[tuple[str, ...]] = ("scarcity.json", "scarcity.png")
+    name = "scarcity"
+    metric = "success in percent, mean over the last evaluations; errors in mm, mean over both boxes where they move"
+    outputs = ("scarcity.json", "scarcity.png")
     presets: ClassVar[dict[str, Scarcity]] = {}
 
     sizes: tuple[int, ...]
@@ -65,8 +63,7 @@ class Scarcity(Experiment[Measured]):
         super().__post_init__()
         if not self.sizes or len(set(self.sizes)) != len(self.sizes) or min(self.sizes) < 1:
             raise InputError(f"sizes must be different numbers of rows, and at least one, got {list(self.sizes)}.")
-        check_total(self.total, max(self.sizes))
-        check_evaluations(self.last, self.updates // self.evaluate_every)
+        check_training(self.total, max(self.sizes), self.last, self.updates // self.evaluate_every)
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"agent": agent_settings(self.agent)}

@@ -53,12 +53,12 @@ class Measured1(Measured):
 class Table1(Experiment[Measured1]):
     """How far off the dynamics are on five distributions (Table 1 and Figure 3)."""
 
-    name: ClassVar[str] = "table1"
-    metric: ClassVar[str] = (
+    name = "table1"
+    metric = (
         "next-state error of one draw a row (a random member, its standard deviation divided by 3). values: mean "
         "Euclidean norm x 1e2, the measure behind the paper's cells. squared: mean squared norm x 1e2"
     )
-    outputs: ClassVar[tuple[str, ...]] = ("table1.json", "table1.png", "figure3.png")
+    outputs = ("table1.json", "table1.png", "figure3.png")
     presets: ClassVar[dict[str, Table1]] = {}
 
     dynamics: DynamicsConfig

@@ -46,8 +46,7 @@ from mocoda.paper.experiment import (
     Stopwatch,
     cell,
     check_columns,
-    check_evaluations,
-    check_total,
+    check_training,
     compare_with_paper,
 )
 from mocoda.paper.stages import (
@@ -85,16 +84,11 @@ class Measured2(Measured):
 class Table2(Experiment[Measured2]):
     """How fast agents reach the goal, by the data they were trained on (Table 2)."""
 
-    name: ClassVar[str] = "table2"
-    metric: ClassVar[str] = (
+    name = "table2"
+    metric = (
         "steps to the goal (70 where it is not reached): mean over the episodes of the last evaluations while training"
     )
-    outputs: ClassVar[tuple[str, ...]] = (
-        "table2.json",
-        "table2-curves.json",
-        "table2-curves.png",
-        "table2-policies.png",
-    )
+    outputs = ("table2.json", "table2-curves.json", "table2-curves.png", "table2-policies.png")
     presets: ClassVar[dict[str, Table2]] = {}
 
     dynamics: DynamicsConfig
@@ -113,8 +107,7 @@ class Table2(Experiment[Measured2]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_total(self.total, self.rows)
-        check_evaluations(self.last, self.updates // self.evaluate_every)
+        check_training(self.total, self.rows, self.last, self.updates // self.evaluate_every)
         check_columns(self.columns, COLUMNS)
 
     def config(self) -> dict[str, Any]:

@@ -31,8 +31,7 @@ from mocoda.paper.experiment import (
     Stopwatch,
     cell,
     check_columns,
-    check_evaluations,
-    check_total,
+    check_training,
     compare_with_paper,
 )
 from mocoda.paper.stages import (
@@ -75,11 +74,11 @@ class Measured3(Measured):
 class Table3(Experiment[Measured3]):
     """How often agents sweep two boxes home, by the data they were trained on (Table 3 and Figure 4)."""
 
-    name: ClassVar[str] = "table3"
-    metric: ClassVar[str] = (
+    name = "table3"
+    metric = (
         "episodes in which both boxes end where they should, in percent: mean over the last evaluations while training"
     )
-    outputs: ClassVar[tuple[str, ...]] = (
+    outputs = (
         "table3.json",
         "table3-curves.json",
         "table3-evidence.npz",
@@ -112,8 +111,7 @@ class Table3(Experiment[Measured3]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_total(self.total, self.rows)
-        check_evaluations(self.last, self.evaluations)
+        check_training(self.total, self.rows, self.last, self.evaluations)
         for agent in (*self.agents, *self.once):
             if self.updates.get(agent.name, 0) < self.evaluations:
                 raise InputError(

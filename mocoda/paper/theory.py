@@ -66,11 +66,9 @@ def binomial_tail(successes: int, trials: int, probability: float) -> float:
 class Theory(Experiment[Measured]):
     """How many samples counting needs, full or factored (Theorem 1 and Corollary 1)."""
 
-    name: ClassVar[str] = "theory"
-    metric: ClassVar[str] = (
-        "samples until the largest l1 error over all state-actions is at most epsilon with probability 1 - delta"
-    )
-    outputs: ClassVar[tuple[str, ...]] = ("theory.json", "theory.png")
+    name = "theory"
+    metric = "samples until the largest l1 error over all state-actions is at most epsilon with probability 1 - delta"
+    outputs = ("theory.json", "theory.png")
     presets: ClassVar[dict[str, Theory]] = {}
 
     repetitions: int

@@ -57,12 +57,12 @@ Cells = list[dict[str, Any]]
 class WhatIfs(Experiment[Measured]):
     """Counterfactual questions whose true answers are known (Appendix F)."""
 
-    name: ClassVar[str] = "whatif"
-    metric: ClassVar[str] = (
+    name = "whatif"
+    metric = (
         "error: percent of the child's mean step, mean over questions. inside: percent of the children whose true "
         "value is in the 95% interval. support: percent of the data as rare as the question, or rarer"
     )
-    outputs: ClassVar[tuple[str, ...]] = ("whatif.json", "whatif.png")
+    outputs = ("whatif.json", "whatif.png")
     presets: ClassVar[dict[str, WhatIfs]] = {}
 
     dynamics: DynamicsConfig

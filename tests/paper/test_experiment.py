@@ -34,9 +34,9 @@ NAMES = (
 class Counting(Experiment[Measured]):
     """Counts its seeds."""
 
-    name: ClassVar[str] = "counting"
-    metric: ClassVar[str] = "seeds"
-    outputs: ClassVar[tuple[str, ...]] = ("counting.json",)
+    name = "counting"
+    metric = "seeds"
+    outputs = ("counting.json",)
     presets: ClassVar[dict[str, Counting]] = {}
 
     def run(

@@ -171,7 +171,7 @@ def test_lemma_2_errors_of_mechanisms_add_up_at_most() -> None:
 def test_the_results_keep_the_contract_and_have_every_cell(measured: Measured, tmp_path: Path) -> None:
     printed = check_experiment(TINY, measured, tmp_path)
     assert files_in(tmp_path) == sorted(TINY.outputs)
-    assert "Samples until no state-action is off by more than 0.8 (l1), 90% sure" in printed
+    assert "Samples until no state-action is off by more than 0.8 (l1), 90% sure" in " ".join(printed.split())
     results = measured.results
     assert [(c["row"], c["factors"]) for c in results["totals"]] == [
         (row, k) for k in (1, 2, 3) for row in STRUCTURES if (row, k) != ("full", 3)
