@@ -25,7 +25,7 @@ from mocoda.engine.figures import COLOURS, INK, bare, legend_below, save
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_training, text_table
-from mocoda.paper.stages import begun, fit_agents, fit_models, last_evaluations
+from mocoda.paper.stages import begun, fit_agents, fit_models, last_evaluations, load_agents
 from mocoda.paper.table3 import EXPERT, Table3, record
 from mocoda.paper.truth import as_transitions, model_errors, played_by_expert
 from mocoda.parents.recipes import fit_parents
@@ -87,7 +87,7 @@ class Scarcity(Experiment[Measured]):
                 labels=[f"{size}-{seed}" for size, seed in parts],
             )
             models[architecture] = dict(zip(parts, fitted, strict=True))
-        policies = fit_agents(
+        policies = load_agents(folder / "agents") or fit_agents(
             self._datasets(task, parts, models, progress),
             self.agent,
             folder=folder,

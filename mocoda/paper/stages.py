@@ -79,13 +79,19 @@ def fit_agents(
     name     of the stage, and of the folder that keeps its policies
     options  of train_agents
     """
-    kept, checkpoint = folder / name, folder / f"checkpoint-{name}.safetensors"
-    if (kept / "agents.json").exists():
-        return Policies.load(kept).to(next(iter(datasets.values()))[0].device)
+    kept = load_agents(folder / name)
+    if kept is not None:
+        return kept.to(next(iter(datasets.values()))[0].device)
+    checkpoint = folder / f"checkpoint-{name}.safetensors"
     policies = train_agents(datasets, agent, checkpoint=checkpoint, **options)
-    policies.save(kept)
+    policies.save(folder / name)
     checkpoint.unlink(missing_ok=True)
     return policies
+
+
+def load_agents(kept: Path) -> Policies | None:
+    """The agents that an earlier run finished and kept in this folder, if there are any."""
+    return Policies.load(kept) if (kept / "agents.json").exists() else None
 
 
 def agents_config(agents: Sequence[Agent]) -> dict[str, Any]:
