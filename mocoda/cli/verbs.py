@@ -6,13 +6,9 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from importlib import import_module
-from inspect import signature
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import rich.console
 import tyro
@@ -22,17 +18,14 @@ from tyro.conf import Positional, arg
 from mocoda.cli.console import beside, check_device, content, out, say
 from mocoda.cli.data import augment, check, export, graph, whatif
 from mocoda.cli.data import inspect as inspect_data
-from mocoda.engine.errors import InputError, file_error, unknown_name
+from mocoda.engine.errors import InputError, file_error
 from mocoda.engine.files import check_writable, discard_unfinished, write_json
 
 if TYPE_CHECKING:
     from mocoda.agents.policy import Policy
+    from mocoda.paper import Experiment, Measured
 
-# What `mocoda paper` measures: modules of mocoda.paper, each with a function of its own name.
-EXPERIMENTS = (
-    *("table1", "table2", "table3", "scarcity"),
-    *("theory", "neighbourhoods", "reweighting", "whatif", "composer", "entanglement"),
-)
+M = TypeVar("M", bound="Measured")
 
 
 def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: str = "cpu") -> None:
@@ -42,14 +35,15 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
         out_dir: Folder for the augmented data, the tables and the figures.
         device: cpu or cuda.
     """
-    first = _measured("table1", "quick", device, out_dir)
+    check_device(device)
     from mocoda.augmentation.generation import augment_chunks
     from mocoda.data.transitions import save_stream
     from mocoda.engine.runs import RunFolder
     from mocoda.graph.figure import draw_graph
-    from mocoda.paper.table2 import paths
-    from mocoda.paper.table2_figure import draw_walks
+    from mocoda.paper.table1 import Table1
+    from mocoda.paper.table2 import Table2, draw_walks, walk
 
+    first = _run(Table1.presets["quick"], out_dir, device)
     data, parents, model = first.datasets[0], first.parents["mocoda"][0], first.models["local"][0]
     file, rows = out_dir / "navigation-mocoda.hdf5", 160_000
     with RunFolder.reopen(out_dir) as run:
@@ -59,8 +53,8 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
         draw_graph(first.task.graph, out_dir / "graph.png", data.rows)
     say(f"{len(data):,} recorded transitions and {rows:,} counterfactual ones after them: {file}")
     say(f"Who listens to whom, and where: {out_dir}/graph.png")
-    second = _measured("table2", "quick", device, out_dir / "agents", models=first.models["local"])
-    walked = paths(second, ["emp", "mocoda"])["td3-bc"]
+    second = _run(Table2.presets["quick"], out_dir / "agents", device, models=first.models["local"])
+    walked = walk(second, ("emp", "mocoda"))["td3-bc"]
     titles = {"emp": "trained on the recorded data", "mocoda": "trained on MoCoDA's data"}
     with RunFolder.reopen(out_dir):
         draw_walks({titles[name]: path for name, path in walked.items()}, out_dir / "walks.png", data.state)
@@ -307,12 +301,20 @@ def paper(
         workers: table3 and scarcity: processes that simulate; one per core unless given.
         out_dir: Folder to write; runs/TABLE-PRESET unless given.
     """
-    if table not in EXPERIMENTS:
-        raise unknown_name("table", table, EXPERIMENTS)
-    given = {"seeds": seeds, "columns": columns, "published_code": published_code, "stratified": stratified}
-    dynamics = {"predict_change": predict_change, "standardise": standardise}
-    folder = out_dir or Path(f"runs/{table}-{preset}")
-    _measured(table, preset, device, folder, given, dynamics, workers=workers)
+    from mocoda.paper import find_experiment
+
+    given = {
+        "seeds": seeds,
+        "columns": columns,
+        "published_code": published_code,
+        "stratified": stratified,
+        "predict_change": predict_change,
+        "standardise": standardise,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    experiment = find_experiment(table, preset, **changes)
+    check_device(device)
+    _run(experiment, out_dir or Path(f"runs/{table}-{preset}"), device, workers=workers)
 
 
 def bench(device: str = "cpu", out_file: Annotated[Path, arg(name="out")] = Path("runs/bench.json")) -> None:
@@ -373,50 +375,17 @@ def _terminate(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def _measured(
-    table: str,
-    preset: str,
-    device: str,
-    folder: Path,
-    given: Mapping[str, Any] = MappingProxyType({}),
-    dynamics: Mapping[str, Any] = MappingProxyType({}),
-    **more: Any,
-) -> Any:
-    """Measures an experiment, prints its table and says where the rest is.
+def _run(experiment: Experiment[M], folder: Path, device: str, **given: Any) -> M:
+    """Runs an experiment, prints its table and says where the rest is."""
+    from mocoda.paper import run_experiment
 
-    given, dynamics  changes to the preset and to its dynamics' settings; None: as the preset has it
-    more             what else the experiment's function is told, if it asks for it
-    """
-    check_device(device)
-    from mocoda.engine.runs import RunFolder
-    from mocoda.paper.experiment import described
-    from mocoda.paper.experiment import preset as preset_of
-
-    module = import_module(f"mocoda.paper.{table}")
-    settings = preset_of(module.PRESETS, preset)
-    changes = {name: value for name, value in given.items() if value is not None}
-    trained = {name: value for name, value in dynamics.items() if value is not None}
-    for name in (*changes, *(["dynamics"] if trained else [])):
-        if not hasattr(settings, name):
-            raise InputError(f"`mocoda paper {table}` has no {name.replace('_', ' ')} to choose; leave that out.")
-    if trained:
-        changes["dynamics"] = replace(settings.dynamics, **trained)
-    settings = replace(settings, **changes)
-    measure = getattr(module, table)
-    with RunFolder(folder, f"paper {table}", {**described(settings), "device": device}, module.OUTPUTS) as run:
-        told = {"device": device, "folder": folder, "progress": run.progress, **more}
-        asked = signature(measure).parameters
-        measured = measure(settings, **{name: value for name, value in told.items() if name in asked})
-        table_of_results = module.write(measured, folder)
-    out.print(table_of_results)
-    _say_where(getattr(measured, "results", measured), folder, module.OUTPUTS)
-    return measured
-
-
-def _say_where(results: Mapping[str, Any], folder: Path, outputs: Sequence[str]) -> None:
+    measured, table = run_experiment(experiment, folder, device=device, **given)
+    out.print(table)
+    results, outputs = measured.results, experiment.outputs
     took = f"{results['seconds']} s{' after resuming' if results.get('resumed') else ''}"
     say(f"Measured in {took} on {results['device']}; cells in {folder / outputs[0]}")
     say(f"Figures: {', '.join(str(folder / name) for name in outputs if name.endswith('.png'))}")
+    return measured
 
 
 def _filmed(who: str, data: str | None, agent_seed: int | None) -> tuple[str, Policy | None]:

@@ -1,4 +1,4 @@
-"""one value a seed -> what it says about all seeds. Seeds are the unit of replication, never episodes."""
+"""Statistics over seeds. Seeds are the unit of replication, never episodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESAMPLES = 10_000
 
 
 class Summary(NamedTuple):
-    """Several seeds in five numbers; `low` and `high` bound the mean's 95% bootstrap interval."""
+    """Several seeds in five numbers; `iqm` is the interquartile mean, `low` and `high` are the 95% CI of the mean."""
 
     mean: float
     std: float
@@ -24,6 +24,7 @@ class Summary(NamedTuple):
 
 
 def summarise(values: Sequence[float]) -> Summary:
+    """Summarises one value a seed."""
     return Summary(*mean_and_std(values), interquartile_mean(values), *bootstrap_interval(values))
 
 
@@ -34,7 +35,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean of the middle half: a quarter of the values, rounded down, is left out at each end."""
+    """IQM: the mean without a quarter of the values, rounded down, at each end."""
     ordered = torch.tensor(values, dtype=torch.float64).sort().values
     cut = len(values) // 4
     return float(ordered[cut : len(values) - cut].mean())
@@ -45,7 +46,7 @@ def bootstrap_interval(
     statistic: Callable[[Tensor], Tensor] = lambda resampled: resampled.mean(-1),
     share: float = 0.95,
 ) -> tuple[float, float]:
-    """The percentile interval of a statistic (..., n) -> (...) over resampled seeds; same values, same answer."""
+    """The percentile bootstrap CI of a statistic (..., n) -> (...); the same for the same values."""
     tensor = torch.tensor(values, dtype=torch.float64)
     chosen = Stream(0, "bootstrap", len(values)).integers(len(values), RESAMPLES, len(values))
     ends = torch.tensor([(1 - share) / 2, (1 + share) / 2], dtype=torch.float64)

@@ -1,1 +1,29 @@
-"""Every table and figure of the paper, each experiment in a file with its figure beside it; and benchmarks."""
+"""Every table and figure of the paper, one file an experiment, and the benchmarks."""
+
+from mocoda.paper.composer import Composer
+from mocoda.paper.entanglement import Entanglement
+from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
+from mocoda.paper.neighbourhoods import Neighbourhoods
+from mocoda.paper.reweighting import Reweighting
+from mocoda.paper.scarcity import Scarcity
+from mocoda.paper.table1 import Table1
+from mocoda.paper.table2 import Table2
+from mocoda.paper.table3 import Table3
+from mocoda.paper.theory import Theory
+from mocoda.paper.whatif import WhatIfs
+
+__all__ = ["EXPERIMENTS", "Experiment", "Measured", "find_experiment", "run_experiment"]
+
+for _kind in (
+    Table1,
+    Table2,
+    Table3,
+    Scarcity,
+    Theory,
+    Neighbourhoods,
+    Reweighting,
+    WhatIfs,
+    Composer,
+    Entanglement,
+):
+    EXPERIMENTS.add(_kind)

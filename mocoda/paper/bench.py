@@ -1,4 +1,4 @@
-"""a device -> how fast the pieces are, each beside its reference or its target, in one run."""
+"""How fast the pieces are on a device, each beside its reference or its target, in one run."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ from mocoda.engine.files import versions
 from mocoda.engine.optimise import device_name
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
-from mocoda.paper import table3
+from mocoda.paper.experiment import cell, text_table
 from mocoda.paper.roofline import work
+from mocoda.paper.table3 import Table3
 from mocoda.parents.density import kernel_density
 from mocoda.parents.mixture import GaussianMixture
 from mocoda.parents.recipes import Parents, fit_parents
@@ -45,20 +46,11 @@ from mocoda.tasks.hooksweep import HookSweep2
 EM_POINTS, EM_COLUMNS, EM_COMPONENTS, EM_ITERATIONS = 200_000, 15, 32, 20
 KDE_POINTS, KDE_PROPOSALS, KDE_BANDWIDTH = 10_000, 100_000, 0.05
 RUNS = (1, 5, 25, 100)  # agents that train at once
+EVERYWHERE = {"kde": 3.0, "growth": 1.0, "memory": 2.0}
 TARGETS = {
-    "cpu": {
-        "em": 1.0,
-        "kde": 3.0,
-        "generate": 100_000.0,
-        "growth": 1.0,
-        "memory": 2.0,
-        "d3rlpy": 1.0,
-        "record": 1_111.0,
-    },
-    "cuda": {
-        **{"em": 30.0, "kde": 3.0, "generate": 10_000_000.0, "growth": 1.0, "memory": 2.0},
-        **{"sweep-dynamics": 1.0, "sweep-rows": 1.0, "sweep-agents": 1.0},
-    },
+    "cpu": EVERYWHERE | {"em": 1.0, "generate": 100_000.0, "d3rlpy": 1.0, "record": 1_111.0},
+    "cuda": EVERYWHERE
+    | {"em": 30.0, "generate": 10_000_000.0, "sweep-dynamics": 1.0, "sweep-rows": 1.0, "sweep-agents": 1.0},
 }
 MEANING = {
     "em": f"EM, {EM_COMPONENTS} full components, {EM_POINTS:,} × {EM_COLUMNS}, {EM_ITERATIONS} rounds: times faster",
@@ -91,9 +83,7 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
         target = TARGETS["cuda" if device.startswith("cuda") else "cpu"][row]
         for column, values in (("ratio", ratios), ("mocoda", ours), ("reference", reference), ("target", [target])):
             if values is not None:
-                mean, std = mean_and_std(values)
-                cell = {"row": row, "column": column, "values": values, "mean": mean, "std": std}
-                cells.append(cell | {"paper_mean": None, "paper_std": None})
+                cells.append(cell(row, column, values))
 
     for row, ours, theirs in (("em", *_em(device)), ("kde", *_kde(device))):
         announce(MEANING[row])
@@ -150,21 +140,19 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
 
 def as_table(results: dict[str, Any]) -> rich.table.Table:
     """What was measured beside its target; the law of growth holds within a tenth, the rest outright."""
-    table = rich.table.Table(title=f"mocoda bench on {results['device']}")
-    for column in ("what", "measured", "target", ""):
-        table.add_column(column, justify="left" if column == "what" else "right")
     means = {(cell["row"], cell["column"]): cell["mean"] for cell in results["cells"]}
+    rows = []
     for row, meaning in MEANING.items():
         if (row, "ratio") in means:
             measured, target = means[row, "ratio"], means[row, "target"]
             met = measured >= target * (0.9 if row == "growth" else 1.0)
-            table.add_row(meaning, f"{measured:,.2f}", f"{target:,.0f}", "met" if met else "missed")
-    for cell in results["cells"]:
-        if cell["column"] == "agent":
-            least = means.get((cell["row"], "roofline"))
-            text = f"{cell['row']} at once: ms per agent and update" + (f" (at least {least:.4f})" if least else "")
-            table.add_row(text, f"{cell['mean']:.4f}", "", "")
-    return table
+            rows.append([meaning, f"{measured:,.2f}", f"{target:,.0f}", "met" if met else "missed"])
+    for (row, column), mean in means.items():
+        if column == "agent":
+            least = means.get((row, "roofline"))
+            text = f"{row} at once: ms per agent and update" + (f" (at least {least:.4f})" if least else "")
+            rows.append([text, f"{mean:.4f}", "", ""])
+    return text_table(f"mocoda bench on {results['device']}", ("what", "measured", "target", ""), rows)
 
 
 def _agents(device: str, announce: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -181,11 +169,9 @@ def _agents(device: str, announce: Callable[[str], None]) -> list[dict[str, Any]
                 announce(row)
                 times = [1e3 * seconds / runs for seconds in _update_seconds(agent, data, runs, 600, half)]
                 least = None if half else counted.milliseconds(runs, device_name(device))
-                for column, values in (("agent", times), ("roofline", None if least is None else [least / runs])):
-                    if values is not None:
-                        mean, std = mean_and_std(values)
-                        cell = {"row": row, "column": column, "values": values, "mean": mean, "std": std}
-                        cells.append(cell | {"paper_mean": None, "paper_std": None})
+                cells.append(cell(row, "agent", times))
+                if least is not None:
+                    cells.append(cell(row, "roofline", [least / runs]))
     return cells
 
 
@@ -194,7 +180,7 @@ def sweeping(device: str, announce: Callable[[str], None]) -> Iterator[tuple[str
 
     The rows are made up, for their values change no time; dynamics train for a hundredth of their epochs.
     """
-    task, settings = HookSweep2(), table3.PRESETS["paper"]
+    task, settings = HookSweep2(), Table3.presets["paper"]
     data = _made_up_sweeps(1_000_000, device)
     announce(MEANING["sweep-dynamics"])
     config = replace(settings.dynamics, epochs=40, window=1)
@@ -205,7 +191,8 @@ def sweeping(device: str, announce: Callable[[str], None]) -> Iterator[tuple[str
     yield "sweep-dynamics", 480.0, took
     announce(MEANING["sweep-rows"])
     model = fit_dynamics_runs([data], task.graph, seeds=[0], config=replace(config, epochs=1))[0]
-    parents = table3.fitted_parents(task, data, replace(settings, columns=("mocoda-p",)), [0])["mocoda-p"][0]
+    one = replace(settings, seeds=1, columns=("mocoda-p",))
+    parents = one.parent_distributions(task, data)["mocoda-p"][0]
     bare = partial(augment, rows=4_000_000, task=task, provenance=False)
     made = [_seconds(lambda: bare(data, parents, model), device) for _ in range(2)]
     yield "sweep-rows", 20.0, made[-1]
@@ -218,9 +205,10 @@ def _made_up_sweeps(rows: int, device: str) -> Transitions:
     low, high = (end.to(device) for end in HookSweep2().box)
     drawn = (low + high) / 2 + 0.15 * (high - low) * stream.normal(rows, len(low)).clamp(-3, 3)
     goal = HookSweep2().goals(rows, seed=stream, device=device)
-    following = drawn[:, :16] + 0.01 * stream.normal(rows, 16)
-    reward, terminal = HookSweep2().label(drawn[:, :16], drawn[:, 16:], following, goal)
-    return Transitions(drawn[:, :16], drawn[:, 16:], following, reward, terminal, goal)
+    state, action = drawn.split([16, 4], 1)
+    next_state = state + 0.01 * stream.normal(rows, 16)
+    reward, terminal = HookSweep2().label(state, action, next_state, goal)
+    return Transitions(state, action, next_state, reward, terminal, goal)
 
 
 def _recorded_rows(rows: int = 15_000) -> float:
@@ -267,7 +255,7 @@ def _td3_bc(repeats: int) -> tuple[list[float], list[float]]:
     theirs = config.create(device="cpu:0")
     theirs.create_impl((2,), 2)
     columns = (data.state, data.action, data.reward[:, None], data.next_state, data.terminal[:, None].float())
-    state, action, reward, following, terminal = (column.numpy() for column in columns)
+    state, action, reward, next_state, terminal = (column.numpy() for column in columns)
     stream = Stream(0, "bench-d3rlpy")
 
     def updates(n: int) -> None:
@@ -277,7 +265,7 @@ def _td3_bc(repeats: int) -> tuple[list[float], list[float]]:
                     observations=state[rows],
                     actions=action[rows],
                     rewards=reward[rows],
-                    next_observations=following[rows],
+                    next_observations=next_state[rows],
                     next_actions=action[rows],
                     terminals=terminal[rows],
                     intervals=np.ones_like(reward[rows]),

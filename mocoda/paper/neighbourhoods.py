@@ -1,4 +1,4 @@
-"""a preset -> what mixtures per neighbourhood are good for (Appendix B.2): support, and the model's true error.
+"""Mixtures per neighbourhood (Appendix B.2): what they do to the support of new rows and to the model's error.
 
 The paper fits one set of mixtures for the sparsest graph. A row that they make is *unsupported* if it has a parent set
 of its own local graph that is rarer than 99% of the recorded rows there, or if too few were recorded there to say.
@@ -7,27 +7,31 @@ of its own local graph that is rarer than 99% of the recorded rows there, or if 
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
+import numpy as np
 import rich.table
 import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.fit import fit_dynamics_runs
 from mocoda.dynamics.model import Dynamics, DynamicsConfig
-from mocoda.engine.errors import InputError
+from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, legend_below, save
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
-from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
-from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper import table1
-from mocoda.paper.experiment import heading
-from mocoda.paper.parents_figure import draw_neighbourhoods
+from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from mocoda.paper.stages import World, next_state_errors
+from mocoda.paper.table1 import Table1
+from mocoda.paper.worlds import Bodies
 from mocoda.parents.mocoda import Stratified
 from mocoda.parents.recipes import Parents, fit_parents
 from mocoda.tasks.navigation import Navigation, coupled
@@ -39,20 +43,36 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "mocoda-u": {"recipe": "mocoda-u"},
     "mocoda-u, stratified": {"recipe": "mocoda-u", "stratified": True},
 }
+STRATA_COLOURS = {
+    "recorded": GREY,
+    "mocoda": BLUE,
+    "mocoda, stratified": GREEN,
+    "mocoda, stratified evenly": "#8fc9a8",
+    "mocoda-u": RED,
+    "mocoda-u, stratified": ORANGE,
+}
 QUANTILE = 0.01
-METRIC = (
-    "unsupported: share of rows in percent. values: next-state error of one draw a row, mean Euclidean norm x 1e2, as "
-    "in Table 1; supported, not_supported: over those rows alone"
-)
-OUTPUTS = ("neighbourhoods.json", "neighbourhoods.png")
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredNeighbourhoods(Measured):
+    """The comparison, and rows of 2D Navigation to draw."""
+
+    quadrant: dict[str, tuple[Tensor, Tensor]]  # name -> actions (N, 2) in the top right quadrant, errors (N,)
 
 
 @dataclass(frozen=True)
-class Neighbourhoods:
-    """Settings of the comparison."""
+class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
+    """Mixtures per local graph against one set of mixtures (Appendix B.2)."""
 
-    preset: str
-    seeds: int
+    name = "neighbourhoods"
+    metric = (
+        "unsupported: share of rows in percent. values: next-state error of one draw a row, mean Euclidean norm x 1e2, "
+        "as in Table 1; supported, not_supported: over those rows alone"
+    )
+    outputs = ("neighbourhoods.json", "neighbourhoods.png")
+    presets: ClassVar[dict[str, Neighbourhoods]] = {}
+
     dynamics: DynamicsConfig
     bodies: tuple[int, ...]  # a world each, besides 2D Navigation
     rows: int = 40_000  # recorded
@@ -60,152 +80,71 @@ class Neighbourhoods:
     judge_rows: int = 100_000  # that say what is supported
     components: int = 32
 
-    def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise InputError(f"seeds must be at least 1, got {self.seeds}.")
+    def run(
+        self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None
+    ) -> MeasuredNeighbourhoods:
+        """Collects, fits a model and all parent distributions in every world, and scores what they draw."""
+        clock, seeds = Stopwatch(), range(self.seeds)
+        worlds: dict[str, World] = {"navigation": Navigation(), **{f"{k} bodies": Bodies(k) for k in self.bodies}}
+        cells, quadrant = [], {}
+        for name, world in worlds.items():
+            datasets = [world.collect(self.rows, seed=seed).to(device) for seed in seeds]
+            models = fit_dynamics_runs(
+                datasets, world.graph, "local", seeds=seeds, config=self.dynamics, progress=progress
+            )
+            judges = [Judge.of(world, self, seed, device) for seed in seeds]
+            for column in ("recorded", *COLUMNS):
+                drawn = [self._draw(world, column, datasets[seed], seed) for seed in seeds]
+                scores = [
+                    _score(world, model, judge, rows)
+                    for model, judge, (rows, _) in zip(models, judges, drawn, strict=True)
+                ]
+                cells.append({"world": name, "column": column, **_cell(scores), **_strata(drawn[0][1])})
+                if name == "navigation":
+                    rows = drawn[0][0]
+                    here = coupled(rows)
+                    quadrant[column] = (rows[here, 2:].cpu(), scores[0].error[here].cpu())
+        return MeasuredNeighbourhoods({**self.heading(device, clock), "cells": cells}, quadrant)
+
+    def write(self, measured: MeasuredNeighbourhoods, folder: Path) -> rich.table.Table:
+        cells = measured.results["cells"]
+        write_json(folder / self.outputs[0], measured.results)
+        draw_neighbourhoods(cells, measured.quadrant, folder / self.outputs[1])
+        rows = []
+        for cell in cells:
+            errors = ["-" if cell[k] is None else f"{cell[k]:.3f}" for k in ("mean", "supported", "not_supported")]
+            strata = "" if cell["fitted"] is None else f"{len(cell['fitted'])}, {len(cell['skipped'])} skipped"
+            rows.append([cell["world"], cell["column"], f"{cell['unsupported_mean']:.1f}", *errors, strata])
+        columns = ("world", "rows", "unsupported %", "error", "where supported", "where not", "neighbourhoods")
+        return text_table("Rows with an unsupported parent set, and the model's error × 100", columns, rows, left=2)
+
+    def _draw(self, world: World, column: str, data: Transitions, seed: int) -> tuple[Tensor, Parents | None]:
+        """A column's rows, and the distribution they are from."""
+        stream = Stream(seed, "neighbourhoods-rows", column, device=data.device)
+        if column == "recorded":  # afresh
+            return world.collect(self.test_rows, seed=stream).rows.to(data.device), None
+        parents = fit_parents(data, world.graph, components=self.components, seed=seed, **COLUMNS[column])
+        return parents.sample(self.test_rows, seed=stream), parents
 
 
-PRESETS = {
-    "paper": Neighbourhoods("paper", seeds=5, dynamics=DynamicsConfig(epochs=100, window=10), bodies=(2, 4, 6)),
-    "quick": Neighbourhoods(
+Neighbourhoods.presets.update(
+    paper=Neighbourhoods("paper", seeds=5, dynamics=DynamicsConfig(epochs=100, window=10), bodies=(2, 4, 6)),
+    quick=Neighbourhoods(
         "quick",
         seeds=2,
-        dynamics=replace(table1.PRESETS["quick"].dynamics, epochs=16),
+        dynamics=replace(Table1.presets["quick"].dynamics, epochs=16),
         bodies=(3,),
         rows=20_000,
         test_rows=5_000,
         judge_rows=40_000,
         components=16,
     ),
-}
-
-
-class World(Protocol):
-    """What the comparison needs to know of a task."""
-
-    @property
-    def graph(self) -> LocalGraph: ...
-
-    def collect(self, rows: int, *, seed: int | Stream) -> Transitions: ...
-
-    def step(self, rows: Tensor) -> Tensor: ...
-
-
-class Bodies:
-    """k bodies in a square that circle by themselves. A push moves the first; where two are near, they share it.
-
-    Recorded pushes are up to 1 in each direction, but no more than a quarter of that with another body near the first.
-    """
-
-    REACH = 0.15
-
-    def __init__(self, bodies: int) -> None:
-        names = [f"body{i}" for i in range(bodies)]
-        self.bodies = bodies
-        self.graph = LocalGraph(
-            state={name: slice(2 * i, 2 * i + 2) for i, name in enumerate(names)},
-            action={"push": slice(0, 2)},
-            edges={name: [name] if i else [name, "push"] for i, name in enumerate(names)},
-            local=self._mask,
-        )
-
-    def step(self, rows: Tensor) -> Tensor:
-        place, push = self._place(rows), rows[:, None, -2:]
-        apart = place[:, :, None] - place[:, None]  # (N, k, k, 2), from the second to the first
-        close = (1 - apart.norm(dim=3, keepdim=True) / self.REACH).clamp(min=0) * self._others(rows)[..., None]
-        centred = place - 0.5
-        turned = torch.stack([-centred[..., 1], centred[..., 0]], 2)
-        moved = place + 0.04 * turned - 0.02 * centred + 0.3 * (close * apart).sum(2)
-        shared = 0.05 * push * close[:, 0, 1:]  # of the first body's push, with every other one
-        moved[:, 0] += 0.05 * push[:, 0] - shared.sum(1)
-        moved[:, 1:] += shared
-        following: Tensor = moved.flatten(1)
-        return following
-
-    def collect(self, rows: int, *, seed: int | Stream, steps: int = 20) -> Transitions:
-        """Walks of `steps` from everywhere."""
-        stream = as_stream(seed, "bodies-collect", device="cpu")
-        state, recorded = stream.uniform(-(-rows // steps), 2 * self.bodies), []
-        for _ in range(steps):
-            push = stream.uniform(len(state), 2, low=-1.0)
-            touching = self._near(torch.cat([state, push], 1))[:, 0].sum(1) > 1
-            recorded.append(torch.cat([state, torch.where(touching[:, None], 0.25, 1.0) * push], 1))
-            state = self.step(recorded[-1])
-        walked = torch.cat(recorded)[:rows]
-        return Transitions(walked[:, :-2], walked[:, -2:], self.step(walked))
-
-    def _place(self, rows: Tensor) -> Tensor:
-        return rows[:, :-2].reshape(len(rows), self.bodies, 2)
-
-    def _others(self, rows: Tensor) -> Tensor:
-        return ~torch.eye(self.bodies, dtype=torch.bool, device=rows.device).expand(len(rows), -1, -1)
-
-    def _near(self, rows: Tensor) -> Tensor:
-        """Which bodies are near which, each near itself: bool (N, k, k)."""
-        place = self._place(rows)
-        near: Tensor = (place[:, :, None] - place[:, None]).norm(dim=3) < self.REACH
-        return near | ~self._others(rows)
-
-    def _mask(self, rows: Tensor) -> Tensor:
-        near = self._near(rows)
-        return torch.cat([near, near[:, :1]], 1)  # a push reaches the first body and those near it
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """The comparison, and rows of 2D Navigation to draw."""
-
-    results: dict[str, Any]
-    quadrant: dict[str, tuple[Tensor, Tensor]]  # name -> actions (N, 2) in the top right quadrant, errors (N,)
-
-
-def neighbourhoods(settings: Neighbourhoods, *, device: str, progress: Progress = silent) -> Measured:
-    """Collects, fits a model and all parent distributions in every world, and scores what they draw."""
-    started = time.monotonic()
-    worlds: dict[str, World] = {"navigation": Navigation(), **{f"{k} bodies": Bodies(k) for k in settings.bodies}}
-    cells, quadrant = [], {}
-    for name, world in worlds.items():
-        datasets = [world.collect(settings.rows, seed=seed).to(device) for seed in range(settings.seeds)]
-        seeds = range(settings.seeds)
-        models = fit_dynamics_runs(
-            datasets, world.graph, "local", seeds=seeds, config=settings.dynamics, progress=progress
-        )
-        judges = [Judge.of(world, settings, seed, device) for seed in seeds]
-        for column in ("recorded", *COLUMNS):
-            drawn = [_drawn(world, column, datasets[seed], settings, seed) for seed in seeds]
-            scored = [
-                _score(world, model, judge, rows) for model, judge, (rows, _) in zip(models, judges, drawn, strict=True)
-            ]
-            cells.append({"world": name, "column": column, **_cell(scored), **_found(drawn[0][1])})
-            if name == "navigation":
-                rows = drawn[0][0]
-                here = coupled(rows)
-                quadrant[column] = (rows[here, 2:].cpu(), scored[0].error[here].cpu())
-    results = {
-        **heading("neighbourhoods", settings, METRIC, device, time.monotonic() - started),
-        "cells": cells,
-    }
-    return Measured(results, quadrant)
-
-
-def write(measured: Measured, folder: Path) -> rich.table.Table:
-    """Writes the cells and the figure; the table to show."""
-    write_json(folder / OUTPUTS[0], measured.results)
-    draw_neighbourhoods(measured.results["cells"], measured.quadrant, folder / OUTPUTS[1])
-    table = rich.table.Table(title="Rows with an unsupported parent set, and the model's error × 100")
-    for column in ("world", "rows", "unsupported %", "error", "where supported", "where not", "neighbourhoods"):
-        table.add_column(column, justify="left" if column in ("world", "rows") else "right")
-    for cell in measured.results["cells"]:
-        numbers = [f"{cell['unsupported_mean']:.1f}"]
-        numbers += ["-" if cell[key] is None else f"{cell[key]:.3f}" for key in ("mean", "supported", "not_supported")]
-        found = "" if cell["fitted"] is None else f"{len(cell['fitted'])}, {len(cell['skipped'])} skipped"
-        table.add_row(cell["world"], cell["column"], *numbers, found)
-    return table
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Says which rows are unsupported, by mixtures of a recording that no one else has seen."""
+    """Says which rows are unsupported, by mixtures of a recording of its own."""
 
     mixtures: Stratified
     least: list[Tensor]  # log density (sets,) below which a set is unsupported, by neighbourhood
@@ -223,12 +162,12 @@ class Judge:
         return Judge(mixtures, least)
 
     def unsupported(self, rows: Tensor) -> Tensor:
-        """bool (N,)."""
-        found = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        """Which rows are, bool (N,)."""
+        unsupported = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         for one, least in zip(self.mixtures.neighbourhoods, self.least, strict=True):
             here = self.mixtures.region(one.mask)(rows)
-            found[here] = (one.mixtures.log_prob(rows[here]) < least).any(1)
-        return found
+            unsupported[here] = (one.mixtures.log_prob(rows[here]) < least).any(1)
+        return unsupported
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,42 +178,81 @@ class Score:
     unsupported: Tensor  # bool (N,)
 
 
-def _drawn(
-    world: World, column: str, data: Transitions, settings: Neighbourhoods, seed: int
-) -> tuple[Tensor, Parents | None]:
-    """A column's rows, and the distribution they are from."""
-    stream = Stream(seed, "neighbourhoods-rows", column, device=data.device)
-    if column == "recorded":  # afresh
-        return world.collect(settings.test_rows, seed=stream).rows.to(data.device), None
-    parents = fit_parents(data, world.graph, components=settings.components, seed=seed, **COLUMNS[column])
-    return parents.sample(settings.test_rows, seed=stream), parents
-
-
 def _score(world: World, model: Dynamics, judge: Judge, rows: Tensor) -> Score:
-    following = model.sample(rows, seed=Stream(0, "neighbourhoods-model", device=rows.device))
-    return Score(100 * (following - world.step(rows)).double().norm(dim=1), judge.unsupported(rows))
+    errors = next_state_errors(model, world, rows, Stream(0, "neighbourhoods-model", device=rows.device))
+    return Score(100 * errors, judge.unsupported(rows))
 
 
-def _cell(scored: list[Score]) -> dict[str, Any]:
-    values = [float(one.error.mean()) for one in scored]
-    shares = [100 * float(one.unsupported.double().mean()) for one in scored]
+def _cell(scores: list[Score]) -> dict[str, Any]:
+    shares = [100 * float(score.unsupported.double().mean()) for score in scores]
+    share, deviation = mean_and_std(shares)
     parts = {
-        name: torch.cat([one.error[one.unsupported == bad] for one in scored])
+        name: torch.cat([score.error[score.unsupported == bad] for score in scores])
         for name, bad in (("supported", False), ("not_supported", True))
     }
-    (mean, std), (share, spread) = mean_and_std(values), mean_and_std(shares)
     return {
-        "values": values,
-        "mean": mean,
-        "std": std,
+        **spread([float(score.error.mean()) for score in scores]),
         "unsupported": shares,
         "unsupported_mean": share,
-        "unsupported_std": spread,
+        "unsupported_std": deviation,
         **{name: float(part.mean()) if len(part) else None for name, part in parts.items()},
     }
 
 
-def _found(parents: Parents | None) -> dict[str, Any]:
+def _strata(parents: Parents | None) -> dict[str, Any]:
     """The recorded rows of each neighbourhood that was fitted, and skipped, on the first seed."""
-    told = getattr(parents, "source", {}).get("neighbourhoods", {})
-    return {"fitted": told.get("rows"), "skipped": told.get("skipped")}
+    strata = getattr(parents, "source", {}).get("neighbourhoods", {})
+    return {"fitted": strata.get("rows"), "skipped": strata.get("skipped")}
+
+
+# The figure
+
+
+def draw_neighbourhoods(
+    cells: Sequence[Mapping[str, Any]], quadrant: Mapping[str, tuple[Tensor, Tensor]], path: Path
+) -> None:
+    """Draws actions in the top right quadrant of 2D Navigation by the model's error; below, all worlds as bars.
+
+    quadrant  name -> actions (N, 2), errors (N,)
+    """
+    figure = Figure(figsize=(10, 7.2), layout="constrained")
+    halves = figure.subfigures(2, 1, height_ratios=(1.1, 1))
+    assert isinstance(halves, np.ndarray)
+    above, below = halves
+    shown = {
+        "recorded": "recorded: only ever upwards",
+        "mocoda": "MoCoDA, one set of mixtures",
+        "mocoda, stratified": "MoCoDA, mixtures per neighbourhood",
+    }
+    panels = above.subplots(1, len(shown), sharex=True, sharey=True)
+    for axes, (name, title) in zip(panels, shown.items(), strict=True):
+        action, error = (part[:1_500].numpy() for part in quadrant[name])
+        dots = axes.scatter(
+            *action.T, c=error.clip(0.005, 3), s=5, norm=LogNorm(0.005, 3), cmap="coolwarm", linewidths=0
+        )
+        axes.set(xlim=(-0.15, 1.05), ylim=(-0.15, 1.05), xlabel="dx", aspect="equal")
+        axes.set_title(title, fontsize=10, color=INK)
+        bare(axes)
+    panels[0].set_ylabel("dy")
+    above.colorbar(dots, ax=panels, label="model's error × 100", shrink=0.8)
+    above.suptitle("2D Navigation: the actions in the top right quadrant", x=0.01, ha="left", fontsize=11, color=INK)
+    one, other = below.subplots(1, 2)
+    _draw_groups(one, cells, "unsupported_mean", "unsupported_std")
+    one.set_ylabel("rows with an unsupported parent set (%)")
+    _draw_groups(other, cells, "mean", "std")
+    other.set(yscale="log", ylabel="model's error × 100 (log scale)")
+    legend_below(below, ncols=3)
+    save(figure, path)
+
+
+def _draw_groups(axes: Axes, cells: Sequence[Mapping[str, Any]], mean: str, std: str) -> None:
+    """Draws a group of bars a world, a bar a column."""
+    worlds, columns = (list(dict.fromkeys(cell[key] for cell in cells)) for key in ("world", "column"))
+    width = 0.84 / len(columns)
+    for number, column in enumerate(columns):
+        own = [cell for cell in cells if cell["column"] == column]
+        places = [i + width * (number - (len(columns) - 1) / 2) for i in range(len(worlds))]
+        means, stds = ([cell[key] for cell in own] for key in (mean, std))
+        axes.bar(places, means, 0.92 * width, yerr=stds, label=column, color=STRATA_COLOURS[column], ecolor=INK)
+    axes.set_xticks(range(len(worlds)), worlds)
+    bare(axes)

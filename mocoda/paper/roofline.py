@@ -1,4 +1,4 @@
-"""an Agent -> the least time an update can take: arithmetic and memory traffic, counted, at a device's peak.
+"""The least time that an agent's update can take: arithmetic and memory traffic, counted, at a device's peak.
 
 Counted are the matrix products, each of which reads its factors and writes its result once, the optimiser (it reads
 weight, gradient and two moments and writes three of them) and the targets. What can be fused into these is free.

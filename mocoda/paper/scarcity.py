@@ -1,46 +1,50 @@
-"""a preset -> the figure that the paper lacks: success and model error against the number of recorded rows.
+"""Table 3 by the number of recorded rows: success and model error, a figure that the paper lacks.
 
 The same agent on MoCoDA-P data of the factored and of the unfactored model, fitted to the first rows of one recording.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import rich.table
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, NullLocator
 
 from mocoda.agents import Agent
 from mocoda.agents.policy import Policies, agent_settings
-from mocoda.agents.train import train_agents
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.fit import fit_dynamics_runs
 from mocoda.dynamics.model import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError
+from mocoda.engine.figures import COLOURS, INK, bare, legend_below, save
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
-from mocoda.paper.experiment import heading
-from mocoda.paper.table3 import EXPERT, begun, recording
-from mocoda.paper.table3 import PRESETS as TABLES
-from mocoda.paper.table3_figure import draw_scarcity
+from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_training, text_table
+from mocoda.paper.stages import begun, fit_agents, fit_models, last_evaluations, load_agents
+from mocoda.paper.table3 import EXPERT, Table3, record
 from mocoda.paper.truth import as_transitions, model_errors, played_by_expert
 from mocoda.parents.recipes import fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 
-ARCHITECTURES = ("local", "full")
-OUTPUTS = ("scarcity.json", "scarcity.png")
-METRIC = "success in percent, mean over the last evaluations; errors in mm, mean over both boxes where they move"
+ARCHITECTURES = {"local": "factored model", "full": "unfactored model"}
+Parts = dict[tuple[int, int], Transitions]  # by number of rows and seed
+Models = dict[tuple[int, int], Dynamics]
 
 
 @dataclass(frozen=True)
-class Scarcity:
-    """Settings of the figure."""
+class Scarcity(Experiment[Measured]):
+    """Success and model error of Table 3 by the number of recorded rows."""
 
-    preset: str
-    seeds: int
+    name = "scarcity"
+    metric = "success in percent, mean over the last evaluations; errors in mm, mean over both boxes where they move"
+    outputs = ("scarcity.json", "scarcity.png")
+    presets: ClassVar[dict[str, Scarcity]] = {}
+
     sizes: tuple[int, ...]
     dynamics: DynamicsConfig
     agent: Agent
@@ -56,40 +60,134 @@ class Scarcity:
     expert_episodes: int = 100
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise InputError(f"seeds must be at least 1, got {self.seeds}.")
+        super().__post_init__()
         if not self.sizes or len(set(self.sizes)) != len(self.sizes) or min(self.sizes) < 1:
             raise InputError(f"sizes must be different numbers of rows, and at least one, got {list(self.sizes)}.")
-        if self.total < max(self.sizes):
-            raise InputError(f"total must be at least the most rows, got {self.total} and {max(self.sizes)}.")
-        evaluations = self.updates // self.evaluate_every
-        if not 1 <= self.last <= evaluations:
-            raise InputError(f"last must be a number of evaluations, from 1 to {evaluations}, got {self.last}.")
+        check_training(self.total, max(self.sizes), self.last, self.updates // self.evaluate_every)
 
     def config(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self) | {"agent": agent_settings(self.agent)}
+        return super().config() | {"agent": agent_settings(self.agent)}
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Fits both architectures to every number of rows, trains the agent on what they make, and measures."""
+        clock, resumed = Stopwatch(), begun(folder)
+        task = HookSweep2()
+        recorded = record(task, max(self.sizes), self.variety, folder, workers, progress).to(device)
+        parts = {(size, seed): recorded[:size] for size in self.sizes for seed in range(self.seeds)}
+        models: dict[str, Models] = {}
+        for architecture in ARCHITECTURES:
+            fitted = fit_models(
+                list(parts.values()),
+                task.graph,
+                architecture,
+                self.dynamics,
+                folder=folder,
+                progress=progress,
+                seeds=[seed for _, seed in parts],
+                labels=[f"{size}-{seed}" for size, seed in parts],
+            )
+            models[architecture] = dict(zip(parts, fitted, strict=True))
+        policies = load_agents(folder / "agents") or fit_agents(
+            self._datasets(task, parts, models, progress),
+            self.agent,
+            folder=folder,
+            name="agents",
+            seeds=range(self.seeds),
+            updates=self.updates,
+            task=task,
+            evaluate_every=self.evaluate_every,
+            episodes=self.episodes,
+            workers=workers,
+            progress=progress,
+        )
+        tests = {
+            mode: as_transitions(
+                played_by_expert(mode, variety, self.expert_episodes, seed=EXPERT, workers=workers)
+            ).to(device)
+            for mode, variety in (("one", self.variety), ("two", "plain"))
+        }
+        points = [
+            self.point(size, architecture, models[architecture], policies, tests)
+            for size in self.sizes
+            for architecture in ARCHITECTURES
+        ]
+        return Measured({**self.heading(device, clock, resumed=resumed), "points": points})
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        points = measured.results["points"]
+        write_json(folder / self.outputs[0], measured.results)
+        draw_scarcity(points, folder / self.outputs[1])
+        rows = [
+            [
+                f"{point['rows']:,}",
+                point["architecture"],
+                *(f"{_mean(point[name]):.1f}" for name in ("success", "error_one", "error_two")),
+            ]
+            for point in points
+        ]
+        columns = ("recorded rows", "model", "success %", "error, place one (mm)", "error, place two (mm)")
+        return text_table("MoCoDA-P by the number of recorded rows", columns, rows, left=0)
+
+    def _datasets(
+        self, task: HookSweep2, parts: Parts, models: dict[str, Models], progress: Progress
+    ) -> dict[str, list[Transitions]]:
+        datasets: dict[str, list[Transitions]] = {}
+        for (size, seed), recorded in parts.items():
+            parents = fit_parents(
+                recorded,
+                task.graph,
+                "mocoda-p",
+                seed=seed,
+                task=task,
+                components=self.components,
+                acceptance=self.acceptance,
+                density_floor=self.density_floor,
+            )
+            for architecture in ARCHITECTURES:
+                model, more = models[architecture][size, seed], self.total - size
+                made = augment(recorded, parents, model, rows=more, task=task, seed=seed, provenance=False)
+                datasets.setdefault(_data_name(size, architecture), []).append(made)
+            progress("data sets", len(datasets) // len(ARCHITECTURES), len(self.sizes))
+        return datasets
+
+    def point(
+        self, size: int, architecture: str, models: Models, policies: Policies, tests: dict[str, Transitions]
+    ) -> dict[str, Any]:
+        """What is measured of one number of rows and one architecture, a value a seed."""
+        success = last_evaluations(policies, "success", _data_name(size, architecture), self.last)
+        own = [models[size, seed] for seed in range(self.seeds)]
+        boxes = [cell for cell in model_errors({architecture: own}, tests) if cell["factor"] != "gripper"]
+        errors = {}
+        for mode in tests:
+            pairs = zip(*(cell["values"] for cell in boxes if cell["data"] == mode), strict=True)
+            errors[f"error_{mode}"] = [_mean(pair) for pair in pairs]
+        return {
+            "rows": size,
+            "architecture": architecture,
+            "success": [100 * share for share in success],
+            **errors,
+        }
 
 
-PRESETS = {
-    "paper": Scarcity(
+Scarcity.presets.update(
+    paper=Scarcity(
         "paper",
         seeds=1,
         sizes=(10_000, 30_000, 100_000, 300_000, 1_000_000),
-        dynamics=replace(TABLES["paper"].dynamics, epochs=300),
-        agent=TABLES["paper"].agents[0],
+        dynamics=replace(Table3.presets["paper"].dynamics, epochs=300),
+        agent=Table3.presets["paper"].agents[0],
         total=1_500_000,
         updates=40_000,
         evaluate_every=500,
         episodes=5,
         last=40,
     ),
-    "quick": Scarcity(
+    quick=Scarcity(
         "quick",
         seeds=1,
         sizes=(5_000, 20_000),
-        dynamics=TABLES["quick"].dynamics,
-        agent=TABLES["quick"].agents[0],
+        dynamics=Table3.presets["quick"].dynamics,
+        agent=Table3.presets["quick"].agents[0],
         total=60_000,
         updates=500,
         evaluate_every=250,
@@ -98,158 +196,46 @@ PRESETS = {
         components=16,
         expert_episodes=20,
     ),
-}
+)
 
 
-def scarcity(
-    settings: Scarcity, *, device: str, folder: Path, workers: int | None = None, progress: Progress = silent
-) -> dict[str, Any]:
-    """Fits both architectures to every number of rows, trains the agent on what they make, and measures.
-
-    folder  where the recording and finished agents are kept, and found again by a second call
-    """
-    started = time.monotonic()
-    resumed = begun(folder)
-    task, seeds = HookSweep2(), list(range(settings.seeds))
-    recorded = recording(task, max(settings.sizes), settings.variety, folder, workers, progress).to(device)
-    parts = {(size, seed): recorded[:size] for size in settings.sizes for seed in seeds}
-    models = {name: _models(task, parts, name, settings, folder, progress) for name in ARCHITECTURES}
-    policies = _agents(task, parts, models, settings, folder, workers, progress)
-    tests = {
-        mode: as_transitions(
-            played_by_expert(mode, variety, settings.expert_episodes, seed=EXPERT, workers=workers)
-        ).to(device)
-        for mode, variety in (("one", settings.variety), ("two", "plain"))
-    }
-    points = [
-        _point(size, architecture, models[architecture], policies, tests, settings)
-        for size in settings.sizes
-        for architecture in ARCHITECTURES
-    ]
-    return {
-        **heading("scarcity", settings, METRIC, device, time.monotonic() - started, resumed=resumed),
-        "points": points,
-    }
-
-
-def write(results: dict[str, Any], folder: Path) -> rich.table.Table:
-    """Writes the points and the figure; the table to show."""
-    write_json(folder / OUTPUTS[0], results)
-    draw_scarcity(results["points"], folder / OUTPUTS[1])
-    table = rich.table.Table(title="MoCoDA-P by the number of recorded rows")
-    for column in ("recorded rows", "model", "success %", "error, place one (mm)", "error, place two (mm)"):
-        table.add_column(column, justify="right")
-    for point in results["points"]:
-        numbers = [sum(point[name]) / len(point[name]) for name in ("success", "error_one", "error_two")]
-        table.add_row(f"{point['rows']:,}", point["architecture"], *(f"{number:.1f}" for number in numbers))
-    return table
-
-
-Parts = dict[tuple[int, int], Transitions]  # by number of rows and seed
-Models = dict[tuple[int, int], Dynamics]
-
-
-def _models(
-    task: HookSweep2, parts: Parts, architecture: str, settings: Scarcity, folder: Path, progress: Progress
-) -> Models:
-    """A model per number of rows and seed, all trained as one program."""
-    files = {key: folder / f"dynamics-{architecture}-{key[0]}-{key[1]}.safetensors" for key in parts}
-    if all(file.exists() for file in files.values()):
-        device = next(iter(parts.values())).device
-        return {key: Dynamics.load(file, task.graph).to(device) for key, file in files.items()}
-    checkpoint = folder / f"checkpoint-{architecture}.safetensors"
-    fitted = fit_dynamics_runs(
-        list(parts.values()),
-        task.graph,
-        architecture,
-        seeds=[seed for _, seed in parts],
-        config=settings.dynamics,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-    for model, file in zip(fitted, files.values(), strict=True):
-        model.save(file)
-    checkpoint.unlink(missing_ok=True)
-    return dict(zip(parts, fitted, strict=True))
-
-
-def _agents(
-    task: HookSweep2,
-    parts: Parts,
-    models: dict[str, Models],
-    settings: Scarcity,
-    folder: Path,
-    workers: int | None,
-    progress: Progress,
-) -> Policies:
-    saved = folder / "agents"
-    if (saved / "agents.json").exists():
-        return Policies.load(saved)
-    datasets: dict[str, list[Transitions]] = {}
-    for (size, seed), recorded in parts.items():
-        parents = fit_parents(
-            recorded,
-            task.graph,
-            "mocoda-p",
-            seed=seed,
-            task=task,
-            components=settings.components,
-            acceptance=settings.acceptance,
-            density_floor=settings.density_floor,
-        )
-        for architecture in ARCHITECTURES:
-            made = augment(
-                recorded,
-                parents,
-                models[architecture][size, seed],
-                rows=settings.total - size,
-                task=task,
-                seed=seed,
-                provenance=False,
-            )
-            datasets.setdefault(_name(size, architecture), []).append(made)
-        progress("data sets", len(datasets) // len(ARCHITECTURES), len(settings.sizes))
-    checkpoint = folder / "checkpoint-agents.safetensors"
-    policies = train_agents(
-        datasets,
-        settings.agent,
-        seeds=range(settings.seeds),
-        updates=settings.updates,
-        task=task,
-        evaluate_every=settings.evaluate_every,
-        episodes=settings.episodes,
-        checkpoint=checkpoint,
-        workers=workers,
-        progress=progress,
-    )
-    policies.save(saved)
-    checkpoint.unlink(missing_ok=True)
-    return policies
-
-
-def _point(
-    size: int,
-    architecture: str,
-    models: Models,
-    policies: Policies,
-    tests: dict[str, Transitions],
-    settings: Scarcity,
-) -> dict[str, Any]:
-    mine = [i for i, (name, _) in enumerate(policies) if name == _name(size, architecture)]
-    success = 100 * policies.curves["success"][mine, -settings.last :].double().mean(1)
-    seeds = [models[size, seed] for seed in range(settings.seeds)]
-    errors = model_errors({architecture: seeds}, tests)
-    both = {
-        mode: [cell["values"] for cell in errors if cell["data"] == mode and cell["factor"] != "gripper"]
-        for mode in tests
-    }
-    return {
-        "rows": size,
-        "architecture": architecture,
-        "success": success.tolist(),
-        **{f"error_{mode}": [sum(pair) / len(pair) for pair in zip(*both[mode], strict=True)] for mode in tests},
-    }
-
-
-def _name(size: int, architecture: str) -> str:
+def _data_name(size: int, architecture: str) -> str:
     return f"{architecture}-{size}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+# The figure
+
+
+def draw_scarcity(points: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draws success and error of the model by the number of recorded rows and by architecture, a dot a seed."""
+    figure = Figure(figsize=(8.5, 3.9), layout="constrained")
+    success, error = figure.subplots(1, 2)
+    for architecture, label in ARCHITECTURES.items():
+        own = [point for point in points if point["architecture"] == architecture]
+        colour = COLOURS[architecture]
+        _draw_by_rows(success, own, "success", color=colour, label=label)
+        _draw_by_rows(error, own, "error_two", color=colour)
+        _draw_by_rows(error, own, "error_one", color=colour, ls="--")
+    for ls, label in (("-", "error on two swept boxes"), ("--", "error on one swept box, held out")):
+        error.plot([], [], color=INK, ls=ls, lw=1.6, label=label)
+    success.set(ylim=(0, 100), ylabel="success (%)")
+    error.set(ylim=(0, None), ylabel="error of the model (mm)")
+    for axes in (success, error):
+        axes.set(xscale="log", xlabel="recorded rows")
+        axes.set_xticks(sorted({point["rows"] for point in points}))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_minor_locator(NullLocator())
+        bare(axes)
+    legend_below(figure)
+    save(figure, path)
+
+
+def _draw_by_rows(axes: Axes, points: Sequence[Mapping[str, Any]], measure: str, **style: Any) -> None:
+    points = sorted(points, key=lambda point: point["rows"])
+    axes.plot([point["rows"] for point in points], [_mean(point[measure]) for point in points], lw=1.6, **style)
+    for point in points:
+        axes.plot([point["rows"]] * len(point[measure]), point[measure], "o", ms=3.5, mew=0, color=style["color"])

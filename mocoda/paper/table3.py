@@ -1,4 +1,4 @@
-"""a preset -> Table 3, measured: agents that sweep two boxes, trained on data in which one is swept at a time.
+"""Table 3: agents that sweep two boxes, trained on data in which one is swept at a time.
 
 Rows and columns are called as on the command line; "-full" columns come from the unfactored model. What the paper
 reports stands beside what we measure, and under it the success of the scripted expert, which no agent learns from.
@@ -6,38 +6,48 @@ reports stands beside what we measure, and under it the success of the scripted 
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import rich.table
-import torch
 from torch import Tensor
 
 from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
 from mocoda.agents.episodes import Played, played_in_environment
-from mocoda.agents.policy import Policies, agent_settings
-from mocoda.agents.train import train_agents
+from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.model import Dynamics, DynamicsConfig
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
-from mocoda.engine.runs import STATES
-from mocoda.engine.statistics import probability_of_improvement, summarise
-from mocoda.paper import table1
-from mocoda.paper.experiment import as_table, heading
-from mocoda.paper.table3_figure import draw_by_distance, draw_placements, draw_success, draw_success_curves, draw_tables
+from mocoda.paper.experiment import (
+    Experiment,
+    Measured,
+    Stopwatch,
+    cell,
+    check_columns,
+    check_training,
+    compare_with_paper,
+)
+from mocoda.paper.stages import (
+    agent_cell,
+    agents_config,
+    begun,
+    fit_agents,
+    fit_models,
+    last_evaluations,
+    learning_curves,
+    runs_of,
+)
+from mocoda.paper.table3_figure import PLACES, WANTED, draw_figures
 from mocoda.paper.truth import as_transitions, confirmations, mask_mistakes, model_errors, played_by_expert, successes
 from mocoda.parents.recipes import Parents, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
-from mocoda.tasks.hooksweep_env import CENTRE
 from mocoda.tasks.hooksweep_expert import Episode
 
 COLUMNS = ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
@@ -46,23 +56,40 @@ PAPER: dict[str, tuple[tuple[float, float], ...]] = {
     "td3-bc": ((0.7, 0.9), (38.7, 7.5), (84.0, 2.8), (29.3, 3.8), (26.0, 1.6)),
     "bcq": ((2.0, 1.6), (20.7, 4.1), (64.7, 4.1), (14.0, 3.3), (15.3, 4.1)),
 }
-METRIC = "episodes in which both boxes end where they should, in percent: mean over the last evaluations while training"
-OUTPUTS = (
-    *("table3.json", "table3-curves.json", "table3-evidence.npz", "table3.png", "table3-curves.png"),
-    *("figure4.png", "table3-distance.png", "table3-placements.png"),
-)
 SHOWN = 20_000  # rows of a data set whose boxes the figure shows
-PLACES, WANTED = [6, 7, 11, 12], [16, 17, 19, 20]  # of an observation: where the boxes are, in xy, and should be
 EXPERT = 9  # the seed of the expert that is judged
 RECORDING = 0  # the seed of the recorded data, the same for all seeds of the table
 
 
-@dataclass(frozen=True)
-class Table3:
-    """Settings of Table 3: which agents sweep two boxes, by the data they were trained on."""
+@dataclass(frozen=True, eq=False)
+class Measured3(Measured):
+    """Table 3, the trained agents, and what its figures show."""
 
-    preset: str
-    seeds: int
+    policies: dict[str, Policies]  # by agent
+    played: dict[str, Played]  # by agent: episodes of the trained policies, in their order
+    boxes: dict[str, Tensor]  # by column: where both boxes are in some of its rows, (N, 4)
+
+
+@dataclass(frozen=True)
+class Table3(Experiment[Measured3]):
+    """How often agents sweep two boxes home, by the data they were trained on (Table 3 and Figure 4)."""
+
+    name = "table3"
+    metric = (
+        "episodes in which both boxes end where they should, in percent: mean over the last evaluations while training"
+    )
+    outputs = (
+        "table3.json",
+        "table3-curves.json",
+        "table3-evidence.npz",
+        "table3.png",
+        "table3-curves.png",
+        "figure4.png",
+        "table3-distance.png",
+        "table3-placements.png",
+    )
+    presets: ClassVar[dict[str, Table3]] = {}
+
     dynamics: DynamicsConfig
     agents: tuple[Agent, ...]
     updates: Mapping[str, int]  # by agent
@@ -83,28 +110,184 @@ class Table3:
     density_floor: float = 0.05  # Appendix C.2
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise InputError(f"seeds must be at least 1, got {self.seeds}.")
-        if self.total < self.rows:
-            raise InputError(f"total must be at least rows, which are among it, got {self.total} and {self.rows}.")
-        if not 1 <= self.last <= self.evaluations:
-            raise InputError(f"last must be a number of evaluations, from 1 to {self.evaluations}, got {self.last}.")
+        super().__post_init__()
+        check_training(self.total, self.rows, self.last, self.evaluations)
         for agent in (*self.agents, *self.once):
             if self.updates.get(agent.name, 0) < self.evaluations:
                 raise InputError(
                     f"updates must give {agent.name} at least one for each of the {self.evaluations} evaluations, got "
                     f"{self.updates.get(agent.name)}."
                 )
-        for column in self.columns:
-            if column not in COLUMNS:
-                raise unknown_name("column", column, COLUMNS)
-        if not self.columns or len(set(self.columns)) != len(self.columns):
-            raise InputError(f"columns must name each data set once, and at least one, got {list(self.columns)}.")
+        check_columns(self.columns, COLUMNS)
 
     def config(self) -> dict[str, Any]:
-        """As JSON values."""
-        described = {name: {a.name: agent_settings(a) for a in getattr(self, name)} for name in ("agents", "once")}
-        return asdict(self) | described
+        return super().config() | {"agents": agents_config(self.agents), "once": agents_config(self.once)}
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured3:
+        """Records, fits, augments and trains every agent on every data set, all seeds at once."""
+        clock, resumed = Stopwatch(), begun(folder)
+        task = HookSweep2()
+        recorded = record(task, self.rows, self.variety, folder, workers, progress).to(device)
+        clock.lap("recording")
+        models = {
+            architecture: fit_models(
+                [recorded] * self.seeds, task.graph, architecture, self.dynamics, folder=folder, progress=progress
+            )
+            for architecture in dict.fromkeys(map(_architecture, self.columns))
+        }
+        clock.lap("dynamics")
+        parents = self.parent_distributions(task, recorded)
+        clock.lap("parents")
+        datasets = self._datasets(task, recorded, parents, models, progress)
+        boxes = {column: task.features(tables[0].state[-SHOWN:]) for column, tables in datasets.items()}
+        clock.lap("data")
+        policies: dict[str, Policies] = {}
+        played: dict[str, Played] = {}
+        cells: list[dict[str, Any]] = []
+        for agent in (*self.agents, *self.once):
+            seeds = range(1 if agent in self.once else self.seeds)
+            trained = policies[agent.name] = fit_agents(
+                {column: tables[: len(seeds)] for column, tables in datasets.items()},
+                agent,
+                folder=folder,
+                name=f"agents-{agent.name}",
+                seeds=seeds,
+                updates=self.updates[agent.name],
+                task=task,
+                evaluate_every=self.updates[agent.name] // self.evaluations,
+                episodes=self.episodes,
+                workers=workers,
+                progress=progress,
+            )
+            clock.lap(agent.name)
+            played[agent.name] = played_in_environment(
+                list(trained.to("cpu").values()), task, episodes=self.final_episodes, seed=0, workers=workers
+            )
+            clock.lap(f"{agent.name} episodes")
+            cells += self.cells(agent.name, trained, played[agent.name])
+        experts = self._experts(workers)
+        ends = {name: successes(episodes) for name, episodes in experts.items()}
+        cells += [cell("expert", column, [ends["two plain"]["both"]]) for column in self.columns]
+        clock.lap("expert")
+        truth = self._truth(task, recorded, parents, models, experts, workers)
+        clock.lap("truth")
+        results = {
+            **self.heading(device, clock, resumed=resumed),
+            "recorded": dict(recorded.source),
+            "cells": cells,
+            "expert": ends,
+            "truth": truth,
+        }
+        return Measured3(results, policies, played, boxes)
+
+    def cells(self, row: str, policies: Policies, played: Played) -> list[dict[str, Any]]:
+        """The cells of one agent: its success while it trained, and how the episodes that it played later ended."""
+        success = {
+            column: [100 * share for share in last_evaluations(policies, "success", column, self.last)]
+            for column in self.columns
+        }
+        made = []
+        for column in self.columns:
+            paper = PAPER[row][COLUMNS.index(column)] if row in PAPER else None
+            mine = runs_of(policies, column)
+            boxes = (played.last[mine][..., PLACES] - played.last[mine][..., WANTED]).reshape(len(mine), -1, 2, 2)
+            ends = {
+                "final_success": (100 * played.success[mine].mean(1)).tolist(),
+                # How far a box is from its goal, in metres.
+                "final_distance": np.linalg.norm(boxes, axis=-1).mean((1, 2)).tolist(),
+            }
+            made.append(agent_cell(row, column, success, paper, lower_is_better=False) | ends)
+        return made
+
+    def write(self, measured: Measured3, folder: Path) -> rich.table.Table:
+        cells, curves, evidence = (folder / name for name in self.outputs[:3])
+        write_json(cells, measured.results)
+        by_agent = learning_curves(measured.policies, "success", self.columns, digits=1, scale=100)
+        write_json(curves, {"measure": "success in percent, mean over episodes, one list a seed", "agents": by_agent})
+        arrays: dict[str, Any] = {f"boxes/{column}": boxes.cpu().numpy() for column, boxes in measured.boxes.items()}
+        for name, policies in measured.policies.items():
+            made = measured.played[name]
+            for column in self.columns:
+                mine = runs_of(policies, column)
+                arrays[f"success/{name}/{column}"] = made.success[mine].ravel()
+                arrays[f"last/{name}/{column}"] = made.last[mine].reshape(-1, made.last.shape[-1])
+        with whole_file(evidence) as part, part.open("wb") as handle:
+            np.savez_compressed(handle, **arrays)
+        draw_figures(folder, self.outputs)
+        title = "Table 3: episodes in which both boxes end in place, in percent"
+        return compare_with_paper(measured.results, title, digits=1, best_of="row", more_is_better=True)
+
+    def parent_distributions(self, task: HookSweep2, recorded: Transitions) -> dict[str, list[Parents]]:
+        """The parent distributions of the columns, one a seed."""
+        recipes = dict.fromkeys(column.removesuffix("-full") for column in self.columns)
+        return {
+            recipe: [
+                fit_parents(
+                    recorded,
+                    task.graph,
+                    recipe,
+                    seed=seed,
+                    task=task,
+                    components=self.components,
+                    covariance=self.covariance,
+                    acceptance=self.acceptance,
+                    density_floor=self.density_floor,
+                )
+                for seed in range(self.seeds)
+            ]
+            for recipe in recipes
+        }
+
+    def _datasets(
+        self,
+        task: HookSweep2,
+        recorded: Transitions,
+        parents: dict[str, list[Parents]],
+        models: dict[str, list[Dynamics]],
+        progress: Progress,
+    ) -> dict[str, list[Transitions]]:
+        """`total` rows a column and seed: the recorded ones first; "emp" repeats them, each with a goal of its own."""
+        made: dict[str, list[Transitions]] = {}
+        more = self.total - len(recorded)
+        for number, column in enumerate(self.columns):
+            sources = zip(parents[column.removesuffix("-full")], models[_architecture(column)], strict=True)
+            made[column] = [
+                augment(recorded, drawn, model, rows=more, task=task, seed=seed, provenance=False)
+                for seed, (drawn, model) in enumerate(sources)
+            ]
+            progress("data sets", number + 1, len(self.columns))
+        return made
+
+    def _experts(self, workers: int | None) -> dict[str, list[Episode]]:
+        """Episodes of the expert by mode and variety; none of them is trained on."""
+        kinds = {"one plain": ("one", "plain"), "one varied": ("one", "varied"), "two plain": ("two", "plain")}
+        return {
+            name: played_by_expert(*kind, self.expert_episodes, seed=EXPERT, workers=workers)
+            for name, kind in kinds.items()
+        }
+
+    def _truth(
+        self,
+        task: HookSweep2,
+        recorded: Transitions,
+        parents: dict[str, list[Parents]],
+        models: dict[str, list[Dynamics]],
+        experts: dict[str, list[Episode]],
+        workers: int | None,
+    ) -> dict[str, Any]:
+        """How true the models and the mask are, on episodes that nothing was trained on."""
+        held_out = {"place one": experts["one varied"], "place two": experts["two plain"]}
+        tests = {name: as_transitions(episodes).to(recorded.device) for name, episodes in held_out.items()}
+        drawn = {
+            column: (parents[column.removesuffix("-full")][0], models[_architecture(column)][0])
+            for column in self.columns
+            if column != "emp"
+        }
+        return {
+            "model_errors_mm": model_errors(models, tests),
+            "confirmed_by_the_simulator": confirmations(drawn, recorded, self.confirmed_rows, workers),
+            "mask": {name: mask_mistakes(task, episodes) for name, episodes in held_out.items()},
+        }
 
 
 def _sweeper(name: str, **settings: Any) -> Agent:
@@ -115,8 +298,8 @@ def _small(name: str, **settings: Any) -> Agent:
     return make_agent(name, hidden=(128, 128), batch=256, polyak=0.04, decay=True, standardise=True, **settings)
 
 
-PRESETS = {
-    "paper": Table3(
+Table3.presets.update(
+    paper=Table3(
         "paper",
         seeds=3,
         dynamics=DynamicsConfig(
@@ -132,7 +315,7 @@ PRESETS = {
         once=(_sweeper("sac"), _sweeper("cql")),
         updates={"td3-bc": 200_000, "bcq": 40_000, "sac": 20_000, "cql": 20_000},
     ),
-    "quick": Table3(
+    quick=Table3(
         "quick",
         seeds=2,
         dynamics=DynamicsConfig(
@@ -150,337 +333,22 @@ PRESETS = {
         confirmed_rows=200,
         components=32,
     ),
-}
+)
 
 
-@dataclass(frozen=True, eq=False)
-class Measured3:
-    """Table 3, the trained agents, and what its figures show."""
-
-    results: dict[str, Any]
-    policies: dict[str, Policies]  # by agent
-    played: dict[str, Played]  # by agent: episodes of the trained policies, in their order
-    boxes: dict[str, Tensor]  # by column: where both boxes are in some of its rows, (N, 4)
-
-
-def table3(
-    settings: Table3,
-    *,
-    device: str,
-    folder: Path,
-    workers: int | None = None,
-    progress: Progress = silent,
-) -> Measured3:
-    """Records, fits, augments and trains every agent on every data set, all seeds at once.
-
-    folder   where whatever is finished is kept, and found again by a second call
-    workers  processes that simulate; None: one per core
-    """
-    seconds = _Stopwatch()
-    resumed = begun(folder)
-    task, seeds = HookSweep2(), list(range(settings.seeds))
-    recorded = recording(task, settings.rows, settings.variety, folder, workers, progress).to(device)
-    seconds.lap("recording")
-    models = {
-        architecture: table1.fitted(task, [recorded] * len(seeds), architecture, settings.dynamics, folder, progress)
-        for architecture in dict.fromkeys(map(_architecture, settings.columns))
-    }
-    seconds.lap("dynamics")
-    parents = fitted_parents(task, recorded, settings, seeds)
-    seconds.lap("parents")
-    datasets = _datasets(task, recorded, parents, models, settings, seeds, progress)
-    boxes = {column: task.features(tables[0].state[-SHOWN:]) for column, tables in datasets.items()}
-    seconds.lap("data")
-    policies: dict[str, Policies] = {}
-    played: dict[str, Played] = {}
-    for agent in (*settings.agents, *settings.once):
-        policies[agent.name] = _agents(agent, datasets, settings, task, folder, workers, progress)
-        seconds.lap(agent.name)
-        played[agent.name] = played_in_environment(
-            list(policies[agent.name].to("cpu").values()),
-            task,
-            episodes=settings.final_episodes,
-            seed=0,
-            workers=workers,
-        )
-        seconds.lap(f"{agent.name} episodes")
-    cells = [
-        _cell(policies[agent.name], played[agent.name], agent.name, column, settings)
-        for agent in (*settings.agents, *settings.once)
-        for column in settings.columns
-    ]
-    experts = _experts(settings, workers)
-    ends = {name: successes(episodes) for name, episodes in experts.items()}
-    cells += _ceiling(ends["two plain"]["both"], settings)
-    seconds.lap("expert")
-    truth = _truth(task, recorded, parents, models, experts, settings, workers)
-    seconds.lap("truth")
-    results = {
-        **heading(
-            "table3",
-            settings,
-            METRIC,
-            device,
-            sum(seconds.laps.values()),
-            seconds_by_stage=seconds.laps,
-            resumed=resumed,
-        ),
-        "recorded": dict(recorded.source),
-        "cells": cells,
-        "expert": ends,
-        "truth": truth,
-    }
-    return Measured3(results, policies, played, boxes)
-
-
-def write(measured: Measured3, folder: Path) -> rich.table.Table:
-    """Writes the cells, the curves, what the figures show, and the figures; the table to show."""
-    cells, curves, evidence = (folder / name for name in OUTPUTS[:3])
-    write_json(cells, measured.results)
-    columns = measured.results["config"]["columns"]
-    by_agent = {
-        name: {
-            "updates": policies.curves["updates"].tolist(),
-            "success": {
-                column: [
-                    [round(100 * value, 1) for value in policies.curves["success"][i].tolist()]
-                    for i, (data, _) in enumerate(policies)
-                    if data == column
-                ]
-                for column in columns
-            },
-        }
-        for name, policies in measured.policies.items()
-    }
-    write_json(curves, {"measure": "success in percent, mean over episodes, one list a seed", "agents": by_agent})
-    arrays: dict[str, Any] = {f"boxes/{column}": boxes.cpu().numpy() for column, boxes in measured.boxes.items()}
-    for name, policies in measured.policies.items():
-        made = measured.played[name]
-        for column in columns:
-            mine = [i for i, (data, _) in enumerate(policies) if data == column]
-            arrays[f"success/{name}/{column}"] = made.success[mine].ravel()
-            arrays[f"last/{name}/{column}"] = made.last[mine].reshape(-1, made.last.shape[-1])
-    with whole_file(evidence) as part, part.open("wb") as handle:
-        np.savez_compressed(handle, **arrays)
-    draw(folder)
-    title = "Table 3: episodes in which both boxes end in place, in percent"
-    return as_table(measured.results, title, digits=1, best_of="row", more_is_better=True)
-
-
-def draw(folder: Path) -> None:
-    """The figures, from the files that `write` left."""
-    results, curves = (json.loads((folder / name).read_text("utf-8")) for name in OUTPUTS[:2])
-    ceiling = next(cell["mean"] for cell in results["cells"] if cell["row"] == "expert")
-    columns = results["config"]["columns"]
-    with np.load(folder / OUTPUTS[2]) as arrays:
-        evidence = {name: arrays[name] for name in arrays.files}
-    agents = list(results["config"]["agents"])
-    draw_success(results, folder / OUTPUTS[3])
-    draw_success_curves(curves["agents"], ceiling, folder / OUTPUTS[4])
-    shown = [column for column in columns if not column.endswith("-full")]
-    goals = HookSweep2().goals(2_000, seed=0)
-    draw_tables({c: torch.from_numpy(evidence[f"boxes/{c}"]) for c in shown}, goals, folder / OUTPUTS[5])
-    by_distance = {
-        agent: {
-            column: (
-                np.abs(evidence[f"last/{agent}/{column}"][:, 16] - CENTRE[0]).tolist(),
-                evidence[f"success/{agent}/{column}"].tolist(),
-            )
-            for column in columns
-        }
-        for agent in agents
-    }
-    draw_by_distance(by_distance, folder / OUTPUTS[6])
-    first = {c: torch.from_numpy(evidence[f"last/{agents[0]}/{c}"]) for c in columns}
-    draw_placements({c: (last[:, PLACES] - last[:, WANTED]) for c, last in first.items()}, folder / OUTPUTS[7])
-
-
-def begun(folder: Path) -> bool:
-    """Whether an earlier run of the same settings has left anything here to go on from."""
-    return any(path.suffix in STATES for path in folder.rglob("*"))
-
-
-def recording(
+def record(
     task: HookSweep2, rows: int, variety: str, folder: Path, workers: int | None, progress: Progress
 ) -> Transitions:
-    """The recorded data, from the folder if it is there."""
+    """Records the data, or loads it if the folder has it."""
     file = folder / "recorded.hdf5"
     if not file.exists():
         parts = folder / "recording"
         task.collect(rows, seed=RECORDING, variety=variety, workers=workers, folder=parts, progress=progress).save(file)
-        for part in parts.glob("part-*.npz"):
+        for part in parts.glob("*"):
             part.unlink()
-        if not any(parts.iterdir()):
-            parts.rmdir()
+        parts.rmdir()
     return Transitions.load(file)
-
-
-def fitted_parents(
-    task: HookSweep2, recorded: Transitions, settings: Table3, seeds: list[int]
-) -> dict[str, list[Parents]]:
-    """The parent distributions of the columns, one a seed."""
-    recipes = dict.fromkeys(column.removesuffix("-full") for column in settings.columns)
-    return {
-        recipe: [
-            fit_parents(
-                recorded,
-                task.graph,
-                recipe,
-                seed=seed,
-                task=task,
-                components=settings.components,
-                covariance=settings.covariance,
-                acceptance=settings.acceptance,
-                density_floor=settings.density_floor,
-            )
-            for seed in seeds
-        ]
-        for recipe in recipes
-    }
-
-
-def _datasets(
-    task: HookSweep2,
-    recorded: Transitions,
-    parents: dict[str, list[Parents]],
-    models: dict[str, list[Dynamics]],
-    settings: Table3,
-    seeds: list[int],
-    progress: Progress,
-) -> dict[str, list[Transitions]]:
-    """`total` rows a column and seed: the recorded ones, and with "emp" the same again, each with a goal of its own."""
-    made: dict[str, list[Transitions]] = {}
-    for number, column in enumerate(settings.columns):
-        recipe = column.removesuffix("-full")
-        made[column] = [
-            augment(
-                recorded,
-                parents[recipe][i],
-                models[_architecture(column)][i],
-                rows=settings.total - len(recorded),
-                task=task,
-                seed=seed,
-                provenance=False,
-            )
-            for i, seed in enumerate(seeds)
-        ]
-        progress("data sets", number + 1, len(settings.columns))
-    return made
 
 
 def _architecture(column: str) -> str:
     return "full" if column.endswith("-full") else "local"
-
-
-def _agents(
-    agent: Agent,
-    datasets: dict[str, list[Transitions]],
-    settings: Table3,
-    task: HookSweep2,
-    folder: Path,
-    workers: int | None,
-    progress: Progress,
-) -> Policies:
-    """The agent on every data set and seed, from the folder if they are there."""
-    seeds = range(1 if agent in settings.once else settings.seeds)
-    saved = folder / f"agents-{agent.name}"
-    if (saved / "agents.json").exists():
-        return Policies.load(saved)
-    checkpoint = folder / f"checkpoint-{agent.name}.safetensors"
-    policies = train_agents(
-        {column: tables[: len(seeds)] for column, tables in datasets.items()},
-        agent,
-        seeds=seeds,
-        updates=settings.updates[agent.name],
-        task=task,
-        evaluate_every=settings.updates[agent.name] // settings.evaluations,
-        episodes=settings.episodes,
-        checkpoint=checkpoint,
-        workers=workers,
-        progress=progress,
-    )
-    policies.save(saved)
-    checkpoint.unlink(missing_ok=True)
-    return policies
-
-
-def _cell(policies: Policies, played: Played, row: str, column: str, settings: Table3) -> dict[str, Any]:
-    """Success while the agent trained, and what became of the episodes that it played afterwards."""
-
-    def last(data: str) -> list[float]:
-        mine = [i for i, (name, _) in enumerate(policies) if name == data]
-        values: list[float] = (100 * policies.curves["success"][mine, -settings.last :].double().mean(1)).tolist()
-        return values
-
-    values = last(column)
-    summary = summarise(values)
-    mine = [i for i, (name, _) in enumerate(policies) if name == column]
-    boxes = (played.last[mine][..., PLACES] - played.last[mine][..., WANTED]).reshape(len(mine), -1, 2, 2)
-    paper_mean, paper_std = PAPER[row][COLUMNS.index(column)] if row in PAPER else (None, None)
-    return {
-        "row": row,
-        "column": column,
-        "values": values,
-        "mean": summary.mean,
-        "std": summary.std,
-        "paper_mean": paper_mean,
-        "paper_std": paper_std,
-        "interval": [summary.low, summary.high],
-        "final_success": (100 * played.success[mine].mean(1)).tolist(),
-        "final_distance": np.linalg.norm(boxes, axis=-1).mean((1, 2)).tolist(),  # of a box from its goal, in metres
-        "better_than_emp": probability_of_improvement(values, last("emp"), lower_is_better=False)
-        if "emp" in settings.columns
-        else None,
-    }
-
-
-def _ceiling(success: float, settings: Table3) -> list[dict[str, Any]]:
-    """The expert's, the same for every column."""
-    same = {"values": [success], "mean": success, "std": 0.0, "paper_mean": None, "paper_std": None}
-    return [{"row": "expert", "column": column, **same} for column in settings.columns]
-
-
-def _experts(settings: Table3, workers: int | None) -> dict[str, list[Episode]]:
-    """Episodes of the expert by mode and variety; none of them is trained on."""
-    kinds = {"one plain": ("one", "plain"), "one varied": ("one", "varied"), "two plain": ("two", "plain")}
-    return {
-        name: played_by_expert(*kind, settings.expert_episodes, seed=EXPERT, workers=workers)
-        for name, kind in kinds.items()
-    }
-
-
-def _truth(
-    task: HookSweep2,
-    recorded: Transitions,
-    parents: dict[str, list[Parents]],
-    models: dict[str, list[Dynamics]],
-    experts: dict[str, list[Episode]],
-    settings: Table3,
-    workers: int | None,
-) -> dict[str, Any]:
-    """How true the models and the mask are, on episodes that nothing was trained on."""
-    held_out = {"place one": experts["one varied"], "place two": experts["two plain"]}
-    drawn = {
-        column: (parents[column.removesuffix("-full")][0], models[_architecture(column)][0])
-        for column in settings.columns
-        if column != "emp"
-    }
-    return {
-        "model_errors_mm": model_errors(
-            models, {n: as_transitions(e).to(recorded.device) for n, e in held_out.items()}
-        ),
-        "confirmed_by_the_simulator": confirmations(drawn, recorded, settings.confirmed_rows, workers),
-        "mask": {name: mask_mistakes(task, episodes) for name, episodes in held_out.items()},
-    }
-
-
-@dataclass
-class _Stopwatch:
-    """Seconds by stage."""
-
-    since: float = field(default_factory=time.monotonic)
-    laps: dict[str, float] = field(default_factory=dict)
-
-    def lap(self, stage: str) -> None:
-        now = time.monotonic()
-        self.laps[stage], self.since = round(now - self.since, 1), now

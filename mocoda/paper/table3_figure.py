@@ -1,9 +1,9 @@
-"""results of HookSweep2 -> figures: how often both boxes end where they should, and where they are."""
+"""The figures of Table 3: how often both boxes end where they should, and where they are."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +11,64 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
-from matplotlib.ticker import EngFormatter, NullLocator
+from matplotlib.ticker import EngFormatter
 from torch import Tensor
 
 from mocoda.engine.figures import (
-    AGENT_TITLES,
     BLUE,
-    COLOURS,
+    GREEN,
     GREY,
     INK,
+    ORANGE,
     PANEL_TITLES,
     RECIPE_COLOURS,
     RED,
     bare,
+    legend_below,
     plot_curve,
     save,
+    title_left,
 )
+from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import CENTRE, JITTER, SHIFT, TOLERANCE
 
-GREEN, ORANGE, WOOD = "#2e8b57", "#e0a243", "#f5f1e7"
+WOOD = "#f5f1e7"
+PLACES, WANTED = [6, 7, 11, 12], [16, 17, 19, 20]  # of an observation: where the boxes are, in xy, and should be
 TABLE = np.array([0.77, 0.6])  # half of its length and width
 TOGETHER = 0.15  # metres between boxes that count as swept together
 BINS = 5  # of goal shifts
-MODELS = {"local": "factored model", "full": "unfactored model"}
 FAR = 0.5  # metres off the goal: what is farther is drawn there
+
+
+def draw_figures(folder: Path, names: Sequence[str]) -> None:
+    """Draws all figures from the files of results: cells, curves and evidence, then the figures' own names."""
+    cells, curves_file, evidence_file, success, curves_figure, tables, distance, placements = (
+        folder / name for name in names
+    )
+    results, curves = (json.loads(file.read_text("utf-8")) for file in (cells, curves_file))
+    expert = next(cell["mean"] for cell in results["cells"] if cell["row"] == "expert")
+    agents, columns = list(results["config"]["agents"]), results["config"]["columns"]
+    with np.load(evidence_file) as arrays:
+        evidence = {name: arrays[name] for name in arrays.files}
+    draw_success(results, success)
+    draw_success_curves(curves["agents"], expert, curves_figure)
+    shown = {c: torch.from_numpy(evidence[f"boxes/{c}"]) for c in columns if not c.endswith("-full")}
+    draw_tables(shown, HookSweep2().goals(2_000, seed=0), tables)
+    by_distance = {
+        agent: {
+            column: (
+                np.abs(evidence[f"last/{agent}/{column}"][:, 16] - CENTRE[0]).tolist(),
+                evidence[f"success/{agent}/{column}"].tolist(),
+            )
+            for column in columns
+        }
+        for agent in agents
+    }
+    draw_by_distance(by_distance, distance)
+    ends = {column: torch.from_numpy(evidence[f"last/{agents[0]}/{column}"]) for column in columns}
+    draw_placements({column: last[:, PLACES] - last[:, WANTED] for column, last in ends.items()}, placements)
 
 
 def column_title(column: str) -> str:
@@ -47,7 +78,7 @@ def column_title(column: str) -> str:
 
 
 def draw_success(results: Mapping[str, Any], path: Path) -> None:
-    """Table 3 as bars, a group an agent: mean and standard deviation, a dot a seed; a red mark is the paper's cell."""
+    """Draws Table 3 as bars, a group an agent: mean, standard deviation and seeds; a red mark is the paper's cell."""
     cells = [cell for cell in results["cells"] if cell["row"] != "expert"]
     agents, columns = (list(dict.fromkeys(cell[key] for cell in cells)) for key in ("row", "column"))
     figure = Figure(figsize=(max(5.0, 2.8 * len(agents)), 4), layout="constrained")
@@ -58,29 +89,29 @@ def draw_success(results: Mapping[str, Any], path: Path) -> None:
         _draw_cell(axes, place, 0.9 * width, cell)
     for expert in [cell["mean"] for cell in results["cells"] if cell["row"] == "expert"][:1]:
         _draw_expert(axes, expert)
-    axes.set_xticks(range(len(agents)), [AGENT_TITLES.get(agent, agent) for agent in agents], fontsize=12)
+    axes.set_xticks(range(len(agents)), [agent.upper() for agent in agents], fontsize=12)
     axes.tick_params(axis="x", length=0)
     axes.set(xlim=(-0.5, len(agents) - 0.5), ylim=(0, 100), ylabel="success (%)")
-    axes.set_title("How often both boxes are swept to their goals", loc="left", fontsize=11, color=INK)
+    title_left(axes, "How often both boxes are swept to their goals")
     bare(axes)
-    _legend(figure)
+    legend_below(figure)
     save(figure, path)
 
 
 def draw_success_curves(agents: Mapping[str, Any], ceiling: float, path: Path) -> None:
-    """Learning curves in percent, one panel an agent: the mean over seeds, and the range of the seeds."""
+    """Draws learning curves in percent, one panel an agent: the mean over seeds, and the range of the seeds."""
     figure, panels = _agent_panels(agents, "updates")
     for axes, curves in zip(panels, agents.values(), strict=True):
         for column, seeds in curves["success"].items():
             plot_curve(axes, curves["updates"], seeds, lw=1.6, **_line(column))
         _draw_expert(axes, ceiling)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _legend(figure)
+    legend_below(figure)
     save(figure, path)
 
 
 def draw_by_distance(success: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]], path: Path) -> None:
-    """Success by how far goals are shifted, agent -> column -> (shifts, 0 or 1 each), with 95% Wilson intervals."""
+    """Draws success by how far goals are shifted, agent -> column -> (shifts, 0 or 1 each), with 95% Wilson CIs."""
     figure, panels = _agent_panels(success, "how far the goals are shifted (m)")
     edges = torch.linspace(SHIFT - JITTER, SHIFT + JITTER, BINS + 1)
     centres = ((edges[1:] + edges[:-1]) / 2).numpy()
@@ -93,12 +124,12 @@ def draw_by_distance(success: Mapping[str, Mapping[str, tuple[Sequence[float], S
             axes.fill_between(centres, low, high, color=_colour(column), alpha=0.15, lw=0)
         axes.set(xlim=(SHIFT - JITTER - 0.01, SHIFT + JITTER + 0.01), xticks=edges.numpy())
         axes.tick_params(axis="x", labelsize=9)
-    _legend(figure)
+    legend_below(figure)
     save(figure, path)
 
 
 def draw_tables(panels: Mapping[str, Tensor], goals: Tensor, path: Path) -> None:
-    """Figure 4, the table seen from above with the robot at its left: a dot is a pair of boxes that are together.
+    """Draws Figure 4, the table seen from above with the robot at its left: a dot is a pair of boxes that are together.
 
     panels  x, y, x, y (N, 4) of the two boxes
     goals   (M, 6), of the target task; the two areas in which they lie are green
@@ -117,7 +148,7 @@ def draw_tables(panels: Mapping[str, Tensor], goals: Tensor, path: Path) -> None
 
 
 def draw_placements(panels: Mapping[str, Tensor], path: Path) -> None:
-    """Where boxes end, seen from their goals: x, y, x, y (N, 4) of the two boxes, less the goals'."""
+    """Draws where boxes end, seen from their goals: x, y, x, y (N, 4) of the two boxes, less the goals'."""
     figure = Figure(figsize=(max(4.6, 2.7 * len(panels)), 3.7), layout="compressed")
     for axes, (column, offsets) in zip(_row(figure, len(panels), sharey=True), panels.items(), strict=True):
         boxes = offsets.cpu().unflatten(1, (2, 2))
@@ -130,31 +161,7 @@ def draw_placements(panels: Mapping[str, Tensor], path: Path) -> None:
         axes.set_xlabel("x from the goal (m)")
         _titles(axes, column, f"both inside: {_percent((boxes.norm(dim=2) <= TOLERANCE).all(1))}")
     figure.axes[0].set_ylabel("y from the goal (m)")
-    _legend(figure)
-    save(figure, path)
-
-
-def draw_scarcity(points: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Success and error of the model by the number of recorded rows and by architecture, a dot a seed."""
-    figure = Figure(figsize=(8.5, 3.9), layout="constrained")
-    success, error = figure.subplots(1, 2)
-    for architecture, label in MODELS.items():
-        own = [point for point in points if point["architecture"] == architecture]
-        colour = COLOURS[architecture]
-        _draw_by_rows(success, own, "success", color=colour, label=label)
-        _draw_by_rows(error, own, "error_two", color=colour)
-        _draw_by_rows(error, own, "error_one", color=colour, ls="--")
-    for ls, label in (("-", "error on two swept boxes"), ("--", "error on one swept box, held out")):
-        error.plot([], [], color=INK, ls=ls, lw=1.6, label=label)
-    success.set(ylim=(0, 100), ylabel="success (%)")
-    error.set(ylim=(0, None), ylabel="error of the model (mm)")
-    for axes in (success, error):
-        axes.set(xscale="log", xlabel="recorded rows")
-        axes.set_xticks(sorted({point["rows"] for point in points}))
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.xaxis.set_minor_locator(NullLocator())
-        bare(axes)
-    _legend(figure)
+    legend_below(figure)
     save(figure, path)
 
 
@@ -193,20 +200,13 @@ def _draw_goal_areas(axes: Axes, middles: Tensor) -> None:
             axes.text(float(low[0] + high[0]) / 2, float(low[1]) - 0.11, "goals", ha="center", va="top", color=GREEN)
 
 
-def _draw_by_rows(axes: Axes, points: Sequence[Mapping[str, Any]], measure: str, **style: Any) -> None:
-    points = sorted(points, key=lambda point: point["rows"])
-    axes.plot([p["rows"] for p in points], [sum(p[measure]) / len(p[measure]) for p in points], lw=1.6, **style)
-    for point in points:
-        axes.plot([point["rows"]] * len(point[measure]), point[measure], "o", ms=3.5, mew=0, color=style["color"])
-
-
 def _agent_panels(agents: Iterable[str], label: str) -> tuple[Figure, list[Axes]]:
     """A panel an agent, from 0 to 100%, with a label under each."""
     names = list(agents)
     figure = Figure(figsize=(max(6.8, 3.4 * len(names)), 3.9), layout="constrained")
     panels = _row(figure, len(names), sharey=True)
     for axes, name in zip(panels, names, strict=True):
-        axes.set_title(AGENT_TITLES.get(name, name), fontsize=12, color=INK)
+        axes.set_title(name.upper(), fontsize=12, color=INK)
         axes.set(xlabel=label, ylim=(0, 100))
         bare(axes)
     panels[0].set_ylabel("success (%)")
@@ -220,18 +220,6 @@ def _row(figure: Figure, panels: int, **settings: Any) -> list[Axes]:
 def _titles(axes: Axes, column: str, below: str) -> None:
     axes.set_title(f"{column_title(column)}\n", fontsize=11, color=INK)
     axes.text(0.5, 1.04, below, transform=axes.transAxes, ha="center", fontsize=9, color=INK)
-
-
-def _legend(figure: Figure) -> None:
-    """Under the panels, every label once, bars first, in as many lines as it takes."""
-    pairs = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
-    pairs.sort(key=lambda pair: not isinstance(pair[0], BarContainer))
-    shown: dict[str, Any] = {}
-    for handle, label in pairs:
-        shown.setdefault(label, handle)
-    lines = ceil(sum(0.75 + 0.09 * len(label) for label in shown) / figure.get_figwidth())
-    style: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9, "markerscale": 1.3}
-    figure.legend(shown.values(), shown, ncols=ceil(len(shown) / lines), **style)
 
 
 def _colour(column: str) -> tuple[float, float, float]:

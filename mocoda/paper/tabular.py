@@ -1,4 +1,4 @@
-"""numbers -> TabularMDP: random locally factored worlds small enough to know exactly, and models that count.
+"""Random locally factored worlds that are small enough to know exactly, and models that count.
 
 The setting of the paper's Section 3.1. State and action have k factors each; the state-actions fall into m equally
 large neighbourhoods, each with a graph and mechanisms of its own; a model is the share of every child value among what
@@ -79,7 +79,7 @@ class TabularMDP:
 
     values, actions  how many values each factor of the state (of the action) has
     neighbourhood    that of each state-action (|S||A|,)
-    edges            bool (m, 2k, k): in each neighbourhood, which factor (state first) each child listens to
+    edges            bool (m, 2k, k): in each neighbourhood, which factor (state first) each child depends on
     deciding         the neighbourhood depends on this many state factors, the first ones
     tables           the mechanisms of the local structure
     """
@@ -131,7 +131,7 @@ class TabularMDP:
         raise unknown_name("structure", name, STRUCTURES)
 
     def draw(self, samples: int, random: Random) -> Counts:
-        """So many transitions from state-actions that are drawn evenly."""
+        """So many transitions from state-actions that are drawn uniformly."""
         visits = tally(random, samples, np.full(self.pairs, 1 / self.pairs))
         visited = visits.nonzero()[0]
         return self.draw_at(torch.from_numpy(visited), torch.from_numpy(visits[visited]), random)
@@ -151,9 +151,9 @@ def random_mdp(
     deciding: int | None = None,
     seed: int = 0,
 ) -> TabularMDP:
-    """A locally factored world with mechanisms drawn evenly from all there are.
+    """A locally factored world with mechanisms drawn uniformly from all there are.
 
-    overlap   in each neighbourhood a child listens to one action factor and to 1 + overlap state factors, in a random
+    overlap   in each neighbourhood a child depends on one action factor and on 1 + overlap state factors, in a random
               order on a ring: every state factor has so many children
     switches  there are values^switches neighbourhoods, 0 for a world that is factored everywhere
     deciding  they depend on this many state factors, the first ones; all of them, unless given. Each belongs to one

@@ -1,4 +1,4 @@
-"""models, the simulator -> how true they are: errors, what the simulator confirms, and the mask's mistakes."""
+"""How true models and masks of HookSweep2 are: errors, what the simulator confirms, and the mask's mistakes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.model import Dynamics
 from mocoda.engine.randomness import Stream, generator
-from mocoda.engine.statistics import mean_and_std
 from mocoda.engine.workers import Workers
+from mocoda.paper.experiment import spread
 from mocoda.parents.recipes import Parents
 from mocoda.tasks.hooksweep import COLUMNS, HookSweep2
 from mocoda.tasks.hooksweep_env import TOLERANCE, TOUCHES, Simulator
@@ -61,8 +61,10 @@ def successes(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def as_transitions(episodes: Sequence[Episode]) -> Transitions:
-    state, following = (np.concatenate([e.states[part] for e in episodes]) for part in (slice(-1), slice(1, None)))
-    return Transitions(state, np.concatenate([episode.actions for episode in episodes]), following, columns=COLUMNS)
+    """All steps of the episodes, none of which leads from one episode to the next."""
+    state = np.concatenate([episode.states[:-1] for episode in episodes])
+    next_state = np.concatenate([episode.states[1:] for episode in episodes])
+    return Transitions(state, np.concatenate([episode.actions for episode in episodes]), next_state, columns=COLUMNS)
 
 
 def model_errors(models: Mapping[str, Sequence[Dynamics]], data: Mapping[str, Transitions]) -> list[dict[str, Any]]:
@@ -71,7 +73,7 @@ def model_errors(models: Mapping[str, Sequence[Dynamics]], data: Mapping[str, Tr
     models  by architecture, one per seed
     data    by name
     """
-    found = []
+    cells = []
     for name, rows in data.items():
         moves = {factor: (rows.next_state - rows.state)[:, columns] for factor, columns in FACTORS.items()}
         for architecture, seeds in models.items():
@@ -81,11 +83,10 @@ def model_errors(models: Mapping[str, Sequence[Dynamics]], data: Mapping[str, Tr
                 if not bool(moving.any()):
                     continue
                 values = [1e3 * _distance(mean, rows.next_state, columns)[moving].mean().item() for mean in means]
-                mean, std = mean_and_std(values)
-                cell = {"data": name, "architecture": architecture, "factor": factor, "values": values}
+                labels = {"data": name, "architecture": architecture, "factor": factor}
                 step = 1e3 * moves[factor][moving].norm(dim=1).mean().item()
-                found.append(cell | {"mean": mean, "std": std, "step": step})
-    return found
+                cells.append(labels | spread(values) | {"step": step})
+    return cells
 
 
 def confirmations(
@@ -95,7 +96,7 @@ def confirmations(
 
     Recorded rows are treated alike: what they lack to 100% is what a state does not say (how the hook is turned).
     """
-    found = []
+    cells = []
     stream = Stream(0, "confirmations", device=recorded.device)
     chosen = recorded[stream.permutation(len(recorded))[:rows]]
     candidates = {"recorded": (chosen.rows, chosen.next_state)}
@@ -114,8 +115,8 @@ def confirmations(
             cell: dict[str, Any] = {"data": name, "rows": len(off), "confirmed": 100 * agreed.mean().item()}
             pushed = agreed[moving.any(1)]
             cell["confirmed_moving"] = 100 * pushed.mean().item() if len(pushed) else None
-            found.append(cell | {"median_mm": (1e3 * off.median(0).values).tolist()})
-    return found
+            cells.append(cell | {"median_mm": (1e3 * off.median(0).values).tolist()})
+    return cells
 
 
 def simulated(rows: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -1,4 +1,4 @@
-"""lessons -> values: what a task's expert will get, learned by fitted iteration, beside what it truly gets."""
+"""Values of a task's expert: learned by fitted iteration, and the true ones beside them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mocoda.engine.randomness import Stream
 from mocoda.tasks.objects import Objects
 
 CHUNK = 100  # updates at a time
-FOLLOW = 0.03  # how far the network behind goes towards the other after every update
+POLYAK = 0.03  # how far the target network goes towards the other after every update
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ def true_values(task: Objects, state: Tensor, discount: float) -> Tensor:
     value, weight = torch.zeros(len(state), device=state.device), torch.full((len(state),), 1 - discount).to(state)
     for _ in range(math.ceil(math.log(1e-3) / math.log(discount))):
         action = task.expert(state)
-        following = task.step(torch.cat([state, action], 1))
-        reward, ended = task.label(state, action, following)
-        value, weight, state = value + weight * reward, discount * weight * ~ended, following
+        next_state = task.step(torch.cat([state, action], 1))
+        reward, ended = task.label(state, action, next_state)
+        value, weight, state = value + weight * reward, discount * weight * ~ended, next_state
     return value
 
 
@@ -46,7 +46,7 @@ class Lesson(NamedTuple):
     """What a value function learns from; inputs are states and actions with mean 0 and variance 1."""
 
     rows: Tensor  # (N, S + A)
-    following: Tensor  # (N, S + A), the next state with the expert's action
+    next_rows: Tensor  # (N, S + A), the next state with the expert's action
     reward: Tensor  # (N,), times 1 - discount
     ahead: Tensor  # (N,), the discount, 0 where nothing follows
 
@@ -56,7 +56,7 @@ def fit_values(
 ) -> Weights:
     """The expert's action value, a network for every seed's lesson, (R, ...): fitted iteration, towards one behind."""
     streams = [Stream(seed, "entanglement-values", name, device=device) for seed, name in lessons]
-    rows, following, reward, ahead = (torch.cat(parts) for parts in zip(*lessons.values(), strict=True))
+    rows, next_rows, reward, ahead = (torch.cat(parts) for parts in zip(*lessons.values(), strict=True))
     lengths = [len(lesson.rows) for lesson in lessons.values()]
     offset = torch.tensor([sum(lengths[:i]) for i in range(len(lengths))], device=device)[:, None]
     sizes = (rows.shape[1], *config.hidden, 1)
@@ -70,12 +70,12 @@ def fit_values(
     def update(tensors: Tensors, phase: int) -> Tensor:
         index = tensors["index"]
         with torch.no_grad():
-            target = reward[index] + ahead[index] * mlp(behind, "value", following[index])[..., 0].clamp(-1, 0)
+            target = reward[index] + ahead[index] * mlp(behind, "value", next_rows[index])[..., 0].clamp(-1, 0)
         loss = (mlp(weights, "value", rows[index])[..., 0] - target).square().mean(1)
         adam.step(loss.sum())
         with torch.no_grad():
             for name, weight in weights.items():
-                behind[name].lerp_(weight, FOLLOW)
+                behind[name].lerp_(weight, POLYAK)
         return loss.detach()
 
     chunk = Captured(in_turn(update), torch.device(device))

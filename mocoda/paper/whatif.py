@@ -1,4 +1,4 @@
-"""a preset -> what-if questions whose true answers are known: which children to keep, and which questions to refuse.
+"""What-if questions whose true answers are known: which children to keep, and which questions to refuse.
 
 Two worlds, both recorded in two habits only: 2D Navigation, which is deterministic, and two bodies that feel each other
 when near, with noise that nobody records. The true answer has the changed parents and the same noise.
@@ -7,265 +7,165 @@ when near, with noise that nobody records. The true answer has the changed paren
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import rich.table
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from mocoda.analysis.counterfactual import WhatIf, reached_children, what_if
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.fit import fit_dynamics_runs
-from mocoda.dynamics.model import Dynamics, DynamicsConfig, Ensemble, Prediction
-from mocoda.engine.errors import InputError
+from mocoda.dynamics.model import Dynamics, DynamicsConfig, Ensemble
+from mocoda.engine.figures import COLOURS, INK, RED, bare, legend_below, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper.experiment import heading
-from mocoda.paper.whatif_figure import draw_what_if
+from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from mocoda.paper.stages import begun, fit_models
+from mocoda.paper.worlds import Knowing, NoisyWorld, bodies, navigation
 from mocoda.parents.recipes import fit_parents
-from mocoda.tasks.navigation import Navigation
 
-OUTPUTS = ("whatif.json", "whatif.png")
-METRIC = (
-    "error: percent of the child's mean step, mean over questions. inside: percent of the children whose true value is "
-    "in the 95% interval. support: percent of the data as rare as the question, or rarer"
-)
-NEAR = 0.3  # distance within which the bodies feel each other
-NOISE = 0.05  # standard deviation of what is added to their velocities
 SUPPORTS = (0.0, 0.001, 0.01, 0.1, 0.3, 1.0)  # shares of the data, the bounds of the bins
-REFUSED = 0.01  # what `what_if` refuses unless told otherwise
+REFUSED = 0.01  # the support under which `what_if` refuses by default
+TITLES = {"navigation": "2D Navigation: no noise", "bodies": "Two bodies: noise that nobody recorded"}
+MODELS = {
+    "unfactored": ("unfactored model, all children asked anew", COLOURS["full"]),
+    "knowing": ("true dynamics, all children asked anew", COLOURS["global"]),
+    "factored": ("factored model, children out of reach kept", COLOURS["local"]),
+}
+CHILDREN = {
+    "not reached": "out of the\nchange's reach",
+    "alone": "reached,\non its own",
+    "coupled, known": "reached,\ninteracting\nas recorded",
+    "coupled, unknown": "reached,\ninteracting as\nnever recorded",
+}
+LINES = {"navigation": ("o", "2D Navigation", 9), "bodies": ("s", "two bodies", -28)}
+HEADLINE = "What a change does not reach is kept, and exact; what it reaches is as good as the model there"
 
-
-class World(NamedTuple):
-    """A world of which the truth is known."""
-
-    name: str
-    graph: LocalGraph
-    asked: tuple[str, ...]  # the factors that questions change, together; the first of them also alone
-    record: Callable[[int, Stream], Tensor]  # rows (N, S + A)
-    step: Callable[[Tensor, Tensor], Tensor]  # rows, noise (N, S) -> next states (N, S)
-
-    def collect(self, rows: int, stream: Stream) -> tuple[Transitions, Tensor]:
-        """Recorded transitions and the noise in them."""
-        walked, width = self.record(rows, stream.child("rows")), self.graph.state_width
-        noise = stream.child("noise").normal(rows, width)
-        return Transitions(walked[:, :width], walked[:, width:], self.step(walked, noise)), noise
-
-
-class Knowing(NamedTuple):
-    """A model that knows the dynamics, and of the noise that it is zero on average."""
-
-    world: World
-
-    @property
-    def graph(self) -> LocalGraph:
-        return self.world.graph
-
-    def predict(self, rows: Tensor) -> Prediction:
-        mean = self.sample(rows, seed=0)[None]
-        return Prediction(mean, torch.zeros_like(mean))
-
-    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
-        return self.world.step(rows, torch.zeros_like(rows[:, : self.world.graph.state_width]))
-
-
-def navigation() -> World:
-    """The L of 2D Navigation; what if y and dy had been another row's."""
-    task = Navigation()
-    return World(
-        "navigation",
-        task.graph,
-        ("y", "dy"),
-        lambda rows, stream: task.collect(rows, seed=stream).rows,
-        lambda rows, noise: task.step(rows),
-    )
-
-
-def bodies() -> World:
-    """Two bodies on a line, position and velocity each, the first one pushed; one of them is always near its place."""
-
-    def near(rows: Tensor) -> Tensor:
-        return (rows[:, 0] - rows[:, 2]).abs() < NEAR
-
-    def mask(rows: Tensor) -> Tensor:
-        sparsest = torch.tensor([[True, False], [False, True], [True, False]], device=rows.device)
-        meeting = torch.tensor([[False, True], [True, False], [False, False]], device=rows.device)
-        return sparsest | (near(rows)[:, None, None] & meeting)
-
-    def record(rows: int, stream: Stream) -> Tensor:
-        anywhere, velocity = stream.uniform(rows, low=-1.0), stream.uniform(rows, 2, low=-1.0)
-        place, push = stream.uniform(rows, low=0.3, high=0.7), stream.uniform(rows, low=-1.0)
-        first = torch.arange(rows) < rows // 2
-        a, b = torch.where(first, anywhere, place), torch.where(first, -place, anywhere)
-        return torch.stack([a, velocity[:, 0], b, velocity[:, 1], push], 1)
-
-    def step(rows: Tensor, noise: Tensor) -> Tensor:
-        position, velocity, push = rows[:, [0, 2]], rows[:, [1, 3]], rows[:, 4:]
-        apart = rows[:, 0] - rows[:, 2]
-        force = torch.where(near(rows), 12 * (NEAR - apart.abs()) * apart, 0.0)
-        gained = torch.stack([force, -force], 1) + 0.3 * torch.cat([(2 * push).tanh(), torch.zeros_like(push)], 1)
-        velocity = velocity - 0.2 * velocity * velocity.abs() + gained + NOISE * noise[:, [1, 3]]
-        return torch.stack([position + 0.2 * velocity, velocity], 2).flatten(1)
-
-    factors = {"a": slice(0, 2), "b": slice(2, 4)}
-    graph = LocalGraph(state=factors, action={"push": 0}, edges={"a": ["a", "push"], "b": ["b"]}, local=mask)
-    return World("bodies", graph, ("a", "push"), record, step)
+Cells = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class WhatIfs:
-    """Settings of the demonstration."""
+class WhatIfs(Experiment[Measured]):
+    """Counterfactual questions whose true answers are known (Appendix F)."""
 
-    preset: str
-    seeds: int
+    name = "whatif"
+    metric = (
+        "error: percent of the child's mean step, mean over questions. inside: percent of the children whose true "
+        "value is in the 95% interval. support: percent of the data as rare as the question, or rarer"
+    )
+    outputs = ("whatif.json", "whatif.png")
+    presets: ClassVar[dict[str, WhatIfs]] = {}
+
     dynamics: DynamicsConfig
     rows: int  # recorded
     questions: int  # of each kind, about transitions recorded afresh
     components: int = 32
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "questions"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        self.check_positive("seeds", "questions")
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Records both worlds, fits models for all seeds, asks, and compares with the truth."""
+        clock, resumed = Stopwatch(), begun(folder)
+        cells: Cells = []
+        supports: Cells = []
+        for world in (navigation(), bodies()):
+            recorded = [
+                world.collect(self.rows, Stream(seed, "whatif", world.name))[0].to(device) for seed in range(self.seeds)
+            ]
+
+            def report(stage: str, done: int, total: int, name: str = world.name) -> None:
+                progress(f"{name}, {stage}", done, total)
+
+            models = {
+                architecture: fit_models(
+                    recorded,
+                    world.graph,
+                    architecture,
+                    self.dynamics,
+                    folder=folder,
+                    progress=report,
+                    name=f"{world.name}-{architecture}",
+                )
+                for architecture in ("full", "local")
+            }
+            answers = [
+                self._ask(world, data, {name: models[name][seed] for name in models}, seed)
+                for seed, data in enumerate(recorded)
+            ]
+            cells += _over_seeds([by_children for by_children, _ in answers])
+            supports += _over_seeds([by_support for _, by_support in answers])
+        return Measured({**self.heading(device, clock, resumed=resumed), "cells": cells, "supports": supports})
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        cells = measured.results["cells"]
+        write_json(folder / self.outputs[0], measured.results)
+        draw_what_if(measured.results, 100 * REFUSED, folder / self.outputs[1])
+        rows = []
+        for world, children, share in dict.fromkeys((c["world"], c["children"], c["share"]) for c in cells):
+            own = [cell for cell in cells if (cell["world"], cell["children"]) == (world, children)]
+            inside = [f" ({cell['inside']:.0f})" if cell["model"] != "knowing" else "" for cell in own]
+            texts = [f"{cell['mean']:.2f} ± {cell['std']:.2f}{text}" for cell, text in zip(own, inside, strict=True)]
+            rows.append([world, children, f"{share:.0f}", *texts])
+        title = "What if: error in percent of a step (percent of true values in the interval)"
+        columns = ("world", "children", "how many %", "unfactored", "true dynamics", "factored")
+        return text_table(title, columns, rows, left=2)
+
+    def _ask(self, world: NoisyWorld, data: Transitions, models: dict[str, Dynamics], seed: int) -> tuple[Cells, Cells]:
+        """The cells of a seed, and its errors by support."""
+        stream = Stream(seed, "whatif", world.name, "questions", device=data.device)
+        recorded, noise = world.collect(self.questions, Stream(seed, "whatif", world.name, "test"))
+        factual, noise = recorded.to(data.device), noise.to(data.device)
+        fit = partial(fit_parents, data, world.graph, seed=seed, components=self.components)
+        ask = partial(what_if, factual, data=data, least_support=0, seed=seed)
+        parents, everything = fit(), _dense(world.graph)
+        # Who answers, and by which graph children are kept.
+        asked: dict[str, tuple[Ensemble, LocalGraph]] = {
+            "unfactored": (models["full"], everything),
+            "knowing": (Knowing(world), everything),
+            "factored": (models["local"], world.graph),
+        }
+        other = data.rows[stream.integers(len(data), len(factual))]
+        recombined = {name: other[:, list(world.graph.factors[name])] for name in world.asked}
+        met = ask(recombined, parents=fit(stratified=True), model=models["local"], graph=world.graph).support >= REFUSED
+        cells: Cells = []
+        for name, (model, graph) in asked.items():
+            judged = _judged(world, ask(recombined, parents=parents, model=model, graph=graph), noise)
+            for children, which in _groups(judged, met).items():
+                cells.append({"world": world.name, "model": name, "children": children} | judged.mean(which))
+        columns = list(world.graph.factors[world.asked[0]])
+        low, high = data.rows[:, columns].amin(0), data.rows[:, columns].amax(0)
+        anywhere = low + (high - low) * stream.uniform(len(factual), len(columns), low=-0.25, high=1.25)
+        answer = ask({world.asked[0]: anywhere}, parents=parents, model=models["local"], graph=world.graph)
+        judged = _judged(world, answer, noise)
+        bins = torch.bucketize(answer.support, torch.tensor(SUPPORTS[1:-1], device=data.device), right=True)
+        supports = [
+            {"world": world.name, "from": 100 * least, "to": 100 * most}
+            | judged.mean(judged.reached & (bins == number)[:, None])
+            for number, (least, most) in enumerate(itertools.pairwise(SUPPORTS))
+        ]
+        return cells, supports
 
 
-PRESETS = {
-    "paper": WhatIfs("paper", seeds=5, dynamics=DynamicsConfig(epochs=100), rows=40_000, questions=20_000),
-    "quick": WhatIfs(
+WhatIfs.presets.update(
+    paper=WhatIfs("paper", seeds=5, dynamics=DynamicsConfig(epochs=100), rows=40_000, questions=20_000),
+    quick=WhatIfs(
         "quick",
         seeds=2,
         dynamics=DynamicsConfig(hidden=(64, 64), features=64, epochs=16, batch=256, learning_rate=3e-3),
         rows=20_000,
         questions=5_000,
     ),
-}
-
-
-def whatif(
-    settings: WhatIfs, *, device: str, folder: Path | None = None, progress: Progress = silent
-) -> dict[str, Any]:
-    """Records both worlds, fits models for all seeds, asks, and compares with the truth.
-
-    folder  where finished models and checkpoints are kept, and found again by a second call
-    """
-    started = time.monotonic()
-    resumed = folder is not None and any(folder.glob("*.safetensors"))
-    cells: list[dict[str, Any]] = []
-    supports: list[dict[str, Any]] = []
-    for world in (navigation(), bodies()):
-        recorded = [
-            world.collect(settings.rows, Stream(seed, "whatif", world.name))[0].to(device)
-            for seed in range(settings.seeds)
-        ]
-        models = {name: _models(world, recorded, name, settings, folder, progress) for name in ("full", "local")}
-        found = [
-            _asked(world, data, {name: models[name][seed] for name in models}, settings, seed)
-            for seed, data in enumerate(recorded)
-        ]
-        cells += _over_seeds([answers for answers, _ in found])
-        supports += _over_seeds([answers for _, answers in found])
-    return {
-        **heading("whatif", settings, METRIC, device, time.monotonic() - started, resumed=resumed),
-        "cells": cells,
-        "supports": supports,
-    }
-
-
-def write(results: dict[str, Any], folder: Path) -> rich.table.Table:
-    """Writes the answers and the figure; the table to show."""
-    write_json(folder / OUTPUTS[0], results)
-    draw_what_if(results, 100 * REFUSED, folder / OUTPUTS[1])
-    table = rich.table.Table(title="What if: error in percent of a step (percent of true values in the interval)")
-    for column in ("world", "children", "how many %", "unfactored", "true dynamics", "factored"):
-        table.add_column(column, justify="left" if column in ("world", "children") else "right")
-    groups = dict.fromkeys((cell["world"], cell["children"], cell["share"]) for cell in results["cells"])
-    for world, children, share in groups:
-        own = [cell for cell in results["cells"] if (cell["world"], cell["children"]) == (world, children)]
-        inside = [f" ({cell['inside']:.0f})" if cell["model"] != "knowing" else "" for cell in own]
-        texts = [f"{cell['mean']:.2f} ± {cell['std']:.2f}{text}" for cell, text in zip(own, inside, strict=True)]
-        table.add_row(world, children, f"{share:.0f}", *texts)
-    return table
-
-
-def _models(
-    world: World,
-    recorded: list[Transitions],
-    architecture: str,
-    settings: WhatIfs,
-    folder: Path | None,
-    progress: Progress,
-) -> list[Dynamics]:
-    """The architecture's model for every seed, from the folder if they are there."""
-    seeds = list(range(settings.seeds))
-    name = f"{world.name}-{architecture}"
-    files = [folder / f"dynamics-{name}-{seed}.safetensors" for seed in seeds] if folder else []
-    if files and all(file.exists() for file in files):
-        return [Dynamics.load(file, world.graph).to(recorded[0].device) for file in files]
-    checkpoint = folder / f"checkpoint-{name}.safetensors" if folder else None
-    models = fit_dynamics_runs(
-        recorded,
-        world.graph,
-        architecture,
-        seeds=seeds,
-        config=settings.dynamics,
-        checkpoint=checkpoint,
-        progress=lambda stage, done, of: progress(f"{world.name}, {stage}", done, of),
-    )
-    if files:
-        for model, file in zip(models, files, strict=True):
-            model.save(file)
-    if checkpoint:
-        checkpoint.unlink(missing_ok=True)
-    return models
-
-
-Answers = list[dict[str, Any]]
-
-
-def _asked(
-    world: World, data: Transitions, models: dict[str, Dynamics], settings: WhatIfs, seed: int
-) -> tuple[Answers, Answers]:
-    """The cells of a seed, and its errors by support."""
-    stream = Stream(seed, "whatif", world.name, "questions", device=data.device)
-    recorded, noise = world.collect(settings.questions, Stream(seed, "whatif", world.name, "test"))
-    factual, noise = recorded.to(data.device), noise.to(data.device)
-    fit = partial(fit_parents, data, world.graph, seed=seed, components=settings.components)
-    ask = partial(what_if, factual, data=data, least_support=0, seed=seed)
-    parents, everything = fit(), _dense(world.graph)
-    # Who answers, and which children it is told to keep.
-    asked: dict[str, tuple[Ensemble, LocalGraph]] = {
-        "unfactored": (models["full"], everything),
-        "knowing": (Knowing(world), everything),
-        "factored": (models["local"], world.graph),
-    }
-    other = data.rows[stream.integers(len(data), len(factual))]
-    recombined = {name: other[:, list(world.graph.factors[name])] for name in world.asked}
-    met = ask(recombined, parents=fit(stratified=True), model=models["local"], graph=world.graph).support >= REFUSED
-    cells: Answers = []
-    for name, (model, graph) in asked.items():
-        judged = _judged(world, ask(recombined, parents=parents, model=model, graph=graph), noise)
-        for children, which in _groups(judged, met).items():
-            cells.append({"world": world.name, "model": name, "children": children} | judged.mean(which))
-    columns = list(world.graph.factors[world.asked[0]])
-    low, high = data.rows[:, columns].amin(0), data.rows[:, columns].amax(0)
-    anywhere = low + (high - low) * stream.uniform(len(factual), len(columns), low=-0.25, high=1.25)
-    answer = ask({world.asked[0]: anywhere}, parents=parents, model=models["local"], graph=world.graph)
-    judged = _judged(world, answer, noise)
-    bins = torch.bucketize(answer.support, torch.tensor(SUPPORTS[1:-1], device=data.device), right=True)
-    supports = [
-        {"world": world.name, "from": 100 * least, "to": 100 * most}
-        | judged.mean(judged.reached & (bins == number)[:, None])
-        for number, (least, most) in enumerate(itertools.pairwise(SUPPORTS))
-    ]
-    return cells, supports
+)
 
 
 class Judged(NamedTuple):
@@ -274,7 +174,7 @@ class Judged(NamedTuple):
     error: Tensor  # percent of the child's mean step
     inside: Tensor  # percent of its columns whose truth is in the interval
     reached: Tensor  # bool
-    coupled: Tensor  # bool: it listens to more than in the sparsest graph
+    coupled: Tensor  # bool: it depends on more than in the sparsest graph
 
     def mean(self, which: Tensor) -> dict[str, float]:
         """Percent of the children that are among `which`, and their means."""
@@ -293,7 +193,7 @@ def _groups(judged: Judged, met: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _judged(world: World, answer: WhatIf, noise: Tensor) -> Judged:
+def _judged(world: NoisyWorld, answer: WhatIf, noise: Tensor) -> Judged:
     factual, rows = answer.factual, answer.counterfactual.rows
     truth = world.step(rows, noise)
     off, moved = answer.counterfactual.next_state - truth, factual.next_state - factual.state
@@ -309,19 +209,74 @@ def _judged(world: World, answer: WhatIf, noise: Tensor) -> Judged:
 
 
 def _dense(graph: LocalGraph) -> LocalGraph:
-    """Every child listens to everything: every change reaches all."""
+    """A graph in which every child depends on everything: every change reaches all."""
     return replace(graph, edges={child: graph.parents for child in graph.children}, local=None)
 
 
-def _over_seeds(found: list[Answers]) -> Answers:
-    """Every cell of all seeds: errors by seed, their mean and deviation, the rest on average. Empty ones drop out."""
-    cells: Answers = []
-    for same in zip(*found, strict=True):
+def _over_seeds(seeds: list[Cells]) -> Cells:
+    """Every cell of all seeds: errors by seed with mean and deviation, the rest on average. Empty ones drop out."""
+    cells: Cells = []
+    for same in zip(*seeds, strict=True):
         asked = [cell for cell in same if cell["share"] > 0]
         if asked:
-            values = [cell["error"] for cell in asked]
-            mean, std = mean_and_std(values)
             averages = {name: mean_and_std([cell[name] for cell in asked])[0] for name in ("share", "inside")}
-            cell = {name: value for name, value in asked[0].items() if name != "error"}
-            cells.append(cell | averages | {"values": values, "mean": mean, "std": std})
+            labels = {name: value for name, value in asked[0].items() if name != "error"}
+            cells.append(labels | averages | spread([cell["error"] for cell in asked]))
     return cells
+
+
+# The figure
+
+
+def draw_what_if(results: Mapping[str, Any], refused: float, path: Path) -> None:
+    """Draws a panel of bars a world, by who is asked and whether the change reaches the child; then errors by support.
+
+    refused  the support, in percent of the data, under which questions are refused
+    """
+    figure = Figure(figsize=(14.5, 4.8), layout="constrained")
+    figure.suptitle(HEADLINE, x=0.01, ha="left", fontsize=13, color=INK)
+    panels = figure.subplots(1, 1 + len(TITLES), width_ratios=[*(1.3 for _ in TITLES), 1])
+    for axes, (world, title) in zip(panels, TITLES.items(), strict=False):
+        _draw_errors(axes, [cell for cell in results["cells"] if cell["world"] == world])
+        title_left(axes, title)
+    panels[0].set_ylabel("error of the child (% of a step)")
+    legend_below(figure, loc="outside lower left")
+    _draw_supports(panels[-1], results["supports"], refused)
+    save(figure, path)
+
+
+def _draw_errors(axes: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
+    highest = max(cell["mean"] + cell["std"] for cell in cells)
+    for number, (model, (label, colour)) in enumerate(MODELS.items()):
+        own = [cell for cell in cells if cell["model"] == model]
+        places = [list(CHILDREN).index(cell["children"]) + 0.28 * (number - 1) for cell in own]
+        means = [cell["mean"] for cell in own]
+        axes.bar(places, means, 0.26, yerr=[cell["std"] for cell in own], color=colour, ecolor=INK, label=label)
+        for place, cell in zip(places, own, strict=True):
+            exact = cell["mean"] == 0
+            text = "0" if exact else f"{cell['mean']:.3g}"
+            height = cell["mean"] + cell["std"] + 0.02 * highest
+            axes.text(place, height, text, ha="center", fontsize=9, color=INK, weight="bold" if exact else "normal")
+    axes.set_xticks(range(len(CHILDREN)), list(CHILDREN.values()))
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylim(0, 1.1 * highest)
+    bare(axes)
+
+
+def _draw_supports(axes: Axes, cells: Sequence[Mapping[str, Any]], refused: float) -> None:
+    bins = list(dict.fromkeys((cell["from"], cell["to"]) for cell in cells))
+    for world, (marker, label, above) in LINES.items():
+        own = [cell for cell in cells if cell["world"] == world]
+        places = [bins.index((cell["from"], cell["to"])) for cell in own]
+        means, stds = ([cell[name] for cell in own] for name in ("mean", "std"))
+        axes.errorbar(places, means, stds, color=COLOURS["local"], marker=marker, lw=1.6, ecolor=INK)
+        axes.annotate(label, (places[-1], means[-1]), (0, above), textcoords="offset points", ha="right", color=INK)
+    border = sum(high <= refused for _, high in bins) - 0.5
+    axes.axvspan(-0.5, border, color=RED, alpha=0.1, lw=0)
+    axes.set(xlim=(-0.5, len(bins) - 0.5), ylim=(0, None))
+    axes.text(border / 2 - 0.25, 0.62, "refused", transform=axes.get_xaxis_transform(), ha="center", color=RED)
+    axes.set_xticks(range(len(bins)), [f"{low:g}–{high:g}" for low, high in bins])
+    axes.set_xlabel("support (% of the data as rare, or rarer)")
+    axes.set_ylabel("error, factored model (% of a step)")
+    title_left(axes, "What is rare is answered badly")
+    bare(axes)

@@ -22,8 +22,6 @@ import tyro
 import mocoda.augmentation.request
 import mocoda.cli
 import mocoda.dynamics.fit
-import mocoda.paper.table1
-import mocoda.paper.table2
 from mocoda import (
     Agent,
     Dynamics,
@@ -158,15 +156,13 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
         return fit_dynamics_runs(*given, config=tiny, **options)
 
     monkeypatch.setattr(mocoda.dynamics.fit, "fit_dynamics_runs", small)
-    monkeypatch.setattr(mocoda.paper.table1, "fit_dynamics_runs", small)
 
     def few(datasets: Any, agent: str | Agent = "td3-bc", **options: Any) -> Policies:
         learner = make_agent(agent) if isinstance(agent, str) else agent
         brief = {"updates": 2, "evaluate_every": 1, "episodes": 2}
         return train_agents(datasets, replace(learner, hidden=(8,), batch=16), **{**options, **brief})
 
-    for module in (mocoda, mocoda.paper.table2):
-        monkeypatch.setattr(module, "train_agents", few)
+    monkeypatch.setattr(mocoda, "train_agents", few)
     brief = functools.partial(fit_reward, config=RewardConfig(updates=20))
     monkeypatch.setattr(mocoda.augmentation.request, "fit_reward", brief)
 

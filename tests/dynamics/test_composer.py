@@ -1,9 +1,8 @@
-"""One Masked Composer and one network for all children, factors that are alike, and their comparison."""
+"""One Masked Composer and one network for all children, and factors that are alike."""
 
 from __future__ import annotations
 
 import functools
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +17,6 @@ from mocoda import Dynamics, DynamicsConfig, InputError, LocalGraph, Transitions
 from mocoda.dynamics.mechanisms import VARIANCE_FLOOR, Mechanisms
 from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.randomness import Stream
-from mocoda.paper.composer import METRIC, OUTPUTS, PRESETS, Composer, composer, write
-from mocoda.paper.composer import _of_objects as rows_of_objects
-from mocoda.paper.experiment import preset
 from mocoda.tasks.objects import Objects
 
 SHARED = replace(TINY, shared=True)
@@ -258,66 +254,3 @@ def test_factors_that_there_are_not_and_networks_without_a_composer_are_refused(
     assert str(caught.value) == (
         "shared=True needs the Masked Composer of the architecture 'local', got 'global'. Remove it."
     )
-
-
-# The comparison
-
-SMALL = DynamicsConfig(members=2, hidden=(16,), features=16, epochs=3, batch=256, learning_rate=3e-3, window=2)
-SETTINGS = Composer(
-    "tiny",
-    seeds=1,
-    dynamics=SMALL,
-    object_seeds=2,
-    object_dynamics=SMALL,
-    depths=(1, 2),
-    objects=(2,),
-    rows=1_000,
-    object_rows=600,
-    test_rows=300,
-    components=4,
-)
-
-
-def test_recombined_rows_have_every_parent_set_of_some_recorded_row_and_other_company() -> None:
-    task = Objects(2)
-    rows = rows_of_objects(task, SETTINGS, "cpu")
-    for recorded, recombined in zip(*rows.values(), strict=True):
-        for names in task.graph.parent_sets:
-            columns = list(task.graph.columns(names))
-            before, after = (part[:, columns] for part in (recorded, recombined))
-            assert torch.equal(torch.unique(before, dim=0), torch.unique(after, dim=0))
-            assert not before.equal(after)
-        kept = {tuple(row) for row in recorded.tolist()} & {tuple(row) for row in recombined.tolist()}
-        assert len(kept) < 10
-
-
-def test_results_have_their_schema_and_files(tmp_path: Path) -> None:
-    results = composer(SETTINGS, device="cpu")
-    assert results["table"] == "composer" and results["metric"] == METRIC
-    kinds: dict[str, tuple[str, ...]] = {"navigation": ("unfactored", "separate", "shared")}
-    kinds["2 objects"] = (*kinds["navigation"], "shared, alike")
-    columns = {"navigation": ("emp", "dyna", "rand", "mocoda", "mocoda-u"), "2 objects": ("recorded", "recombined")}
-    models = [(world, kind, depth) for world in kinds for kind in kinds[world] for depth in (1, 2)]
-    assert [(m["world"], m["composer"], m["depth"]) for m in results["models"]] == models
-    assert [(c["world"], c["composer"], c["depth"], c["column"]) for c in results["cells"]] == [
-        (*one, column) for one in models for column in columns[one[0]]
-    ]
-    for cell in results["cells"]:
-        assert len(cell["values"]) == (1 if cell["world"] == "navigation" else 2)
-        assert cell["mean"] == pytest.approx(sum(cell["values"]) / len(cell["values"])) and cell["mean"] > 0
-    size = {(m["world"], m["composer"], m["depth"]): m["parameters"] for m in results["models"]}
-    assert size["2 objects", "shared, alike", 2] < size["2 objects", "shared", 2] < size["2 objects", "separate", 2]
-    assert all(model["epoch_seconds"] > 0 for model in results["models"])
-    assert write(results, tmp_path).row_count == len(models)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(OUTPUTS)
-    assert json.loads((tmp_path / OUTPUTS[0]).read_text("utf-8"))["cells"] == results["cells"]
-
-
-def test_presets_and_what_they_refuse() -> None:
-    assert preset(PRESETS, "quick") is PRESETS["quick"]
-    with pytest.raises(InputError, match="there is no preset 'quik'"):
-        preset(PRESETS, "quik")
-    with pytest.raises(InputError, match="object_seeds must be at least 1, got 0"):
-        replace(SETTINGS, object_seeds=0)
-    with pytest.raises(InputError, match="must train for at least 2 epochs"):
-        replace(SETTINGS, dynamics=replace(SMALL, epochs=1))

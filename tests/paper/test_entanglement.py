@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from experiment_contract import check_experiment, files_in
 from torch import Tensor
 
 from mocoda.dynamics.model import DynamicsConfig
-from mocoda.engine.errors import InputError
 from mocoda.engine.networks import mlp
 from mocoda.engine.randomness import Stream
-from mocoda.paper.entanglement import (
-    METRIC,
-    MODELS,
-    OUTPUTS,
-    PRESETS,
-    VALUES,
-    Entanglement,
-    entanglement,
-    filling,
-    reaches,
-    recombined,
-    write,
-)
-from mocoda.paper.experiment import preset
+from mocoda.paper import Measured
+from mocoda.paper.entanglement import MODELS, VALUES, Entanglement, filling, reaches, recombined
 from mocoda.paper.values import Lesson, ValueConfig, fit_values, true_values
 from mocoda.tasks.objects import EPISODE, HOME, Objects
 
@@ -49,8 +36,8 @@ TINY = Entanglement(
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
-    return entanglement(TINY, device="cpu")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return TINY.run(device="cpu", folder=tmp_path_factory.mktemp("entanglement"))
 
 
 # Graphs over the horizon
@@ -122,10 +109,10 @@ def test_true_values_are_the_discounted_rewards_of_the_expert() -> None:
         now, total = state[None].double(), 0.0
         for step in range(300):
             action = task.expert(now)
-            following = task.step(torch.cat([now, action], 1))
-            reward, ended = task.label(now, action, following)
+            then = task.step(torch.cat([now, action], 1))
+            reward, ended = task.label(now, action, then)
             total += (1 - discount) * discount**step * float(reward)
-            now = following
+            now = then
             if ended:
                 break
         assert value == pytest.approx(total, abs=2e-3)
@@ -164,42 +151,26 @@ def test_recombined_states_have_recorded_parts_and_so_many_at_home() -> None:
 # The whole
 
 
-def test_results_say_how_they_were_made_and_have_every_cell(results: dict[str, Any]) -> None:
-    assert results["table"] == "entanglement"
-    assert (results["preset"], results["metric"]) == ("tiny", METRIC)
-    assert results["config"]["values"]["updates"] == 120
-    assert results["versions"]["torch"]
+def test_the_results_keep_the_contract_and_have_every_cell(measured: Measured, tmp_path: Path) -> None:
+    printed = check_experiment(TINY, measured, tmp_path)
+    assert files_in(tmp_path) == sorted(TINY.outputs)
+    results = measured.results
     assert [cell["objects"] for cell in results["spread"]] == [1, 3]
     assert list(results["recorded"]) == ["0", "1"]
     assert sum(results["recorded"].values()) == pytest.approx(100, abs=3)
     cells = {(cell["what"], cell["states"], cell["home"]): cell for cell in results["cells"]}
     for name in (*MODELS, *VALUES):
         for home in (0, 1):
-            assert len(cells[name, "recombined", home]["values"]) == 2
+            cell = cells[name, "recombined", home]
+            assert len(cell["values"]) == 2 and f"{cell['mean']:.1f} ± {cell['std']:.1f}" in printed
         assert cells[name, "recorded", None]["mean"] > 0
 
 
-def test_the_same_settings_give_the_same_numbers_and_a_seed_does_not_feel_the_others(results: dict[str, Any]) -> None:
-    one = entanglement(replace(TINY, seeds=1, counts=(1,)), device="cpu")
-    first = {(cell["what"], cell["states"], cell["home"]): cell["values"][0] for cell in results["cells"]}
-    assert {(cell["what"], cell["states"], cell["home"]): cell["values"][0] for cell in one["cells"]} == first
+def test_the_same_settings_give_the_same_numbers_and_a_seed_does_not_depend_on_the_others(
+    measured: Measured, tmp_path: Path
+) -> None:
+    def first(results: dict[str, Any]) -> dict[tuple[str, str, int | None], float]:
+        return {(cell["what"], cell["states"], cell["home"]): cell["values"][0] for cell in results["cells"]}
 
-
-def test_files_are_written_and_the_table_tells_all(results: dict[str, Any], tmp_path: Path) -> None:
-    table = write(results, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(OUTPUTS)
-    assert json.loads((tmp_path / OUTPUTS[0]).read_text()) == json.loads(json.dumps(results))
-    assert (tmp_path / OUTPUTS[1]).stat().st_size > 10_000
-    assert table.row_count == 1 + len(MODELS) + len(VALUES)
-    assert [column.header for column in table.columns] == ["what", "recorded states", "recombined, 0", "recombined, 1"]
-
-
-def test_presets_are_called_by_name_and_checked() -> None:
-    assert preset(PRESETS, "quick") is PRESETS["quick"]
-    assert PRESETS["paper"].counts == (2, 4, 8, 16)
-    with pytest.raises(InputError) as error:
-        preset(PRESETS, "papr")
-    assert str(error.value) == "there is no preset 'papr'; there are: paper, quick. Did you mean 'paper'?"
-    with pytest.raises(InputError) as error:
-        replace(TINY, seeds=0)
-    assert str(error.value) == "seeds must be at least 1, got 0."
+    one = replace(TINY, seeds=1, counts=(1,)).run(device="cpu", folder=tmp_path)
+    assert first(one.results) == first(measured.results)

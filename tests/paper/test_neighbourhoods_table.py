@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from experiment_contract import check_experiment, files_in
 
 from mocoda.dynamics.model import DynamicsConfig
-from mocoda.engine.errors import InputError
-from mocoda.paper.experiment import preset
-from mocoda.paper.neighbourhoods import (
-    COLUMNS,
-    METRIC,
-    OUTPUTS,
-    PRESETS,
-    Bodies,
-    Judge,
-    Measured,
-    Neighbourhoods,
-    neighbourhoods,
-    write,
-)
+from mocoda.paper.neighbourhoods import COLUMNS, Judge, MeasuredNeighbourhoods, Neighbourhoods
+from mocoda.paper.worlds import Bodies
 from mocoda.parents.recipes import fit_parents
 from mocoda.tasks.navigation import Navigation, coupled
 
@@ -41,11 +28,11 @@ TINY = Neighbourhoods(
 
 
 @pytest.fixture(scope="module")
-def measured() -> Measured:
-    return neighbourhoods(TINY, device="cpu")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> MeasuredNeighbourhoods:
+    return TINY.run(device="cpu", folder=tmp_path_factory.mktemp("neighbourhoods"))
 
 
-def cell(measured: Measured, world: str, column: str) -> dict[str, Any]:
+def cell(measured: MeasuredNeighbourhoods, world: str, column: str) -> dict[str, Any]:
     (found,) = [c for c in measured.results["cells"] if (c["world"], c["column"]) == (world, column)]
     return dict(found)
 
@@ -101,34 +88,23 @@ def test_the_judge_finds_one_recorded_row_in_a_hundred_and_all_that_was_never_se
 # The comparison
 
 
-def test_mixtures_per_neighbourhood_draw_less_that_is_unsupported(measured: Measured) -> None:
+def test_mixtures_per_neighbourhood_draw_less_that_is_unsupported(measured: MeasuredNeighbourhoods) -> None:
     for world in ("navigation", "2 bodies"):
         share = {name: cell(measured, world, name)["unsupported_mean"] for name in ("recorded", *COLUMNS)}
         assert share["recorded"] < share["mocoda, stratified"] < share["mocoda"]
     assert cell(measured, "navigation", "mocoda, stratified")["mean"] < cell(measured, "navigation", "mocoda")["mean"]
 
 
-def test_results_have_their_schema_and_files(measured: Measured, tmp_path: Path) -> None:
-    results = measured.results
-    worlds = ["navigation", "2 bodies"]
-    assert [(c["world"], c["column"]) for c in results["cells"]] == [
-        (w, c) for w in worlds for c in ("recorded", *COLUMNS)
+def test_the_results_keep_the_contract_and_have_every_cell(measured: MeasuredNeighbourhoods, tmp_path: Path) -> None:
+    printed = check_experiment(TINY, measured, tmp_path)
+    assert files_in(tmp_path) == sorted(TINY.outputs)
+    cells = measured.results["cells"]
+    assert [(c["world"], c["column"]) for c in cells] == [
+        (world, column) for world in ("navigation", "2 bodies") for column in ("recorded", *COLUMNS)
     ]
-    assert results["table"] == "neighbourhoods" and results["metric"] == METRIC
-    for one in results["cells"]:
+    for one in cells:
         assert len(one["values"]) == len(one["unsupported"]) == TINY.seeds
+        assert f"{one['mean']:.3f}" in printed
         assert (one["fitted"] is not None) == ("stratified" in one["column"])
         if one["fitted"] is not None:
             assert sum(one["fitted"]) + sum(one["skipped"]) == TINY.rows
-    table = write(measured, tmp_path)
-    assert table.row_count == len(results["cells"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(OUTPUTS)
-    assert json.loads((tmp_path / OUTPUTS[0]).read_text("utf-8"))["cells"] == results["cells"]
-
-
-def test_presets_and_what_they_refuse() -> None:
-    assert preset(PRESETS, "quick") is PRESETS["quick"]
-    with pytest.raises(InputError, match="there is no preset 'quik'"):
-        preset(PRESETS, "quik")
-    with pytest.raises(InputError, match="seeds must be at least 1, got 0"):
-        replace(TINY, seeds=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,28 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from experiment_contract import check_experiment, files_in
 from parents_world import DATA, TASK, entropy, message
-from torch import Tensor
 
-from mocoda.paper.experiment import preset
-from mocoda.paper.reweighting import (
-    HOPELESS,
-    METRIC,
-    OUTPUTS,
-    PRESETS,
-    Reweighting,
-    graph_of,
-    imbalanced,
-    reweighting,
-    write,
-)
+from mocoda.paper import Measured
+from mocoda.paper.reweighting import Reweighting, graph_of, imbalanced
 from mocoda.parents.flattening import Flattened, Reweighted, by_volume
 from mocoda.parents.mixture import GaussianMixture
 from mocoda.parents.mocoda import Mocoda, Stratified
 from mocoda.parents.recipes import fit_parents
 from mocoda.tasks.navigation import GRAPH
 
-TINY = Reweighting("tiny", seeds=2, factors=(1, 3), rows=4_000, test_rows=2_000, budget=200_000, components=4)
+TINY = Reweighting("tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=1_000, budget=100_000, components=4)
 COLUMNS = ["mocoda", "reweighting", "rejection", "exact rejection"]
 
 
@@ -141,8 +130,13 @@ def test_an_unknown_way_to_flatten_is_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
-    return reweighting(TINY, device="cpu")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return TINY.run(device="cpu", folder=tmp_path_factory.mktemp("reweighting"))
+
+
+@pytest.fixture
+def results(measured: Measured) -> dict[str, Any]:
+    return measured.results
 
 
 def point(results: dict[str, Any], factors: int, column: str) -> dict[str, Any]:
@@ -164,11 +158,11 @@ def test_exact_rejection_pays_tenfold_for_every_factor(results: dict[str, Any]) 
     assert 500 < point(results, 3, "exact rejection")["proposals"] < 8_000
 
 
-def test_the_acceptance_that_is_computed_is_the_one_that_is_counted() -> None:
-    counted = reweighting(replace(TINY, factors=(2,), seeds=1, test_rows=10_000, budget=300_000), device="cpu")
-    found = point(counted, 2, "exact rejection")
-    proposed = 5 * 65_536  # all of the budget, in whole batches
-    assert found["rows"] < 10_000
+def test_the_acceptance_that_is_computed_is_the_one_that_is_counted(tmp_path: Path) -> None:
+    settings = replace(TINY, factors=(2,), seeds=1, test_rows=5_000, budget=150_000)
+    found = point(settings.run(device="cpu", folder=tmp_path).results, 2, "exact rejection")
+    proposed = 3 * 65_536  # all of the budget, in whole batches
+    assert found["rows"] < 5_000
     assert proposed / found["rows"] == pytest.approx(found["proposals"], rel=0.15)
 
 
@@ -181,35 +175,19 @@ def test_reweighting_covers_what_mocoda_does_not(results: dict[str, Any]) -> Non
     assert point(results, 3, "mocoda")["covered"] <= 100
 
 
-def test_results_have_their_schema_and_files(results: dict[str, Any], tmp_path: Path) -> None:
+def test_the_results_keep_the_contract_and_have_every_point(measured: Measured, tmp_path: Path) -> None:
+    printed = check_experiment(TINY, measured, tmp_path)
+    assert files_in(tmp_path) == sorted(TINY.outputs)
+    results = measured.results
     assert [(p["factors"], p["column"]) for p in results["points"]] == [(k, c) for k in TINY.factors for c in COLUMNS]
-    assert results["metric"] == METRIC and results["table"] == "reweighting" and results["config"]["factors"] == (1, 3)
-    assert all(len(p["values"]) == TINY.seeds for p in results["points"])
+    assert all(len(p["values"]) == TINY.seeds and f"{p['covered']:.1f}  (" in printed for p in results["points"])
     assert results["hopeless"] is None  # three factors are not enough
-    table = write(results, tmp_path)
-    assert table.row_count == len(TINY.factors)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(OUTPUTS)
-    assert json.loads((tmp_path / OUTPUTS[0]).read_text("utf-8"))["points"] == results["points"]
 
 
-def test_hopeless_is_the_first_that_costs_a_million(monkeypatch: pytest.MonkeyPatch, results: dict[str, Any]) -> None:
-    assert HOPELESS == 1e6
-    monkeypatch.setattr("mocoda.paper.reweighting.HOPELESS", 100.0)
-    assert reweighting(replace(TINY, seeds=1, budget=70_000), device="cpu")["hopeless"] == 3
-
-
-def test_presets_and_what_they_refuse() -> None:
-    assert PRESETS["quick"].factors == PRESETS["paper"].factors == tuple(range(1, 11))
-    assert preset(PRESETS, "quick") is PRESETS["quick"]
-    assert (
-        message(preset, PRESETS, "quik") == "there is no preset 'quik'; there are: paper, quick. Did you mean 'quick'?"
-    )
-    assert message(replace, TINY, seeds=0) == "seeds must be at least 1, got 0."
+def test_settings_that_cannot_be_are_refused() -> None:
     assert message(replace, TINY, rare=1.0) == "rare must be a share above 0 and below 1, got 1.0."
-    assert message(replace, TINY, factors=()) == "factors must name numbers of factors, each 1 or more, got ()."
+    assert message(replace, TINY, factors=()) == "factors must be numbers of factors, each 1 or more, got ()."
 
 
 def test_rows_of_the_quick_preset_suffice_to_see_every_combination() -> None:
-    missed = (1 - 2.0**-10) ** PRESETS["quick"].test_rows
-    assert missed < 0.01
-    assert isinstance(imbalanced(1, 0.5, 3, seed=0).state, Tensor)
+    assert (1 - 2.0**-10) ** Reweighting.presets["quick"].test_rows < 0.01

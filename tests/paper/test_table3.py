@@ -1,4 +1,4 @@
-"""Table 3 as a program, at a size that takes no time, and the numbers that are committed."""
+"""Table 3 as a program, at a size that takes no time."""
 
 from __future__ import annotations
 
@@ -12,36 +12,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import rich.console
 import torch
-from committed_results import RESULTS, committed
+from drawn_figures import drawn_figures
+from experiment_contract import StopAt, by_place, check_experiment, files_in
 
-import mocoda.cli
-import mocoda.cli.console
-import mocoda.cli.verbs
-import mocoda.paper.table1
-import mocoda.paper.table3
+import mocoda.paper.stages
 from mocoda import Dynamics, DynamicsConfig, InputError, Policies, Transitions, fit_dynamics, make_agent, train_agents
-from mocoda.agents.policy import agent_settings
-from mocoda.engine.files import versions
-from mocoda.engine.optimise import device_name
-from mocoda.engine.runs import RunFolder
 from mocoda.engine.statistics import bootstrap_interval, probability_of_improvement
-from mocoda.paper.experiment import preset
-from mocoda.paper.table3 import METRIC, OUTPUTS, PAPER, PRESETS, Measured3, begun, draw, fitted_parents, table3, write
+from mocoda.paper import run_experiment, table3
+from mocoda.paper.stages import begun
+from mocoda.paper.table3 import PAPER, Measured3, Table3
+from mocoda.paper.table3_figure import draw_figures
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import GOAL
 
 COLUMNS = ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
-KEYS = {
-    *("table", "preset", "metric", "device", "seconds", "seconds_by_stage", "resumed", "versions", "config", "cells"),
-    *("recorded", "expert", "truth"),
-}
-EXPERT_KEYS = {"row", "column", "values", "mean", "std", "paper_mean", "paper_std"}  # as in the other tables
-CELL_KEYS = EXPERT_KEYS | {"interval", "better_than_emp", "final_success", "final_distance"}
 SMALL: dict[str, Any] = {"hidden": (16,), "batch": 32, "learning_rate": 0.01, "polyak": 0.1}
 TINY = replace(
-    PRESETS["quick"],
+    Table3.presets["quick"],
     preset="tiny",
     dynamics=DynamicsConfig(
         members=2, hidden=(16, 16), features=8, epochs=2, epoch_rows=512, batch=128, validation=200, window=1
@@ -63,52 +51,78 @@ TINY = replace(
 ROWS = ("td3-bc", "sac")
 
 
-def cells(results: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(cell["row"], cell["column"]): cell for cell in results["cells"]}
+class Run(NamedTuple):
+    """A table, where it was measured, and the data sets that each agent was given."""
+
+    measured: Measured3
+    folder: Path
+    datasets: dict[str, Mapping[str, list[Transitions]]]
 
 
-def seeds_of(results: dict[str, Any], row: str) -> int:
-    return 1 if row in results["config"]["once"] else int(results["config"]["seeds"])
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """As `mocoda paper table3` does it."""
+    folder = tmp_path_factory.mktemp("table3")
+    datasets: dict[str, Mapping[str, list[Transitions]]] = {}
+
+    def keep(given: Mapping[str, list[Transitions]], agent: mocoda.Agent, **options: Any) -> Policies:
+        datasets[agent.name] = given
+        return train_agents(given, agent, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mocoda.paper.stages, "train_agents", keep)
+        measured, _ = run_experiment(TINY, folder, workers=0)
+    return Run(measured, folder, datasets)
 
 
-def check_schema(results: dict[str, Any]) -> None:
-    assert set(results) == KEYS
-    assert results["table"] == "table3" and results["metric"] == METRIC
-    config = results["config"]
-    agents, columns = [*config["agents"], *config["once"]], list(config["columns"])
-    stages = [stage for agent in agents for stage in (agent, f"{agent} episodes")]
+STAGES = sorted(
+    [
+        "recorded.hdf5",
+        *(f"dynamics-{model}-{seed}.safetensors" for model in ("local", "full") for seed in (0, 1)),
+        *(f"agents-{row}/agents.json" for row in ROWS),
+        *(f"agents-td3-bc/policy-{column}-{seed}.safetensors" for column in TINY.columns for seed in (0, 1)),
+        *(f"agents-sac/policy-{column}-0.safetensors" for column in TINY.columns),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def recorded(run: Run) -> Transitions:
+    return Transitions.load(run.folder / "recorded.hdf5")
+
+
+def model(run: Run, architecture: str, seed: int) -> Dynamics:
+    return Dynamics.load(run.folder / f"dynamics-{architecture}-{seed}.safetensors", HookSweep2().graph)
+
+
+# Measuring
+
+
+def test_the_results_keep_the_contract_and_have_every_cell_beside_the_paper_s(run: Run, tmp_path: Path) -> None:
+    results = run.measured.results
+    printed = check_experiment(TINY, run.measured, tmp_path)
+    stages = [stage for agent in ROWS for stage in (agent, f"{agent} episodes")]
     assert list(results["seconds_by_stage"]) == ["recording", "dynamics", "parents", "data", *stages, "expert", "truth"]
-    assert results["seconds"] == pytest.approx(sum(results["seconds_by_stage"].values()), abs=0.06)
-    places = [(row, column) for row in (*agents, "expert") for column in columns]
-    assert [(cell["row"], cell["column"]) for cell in results["cells"]] == places
-    found = cells(results)
+    assert results["resumed"] is False
+    found = by_place(results)
+    assert list(found) == [(row, column) for row in (*ROWS, "expert") for column in TINY.columns]
     for (row, column), cell in found.items():
         if row == "expert":
-            assert set(cell) == EXPERT_KEYS
             assert cell["values"] == [cell["mean"]] == [results["expert"]["two plain"]["both"]]
-            assert (cell["std"], cell["paper_mean"], cell["paper_std"]) == (0, None, None)
             continue
-        seeds = seeds_of(results, row)
-        assert set(cell) == CELL_KEYS
-        assert len(cell["values"]) == len(cell["final_success"]) == len(cell["final_distance"]) == seeds
-        assert all(0 <= value <= 100 for value in (*cell["values"], *cell["final_success"]))
-        assert all(0 < metres < 2 for metres in cell["final_distance"])
-        assert cell["mean"] == pytest.approx(statistics.fmean(cell["values"]), rel=1e-9)
-        assert cell["std"] == pytest.approx(statistics.stdev(cell["values"]) if seeds > 1 else 0.0, rel=1e-9)
+        assert len(cell["values"]) == len(cell["final_success"]) == len(cell["final_distance"])
+        assert len(cell["values"]) == (1 if row == "sac" else 2)
         assert cell["interval"] == pytest.approx(bootstrap_interval(cell["values"]), rel=1e-9)
-        printed = PAPER[row][COLUMNS.index(column)] if row in PAPER else (None, None)
-        assert (cell["paper_mean"], cell["paper_std"]) == tuple(printed)
-        if "emp" in columns:
-            recorded = found[row, "emp"]["values"]
-            better = probability_of_improvement(cell["values"], recorded, lower_is_better=False)
-            assert cell["better_than_emp"] == pytest.approx(better)
-        else:
-            assert cell["better_than_emp"] is None
+        paper = PAPER[row][COLUMNS.index(column)] if row in PAPER else (None, None)
+        assert (cell["paper_mean"], cell["paper_std"]) == paper
+        better = probability_of_improvement(cell["values"], found[row, "emp"]["values"], lower_is_better=False)
+        assert cell["better_than_emp"] == pytest.approx(better)
+        assert f"{cell['mean']:.1f} ± {cell['std']:.1f}" in printed
     check_truth(results)
 
 
 def check_truth(results: dict[str, Any]) -> None:
-    """What is said of the recorded data, the expert, the models and the mask."""
+    """Looks at the results about the recorded data, the expert, the models and the mask."""
     config, truth = results["config"], results["truth"]
     recorded = results["recorded"]
     assert (recorded["task"], recorded["rows"], recorded["seed"]) == ("hooksweep2", config["rows"], 0)
@@ -132,75 +146,6 @@ def check_truth(results: dict[str, Any]) -> None:
             assert edge["edges"] - edge["false_positives"] == edge["touched"] - edge["false_negatives"]
 
 
-class Run(NamedTuple):
-    """A table, where it was measured, and the data sets that each agent was given."""
-
-    measured: Measured3
-    folder: Path
-    datasets: dict[str, Mapping[str, list[Transitions]]]
-    told: list[tuple[str, int, int]]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """As `mocoda paper table3` does it."""
-    folder = tmp_path_factory.mktemp("table3")
-    datasets: dict[str, Mapping[str, list[Transitions]]] = {}
-    told: list[tuple[str, int, int]] = []
-
-    def noted(given: Mapping[str, list[Transitions]], agent: mocoda.Agent, **options: Any) -> Policies:
-        datasets[agent.name] = given
-        return train_agents(given, agent, **options)
-
-    def progress(*step: Any) -> None:
-        told.append(step)
-
-    with pytest.MonkeyPatch.context() as patch, RunFolder(folder, *IDENTITY, OUTPUTS):
-        patch.setattr(mocoda.paper.table3, "train_agents", noted)
-        measured = table3(TINY, device="cpu", folder=folder, workers=0, progress=progress)
-    write(measured, folder)
-    return Run(measured, folder, datasets, told)
-
-
-IDENTITY = ("paper table3", {**TINY.config(), "device": "cpu"})
-STAGES = sorted(
-    [
-        "recorded.hdf5",
-        *(f"dynamics-{model}-{seed}.safetensors" for model in ("local", "full") for seed in (0, 1)),
-        *(f"agents-{row}/agents.json" for row in ROWS),
-        *(f"agents-td3-bc/policy-{column}-{seed}.safetensors" for column in TINY.columns for seed in (0, 1)),
-        *(f"agents-sac/policy-{column}-0.safetensors" for column in TINY.columns),
-    ]
-)
-
-
-def left(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-@pytest.fixture(scope="module")
-def recorded(run: Run) -> Transitions:
-    return Transitions.load(run.folder / "recorded.hdf5")
-
-
-def model(run: Run, architecture: str, seed: int) -> Dynamics:
-    return Dynamics.load(run.folder / f"dynamics-{architecture}-{seed}.safetensors", HookSweep2().graph)
-
-
-# Measuring
-
-
-def test_the_results_have_their_schema_and_can_be_written(run: Run) -> None:
-    results = run.measured.results
-    check_schema(results)
-    written = json.loads(json.dumps(results, allow_nan=False))
-    assert written["cells"] == results["cells"] and written["truth"] == results["truth"]
-    assert written["config"] == json.loads(json.dumps(TINY.config()))
-    assert results["preset"] == "tiny" and results["resumed"] is False
-    assert results["versions"] == versions() and results["device"] == device_name("cpu")
-    assert {row: len(cells(results)[row, "emp"]["values"]) for row in ROWS} == {"td3-bc": 2, "sac": 1}
-
-
 def test_what_was_trained_comes_along(run: Run) -> None:
     measured = run.measured
     assert tuple(measured.policies) == tuple(measured.played) == ROWS
@@ -219,11 +164,9 @@ def test_a_cell_is_the_mean_of_a_seed_s_last_evaluations_in_percent(run: Run) ->
     """Agents that learn next to nothing all fail alike; here every number is another."""
     success = torch.arange(24.0).reshape(6, 4) / 24
     policies = Policies(run.measured.policies["td3-bc"], {"updates": torch.arange(4), "success": success})
-    played = run.measured.played["td3-bc"]
     for last in (1, 3, 4):
-        for number, column in enumerate(TINY.columns):
-            settings = replace(TINY, evaluations=4, last=last)
-            cell = mocoda.paper.table3._cell(policies, played, "td3-bc", column, settings)
+        settings = replace(TINY, evaluations=4, last=last)
+        for number, cell in enumerate(settings.cells("td3-bc", policies, run.measured.played["td3-bc"])):
             ends = (8 * number + 4, 8 * number + 8)  # of the two seeds
             own = [100 * statistics.fmean(range(end - last, end)) / 24 for end in ends]
             assert cell["values"] == pytest.approx(own)
@@ -237,22 +180,10 @@ def test_a_cell_says_how_the_trained_agents_did_and_how_far_from_their_goals_box
     end[..., 6], end[..., 7] = 0.3, 0.4  # box 1 is half a metre off
     end[3, 1, 12], end[3, 1, 20] = 0.1, 0.4  # and box 2 in one episode 0.3
     played = run.measured.played["td3-bc"]._replace(success=success, last=end)
-    made = [
-        mocoda.paper.table3._cell(run.measured.policies["td3-bc"], played, "td3-bc", column, TINY)
-        for column in TINY.columns
-    ]
+    made = TINY.cells("td3-bc", run.measured.policies["td3-bc"], played)
     assert [cell["final_success"] for cell in made] == [[50, 100], [0, 50], [0, 100]]
     distances = [metres for cell in made for metres in cell["final_distance"]]
     assert distances == pytest.approx([0.25, 0.25, 0.25, 0.325, 0.25, 0.25])
-
-
-def test_progress_tells_every_stage(run: Run) -> None:
-    assert list(dict.fromkeys(stage for stage, _, _ in run.told)) == [
-        *("collect", "dynamics local", "dynamics full", "data sets", "agents td3-bc", "agents sac"),
-    ]
-    ends = {stage: (done, total) for stage, done, total in run.told}
-    assert ends["collect"] == (TINY.rows, TINY.rows) and ends["data sets"] == (3, 3)
-    assert ends["agents td3-bc"] == (40, 40) and ends["agents sac"] == (20, 20)
 
 
 # The data
@@ -262,7 +193,7 @@ def test_what_is_recorded_is_the_task_s_and_no_parts_are_left(run: Run, recorded
     expected = HookSweep2().collect(75, seed=0, variety="varied", workers=0)
     assert len(recorded) == TINY.rows and recorded.rows[:75].equal(expected.rows)
     assert recorded.source["variety"] == "varied" and dict(recorded.source) == run.measured.results["recorded"]
-    kept = [name for name in left(run.folder) if name not in (*OUTPUTS, "config.json", "files.jsonl", "progress.jsonl")]
+    kept = [name for name in files_in(run.folder) if name.endswith((".safetensors", ".hdf5", "agents.json"))]
     assert kept == STAGES and not (run.folder / "recording").exists()
 
 
@@ -305,7 +236,7 @@ def test_generated_rows_are_of_the_same_parents_and_go_on_by_the_column_s_own_mo
     made = slice(TINY.rows, None)
     assert not ours.next_state[made].equal(full.next_state[made])
     task = HookSweep2()
-    parents = fitted_parents(task, recorded, TINY, [0, 1])["mocoda-p"][seed]
+    parents = TINY.parent_distributions(task, recorded)["mocoda-p"][seed]
     for data, architecture in ((ours, "local"), (full, "full")):
         expected = mocoda.augment(
             recorded, parents, model(run, architecture, seed), rows=TINY.total - TINY.rows, task=task, seed=seed
@@ -326,34 +257,18 @@ def test_goals_and_rewards_never_enter_the_dynamics(run: Run, recorded: Transiti
 
 def test_nor_do_they_enter_the_parents(recorded: Transitions) -> None:
     bare = Transitions(recorded.state, recorded.action, recorded.next_state, columns=recorded.columns)
-    settings = replace(TINY, columns=("mocoda",))
-    one, other = (fitted_parents(HookSweep2(), data, settings, [0])["mocoda"][0] for data in (recorded, bare))
+    settings = replace(TINY, seeds=1, columns=("mocoda",))
+    one, other = (settings.parent_distributions(HookSweep2(), data)["mocoda"][0] for data in (recorded, bare))
     assert one.sample(50, seed=3).equal(other.sample(50, seed=3))
 
 
 def test_parents_are_fitted_once_for_both_models(recorded: Transitions) -> None:
     settings = replace(TINY, columns=("mocoda", "mocoda-full", "emp"))
-    parents = fitted_parents(HookSweep2(), recorded, settings, [0, 1])
+    parents = settings.parent_distributions(HookSweep2(), recorded)
     assert {recipe: len(seeds) for recipe, seeds in parents.items()} == {"mocoda": 2, "emp": 2}
 
 
 # Writing
-
-
-def test_what_is_measured_is_written_and_told_as_a_table(run: Run) -> None:
-    assert (
-        *("table3.json", "table3-curves.json", "table3-evidence.npz", "table3.png", "table3-curves.png"),
-        *("figure4.png", "table3-distance.png", "table3-placements.png"),
-    ) == OUTPUTS
-    assert set(OUTPUTS) <= set(left(run.folder))
-    assert json.loads((run.folder / OUTPUTS[0]).read_text("utf-8")) == json.loads(json.dumps(run.measured.results))
-    check_figures(run.folder)
-
-
-def check_figures(folder: Path) -> None:
-    for name in OUTPUTS[3:]:
-        content = (folder / name).read_bytes()
-        assert content[:8] == b"\x89PNG\r\n\x1a\n" and len(content) > 5_000, name
 
 
 def test_the_curves_are_written_by_agent_data_and_seed_in_percent(run: Run) -> None:
@@ -367,16 +282,14 @@ def test_the_curves_are_written_by_agent_data_and_seed_in_percent(run: Run) -> N
             assert written[name]["success"][column][seed] == pytest.approx(curve.tolist(), abs=0.05)
 
 
-def test_the_evidence_is_readable_without_pickle_and_says_what_the_figures_show(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_evidence_is_readable_without_pickle_and_has_what_the_figures_show(run: Run, tmp_path: Path) -> None:
     """Agents that learn next to nothing all fail alike; here every number is another."""
-    monkeypatch.setattr(mocoda.paper.table3, "draw", lambda folder: None)
     played = {
         row: made._replace(success=np.arange(made.success.size, dtype=np.float32).reshape(made.success.shape))
         for row, made in run.measured.played.items()
     }
-    write(replace(run.measured, played=played), tmp_path)
+    with drawn_figures():
+        TINY.write(replace(run.measured, played=played), tmp_path)
     with np.load(tmp_path / "table3-evidence.npz", allow_pickle=False) as arrays:
         evidence = {name: arrays[name] for name in arrays.files}
     named = {f"{what}/{row}/{column}" for what in ("success", "last") for row in ROWS for column in TINY.columns}
@@ -392,72 +305,37 @@ def test_the_evidence_is_readable_without_pickle_and_says_what_the_figures_show(
 
 
 def test_the_figures_are_drawn_again_from_the_files_alone(run: Run, tmp_path: Path) -> None:
-    for name in OUTPUTS[:3]:
+    for name in TINY.outputs[:3]:
         (tmp_path / name).write_bytes((run.folder / name).read_bytes())
-    draw(tmp_path)
-    assert left(tmp_path) == sorted(OUTPUTS)
-    check_figures(tmp_path)
-
-
-def test_figure_4_shows_the_recipes_and_the_other_figures_every_column(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: dict[str, Any] = {}
-    for name in ("success", "success_curves", "tables", "by_distance", "placements"):
-        monkeypatch.setattr(mocoda.paper.table3, f"draw_{name}", lambda *given, name=name: drawn.update({name: given}))
-    draw(run.folder)
-    tables, goals, path = drawn["tables"]
-    assert list(tables) == ["emp", "mocoda-p"] and goals.shape == (2_000, 6) and path.name == "figure4.png"
-    by_distance = drawn["by_distance"][0]
-    assert list(by_distance) == ["td3-bc"]  # agents of one seed are not shown
-    for column in TINY.columns:
-        shifts, won = by_distance["td3-bc"][column]
-        last = run.measured.played["td3-bc"].last.reshape(len(TINY.columns), 4, 22)[TINY.columns.index(column)]
-        assert shifts == pytest.approx(np.abs(last[:, 16] - 1.85).tolist()) and len(won) == 4
-        offsets = drawn["placements"][0][column].numpy()
-        boxes, wanted = last[:, 6:16].reshape(4, 2, 5)[..., :2], last[:, 16:].reshape(4, 2, 3)[..., :2]
-        assert offsets == pytest.approx((boxes - wanted).reshape(4, 4))
-    expert = cells(run.measured.results)["expert", "emp"]["mean"]
-    assert list(drawn["success_curves"][0]) == list(ROWS) and drawn["success_curves"][1] == expert
+    draw_figures(tmp_path, TINY.outputs)
+    for name in TINY.outputs[3:]:
+        assert (tmp_path / name).read_bytes() == (run.folder / name).read_bytes(), name
 
 
 # Continuing
 
 
-def test_the_same_command_takes_everything_from_its_folder_measures_the_same_and_says_so(
+def test_the_same_command_takes_everything_from_its_folder_and_measures_the_same(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(shutil.copytree(run.folder, tmp_path / "again"))
     for owner, name in (
-        (mocoda.paper.table1, "fit_dynamics_runs"),
-        (mocoda.paper.table3, "train_agents"),
+        (mocoda.paper.stages, "fit_dynamics_runs"),
+        (mocoda.paper.stages, "train_agents"),
         (HookSweep2, "collect"),
     ):
         monkeypatch.setattr(owner, name, lambda *given, **named: pytest.fail("made again"))
-    monkeypatch.setitem(PRESETS, "tiny", TINY)
-    console = rich.console.Console(width=200)
-    for module in (mocoda.cli.verbs, mocoda.cli.console):
-        monkeypatch.setattr(module, "out", console)
-    with console.capture() as said:
-        mocoda.cli.verbs.paper("table3", preset="tiny", workers=0, out_dir=folder)
-    again = json.loads((folder / "table3.json").read_text("utf-8"))
-    check_schema(again)
-    first = json.loads(json.dumps(run.measured.results))
+    progress = StopAt()
+    with drawn_figures():
+        again = TINY.run(device="cpu", folder=folder, workers=0, progress=progress).results
     for key in ("cells", "expert", "truth", "recorded", "config"):
-        assert again[key] == first[key], key
+        assert again[key] == run.measured.results[key], key
     assert again["resumed"] is True
-    for row in ROWS:
-        cell = cells(again)[row, "emp"]
-        assert f"{cell['mean']:.1f} ± {cell['std']:.1f}" in said.get()
-    assert f"Measured in {again['seconds']} s after resuming on {device_name('cpu')}" in said.get()
-    assert all(str(folder / name) in said.get() for name in (OUTPUTS[0], *OUTPUTS[3:]))
-    assert [name for name in left(folder) if name in STAGES] == STAGES
+    assert [stage for stage, *_ in progress.steps] == ["data sets"] * 3
 
 
 @pytest.mark.parametrize("name", ["recorded.hdf5", "recording/part-5.npz", "dynamics-local-0.safetensors"])
-def test_whatever_stage_is_found_in_the_folder_the_seconds_are_not_those_of_the_whole(
-    name: str, tmp_path: Path
-) -> None:
+def test_whatever_stage_is_in_the_folder_the_seconds_are_not_those_of_the_whole(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     assert not begun(tmp_path)
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -471,8 +349,6 @@ def test_whatever_stage_is_found_in_the_folder_the_seconds_are_not_those_of_the_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seeds": 0}, "seeds must be at least 1, got 0."),
-        ({"seeds": -1}, "seeds must be at least 1, got -1."),
         ({"last": 0}, "last must be a number of evaluations, from 1 to 2, got 0."),
         ({"last": 3}, "last must be a number of evaluations, from 1 to 2, got 3."),
         (
@@ -483,7 +359,7 @@ def test_whatever_stage_is_found_in_the_folder_the_seconds_are_not_those_of_the_
             {"updates": {"td3-bc": 1, "sac": 20}},
             "updates must give td3-bc at least one for each of the 2 evaluations, got 1.",
         ),
-        ({"total": 10}, "total must be at least rows, which are among it, got 10 and 1100."),
+        ({"total": 10}, "total must be at least the number of recorded rows, got 10 and 1100."),
         (
             {"columns": ("emp", "mocoda-full-p")},
             "there is no column 'mocoda-full-p'; there are: emp, mocoda, mocoda-p, mocoda-full, mocoda-p-full. "
@@ -503,18 +379,11 @@ def test_settings_that_cannot_be_are_refused_in_full(change: dict[str, Any], mes
     assert str(caught.value) == message
 
 
-def test_an_unknown_preset_is_refused_in_full() -> None:
-    with pytest.raises(InputError) as caught:
-        preset(PRESETS, "papper")
-    assert str(caught.value) == "there is no preset 'papper'; there are: paper, quick. Did you mean 'paper'?"
-    assert all(PRESETS[name].preset == name for name in ("paper", "quick"))
-
-
 # The paper
 
 
 def test_the_paper_s_cells_are_those_of_its_table() -> None:
-    assert mocoda.paper.table3.COLUMNS == COLUMNS
+    assert table3.COLUMNS == COLUMNS
     printed = {  # Emp, MoCoDA, MoCoDA-P, and the last two again, not factored
         "bcq": "2.0 ± 1.6, 20.7 ± 4.1, 64.7 ± 4.1, 14.0 ± 3.3, 15.3 ± 4.1",
         "td3-bc": "0.7 ± 0.9, 38.7 ± 7.5, 84.0 ± 2.8, 29.3 ± 3.8, 26.0 ± 1.6",
@@ -525,7 +394,7 @@ def test_the_paper_s_cells_are_those_of_its_table() -> None:
 
 
 def test_the_paper_s_preset_has_the_paper_s_sizes() -> None:
-    preset = PRESETS["paper"]
+    preset = Table3.presets["paper"]
     assert (preset.seeds, preset.rows, preset.total, preset.columns) == (3, 1_000_000, 5_000_000, COLUMNS)
     assert [agent.name for agent in preset.agents] == list(PAPER)
     assert [agent.name for agent in preset.once] == ["sac", "cql"]  # which the paper omits, for they were unsuccessful
@@ -534,51 +403,3 @@ def test_the_paper_s_preset_has_the_paper_s_sizes() -> None:
     assert all(updates % preset.evaluations == 0 for updates in preset.updates.values())
     for agent in (*preset.agents, *preset.once):
         assert agent.hidden == (512, 512, 512) and agent.batch == 500
-
-
-def test_a_config_holds_every_agent_s_settings_by_name() -> None:
-    preset = PRESETS["paper"]
-    config = preset.config()
-    for name in ("agents", "once"):
-        assert config[name] == {agent.name: agent_settings(agent) for agent in getattr(preset, name)}
-    assert json.loads(json.dumps(config))["dynamics"]["hidden"] == [512, 512]
-
-
-# What is committed
-
-
-def test_the_committed_table_has_the_schema_and_is_of_the_paper_s_preset_as_the_code_has_it() -> None:
-    results = committed("table3.json")
-    check_schema(results)
-    assert results["preset"] == "paper" and "H200" in results["device"]
-    assert results["config"] == json.loads(json.dumps(PRESETS["paper"].config()))
-    rows = ("td3-bc", "bcq", "sac", "cql", "expert")
-    assert [(cell["row"], cell["column"]) for cell in results["cells"]] == [(r, c) for r in rows for c in COLUMNS]
-    found = cells(results)
-    assert {len(found[row, column]["values"]) for row in PAPER for column in COLUMNS} == {3}  # seeds 0, 1 and 2
-
-
-def test_the_committed_curves_are_those_of_the_committed_cells() -> None:
-    curves, results = committed("table3-curves.json")["agents"], committed("table3.json")
-    config = results["config"]
-    assert list(curves) == [*config["agents"], *config["once"]]
-    for row, of_agent in curves.items():
-        updates = config["updates"][row]
-        every = updates // config["evaluations"]
-        assert of_agent["updates"] == list(range(every, updates + 1, every))
-        assert tuple(of_agent["success"]) == COLUMNS
-        for column, seeds in of_agent["success"].items():
-            assert [len(curve) for curve in seeds] == [config["evaluations"]] * seeds_of(results, row)
-            last = [statistics.fmean(curve[-config["last"] :]) for curve in seeds]
-            assert cells(results)[row, column]["values"] == pytest.approx(last, rel=0, abs=0.06)
-
-
-def test_the_committed_evidence_and_figures_are_there() -> None:
-    results = committed("table3.json")
-    check_figures(RESULTS)
-    with np.load(RESULTS / "table3-evidence.npz", allow_pickle=False) as arrays:
-        for row in (*results["config"]["agents"], *results["config"]["once"]):
-            for column in COLUMNS:
-                episodes = results["config"]["final_episodes"] * seeds_of(results, row)
-                assert arrays[f"success/{row}/{column}"].shape == (episodes,)
-                assert arrays[f"last/{row}/{column}"].shape == (episodes, 22)

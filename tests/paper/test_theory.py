@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rich.console
 import scipy.stats
 import torch
+from experiment_contract import StopAt, check_experiment, files_in
 
 from mocoda import InputError
-from mocoda.engine.files import versions
-from mocoda.engine.optimise import device_name
 from mocoda.engine.randomness import Stream, generator
-from mocoda.paper.experiment import preset
+from mocoda.paper import Measured
 from mocoda.paper.tabular import STRUCTURES, l1_distances, random_mdp, shares
 from mocoda.paper.theory import (
     CHOICES,
     CONSTANT,
-    METRIC,
-    OUTPUTS,
-    PRESETS,
     Needed,
     Theory,
     binomial_tail,
@@ -34,9 +27,7 @@ from mocoda.paper.theory import (
     needed,
     suffices,
     theorem,
-    theory,
     trial_at_each,
-    write,
 )
 
 TINY = Theory(
@@ -50,12 +41,16 @@ TINY = Theory(
     epsilon=0.8,
     resolution=2,
 )
-KEYS = {"table", "preset", "metric", "device", "seconds", "versions", "config", "constant"}
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
-    return theory(TINY)
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return TINY.run(device="cpu", folder=tmp_path_factory.mktemp("theory"))
+
+
+@pytest.fixture
+def results(measured: Measured) -> dict[str, Any]:
+    return measured.results
 
 
 # Confidence by repetition
@@ -173,11 +168,11 @@ def test_lemma_2_errors_of_mechanisms_add_up_at_most() -> None:
 # Measuring
 
 
-def test_the_results_have_their_schema_and_can_be_written(results: dict[str, Any]) -> None:
-    assert set(results) == KEYS | {"totals", "visits", "choices", "unseen"}
-    assert (results["table"], results["preset"], results["metric"]) == ("theory", "tiny", METRIC)
-    assert results["versions"] == versions() and results["device"] == device_name("cpu")
-    assert json.loads(json.dumps(results))["config"] == json.loads(json.dumps(TINY.config()))
+def test_the_results_keep_the_contract_and_have_every_cell(measured: Measured, tmp_path: Path) -> None:
+    printed = check_experiment(TINY, measured, tmp_path)
+    assert files_in(tmp_path) == sorted(TINY.outputs)
+    assert "Samples until no state-action is off by more than 0.8 (l1), 90% sure" in " ".join(printed.split())
+    results = measured.results
     assert [(c["row"], c["factors"]) for c in results["totals"]] == [
         (row, k) for k in (1, 2, 3) for row in STRUCTURES if (row, k) != ("full", 3)
     ]
@@ -244,9 +239,11 @@ def test_full_counting_knows_nothing_of_the_unseen_and_local_counting_what_its_p
         assert cells[1 / 2, "local"]["worst"][seed] < 0.3 < cells[1 / 2, "full"]["errors"][seed]
 
 
-def test_a_world_s_numbers_do_not_depend_on_company_and_progress_tells_every_stage(results: dict[str, Any]) -> None:
-    told: list[tuple[str, int, int]] = []
-    alone = theory(replace(TINY, factors=(2,), seeds=1), progress=lambda *step: told.append(step))
+def test_a_world_s_numbers_do_not_depend_on_company_and_progress_names_every_stage(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
+    progress = StopAt()
+    alone = replace(TINY, factors=(2,), seeds=1).run(device="cpu", folder=tmp_path, progress=progress).results
     for one, two in zip(
         (*alone["totals"], *alone["choices"]),
         (*(cell for cell in results["totals"] if cell["factors"] == 2), *results["choices"]),
@@ -256,35 +253,16 @@ def test_a_world_s_numbers_do_not_depend_on_company_and_progress_tells_every_sta
     for one, two in zip(alone["unseen"], results["unseen"], strict=True):
         assert (one["errors"], one["supported"]) == (two["errors"][:1], two["supported"][:1])
     others = [("other worlds", done + 1, len(CHOICES)) for done in range(len(CHOICES))]
-    assert told == [("samples needed", 1, 1), *others, ("unseen state-actions", 1, 1)]
-
-
-def test_writing_leaves_the_numbers_and_a_figure_and_shows_a_table(results: dict[str, Any], tmp_path: Path) -> None:
-    table = write(results, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(OUTPUTS)
-    assert json.loads((tmp_path / "theory.json").read_text("utf-8"))["totals"] == results["totals"]
-    assert (tmp_path / "theory.png").read_bytes().startswith(b"\x89PNG")
-    console = rich.console.Console(width=140, record=True, file=io.StringIO())
-    console.print(table)
-    shown = " ".join(console.export_text().split())
-    assert "Samples until no state-action is off by more than 0.8 (l1), 90% sure" in shown
-    assert all(row in shown for row in STRUCTURES)
+    assert progress.steps == [("samples needed", 1, 1), *others, ("unseen state-actions", 1, 1)]
 
 
 # Settings
 
 
-def test_presets_have_their_names() -> None:
-    assert {name: preset.preset for name, preset in PRESETS.items()} == {"quick": "quick", "paper": "paper"}
-    assert preset(PRESETS, "quick") is PRESETS["quick"]
-    with pytest.raises(InputError, match="quik"):
-        preset(PRESETS, "quik")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": 0}, "seeds and repetitions must be positive, got 0 and 40."),
+        ({"repetitions": 0}, "repetitions must be at least 1, got 0."),
         ({"epsilon": 2.0}, "epsilon must be between 0 and 2 and delta between 0 and 1, got 2.0 and 0.1."),
         (
             {"factors": ()},

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rich.console
 import torch
+from experiment_contract import check_experiment, files_in
 
-import mocoda.paper.whatif
+import mocoda.paper.stages
 from mocoda import DynamicsConfig, InputError
 from mocoda.engine.randomness import Stream
-from mocoda.paper.experiment import preset
-from mocoda.paper.whatif import OUTPUTS, PRESETS, Knowing, WhatIfs, World, bodies, navigation, whatif, write
+from mocoda.paper import Measured
+from mocoda.paper.whatif import WhatIfs
+from mocoda.paper.worlds import Knowing, NoisyWorld, bodies, navigation
 
 TINY = WhatIfs(
     "tiny",
@@ -36,8 +36,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> dict[str, Any]:
-    return whatif(TINY, device="cpu", folder=folder)
+def measured(folder: Path) -> Measured:
+    return TINY.run(device="cpu", folder=folder)
+
+
+@pytest.fixture
+def results(measured: Measured) -> dict[str, Any]:
+    return measured.results
 
 
 def test_there_is_a_cell_for_every_world_group_and_model(results: dict[str, Any]) -> None:
@@ -71,27 +76,21 @@ def test_bins_of_support_hold_all_questions(results: dict[str, Any]) -> None:
         assert 30 < sum(cell["share"] for cell in own) <= 100  # of all children; the rest the change does not reach
 
 
-def test_it_is_written_drawn_and_told(results: dict[str, Any], tmp_path: Path) -> None:
-    table = write(results, tmp_path)
-    assert OUTPUTS == ("whatif.json", "whatif.png")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(OUTPUTS)
-    assert json.loads((tmp_path / "whatif.json").read_text()) == json.loads(json.dumps(results))
-    assert (tmp_path / "whatif.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    console = rich.console.Console(width=160)
-    with console.capture() as said:
-        console.print(table)
-    assert said.get().count("0.00 ± 0.00 (100)") == 2
+def test_the_results_keep_the_contract(measured: Measured, tmp_path: Path) -> None:
+    printed = check_experiment(TINY, measured, tmp_path)
+    assert files_in(tmp_path) == sorted(TINY.outputs)
+    assert printed.count("0.00 ± 0.00 (100)") == 2
 
 
 def test_a_second_call_finds_the_models(results: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mocoda.paper.whatif, "fit_dynamics_runs", lambda *given, **named: pytest.fail("trained again"))
-    again = whatif(TINY, device="cpu", folder=folder)
+    monkeypatch.setattr(mocoda.paper.stages, "fit_dynamics_runs", lambda *given, **named: pytest.fail("trained again"))
+    again = TINY.run(device="cpu", folder=folder).results
     assert again["resumed"] is True and results["resumed"] is False
     assert again["cells"] == results["cells"] and again["supports"] == results["supports"]
 
 
 @each_world
-def test_the_graph_of_a_world_is_true(world: World) -> None:
+def test_the_graph_of_a_world_is_true(world: NoisyWorld) -> None:
     """A parent that the mask leaves out changes its child by no bit, as long as the mask stays."""
     stream = Stream(0, "test-whatif-paper")
     rows, width = world.record(500, stream.child("rows")), world.graph.state_width
@@ -109,7 +108,7 @@ def test_the_graph_of_a_world_is_true(world: World) -> None:
 
 
 @each_world
-def test_recorded_transitions_are_steps_with_their_noise(world: World) -> None:
+def test_recorded_transitions_are_steps_with_their_noise(world: NoisyWorld) -> None:
     data, noise = world.collect(100, Stream(3, "test"))
     assert data.next_state.equal(world.step(data.rows, noise))
     assert world.collect(100, Stream(3, "test"))[0].next_state.equal(data.next_state)
@@ -117,15 +116,7 @@ def test_recorded_transitions_are_steps_with_their_noise(world: World) -> None:
     assert prediction.mean[0].equal(world.step(data.rows, torch.zeros_like(noise))) and not prediction.scale.any()
 
 
-def test_presets_are_found_by_name_and_others_refused_in_full() -> None:
-    assert all(settings.preset == name for name, settings in PRESETS.items())
+def test_no_question_is_refused_in_full() -> None:
     with pytest.raises(InputError) as caught:
-        preset(PRESETS, "papper")
-    assert str(caught.value) == "there is no preset 'papper'; there are: paper, quick. Did you mean 'paper'?"
-
-
-@pytest.mark.parametrize("name", ["seeds", "questions"])
-def test_less_than_one_is_refused_in_full(name: str) -> None:
-    with pytest.raises(InputError) as caught:
-        replace(TINY, **{name: 0})  # type: ignore[arg-type]
-    assert str(caught.value) == f"{name} must be at least 1, got 0."
+        replace(TINY, questions=0)
+    assert str(caught.value) == "questions must be at least 1, got 0."
