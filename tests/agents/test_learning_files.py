@@ -260,7 +260,7 @@ def test_a_checkpoint_where_the_rows_are_dealt_otherwise_is_refused(tmp_path: Pa
     fit({"one": ONE[:15], "two": ONE[15:]})
     with pytest.raises(InputError, match=r"which differs in data\. "):
         fit({"one": ONE[:16], "two": ONE[16:]})
-    with pytest.raises(InputError, match=r"it differs in runs\. "):
+    with pytest.raises(InputError, match=r"which differs in runs\. "):
         fit({"one": ONE[:15], "three": ONE[15:]})
 
 
