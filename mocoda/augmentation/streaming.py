@@ -95,7 +95,7 @@ def augment_to_file(
         os.fsync(handle.fileno())
     final = plan.told(drawn)
     if plan.told(0, 0) != final:  # what filters have accepted is known only now
-        with hdf5_disk(unfinished, "r+b") as disk, h5py.File(disk, "r+") as file:
+        with hdf5_disk(unfinished, "r+") as disk, h5py.File(disk, "r+") as file:
             file.attrs["source"] = json.dumps(final)
     announce(path)
     Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,9 @@ from typing import Any
 
 
 @contextmanager
-def hdf5_disk(path: Path, mode: str = "w+b") -> Iterator[Disk]:
+def hdf5_disk(path: Path, mode: str = "w+") -> Iterator[Disk]:
     """A file that `h5py.File` can write to; the first error of the disk is raised when the block ends."""
-    with path.open(mode, buffering=0) as raw:
+    with io.FileIO(path, mode) as raw:
         disk = Disk(raw)
         try:
             yield disk

@@ -192,10 +192,10 @@ def _read(reply: bytes) -> Any:
         return answer
     pickled, text = failure
     try:
-        error = ForkingPickler.loads(pickled)
+        raised = ForkingPickler.loads(pickled)
     except Exception:
-        error = RuntimeError(f"a worker process failed with {text}")
-    raise error
+        raised = RuntimeError(f"a worker process failed with {text}")
+    raise raised
 
 
 def _work(work: Callable[[Any], Any], pipe: Connection) -> None:

@@ -121,14 +121,14 @@ def test_pieces_of_other_data_weights_or_parents_are_not_continued(
     assert Transitions.load(tmp_path / "out.hdf5").next_state.equal(expected.next_state)
 
 
-def dying(number: int, marker: Path) -> Augmentation:
+def dying(fatal: int, marker: Path) -> Augmentation:
     """An augmentation whose piece of that number kills the process that makes it."""
     plan, whole = prepare(), Augmentation.piece
 
-    def piece(self: Augmentation, asked: int, drawn: int = 0) -> mocoda.augmentation.generation.Piece:
-        if asked == number and marker.exists():
+    def piece(self: Augmentation, number: int, drawn: int = 0) -> mocoda.augmentation.generation.Piece:
+        if number == fatal and marker.exists():
             os._exit(1)
-        return whole(self, asked, drawn)
+        return whole(self, number, drawn)
 
     Augmentation.piece = piece  # type: ignore[method-assign]  # in a worker process, which is thrown away
     return plan
@@ -153,7 +153,7 @@ def test_pieces_finished_before_workers_died_are_not_made_again(
 def test_a_disk_without_room_for_the_file_is_known_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming.shutil, "disk_usage", lambda folder: SimpleNamespace(free=20_000))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=20_000))
     with pytest.raises(OSError, match="No space left on device"):
         augment_to_file(tmp_path / "out.hdf5", prepare, folder=tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []

@@ -221,7 +221,9 @@ def test_augment_trains_a_model_where_the_recipe_needs_one(
     mocoda.cli.data.augment(str(recorded), recipe=recipe, architecture=architecture, rows=300, seed=1, out_file=out)
     assert_same_rows(Transitions.load(out), expected)
     with pytest.raises(pytest.fail.Exception, match="trained again"):
-        mocoda.cli.data.augment(str(recorded), recipe=recipe, architecture=architecture, rows=300, seed=2, out_file=out)
+        mocoda.cli.data.augment(
+            str(recorded), recipe=recipe, architecture=architecture, rows=300, seed=2, out_file=out, overwrite=True
+        )
     assert_same_rows(Transitions.load(out), expected)
 
 

@@ -39,7 +39,8 @@ def test_an_input_is_never_written_over(tmp_path: Path, how: str, monkeypatch: p
     if how == "the same path":
         target = given
     elif how == "another spelling":
-        target = Path("x/../in.hdf5") if Path("x").mkdir() is None else given
+        Path("x").mkdir()
+        target = Path("x/../in.hdf5")
     elif how == "a symbolic link":
         target.symlink_to(given)
     else:
@@ -116,9 +117,9 @@ except OSError as error:
     ("rows", "to"),
     [
         (50_000, "x.hdf5"),
-        (14_000, "x.hdf5"),  # 98% of the disk: what is full is full in the middle, at the end, and when it is closed
+        (13_380, "x.hdf5"),  # the last bytes find no room, when the file is closed
         (1_000, "stream"),
-        (50_000, "d4rl:x.hdf5"),
+        (13_403, "d4rl:x.hdf5"),
         (50_000, "x.npz"),
         (50_000, "x.parquet"),
         (5_000, "minari:me/x-v0"),

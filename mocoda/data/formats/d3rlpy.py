@@ -99,7 +99,7 @@ def write(data: Transitions, place: str) -> None:
         with hdf5_disk(part) as disk:
             buffer.dump(disk)
         # d3rlpy reads what it knows, and leaves the rest alone.
-        with hdf5_disk(part, "r+b") as disk, h5py.File(disk, "r+") as file:
+        with hdf5_disk(part, "r+") as disk, h5py.File(disk, "r+") as file:
             goal = 0 if data.goal is None else data.goal.shape[1]
             about = {"columns": list(data.columns), "source": dict(data.source), "goal": goal}
             file.create_dataset("mocoda", data=np.frombuffer(json.dumps(about).encode(), np.uint8))
