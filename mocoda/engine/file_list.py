@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import remove_leftovers
@@ -28,7 +29,7 @@ class FileList:
         self.folder = folder
         self.names: set[str] = set()
         self.target: dict[str, Any] = {}
-        self._file: BinaryIO | None = None
+        self._file: io.FileIO | None = None
         self.torn = b""
 
     def read(self) -> None:
@@ -48,7 +49,7 @@ class FileList:
     def lock(self) -> None:
         """Locks the folder until `close`, or until this process ends, however it does; then reads the list."""
         while self._file is None:
-            file = (self.folder / FILES).open("ab")
+            file = io.FileIO(self.folder / FILES, "a")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -65,7 +66,7 @@ class FileList:
                 file.close()
         self.read()
         if self.torn:
-            self._file.truncate(self._file.tell() - len(self.torn))
+            self._file.truncate(self._file.seek(0, os.SEEK_END) - len(self.torn))
 
     def close(self) -> None:
         if self._file is not None:
@@ -116,9 +117,14 @@ class FileList:
 
     def _append(self, line: bytes) -> None:
         assert self._file is not None
-        self._file.write(line)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(end)  # a full disk tears no line
+            raise
 
 
 def _sound(line: object) -> bool:

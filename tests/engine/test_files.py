@@ -12,7 +12,8 @@ import pytest
 
 from mocoda import InputError
 from mocoda.engine.errors import file_error
-from mocoda.engine.files import check_target, check_writable, whole_file
+from mocoda.engine.files import announce, check_target, check_writable, whole_file, write_json
+from mocoda.engine.runs import RunFolder
 
 
 def refusal(path: Path, **options: object) -> str:
@@ -137,3 +138,16 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(rows: int, to: str, smal
     full = "the disk is full. Make room and run the same command again: it goes on from what is finished.\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, full, "")
     assert [path.name for path in small_disk.rglob("*") if path.is_file()] == []
+
+
+def test_a_run_goes_on_with_its_list_of_files_after_a_full_disk(small_disk: Path) -> None:
+    with RunFolder(small_disk / "run", "x", {}):
+        with pytest.raises(OSError, match="No space left"):
+            (small_disk / "fill").write_bytes(bytes(2**21))
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(100):
+                announce(small_disk / "run" / f"{number}-{'x' * 200}.json")
+        (small_disk / "fill").unlink()
+        write_json(small_disk / "run" / "results.json", {})
+    with RunFolder(small_disk / "run", "x", {"other": 1}, overwrite=True):
+        assert not (small_disk / "run" / "results.json").exists()
