@@ -104,17 +104,14 @@ class Inspection:
         few, median, most = self.steps
         goals = "no goals" if self.goals is None else f"{self.goals:,} different goals"
         runs = f"{self.episodes:,} episodes of {few:,} to {most:,} rows (median {median:g})"
-        return [
+        lines = [
             f"{runs}: runs of rows in which each next state is the following row's state",
             f"{self.continuing:.1%} of rows go on in the following one; {self.duplicates:,} duplicates, "
             f"{self.terminals:,} terminal, {goals}",
-            *(
-                [f"{self.generated:,} rows are generated, and only counted in the table above"]
-                if self.generated
-                else []
-            ),
-            *(f"look: {warning}" for warning in self.warnings),
         ]
+        if self.generated:
+            lines.append(f"{self.generated:,} rows are generated; only the table above includes them")
+        return [*lines, *(f"look: {warning}" for warning in self.warnings)]
 
 
 def inspect(source: Any, *, episode_steps: int | None = None) -> Inspection:
@@ -218,7 +215,7 @@ def _jumps(state: Floats, next_state: Floats) -> tuple[NDArray[np.intp], int]:
         good = np.isfinite(step)
         scale = float(np.std(state[good, place], dtype=np.float64)) if good.any() else 0.0
         usual = float(np.quantile(step[good], 0.9)) if good.any() else 0.0
-        if USUAL * usual < scale:  # else a jump could not be told from a step
+        if USUAL * usual < scale:  # else steps are as long as jumps
             places.append(place)
             steps.append(np.where(good, step, 0) / scale)
             unusual.append(good & (step > USUAL * usual))

@@ -29,20 +29,20 @@ Array = Tensor | np.ndarray[Any, Any] | ArrayLike
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Transitions:
-    """An immutable table of N transitions; every row stands alone, so episodes are not needed.
+    """An immutable table of N transitions. Each row is complete in itself, so episodes are not needed.
 
     state       (N, S)  float32
     action      (N, A)  float32
     next_state  (N, S)  float32
     reward      (N,)    float32, or None while no task has labelled the rows
-    terminal    (N,)    bool: no value is to be bootstrapped from next_state; all False unless given
-    goal        (N, G)  float32, what the row's reward is about; no part of the dynamics. None where tasks have no goals
+    terminal    (N,)    bool: the task ends here, so no value is bootstrapped from next_state; all False unless given
+    goal        (N, G)  float32, what the row's reward is about; not part of the dynamics. None for tasks without goals
     columns     the S + A names of the state's and the action's columns
-    source      how the rows were made, as JSON values; travels with the file
-    provenance  name -> (N,), int64 or float32, where each row comes from; empty unless given. `augment` says what it
-                writes there
+    source      how the rows were made, as JSON values; kept in files
+    provenance  vectors (N,) by name, int64 or float32, that tell where each row comes from; empty unless given.
+                `mocoda.augment` lists those that it writes
 
-    Arrays in may be numpy or torch; the table keeps its own copy, as torch, on the device they were on.
+    Arrays may be numpy or torch; the table keeps its own copy, as torch, on the device that they are on.
     """
 
     state: Tensor
@@ -136,7 +136,7 @@ class Transitions:
             return from_arrays(arrays, tuple(json.loads(file.attrs["columns"])), json.loads(file.attrs["source"]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For other processes, as numpy: torch would share the memory instead, of which containers have little."""
+        """Sends arrays to other processes as numpy: torch would use shared memory, of which containers have little."""
         arrays = {name: array.cpu().numpy() for name, array in self.arrays().items()}
         return from_arrays, (arrays, self.columns, dict(self.source))
 
@@ -144,7 +144,7 @@ class Transitions:
         return from_arrays(arrays, self.columns, self.source)
 
     def arrays(self) -> dict[str, Tensor]:
-        """The arrays that are there, by the name that they have in a file."""
+        """The arrays that the table has, by the names that they have in a file."""
         own = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
         return own | {PROVENANCE + name: array for name, array in self.provenance.items()}
 

@@ -129,7 +129,7 @@ def test_rows_that_augment_made_raise_no_alarm(provenance: bool, kept: bool) -> 
     assert found.warnings == ()
     if kept:
         assert found.episodes == mocoda.inspect(data).episodes
-        assert "1,000 rows are generated" in str(found)
+        assert "1,000 rows are generated; only the table above includes them" in str(found)
 
 
 def test_pairs_across_a_border_go_away_with_the_length_of_episodes() -> None:

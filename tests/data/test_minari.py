@@ -18,12 +18,17 @@ from hypothesis import strategies as st
 from minari.data_collector.episode_buffer import EpisodeBuffer
 from transition_tables import assert_identical, numbers, refusal
 
+import mocoda
 from mocoda.data.formats.chains import chains
-from mocoda.data.formats.minari import read, write
+from mocoda.data.formats.minari import write
 from mocoda.data.transitions import Transitions, concatenate
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Minari's, of metadata that nobody gave
 WAY_OUT = "Published ones come with `minari download ID`; MINARI_DATASETS_PATH says where they lie."
+
+
+def read(name: str) -> Transitions:
+    return mocoda.read(f"minari:{name}")
 
 
 @pytest.fixture(autouse=True)
@@ -207,6 +212,15 @@ def test_what_a_robotics_environment_says_is_what_is_read(fetch: Any) -> None:
     ]
     minari.create_dataset_from_buffers("fetch/push-v0", buffers, env=fetch)
     assert_are_rows_of(read("fetch/push-v0"), episodes)
+
+
+def test_rows_with_nan_are_inspected_and_left_out_if_asked() -> None:
+    seen = numbers(4, 3)
+    seen[1, 0] = np.nan
+    recorded("nan-v0", box(3), seen)
+    assert mocoda.inspect("minari:nan-v0").bad_rows == 4
+    assert "NaN or inf" in refusal(lambda: read("nan-v0"))
+    assert len(mocoda.read("minari:nan-v0", skip_bad_rows=True)) == 2
 
 
 # Out and in

@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
-from mocoda.data.formats.format import Format
+from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.minari_episodes import episodes_of, rows_of, write_episodes
 from mocoda.data.formats.minari_spaces import columns_of, damaged, leaves_of
 from mocoda.engine.errors import InputError, unknown_name
@@ -35,14 +35,12 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[-\w]+(/[-\w]+)*")  # no dots: an id cannot climb out of the folder
 
 
-def read(name: str) -> Transitions:
-    """The data set `name`, such as "D4RL/door/human-v2", as a table; it must lie on this computer.
+def read(name: str) -> Contents:
+    """Reads the data set `name`, such as "D4RL/door/human-v2", which must lie on this computer.
 
-    Only terminations are terminal; where an episode was cut short, its last row is like any other. Reward is None in
-    a data set that `write` was given none for.
+    Only terminations are terminal; the last row of an episode that was truncated is like any other. There are no
+    rewards if `write` was given none.
     """
-    from mocoda.data.transitions import Transitions
-
     folder = _folder(name)
     about = _metadata(name, folder)
     kind = about.get("data_format", "hdf5")
@@ -62,15 +60,11 @@ def read(name: str) -> Transitions:
                 raise
             raise damaged(name, f"in episode {number}, {error.args[0]}") from error
     arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    columns, found = columns_of(state, achieved, acted, arrays)
-    return Transitions(
-        **{key: arrays[key] for key in ("state", "action", "next_state", "terminal")},
-        reward=None if mine.get("reward") is False else arrays["reward"],
-        goal=arrays.get("goal"),
-        columns=mine.get("columns", columns),
-        source=mine.get("source", {"minari": name, **_environment(about), **found}),
-        provenance={note: arrays[f"infos/{note}"] for note in notes},
-    )
+    columns, achieved_goal = columns_of(state, achieved, acted, arrays)
+    if mine.get("reward") is False:
+        del arrays["reward"]
+    source = {"minari": name, **_environment(about), **achieved_goal}
+    return Contents(arrays, mine.get("columns", columns), mine.get("source", source))
 
 
 def write(data: Transitions, name: str) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from mocoda.data.formats.chains import chains
 from mocoda.data.formats.guarded import array_at, group_at, open_hdf5
 from mocoda.data.formats.minari_spaces import Keys, Leaf, damaged
+from mocoda.data.names import PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.hdf5 import hdf5_disk
 
@@ -85,7 +86,7 @@ def rows_of(
     if goal:
         arrays["goal"] = _side_by_side(fetch, "observations", goal, steps + 1)[:-1]
     for note in notes:
-        arrays[f"infos/{note}"] = fetch("infos", ("mocoda", note))[1:]
+        arrays[PROVENANCE + note] = fetch("infos", ("mocoda", note))[1:]
     return arrays
 
 
