@@ -20,9 +20,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from mocoda.data.formats.arrays import raw_arrays
 from mocoda.data.formats.chains import chains
-from mocoda.data.formats.format import Format
+from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import array_at, open_hdf5
+from mocoda.data.names import PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 from mocoda.engine.hdf5 import hdf5_disk
@@ -86,7 +88,8 @@ def from_d3rlpy(buffer: Any, goal: int = 0) -> Transitions:
     Buffers that are not ours do not know the state after a terminal row: such rows are left out, and the source says
     how many.
     """
-    return _table(buffer.episodes, goal, {"d3rlpy": type(buffer).__name__})
+    contents = _contents(buffer.episodes, goal, {"d3rlpy": type(buffer).__name__})
+    return raw_arrays(contents, D3RLPY.title).table()
 
 
 def write(data: Transitions, place: str) -> None:
@@ -107,20 +110,18 @@ def write(data: Transitions, place: str) -> None:
                 file[f"mocoda_provenance/{name}"] = note.cpu().numpy()
 
 
-def read(place: str) -> Transitions:
+def read(place: str) -> Contents:
     """Reads a file that `write`, or d3rlpy's own `dump`, has written; d3rlpy is not needed."""
     with open_hdf5(Path(place)) as file:
         try:
             count = int(array_at(file, "num_episodes"))
             about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in file else {}
-            notes = {name: array_at(file, f"mocoda_provenance/{name}") for name in file.get("mocoda_provenance", ())}
-            return _table(
-                (_stored(file, number) for number in range(count)),
-                about.get("goal", 0),
-                about.get("source", {"d3rlpy": Path(place).name}),
-                about.get("columns", ()),
-                notes,
-            )
+            episodes = (_stored(file, number) for number in range(count))
+            source = about.get("source", {"d3rlpy": Path(place).name})
+            contents = _contents(episodes, about.get("goal", 0), source, about.get("columns", ()))
+            names = file.get("mocoda_provenance", ())
+            notes = {PROVENANCE + name: array_at(file, f"mocoda_provenance/{name}") for name in names}
+            return replace(contents, arrays={**contents.arrays, **notes})
         except InputError:
             raise
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -163,15 +164,7 @@ def _episodes(data: Transitions) -> Iterable[_Steps]:
         yield _Steps(observation[observed], action[steps], reward[steps], terminated)
 
 
-def _table(
-    episodes: Iterable[Any],
-    goal: int,
-    source: dict[str, Any],
-    columns: Any = (),
-    provenance: dict[str, NDArray[Any]] | None = None,
-) -> Transitions:
-    from mocoda.data.transitions import Transitions
-
+def _contents(episodes: Iterable[Any], goal: int, source: dict[str, Any], columns: Any = ()) -> Contents:
     parts: list[tuple[NDArray[Any], ...]] = []
     unknown = 0
     for episode in episodes:
@@ -188,17 +181,11 @@ def _table(
     if not parts:
         raise InputError("the replay buffer has no rows whose next state is known; expected at least one.")
     observed, action, following, reward, terminal = (np.concatenate(part) for part in zip(*parts, strict=True))
-    if not 0 <= goal < observed.shape[1]:
-        raise InputError(f"goal must be a number of the {observed.shape[1]} observation columns, got {goal}.")
     width = observed.shape[1] - goal
-    return Transitions(
-        observed[:, :width],
-        action,
-        following[:, :width],
-        reward,
-        terminal,
-        observed[:, width:] if goal else None,
-        columns,
-        source | ({"terminal_rows_left_out": unknown} if unknown else {}),
-        provenance,
-    )
+    if not 0 < width <= observed.shape[1]:
+        raise InputError(f"goal must be a number of the {observed.shape[1]} observation columns, got {goal}.")
+    arrays = {"state": observed[:, :width], "action": action, "next_state": following[:, :width], "reward": reward}
+    arrays["terminal"] = terminal
+    if goal:
+        arrays["goal"] = observed[:, width:]
+    return Contents(arrays, columns, source | ({"terminal_rows_left_out": unknown} if unknown else {}))
