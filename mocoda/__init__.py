@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from mocoda.augmentation import RewardConfig as RewardConfig
     from mocoda.augmentation import Support as Support
     from mocoda.augmentation import augment as augment
-    from mocoda.augmentation import augment_chunks as augment_chunks
     from mocoda.augmentation import augment_to_file as augment_to_file
     from mocoda.augmentation import disagreement as disagreement
     from mocoda.augmentation import fit_reward as fit_reward
@@ -63,7 +62,10 @@ if TYPE_CHECKING:
     from mocoda.graph import load_task as load_task
     from mocoda.parents import GaussianMixture as GaussianMixture
     from mocoda.parents import Parents as Parents
+    from mocoda.parents import Recipe as Recipe
+    from mocoda.parents import check_recipe as check_recipe
     from mocoda.parents import fit_parents as fit_parents
+    from mocoda.parents import make_recipe as make_recipe
     from mocoda.tasks import Task as Task
     from mocoda.tasks import make_task as make_task
 
@@ -76,11 +78,10 @@ _ROOMS = {
     "data": ("Transitions", "concatenate", "save_stream", "read", "write", "inspect", "Inspection"),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
     "graph": ("LocalGraph", "load_graph", "load_task"),
-    "parents": ("fit_parents", "Parents", "GaussianMixture"),
+    "parents": ("fit_parents", "make_recipe", "Recipe", "Parents", "check_recipe", "GaussianMixture"),
     "dynamics": ("fit_dynamics", "fit_dynamics_runs", "Dynamics", "DynamicsConfig"),
     "augmentation": (
         "augment",
-        "augment_chunks",
         "Augmentation",
         "augment_to_file",
         "fit_reward",

@@ -1,4 +1,4 @@
-"""Questions about data: is the graph right, which recipe is worth trying, what would have happened if?"""
+"""Questions about data: is the graph right, which recipe is worth trying, and what would have happened if?"""
 
 from mocoda.analysis.advice import Advice
 from mocoda.analysis.counterfactual import WhatIf, what_if

@@ -1,8 +1,8 @@
-"""measurements -> Advice: what data and graph are good for, in numbers and in words."""
+"""Advice: what a check measured, and its verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,11 +17,11 @@ from mocoda.analysis.edges import MissingEdge
 class ParentSet:
     """Factors that are modelled together.
 
-    cells        of the data's grid that their columns fill
-    even_cells   as many, filled evenly, would be as spread: exp of the entropy. The effective support
-    components   of the mixture, counted in the same way by their weights
+    cells        cells of the data's grid that their columns fill
+    even_cells   the effective number of cells: exp of the entropy
+    components   the effective number of components of the mixture, by their weights
     mixture, gaussian, independent, box
-                 log densities of held-out rows, nats a row: of the mixture, of one Gaussian, of columns each by itself,
+                 log densities of held-out rows, nats per row: of the mixture, of one Gaussian, of independent columns,
                  and of the box around the data
     """
 
@@ -37,7 +37,7 @@ class ParentSet:
 
     @property
     def gain(self) -> float:
-        """Nats a row by which the mixture is better than the best of the others."""
+        """Nats per row by which the mixture is better than the best of the others."""
         return self.mixture - max(self.gaussian, self.independent, self.box)
 
 
@@ -46,10 +46,10 @@ class ChildErrors:
     """How well a child is predicted: root mean square errors, in standard deviations of its steps.
 
     heldout_*     on rows that were not trained on
-    recombined_*  on the same rows, with all that the child does not listen to taken from another row. If the graph is
-                  right, the recorded next value still holds there. None: the child listens to everything
+    recombined_*  on the same rows, with everything that the child does not depend on taken from another row. If the
+                  graph is right, the recorded next value still holds there. None: the child depends on everything
     judged        rows on which a missing edge would show; 0: none, so nothing can be said
-    outside       the share of the factored model's squared error that factors outside of the parents explain
+    outside       the share of the factored model's squared error that factors outside the parents explain
     missing       the factors that do so alone
     """
 
@@ -73,7 +73,7 @@ class RecipeSamples:
     support       the median, over rows, of the share of recorded rows that are as rare
     unsupported   the share of rows that are rarer than 99% of the recorded ones
     strange       the share of rows under a local graph that hardly any recorded row has
-    true_error    of what the recipe hands out, in standard deviations of a step, where the true step is known
+    true_error    of the recipe's next states, in standard deviations of a step, where the true step is known
     """
 
     name: str
@@ -88,7 +88,7 @@ class RecipeSamples:
 
 @dataclass(frozen=True)
 class Filtered:
-    """What is left of "mocoda"'s rows by a filter: at most so much disagreement, or at least so much support."""
+    """What a filter leaves of the rows of "mocoda": at most so much disagreement, or at least so much support."""
 
     by: str  # "disagreement" or "support"
     threshold: float
@@ -100,9 +100,9 @@ class Filtered:
 class Advice:
     """What `mocoda.check` found; it prints as tables with a verdict under them.
 
-    rows, used, held_out   of the data; of these, those that were looked at; of these, those that no model was shown
+    rows, used, held_out   rows of the data; those that were used; of these, those that no model was trained on
     disagreement           of the ensemble on held-out rows, in standard deviations of a step
-    recorded_cells         cells of a grid of ten a column that the data fills
+    recorded_cells         cells of a grid, ten per column, that the data fills
     reachable_cells        cells that recombining its parent sets can fill, by count (by estimate, where sets overlap)
     recipe                 the one that is worth trying; None: none is, as things are
     verdict                why, in sentences
@@ -133,33 +133,16 @@ class Advice:
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "times_larger": self.times_larger}
 
-    @staticmethod
-    def from_json(found: Mapping[str, Any]) -> Advice:
-        """What `to_json` wrote."""
-        plain = {key: value for key, value in found.items() if key != "times_larger"}
-        children = [
-            ChildErrors(**{**child, "missing": tuple(MissingEdge(**edge) for edge in child["missing"])})
-            for child in plain["children"]
-        ]
-        parts = {
-            "sets": tuple(ParentSet(**{**one, "factors": tuple(one["factors"])}) for one in plain["sets"]),
-            "children": tuple(children),
-            "recipes": tuple(RecipeSamples(**one) for one in plain["recipes"]),
-            "filters": tuple(Filtered(**one) for one in plain["filters"]),
-            "verdict": tuple(plain["verdict"]),
-        }
-        return Advice(**{**plain, **parts})
-
     def __rich__(self) -> rich.console.Group:
-        looked = f"{self.rows:,} rows" + (f", of which {self.used:,} were looked at" if self.used < self.rows else "")
+        looked = f"{self.rows:,} rows" + (f", of which {self.used:,} were used" if self.used < self.rows else "")
         larger = (
-            f"{self.recorded_cells:,} cells of a grid of ten a column are recorded, {self.reachable_cells:.4g} can be "
+            f"{self.recorded_cells:,} cells of a grid, ten per column, are recorded, {self.reachable_cells:.4g} can be "
             f"reached by recombining: {self.times_larger:.3g} times as many."
         )
         parts: list[Any] = [Text(looked), self._sets(), Text(larger), self._children(), self._recipes()]
         if self.filters:
             parts.append(self._filters())
-        return rich.console.Group(*parts, Text("Verdict", "bold"), *(Text(f"- {said}") for said in self.verdict))
+        return rich.console.Group(*parts, Text("Verdict", "bold"), *(Text(f"- {reason}") for reason in self.verdict))
 
     def __str__(self) -> str:
         console = rich.console.Console(width=120, force_terminal=False, color_system=None)
@@ -168,8 +151,8 @@ class Advice:
         return text.get().rstrip()
 
     def _sets(self) -> rich.table.Table:
-        heads = ("rows", "cells", "evenly", "components", "mixture", "one Gaussian", "independent", "box")
-        table = _table("What is modelled together (log densities of held-out rows, nats a row)", "parent set", heads)
+        heads = ("rows", "cells", "effective", "components", "mixture", "one Gaussian", "independent", "box")
+        table = _table("What is modelled together (log densities of held-out rows, nats per row)", "parent set", heads)
         for one in self.sets:
             densities = (f"{value:.2f}" for value in (one.mixture, one.gaussian, one.independent, one.box))
             counts = (f"{one.rows:,}", f"{one.cells:,}", f"{one.even_cells:,.0f}", f"{one.components:.1f}")
@@ -183,7 +166,7 @@ class Advice:
         for child in self.children:
             errors = (child.heldout_factored, child.heldout_full, child.recombined_factored, child.recombined_full)
             missing = ", ".join(f"{edge.parent} ({100 * edge.explains:.0f}%)" for edge in child.missing)
-            unknown = f"? ({100 * child.outside:.0f}%)" if child.outside else "none seen" if child.judged else "-"
+            unknown = f"? ({100 * child.outside:.0f}%)" if child.outside else "none found" if child.judged else "-"
             table.add_row(child.name, *(_percent(e) for e in errors), f"{child.judged:,}", missing or unknown)
         return table
 

@@ -1,7 +1,7 @@
-"""a factual transition, changed parents -> WhatIf: what would have happened had only these been different (Appendix F).
+"""Counterfactual questions: what would have happened, had only these factors been different (Appendix F)?
 
-The mechanisms that the change reaches are asked anew. All others keep the child that they had, to the bit, and with it
-whatever noise was in it.
+The model predicts the children that the change reaches. All others keep the value that they had, to the bit, and with
+it whatever noise was in it.
 
 Axes: N factual rows, W worlds (draws of the resampled parents), S and A columns of state and action, E members.
 """
@@ -22,9 +22,11 @@ from mocoda.dynamics import Ensemble, Prediction
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.flattening import Flattened, Region
-from mocoda.parents.mocoda import Mocoda, Stratified
-from mocoda.parents.recipes import Parents
+from mocoda.parents import Parents
+from mocoda.parents.flattening import FlattenedParents
+from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.recipe import Region
+from mocoda.parents.stratified import StratifiedParents
 
 WIDTH = 1.96  # standard deviations on either side of an interval's middle: 95% of a Gaussian
 CANDIDATES = 128  # draws of which one is chosen, where a resampled column is in several parent sets
@@ -35,7 +37,7 @@ class WhatIf:
     """An answer; it prints as a table of its first row.
 
     factual         what happened
-    counterfactual  what would have happened: parents as asked, children kept or resampled; no reward
+    counterfactual  what would have happened: changed parents, children kept or resampled; no reward
     resampled       bool (N, children): which mechanisms the change reaches
     low, high       (N, S), the model's 95% interval; where a child is kept, the child itself
     support         (N,), the share of the data whose parents are as rare as the changed ones, or rarer: the least over
@@ -53,23 +55,24 @@ class WhatIf:
     drawn: tuple[str, ...]  # those that were resampled given the rest
 
     def __rich__(self) -> rich.table.Table:
-        """A line a column of the row: before, in the question, and what follows."""
+        """A line per column: its value, its counterfactual value, and the next value of each."""
         first = f", the first of {len(self.factual)} rows" if len(self.factual) > 1 else ""
         rarer = f"{100 * float(self.support[0]):.2g}% of the data is as rare or rarer"
         table = rich.table.Table(title=f"What if{first}: {rarer}")
         for column in ("", "factual", "what if", "", "next, factual", "next, what if", "95% interval", "mechanism"):
             table.add_column(column, justify="left" if column in ("", "mechanism") else "right")
-        was, were = (transitions.rows[0].tolist() for transitions in (self.factual, self.counterfactual))
-        following, instead = (transitions.next_state[0] for transitions in (self.factual, self.counterfactual))
+        row, changed = (transitions.rows[0].tolist() for transitions in (self.factual, self.counterfactual))
+        next_state, instead = (transitions.next_state[0] for transitions in (self.factual, self.counterfactual))
         children = list(self.graph.children)
         for name, columns in self.graph.factors.items():
             how = "fixed" if name in self.changed else "drawn" if name in self.drawn else "kept"
-            anew = name in children and bool(self.resampled[0, children.index(name)])
+            resampled = name in children and bool(self.resampled[0, children.index(name)])
             for i in columns:
-                cells = [self.factual.columns[i], f"{was[i]:.4g}", f"{were[i]:.4g}", how]
+                cells = [self.factual.columns[i], f"{row[i]:.4g}", f"{changed[i]:.4g}", how]
                 if name in children:
-                    interval = f"{self.low[0, i]:.4g} to {self.high[0, i]:.4g}" if anew else ""
-                    cells += [f"{following[i]:.4g}", f"{instead[i]:.4g}", interval, "resampled" if anew else "kept"]
+                    interval = f"{self.low[0, i]:.4g} to {self.high[0, i]:.4g}" if resampled else ""
+                    mechanism = "resampled" if resampled else "kept"
+                    cells += [f"{next_state[i]:.4g}", f"{instead[i]:.4g}", interval, mechanism]
                 table.add_row(*cells)
         return table
 
@@ -95,13 +98,13 @@ def what_if(
 ) -> WhatIf:
     """What would have happened had the factors in `changes` been different.
 
-    row            the factual transition, such as data[17:18]; or several, each answered for itself
-    changes        factor -> its value: one for all rows, or one a row
-    parents        fitted mixtures: recipe "mocoda", or a relative; with stratified=True, what is rare is judged among
-                   the rows with the same local graph, so that objects may not meet as they never did
+    row            the factual transition, such as data[17:18]; or several, each answered by itself
+    changes        factor -> its value: one for all rows, or one per row
+    parents        fitted mixtures, of recipe "mocoda", "mocoda-u" or "mocoda-p"; with stratified=True, support is
+                   measured among the rows with the same local graph, so that objects may not meet as they never did
     model          as from `fit_dynamics`, or any object with `predict` and `sample`
     resample       factors to draw given all the others; those neither changed nor resampled stay as they are
-    data           the recorded rows that tell what is rare; samples of the parents unless given
+    data           the recorded rows that say what is rare; samples of the parents unless given
     draws          worlds with other resampled parents behind each interval, the first of which is the answer
     least_support  the least share of the data that must be as rare as the question; 0 answers anything
     """
@@ -117,27 +120,27 @@ def what_if(
     before = row.rows.repeat(worlds, 1)
     after = _changed(row.rows, changes, graph).repeat(worlds, 1)
     if resample:
-        if isinstance(mixtures, Stratified):
+        if isinstance(mixtures, StratifiedParents):
             raise InputError(
                 "resample draws from mixtures of all the data; pass parents fitted without stratified=True."
             )
         after = drawn_given_rest(mixtures, after, set(graph.columns(resample)), stream.child("parents"))
     reached = reached_children(graph, before, after)
-    anew = _by_column(graph, reached)
+    resampled = _by_column(graph, reached)
     known = mixtures.sample(REFERENCE, seed=stream.child("reference")) if data is None else data.rows
     known = known[stream.permutation(len(known))[:REFERENCE]]
     support = _support(mixtures, before, after, known).unflatten(0, (worlds, n)).median(0).values
     rarest = int(support.argmin())
     if float(support[rarest]) < least_support:
         which = _weakest(mixtures, before[rarest], after[rarest], known, graph)
-        free = [name for name in which if name not in (*changes, *resample) and isinstance(mixtures, Mocoda)]
+        free = [name for name in which if name not in (*changes, *resample) and isinstance(mixtures, MixtureParents)]
         raise _refusal(rarest, float(support[rarest]), least_support, which, free)
     sampled = model.sample(after[:n], seed=stream.child("model"))
-    low, high = _interval(model.predict(after), anew, row.next_state)
+    low, high = _interval(model.predict(after), resampled, row.next_state)
     counterfactual = Transitions(
         after[:n, : graph.state_width],
         after[:n, graph.state_width :],
-        torch.where(anew[:n], sampled, row.next_state),
+        torch.where(resampled[:n], sampled, row.next_state),
         columns=row.columns,
         source={"factual": dict(row.source), "changed": list(changes), "resampled": list(resample)},
     )
@@ -147,14 +150,14 @@ def what_if(
 def reached_children(graph: LocalGraph, before: Tensor, after: Tensor) -> Tensor:
     """The children that the change of rows (N, S + A) reaches, bool (N, children).
 
-    Those that listen to a factor that differs, before or after, and those that listen to others after than before.
+    Those that depend on a factor that differs, before or after, and those whose edges differ.
     """
     differs = torch.stack([(before != after)[:, list(columns)].any(1) for columns in graph.factors.values()], 1)
-    was, now = graph.mask(before), graph.mask(after)
-    return (differs[:, :, None] & (was | now)).any(1) | (was != now).any(1)
+    edges, new_edges = graph.mask(before), graph.mask(after)
+    return (differs[:, :, None] & (edges | new_edges)).any(1) | (edges != new_edges).any(1)
 
 
-def drawn_given_rest(parents: Mocoda, rows: Tensor, unknown: set[int], stream: Stream) -> Tensor:
+def drawn_given_rest(parents: MixtureParents, rows: Tensor, unknown: set[int], stream: Stream) -> Tensor:
     """Rows (N, S + A) whose `unknown` columns are drawn given all their other columns, which stay as they are.
 
     The parent sets are completed in turn, each given its columns that are known or drawn already. That is exact unless
@@ -167,7 +170,7 @@ def drawn_given_rest(parents: Mocoda, rows: Tensor, unknown: set[int], stream: S
     weight = torch.zeros(len(proposed), dtype=torch.float64, device=rows.device)
     drawn: set[int] = set()
     seen: set[int] = set()
-    for number in parents._order(list(range(len(parents.sets)))):
+    for number in parents.order():
         columns, mixture = parents.sets[number]
         known = [i for i, column in enumerate(columns) if column not in unknown - drawn]
         earlier = [i for i, column in enumerate(columns) if column in seen]
@@ -182,9 +185,9 @@ def drawn_given_rest(parents: Mocoda, rows: Tensor, unknown: set[int], stream: S
     return proposed[torch.arange(len(rows), device=rows.device) * candidates + chosen]
 
 
-def _mixtures(parents: Parents) -> Mocoda | Stratified:
-    proposals = parents.proposals if isinstance(parents, Flattened) else parents
-    if not isinstance(proposals, Mocoda | Stratified):
+def _mixtures(parents: Parents) -> MixtureParents | StratifiedParents:
+    proposals = parents.proposals if isinstance(parents, FlattenedParents) else parents
+    if not isinstance(proposals, MixtureParents | StratifiedParents):
         raise InputError(
             "what_if needs the mixtures of recipe 'mocoda', or of 'mocoda-u' and 'mocoda-p' by rejection, got "
             f"{type(proposals).__name__}. Pass parents=mocoda.fit_parents(data, graph)."
@@ -213,7 +216,7 @@ def _changed(rows: Tensor, changes: Mapping[str, Array], graph: LocalGraph) -> T
             given = given[:, None]
         if given.ndim > 2 or any(g not in (1, s) for g, s in zip(given.shape[::-1], shape[::-1], strict=False)):
             raise InputError(
-                f"the change of {name!r} must be one value, or {shape[1]} a row, of a shape that fits {shape}, "
+                f"the change of {name!r} must be one value, or {shape[1]} per row, of a shape that fits {shape}, "
                 f"got {tuple(given.shape)}."
             )
         if not bool(torch.isfinite(given).all()):
@@ -223,21 +226,21 @@ def _changed(rows: Tensor, changes: Mapping[str, Array], graph: LocalGraph) -> T
 
 
 def _by_column(graph: LocalGraph, children: Tensor) -> Tensor:
-    """What is said of children (N, children), of the state's columns (N, S)."""
+    """Values of children (N, children) as values of the state's columns (N, S)."""
     columns = torch.empty(len(children), graph.state_width, dtype=children.dtype, device=children.device)
     for number, child in enumerate(graph.children):
         columns[:, list(graph.factors[child])] = children[:, number, None]
     return columns
 
 
-def _parts(parents: Mocoda | Stratified) -> list[tuple[Region, Mocoda]]:
-    """Where which mixtures hold."""
-    if isinstance(parents, Mocoda):
+def _parts(parents: MixtureParents | StratifiedParents) -> list[tuple[Region, MixtureParents]]:
+    """Each set of mixtures, and where it holds."""
+    if isinstance(parents, MixtureParents):
         return [(lambda rows: torch.ones(len(rows), dtype=torch.bool, device=rows.device), parents)]
     return [(parents.region(one.mask), one.mixtures) for one in parents.neighbourhoods]
 
 
-def _support(parents: Mocoda | Stratified, before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
+def _support(parents: MixtureParents | StratifiedParents, before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
     """The share of the reference, of which the same mixtures hold, that is as rare as rows (M, S + A): (M,).
 
     1 where nothing changed, 0 where no mixtures hold.
@@ -249,7 +252,7 @@ def _support(parents: Mocoda | Stratified, before: Tensor, after: Tensor, refere
     return support
 
 
-def _rarity(mixtures: Mocoda, before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
+def _rarity(mixtures: MixtureParents, before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
     """The same for each parent set, (M, sets). A set without a change says nothing: its share is 1."""
     rank = ranks(mixtures, after, densities(mixtures, reference))
     touched = torch.stack([(before != after)[:, list(columns)].any(1) for columns, _ in mixtures.sets], 1)
@@ -257,7 +260,7 @@ def _rarity(mixtures: Mocoda, before: Tensor, after: Tensor, reference: Tensor) 
 
 
 def _weakest(
-    parents: Mocoda | Stratified, before: Tensor, after: Tensor, reference: Tensor, graph: LocalGraph
+    parents: MixtureParents | StratifiedParents, before: Tensor, after: Tensor, reference: Tensor, graph: LocalGraph
 ) -> list[str]:
     """The factors of the rarest parent set of a row (S + A,); none where no mixtures hold."""
     for holds, mixtures in _parts(parents):
@@ -269,7 +272,7 @@ def _weakest(
 
 
 def _refusal(row: int, support: float, least: float, names: list[str], free: list[str]) -> InputError:
-    """Why the question is refused: parents of these names, of which some are free to be resampled."""
+    """Why the question is refused: these parents are too rare, of which some are free to be resampled."""
     way_out = f"Resample what goes with it (resample={free}), change less" if free else "Change less"
     reason = (
         f"the parents ({', '.join(names)}) would be rarer than {100 - 100 * support:.4g}% of the data, "
@@ -278,19 +281,19 @@ def _refusal(row: int, support: float, least: float, names: list[str], free: lis
         else "the local graph would be one that hardly any recorded row has"
     )
     return InputError(
-        f"the question leaves what the data supports: in row {row} {reason}. {way_out}, or pass least_support=0 to be "
-        "answered all the same."
+        f"the question leaves what the data supports: in row {row} {reason}. {way_out}, or pass least_support=0 to get "
+        "an answer anyway."
     )
 
 
-def _interval(prediction: Prediction, anew: Tensor, factual: Tensor) -> tuple[Tensor, Tensor]:
+def _interval(prediction: Prediction, resampled: Tensor, factual: Tensor) -> tuple[Tensor, Tensor]:
     """Middle ∓ WIDTH deviations (N, S) of the mixture of all members in all worlds, with the mixture's two moments.
 
     In float64, where the mean of equal float32 numbers is that very number: a kept child is its own interval.
     """
     shape = (-1, *factual.shape)  # (W, N, S)
     mean, scale = (part.double().unflatten(1, shape[:2]) for part in prediction)
-    kept = ~anew.reshape(shape)
+    kept = ~resampled.reshape(shape)
     mean = torch.where(kept, factual.double(), mean).flatten(0, 1)
     scale = torch.where(kept, 0.0, scale).flatten(0, 1)
     middle = mean.mean(0)

@@ -1,5 +1,4 @@
-"""Transitions, LocalGraph, mixtures -> Coverage: how much of its parent sets' space the data fills, and how much of the
-whole could be filled by recombining them."""
+"""Coverage: how much of the space the data fills, and how much recombining its parent sets could fill."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ from mocoda.analysis.advice import ParentSet
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.mixture import GaussianMixture
-from mocoda.parents.mocoda import Mocoda
+from mocoda.parents import GaussianMixture
+from mocoda.parents.mocoda import MixtureParents
 
-CELLS, WALKS = 10, 10_000  # cells a column; draws behind an estimate of the cells that overlapping sets can reach
+CELLS, WALKS = 10, 10_000  # cells per column; draws behind an estimate of the cells that overlapping sets can reach
 SINGLE = 8  # components of a column by itself
 Part = tuple[list[int], Tensor]  # columns, and the cells (M, columns) that they fill
 
@@ -31,16 +30,22 @@ class Coverage:
 
 
 def coverage(
-    data: Transitions, shown: Transitions, held_out: Transitions, graph: LocalGraph, mixtures: Mocoda, *, seed: Stream
+    data: Transitions,
+    shown: Transitions,
+    held_out: Transitions,
+    graph: LocalGraph,
+    mixtures: MixtureParents,
+    *,
+    seed: Stream,
 ) -> Coverage:
-    """Cells of all the data; densities fitted to the rows `shown`, as the mixtures are, and judged on those held out.
+    """Cells of all the data; densities fitted to the rows `shown`, as the mixtures are, and evaluated on others.
 
     A column has CELLS cells between the quantiles 0.5% and 99.5% of the rows shown; what is beyond is in the outermost.
     """
     low, high = torch.quantile(shown.rows, torch.tensor([0.005, 0.995], device=data.device), dim=0)
     width = torch.where(high > low, high - low, 1.0)
     place = ((data.rows - low) / width * CELLS).clamp_(0, CELLS - 1).to(torch.uint8)
-    code = seed.child("cells").integers(2**62, graph.width)  # of a row's cells as one number, by which they are told
+    code = seed.child("cells").integers(2**62, graph.width)  # makes one number of a row's cells
     parts: list[Part] = []
     sets = []
     densities = _densities(shown.rows, held_out.rows, mixtures, seed)
@@ -50,27 +55,27 @@ def coverage(
         example = torch.empty(len(rows), dtype=torch.long, device=key.device)
         example[number] = torch.arange(len(key), device=key.device)
         parts.append((list(columns), place[example][:, columns]))
-        even, components = (_even(weights) for weights in (rows / len(key), mixture.weights))
+        even, components = (_effective(weights) for weights in (rows / len(key), mixture.weights))
         sets.append(ParentSet(names, len(data), len(rows), even, components, *density))
-    order = mixtures._order(list(range(len(parts))))
+    order = mixtures.order()
     reachable = joined([parts[i] for i in order], graph.width, code, seed.child("walks"))
     return Coverage(len(torch.unique(coded(place, code))), reachable, tuple(sets))
 
 
-def _even(shares: Tensor) -> float:
-    """How many equal shares are as spread as these: the exponential of their entropy."""
+def _effective(shares: Tensor) -> float:
+    """The effective number of shares: the exponential of their entropy."""
     exact = shares.double()
     return math.exp(-float(torch.xlogy(exact, exact).sum()))
 
 
 def _densities(
-    rows: Tensor, judged_by: Tensor, mixtures: Mocoda, stream: Stream
+    rows: Tensor, held_out: Tensor, mixtures: MixtureParents, stream: Stream
 ) -> list[tuple[float, float, float, float]]:
     """Mean log densities of each parent set: of its mixture, one Gaussian, independent columns, and the data's box.
 
     A constant column has no density, and is left out of all of them.
     """
-    low, high = torch.cat([rows, judged_by]).double().aminmax(dim=0)
+    low, high = torch.cat([rows, held_out]).double().aminmax(dim=0)
     alone = {
         column: GaussianMixture.fit(rows[:, [column]], SINGLE, seed=stream.child("column", column))
         for column in (high > low).nonzero()[:, 0].tolist()
@@ -85,9 +90,9 @@ def _densities(
         single = GaussianMixture.fit(rows[:, own], 1, seed=stream)
         densities.append(
             (
-                float(mixture.marginal(places).log_prob(judged_by[:, own]).mean()),
-                float(single.log_prob(judged_by[:, own]).mean()),
-                sum(float(alone[column].log_prob(judged_by[:, [column]]).mean()) for column in own),
+                float(mixture.marginal(places).log_prob(held_out[:, own]).mean()),
+                float(single.log_prob(held_out[:, own]).mean()),
+                sum(float(alone[column].log_prob(held_out[:, [column]]).mean()) for column in own),
                 -float((high - low)[own].log().sum()),
             )
         )
@@ -107,8 +112,8 @@ def joined(tables: list[Part], width: int, code: Tensor, stream: Stream) -> floa
         shared = [i for i, column in enumerate(columns) if column in drawn]
         where = [columns[i] for i in shared]
         key, order = coded(parts[:, shared], code[where]).sort()
-        asked = coded(row[:, where], code[where])
-        begin, end = torch.searchsorted(key, asked), torch.searchsorted(key, asked, right=True)
+        wanted = coded(row[:, where], code[where])
+        begin, end = torch.searchsorted(key, wanted), torch.searchsorted(key, wanted, right=True)
         ways *= end - begin
         chosen = begin + (stream.uniform(WALKS, dtype=torch.float64) * (end - begin)).long()
         row[:, columns] = parts[order[chosen.clamp(max=len(key) - 1)]]
@@ -117,7 +122,7 @@ def joined(tables: list[Part], width: int, code: Tensor, stream: Stream) -> floa
 
 
 def coded(place: Tensor, code: Tensor) -> Tensor:
-    """Cells (N, D) of rows as one number each, (N,)."""
+    """The cells (N, D) of each row as one number, (N,)."""
     coded = torch.zeros(len(place), dtype=torch.long, device=place.device)
     for column, factor in zip(place.T, code, strict=True):
         coded += column.long() * factor

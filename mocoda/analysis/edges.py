@@ -1,8 +1,8 @@
-"""held-out errors of a factored model, LocalGraph -> Child: whether factors outside a child's parents explain them.
+"""Missing edges: whether factors outside a child's parents explain the held-out errors of a factored model.
 
-If the graph is right, nothing outside of a child's parents says anything about the error that the factored model makes.
+If the graph is right, nothing outside a child's parents is informative about the error of the factored model.
 So small networks learn that error, once from the parents and the factors outside, and once from the parents and
-stand-ins: the same factors, exchanged between rows whose parents are alike. Both are judged on rows that none of them
+stand-ins: the same factors, exchanged between rows with similar parents. Both are judged on rows that none of them
 has seen, and only on those whose local graph lacks an edge. Stand-ins cost the networks as much and help as much by
 accident, so what is better than they are is real. Whether it is *one* factor, and which, is then searched forward, one
 at a time, each given those found before: what only goes along with the true parent explains nothing once that is there.
@@ -40,7 +40,7 @@ Parts = tuple[Tensor, Tensor, Tensor]  # numbers of the rows to fit to, to choos
 
 @dataclass(frozen=True)
 class MissingEdge:
-    """A factor that a child listens to and the graph says it does not."""
+    """A factor that a child depends on, though the graph says it does not."""
 
     parent: str
     child: str
@@ -52,10 +52,10 @@ class MissingEdge:
 
 @dataclass(frozen=True)
 class Child:
-    """What the error of the factored model says of one child's parents.
+    """What the error of the factored model says about one child's parents.
 
-    rows      rows that were judged: 0 where all factors are parents everywhere, or too few rows are left
-    outside   the share of the error that the factors outside the parents explain together; 0 if by accident
+    rows      rows that were evaluated: 0 where all factors are parents everywhere, or too few rows are left
+    outside   the share of the error that the factors outside the parents explain together; 0 if by chance
     missing   the factors that explain it alone; may be empty where `outside` is not: then only several together do
     """
 
@@ -75,7 +75,7 @@ def missing_edges(
     seed: Stream,
     progress: Progress = silent,
 ) -> tuple[Child, ...]:
-    """What the errors say of every child.
+    """What the errors say about every child.
 
     rows   (N, S + A)
     error  (N, S) of the model there, in standard deviations of the column's steps
@@ -83,12 +83,12 @@ def missing_edges(
     parts  which rows to fit to, to choose by and to judge by; the model must not have been trained on the last two
     """
     scaled = (rows - rows.mean(0)) / rows.std(0, correction=0).clamp(min=1e-8)
-    mask, found = graph.mask(rows), []
+    mask, children = graph.mask(rows), []
     for number, name in enumerate(graph.children):
         own = error[:, list(graph.factors[name])]
-        found.append(_child(graph, name, scaled, mask[:, :, number], own, block, parts, seed.child(name)))
+        children.append(_child(graph, name, scaled, mask[:, :, number], own, block, parts, seed.child(name)))
         progress("edges", number + 1, len(graph.children))
-    return tuple(found)
+    return tuple(children)
 
 
 def _child(
@@ -101,7 +101,7 @@ def _child(
     parts: Parts,
     stream: Stream,
 ) -> Child:
-    """What the errors (N, K) say of a child with these edges, bool (N, parents)."""
+    """What the errors (N, K) say about a child with these edges, bool (N, parents)."""
     lacks = dict(zip(graph.parents, ~edges[parts[2]].T, strict=True))
     candidates = [factor for factor, rows_without in lacks.items() if int(rows_without.sum()) >= LEAST_ROWS]
     if not candidates or not bool(error.any()):
@@ -122,10 +122,10 @@ def _child(
 
     gain, whole = together("together")
     outside = gain / max(whole, 1e-30)
-    found: dict[str, float] = {}
-    while outside > 0 and len(found) < len(candidates):
-        # One factor at a time; the best becomes a parent, and the others are judged again given that.
-        rest, alone = [factor for factor in candidates if factor not in found], test(list(found), "alone")
+    gains_of: dict[str, float] = {}  # of the factors named so far
+    while outside > 0 and len(gains_of) < len(candidates):
+        # One factor at a time; the best becomes a parent, and the others are tried again given that.
+        rest, alone = [factor for factor in candidates if factor not in gains_of], test(list(gains_of), "alone")
         seen, stand_ins = alone.errors([[factor] for factor in rest for _ in range(PAIR)])
         gains = {
             factor: alone.gain(own, stand_ins, lacks[factor], whole)
@@ -134,20 +134,20 @@ def _child(
         best = max(gains, key=gains.__getitem__)
         if gains[best] == 0:
             break
-        found[best] = gains[best]
-    for factor in list(found)[:-1]:  # the first may have stood for those found later
-        others = test([other for other in found if other != factor], "still")
+        gains_of[best] = gains[best]
+    for factor in list(gains_of)[:-1]:  # the first may have stood in for later ones
+        others = test([other for other in gains_of if other != factor], "still")
         if others.gain(*others.errors([[factor]] * REPEATS), lacks[factor], whole) == 0:
-            del found[factor]
-    if outside > 0 and not found and together("again")[0] == 0:  # nobody to name: other networks must say so too
+            del gains_of[factor]
+    if outside > 0 and not gains_of and together("again")[0] == 0:  # no factor named: other networks must agree
         outside = 0.0
-    missing = tuple(MissingEdge(factor, name, min(1.0, gain / whole)) for factor, gain in found.items())
+    missing = tuple(MissingEdge(factor, name, min(1.0, gain / whole)) for factor, gain in gains_of.items())
     return Child(name, int(lacking.sum()), outside, missing)
 
 
 @dataclass(frozen=True, eq=False)
 class _Test:
-    """Networks that learn a child's error: what they see, and who of them is better."""
+    """Networks that learn a child's error: what they see, and which of them are better."""
 
     inputs: Tensor  # (N, I): what is known, factors outside, and their stand-ins
     always: Tensor  # bool (I,): what is known, seen by every network
@@ -175,12 +175,12 @@ class _Test:
         known = torch.cat([rows * seen, edges.float()], 1)
         alike = _stand_ins(known, rows, block, parts)
         inputs = torch.cat([known, rows * ~seen, alike * ~seen], 1)
-        nobody, nothing = torch.full((known.shape[1],), -1, device=rows.device), torch.full_like(owner, -1)
-        itself = torch.cat([nobody, owner, nothing])
-        stand_in = torch.cat([nobody, nothing, owner])
+        of_known, no_owner = torch.full((known.shape[1],), -1, device=rows.device), torch.full_like(owner, -1)
+        itself = torch.cat([of_known, owner, no_owner])
+        stand_in = torch.cat([of_known, no_owner, owner])
         return _Test(
             inputs,
-            torch.cat([nobody == -1, owner == -1, owner == -1]),
+            torch.cat([of_known == -1, owner == -1, owner == -1]),
             {name: itself == number for number, name in enumerate(graph.parents)},
             {name: stand_in == number for number, name in enumerate(graph.parents)},
             error,
@@ -201,7 +201,7 @@ class _Test:
         return seen, stand_ins
 
     def gain(self, seen: Tensor, stand_ins: Tensor, lacks: Tensor, whole: float) -> float:
-        """How much less the mean squared error is with factors than with stand-ins; 0 if that may be accident.
+        """How much less the mean squared error is with factors than with stand-ins; 0 if that may be chance.
 
         Judged on the rows that lack these edges, but counted over all that lack any. Networks of the same kind differ
         too: the worst with must beat the best without, and by more than such networks are apart.
@@ -226,7 +226,7 @@ class _Test:
     def _errors(self, gates: Tensor) -> Tensor:
         """Squared errors (M, judged) of networks that see the gated inputs (M, I), trained side by side.
 
-        Each starts as 0, which is the factored model itself, and is taken where it chooses best.
+        Each starts as 0, which is the factored model itself, and is stopped where it is best on the rows to choose by.
         """
         stream, outputs = self.stream.child("networks"), self.error.shape[1]
         fit, choose, judge = self.parts
@@ -243,17 +243,17 @@ class _Test:
             return (self.error[index] - mlp(gated, "mlp", inputs[index])).square().mean(-1)
 
         @torch.no_grad()
-        def looked() -> tuple[Tensor, Tensor]:
+        def evaluate() -> tuple[Tensor, Tensor]:
             return left(choose).mean(1), left(judge)
 
-        least, errors = looked()
+        least, errors = evaluate()
         steps = min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * len(fit) // BATCH))
         batches = fit[stream.child("batches").integers(len(fit), steps, BATCH)]
         for step, batch in enumerate(batches):
             adam.learning_rate.fill_(LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps)))
             adam.step(left(batch).mean(1).sum())
             if (step + 1) % (steps // LOOKS) == 0:
-                now, judged = looked()
+                now, judged = evaluate()
                 errors = torch.where((now < least)[:, None], judged, errors)
                 least = torch.minimum(now, least)
         return errors

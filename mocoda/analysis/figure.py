@@ -1,4 +1,4 @@
-"""Advice -> a figure: what children miss, how well parts are described, and how far each recipe goes."""
+"""The figure of a check: errors of children, densities of parent sets, and what each recipe draws."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mocoda.analysis.advice import Advice
-from mocoda.engine.figures import BLUE, COLOURS, GREY, INK, RECIPE_COLOURS, RED, bare, save
+from mocoda.engine.figures import BLUE, COLOURS, GREY, INK, RED, bare, save
+from mocoda.parents import RECIPES
 
 ERRORS = (
     ("heldout_factored", "factored, held-out rows", COLOURS["local"], ""),
@@ -82,7 +83,7 @@ def _draw_recipes(axes: Axes, advice: Advice) -> None:
     shown = [one for one in advice.recipes if one.not_here is None]
     for one in shown:
         support, relative = 100 * (one.support or 0.0), one.relative or 0.0
-        axes.scatter(support, relative, s=90, color=RECIPE_COLOURS[one.name], zorder=3)
+        axes.scatter(support, relative, s=90, color=RECIPES[one.name].colour, zorder=3)
         axes.annotate(one.name, (support, relative), (6, 5), textcoords="offset points", color=INK, fontsize=9)
     axes.axhline(1, color=GREY, lw=1, ls=":")
     axes.axvline(50, color=GREY, lw=1, ls=":")
@@ -96,10 +97,10 @@ def _draw_recipes(axes: Axes, advice: Advice) -> None:
 
 
 def _draw_filters(axes: Axes, advice: Advice) -> None:
-    for by, label, colour in (("disagreement", "the least disagreement", BLUE), ("support", "the most support", RED)):
+    for by, which, colour in (("disagreement", "least disagreement", BLUE), ("support", "most support", RED)):
         own = [one for one in advice.filters if one.by == by]
         kept, errors = [100 * one.kept for one in own], [100 * one.true_error for one in own]
-        axes.plot(kept, errors, marker="o", color=colour, label=f"those of {label}")
+        axes.plot(kept, errors, marker="o", color=colour, label=f"rows of {which}")
     axes.set_xlim(104, 0)
     axes.set_yscale("log")
     axes.set_xlabel("rows of recipe mocoda that are kept (%)")

@@ -1,13 +1,13 @@
-"""Transitions, LocalGraph -> Advice: does the data bear this graph, and what can be made of it?
+"""Checks a graph against the data: which edges are missing, and which recipe is worth trying.
 
-Nothing here needs an environment. Long data is looked at in even steps; what that leaves is cut into blocks of rows
-recorded together, and models are fitted to some blocks and judged on the others.
+Nothing here needs an environment. Of long data, only every so many rows are used. These are cut into blocks of rows
+recorded together, and models are fitted to some blocks and evaluated on the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from mocoda.analysis.advice import Advice, ChildErrors, Filtered, RecipeSamples
 from mocoda.analysis.coverage import coverage
 from mocoda.analysis.edges import Child, missing_edges, owners
-from mocoda.analysis.verdict import judged
+from mocoda.analysis.verdict import judge
 from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.fit import fit_dynamics
@@ -25,71 +25,94 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
-from mocoda.parents.flattening import Reweighted, by_volume
-from mocoda.parents.recipes import Parents, ParentsWithChildren, fit_parents
+from mocoda.parents import RECIPES, Parents, ParentsWithChildren, fit_parents
+from mocoda.parents.flattening import ReweightedParents, by_volume
 
-USED = 40_000  # rows that are looked at, at most
-FEWEST = 100  # rows that can be looked at at all
-BLOCKS, SHOWN = 200, 120  # blocks of neighbouring rows, and how many of them models are shown
+FEWEST = 100  # rows that can be checked at all
+BLOCKS, SHOWN = 200, 120  # blocks of neighbouring rows, and how many of them models are trained on
 FITTED, CHOSEN = 140, 160  # blocks that the search for edges is fitted to, and those and the ones that it chooses by
-SAMPLES = 4_000  # rows of every recipe
-BATCH, EPOCHS, FEWEST_UPDATES = 256, 15, 600
-KNOWN_GRAPH = 50  # rows looked at that a local graph needs, not to be strange
+BATCH, EPOCHS = 256, 15
+KNOWN_GRAPH = 50  # rows under a local graph from which on it counts as known
 KEPT = (1.0, 0.9, 0.75, 0.5, 0.25)  # shares of rows that filters leave
-RECIPES = ("emp", "coda", "dyna", "rand", "mocoda", "mocoda-u")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is computed: rows used at most, updates of each model at least, and rows drawn of each recipe."""
+
+    rows: int
+    updates: int
+    samples: int
+
+
+FULL, QUICK = Effort(rows=40_000, updates=600, samples=4_000), Effort(rows=6_000, updates=200, samples=2_000)
 
 
 def check(
-    data: Transitions, graph: LocalGraph, *, task: Any = None, seed: int | Stream = 0, progress: Progress = silent
+    data: Transitions,
+    graph: LocalGraph,
+    *,
+    task: Any = None,
+    seed: int | Stream = 0,
+    quick: bool = False,
+    progress: Progress = silent,
 ) -> Advice:
-    """What the data says of the graph, and which recipe is worth trying, on the device of the data.
+    """What the data says about the graph, and which recipe is worth trying, on the device of the data.
 
-    task  if it knows the true `step(rows)`, errors are also measured against that; its `box`, if it has one, is that of
-          recipes "rand" and "dyna", which is else the data's range
+    task   if it knows the true `step(rows)`, errors are also measured against that; recipes "rand" and "dyna" draw from
+           its `box`, if it has one, and else from the recorded range
+    quick  use at most 6,000 rows instead of 40,000, train models for fewer updates, and draw fewer rows: a tenth of the
+           time. Weak edges may then go unnoticed
     """
     graph.check_data(data)
     if len(data) < FEWEST:
-        raise InputError(f"check needs at least {FEWEST} rows, to fit models and to judge them, got {len(data)}.")
+        raise InputError(f"check needs at least {FEWEST} rows, to fit models and to evaluate them, got {len(data)}.")
+    effort = QUICK if quick else FULL
     stream = as_stream(seed, "check", device=data.device)
-    seen = data[:: -(-len(data) // USED)]
-    block = torch.arange(len(seen), device=data.device) * BLOCKS // len(seen)
+    used = data[:: -(-len(data) // effort.rows)]
+    block = torch.arange(len(used), device=data.device) * BLOCKS // len(used)
     place = stream.child("blocks").permutation(BLOCKS)[block]
-    shown, held_out = seen[place < SHOWN], seen[place >= SHOWN]
+    shown, held_out = used[place < SHOWN], used[place >= SHOWN]
     progress("check: densities", 0, 1)
     support = fit_support(shown, graph, seed=stream)
     progress("check: densities", 1, 1)
-    factored = _model(shown, graph, "global" if graph.local is None else "local", stream, progress)
-    full = _model(shown, graph, "full", stream, progress)
-    scale = step_scale(seen)
-    error = _mean(factored, seen.rows, scale) - seen.next_state / scale
-    fit, choose, judge = place < FITTED, (place >= FITTED) & (place < CHOSEN), place >= CHOSEN
-    parts = fit.nonzero()[:, 0], choose.nonzero()[:, 0], judge.nonzero()[:, 0]
-    found = missing_edges(graph, seen.rows, error, block, parts, seed=stream.child("edges"), progress=progress)
-    children = _children(found, held_out, graph, factored, full, scale, stream)
+    architectures = ("global" if graph.local is None else "local", "full")
+    factored, full = (_model(shown, graph, one, effort.updates, stream, progress) for one in architectures)
+    scale = step_scale(used)
+    error = _mean(factored, used.rows, scale) - used.next_state / scale
+    fit, choose, judged = place < FITTED, (place >= FITTED) & (place < CHOSEN), place >= CHOSEN
+    parts = fit.nonzero()[:, 0], choose.nonzero()[:, 0], judged.nonzero()[:, 0]
+    edges = missing_edges(graph, used.rows, error, block, parts, seed=stream.child("edges"), progress=progress)
     usual = float(disagreement(factored, held_out.rows, scale).mean())
-    drawn = {name: _drawn(name, shown, graph, support, factored, task, stream) for name in RECIPES}
-    recipes = [_recipe(name, rows, graph, support, factored, scale, usual, seen, task) for name, rows in drawn.items()]
+    rows = {
+        name: _draw(name, effort.samples, shown, graph, support, factored, task, stream)
+        for name in RECIPES
+        if name != "mocoda-p"  # which is about a task, not about the data
+    }
+    recipes = [_recipe(name, drawn, graph, support, factored, scale, usual, used, task) for name, drawn in rows.items()]
     covered = coverage(data, shown, held_out, graph, support.mixtures, seed=stream.child("coverage"))
     advice = Advice(
         rows=len(data),
-        used=len(seen),
+        used=len(used),
         held_out=len(held_out),
         disagreement=usual,
         recorded_cells=covered.recorded,
         reachable_cells=covered.reachable,
         sets=covered.sets,
-        children=children,
+        children=_children(edges, held_out, graph, factored, full, scale, stream),
         recipes=tuple(recipes),
-        filters=_filters(drawn["mocoda"], support, factored, scale, task),
+        filters=_filters(rows["mocoda"], support, factored, scale, task),
     )
-    recipe, verdict = judged(advice)
+    recipe, verdict = judge(advice)
     return replace(advice, recipe=recipe, verdict=verdict)
 
 
-def _model(data: Transitions, graph: LocalGraph, architecture: str, stream: Stream, progress: Progress) -> Dynamics:
+def _model(
+    data: Transitions, graph: LocalGraph, architecture: str, least: int, stream: Stream, progress: Progress
+) -> Dynamics:
     """A small ensemble: enough to compare with, in seconds."""
     updates = max(1, round(0.875 * len(data)) // BATCH)
-    epochs = max(EPOCHS, -(-FEWEST_UPDATES // updates))
+    epochs = max(EPOCHS, -(-least // updates))
     config = DynamicsConfig(
         members=3, hidden=(64, 64), features=64, epochs=epochs, batch=BATCH, learning_rate=2e-3, window=5
     )
@@ -100,7 +123,7 @@ def _model(data: Transitions, graph: LocalGraph, architecture: str, stream: Stre
 
 
 def _children(
-    found: Sequence[Child],
+    edges: Sequence[Child],
     held_out: Transitions,
     graph: LocalGraph,
     factored: Dynamics,
@@ -111,7 +134,7 @@ def _children(
     rows, truth = held_out.rows, held_out.next_state / scale
     errors = [_mean(model, rows, scale) - truth for model in (factored, full)]
     children = []
-    for child in found:
+    for child in edges:
         columns = list(graph.factors[child.name])
         recombined, kept = _recombined(rows, graph, child.name, stream.child("recombined", child.name))
         again = [
@@ -134,18 +157,18 @@ def _children(
 
 
 def _recombined(rows: Tensor, graph: LocalGraph, child: str, stream: Stream) -> tuple[Tensor, Tensor]:
-    """Rows (M, S + A) that keep the child's parents and take all else from other rows, and the numbers of those (M,).
+    """Rows (M, S + A) that keep the child's parents and take all else from other rows, and which rows these are (M,).
 
-    Only those under which the child still listens to the same factors; none, if it listens to everything.
+    Only those under which the child still depends on the same factors; none, if it depends on everything.
     """
     number = graph.children.index(child)
     edges = graph.mask(rows)[:, :, number]
     if bool(edges.all()):
         return rows[:0], torch.zeros(0, dtype=torch.long, device=rows.device)
     keeps = edges[:, owners(graph, rows.device)]
-    made = torch.where(keeps, rows, rows[stream.permutation(len(rows))])
-    same = (graph.mask(made)[:, :, number] == edges).all(1) & ~edges.all(1)
-    return made[same], same.nonzero()[:, 0]
+    recombined = torch.where(keeps, rows, rows[stream.permutation(len(rows))])
+    same = (graph.mask(recombined)[:, :, number] == edges).all(1) & ~edges.all(1)
+    return recombined[same], same.nonzero()[:, 0]
 
 
 def _mean(model: Dynamics, rows: Tensor, scale: Tensor) -> Tensor:
@@ -159,27 +182,33 @@ def _size(error: Tensor) -> float:
 # --- recipes
 
 
-def _drawn(
-    name: str, data: Transitions, graph: LocalGraph, support: Support, model: Dynamics, task: Any, stream: Stream
+def _draw(
+    name: str,
+    n: int,
+    data: Transitions,
+    graph: LocalGraph,
+    support: Support,
+    model: Dynamics,
+    task: Any,
+    stream: Stream,
 ) -> tuple[Tensor, Tensor | None] | str:
     """Rows of a recipe, and their next states if it brings them along; or why there are none."""
     parents: Parents
     if name == "coda" and int(connected_components(graph.sparsest[None]).max()) == 0:
-        return "the graph links everything"
-    if name == "mocoda":
-        parents = support.mixtures
-    elif name == "mocoda-u":
-        parents = Reweighted(support.mixtures.changed(by_volume))
-    else:
-        hints = task if getattr(task, "box", None) is not None else None
-        parents = fit_parents(data, graph, name, task=hints, model=model, seed=stream)
+        return "the graph connects everything"
     part = stream.child("recipe", name)
-    if not isinstance(parents, ParentsWithChildren):
-        return parents.sample(SAMPLES, seed=part), None
     try:
-        return parents.sample_with_children(SAMPLES, seed=part)
-    except InputError:
-        return "local graphs link everything"
+        if name == "mocoda":
+            parents = support.mixtures
+        elif name == "mocoda-u":
+            parents = ReweightedParents(support.mixtures.with_mixtures(by_volume))
+        else:
+            parents = fit_parents(data, graph, name, task=task, model=model, seed=stream)
+        if isinstance(parents, ParentsWithChildren):
+            return parents.sample_with_children(n, seed=part)
+        return parents.sample(n, seed=part), None
+    except InputError as error:
+        return "local graphs connect everything" if name == "coda" else str(error)
 
 
 def _recipe(
@@ -190,7 +219,7 @@ def _recipe(
     model: Dynamics,
     scale: Tensor,
     usual: float,
-    seen: Transitions,
+    used: Transitions,
     task: Any,
 ) -> RecipeSamples:
     if isinstance(drawn, str):
@@ -198,14 +227,14 @@ def _recipe(
     rows, children = drawn
     apart, score = float(disagreement(model, rows, scale).mean()), support.score(rows)
     masks, number = torch.unique(
-        torch.cat([graph.mask(rows), graph.mask(seen.rows)]).flatten(1), dim=0, return_inverse=True
+        torch.cat([graph.mask(rows), graph.mask(used.rows)]).flatten(1), dim=0, return_inverse=True
     )
     recorded = torch.bincount(number[len(rows) :], minlength=len(masks))
     strange = float((recorded[number[: len(rows)]] < KNOWN_GRAPH).float().mean())
     true_error = None
     if hasattr(task, "step"):
-        given = _mean(model, rows, scale) if children is None else children / scale
-        true_error = _size(given - task.step(rows) / scale)
+        next_state = _mean(model, rows, scale) if children is None else children / scale
+        true_error = _size(next_state - task.step(rows) / scale)
     return RecipeSamples(
         name=name,
         disagreement=apart,

@@ -1,6 +1,6 @@
 """Steps 1 and 2 together: new rows, labelled with the task's reward, after the recorded ones."""
 
-from mocoda.augmentation.generation import Augmentation, augment, augment_chunks
+from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward
 from mocoda.augmentation.streaming import augment_to_file
 from mocoda.augmentation.support import Support, disagreement, fit_support
@@ -12,7 +12,6 @@ __all__ = [
     "RewardConfig",
     "Support",
     "augment",
-    "augment_chunks",
     "augment_to_file",
     "disagreement",
     "fit_reward",

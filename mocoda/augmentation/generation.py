@@ -1,4 +1,4 @@
-"""Transitions, Parents, Dynamics, Task -> Transitions: recorded rows, and counterfactual ones after them."""
+"""Augmentation: the recorded rows, followed by generated ones with next states, rewards and provenance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.recipes import Model, Parents, ParentsWithChildren
+from mocoda.parents import Model, Parents, ParentsWithChildren
 
 # Rows generated at a time, at most; part of what a seed means on that kind of device.
 CHUNK = {"cpu": 65_536, "cuda": 1_048_576}
@@ -47,18 +47,19 @@ def augment(
 
     parents           where new states and actions come from, as from `fit_parents`, or any object with
                       `sample(n, seed=)`
-    model             gives their next states; recipes that recombine recorded transitions ("emp", "coda") need none
-    task              labels all rows; without one, no row has a reward and none is terminal. One with goals draws a
-                      goal for every row, recorded ones too
-    keep_recorded     False: the generated rows alone
+    model             predicts their next states; recipes that recombine recorded transitions ("emp", "coda") need none
+    task              labels all rows, and draws a goal for each if it has goals, for recorded rows too. Without one, no
+                      row has a reward and none is terminal
+    keep_recorded     False: only the generated rows
     hindsight         the share of rows whose goal is what their own next state achieves
-    graph             tells neighbourhoods and support; the model's, the recipe's or the task's unless given
-    provenance        note where rows come from (see mocoda.augmentation.provenance). The rows are the same with and without;
-                      without, they are made several times as fast, for only one member of an ensemble is asked a row
-    max_disagreement  generated rows about which the ensemble disagrees more are rejected, and others drawn
-    min_support       so are rows whose support is less
+    graph             for provenance; the model's, the parents' or the task's unless given
+    provenance        note where rows come from (see mocoda.augmentation.provenance). The rows are the same with and
+                      without; without, they are made several times as fast, since only one member of an ensemble
+                      predicts each row
+    max_disagreement  reject generated rows about which the ensemble disagrees more, and draw others
+    min_support       reject generated rows with less support, and draw others
     """
-    made = Augmentation(
+    plan = Augmentation(
         data,
         parents,
         model,
@@ -72,21 +73,8 @@ def augment(
         max_disagreement=max_disagreement,
         min_support=min_support,
     )
-    chunks = list(made.chunks(progress))
+    chunks = list(plan.chunks(progress))
     return concatenate(chunks, chunks[-1].source)
-
-
-def augment_chunks(
-    data: Transitions,
-    parents: Parents,
-    model: Model | None = None,
-    *,
-    rows: int,
-    progress: Progress = silent,
-    **options: Any,
-) -> Iterator[Transitions]:
-    """The same table piece by piece, for `save_stream`: memory does not grow with `rows`. Options are augment's."""
-    return Augmentation(data, parents, model, rows=rows, **options).chunks(progress)
 
 
 class Piece(NamedTuple):
@@ -98,9 +86,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Augmentation:
-    """All that an augmented table depends on, as `augment` takes it.
+    """Everything that an augmented table depends on; the fields are explained in `augment`.
 
-    The table has pieces, first the recorded rows if they are kept. A piece is the same whoever makes it, and when.
+    The table is made in pieces, first the recorded rows if they are kept. `chunks` yields them one by one, so that
+    `save_stream` can write a table larger than memory. A piece does not depend on which process makes it, or when.
     """
 
     data: Transitions
@@ -120,10 +109,10 @@ class Augmentation:
     def __post_init__(self) -> None:
         if self.rows < 0 or (self.rows == 0 and not self.keep_recorded):
             raise InputError(f"rows must be positive, the number of rows to generate, got {self.rows}.")
-        if self.model is None and self._asks:
+        if self.model is None and self.needs_model:
             raise InputError("these parents have no next states of their own; pass model=mocoda.fit_dynamics(...).")
         limits = {"max_disagreement": self.max_disagreement, "min_support": self.min_support}
-        check_options(self.recipe, self._asks, self.hindsight, self.provenance, **limits)
+        check_options(self.recipe, self.needs_model, self.hindsight, self.provenance, **limits)
         if self.hindsight and not isinstance(self.task, GoalLabels):
             raise InputError("hindsight needs a task with goals: methods goals, achieved and label(..., goal).")
         if self.max_disagreement is not None and not isinstance(self.model, Ensemble):
@@ -132,11 +121,17 @@ class Augmentation:
                 f"got {type(self.model).__name__}."
             )
         if self.min_support is not None and self._graph is None:
-            raise InputError("min_support needs to know which columns belong together; pass graph=.")
+            raise InputError("min_support needs a graph, which says which columns belong together; pass graph=.")
 
     @property
     def recipe(self) -> str:
+        """The name of the recipe, or of the class of parents of the user's own."""
         return getattr(self.parents, "name", type(self.parents).__name__)
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether next states come from the model."""
+        return not isinstance(self.parents, ParentsWithChildren)
 
     @property
     def sizes(self) -> list[int]:
@@ -146,7 +141,7 @@ class Augmentation:
         return [len(self.data), *generated] if self.keep_recorded else generated
 
     def chunks(self, progress: Progress = silent) -> Iterator[Transitions]:
-        """The pieces in order; the last one's source tells of all."""
+        """The pieces in order; the last one's source describes the whole table."""
         drawn = 0
         for number in range(len(self.sizes)):
             piece = self.piece(number, drawn)
@@ -156,28 +151,23 @@ class Augmentation:
                 progress("augment", self._generated(number), self.rows)
 
     def piece(self, number: int, drawn: int = 0) -> Piece:
-        """One of the pieces; `drawn` rows for those before, which its source is to count."""
+        """One of the pieces, when `drawn` rows were drawn for those before it."""
         if self.keep_recorded and number == 0:
-            recorded = {} if self._notes is None else self._notes.of_recorded(self.data)
-            found = _Found(self.data.rows, self.data.next_state, recorded)
-            return Piece(self._labelled(found, self._stream.child("recorded"), self.told(0, 0)), 0)
+            notes = {} if self._provenance is None else self._provenance.of_recorded(self.data)
+            recorded = _Rows(self.data.rows, self.data.next_state, notes)
+            return Piece(self._label(recorded, self._stream.child("recorded"), self.source(0, 0)), 0)
         part = self._stream.child(number - self.keep_recorded)
-        found, new = self._found(self.sizes[number], part)
-        return Piece(self._labelled(found, part, self.told(drawn + new, self._generated(number))), new)
+        rows, new = self._generate(self.sizes[number], part)
+        return Piece(self._label(rows, part, self.source(drawn + new, self._generated(number))), new)
 
-    def told(self, drawn: int, generated: int | None = None) -> dict[str, Any]:
-        """The table's source, when `generated` rows, all unless given, are those accepted of `drawn` ones."""
+    def source(self, drawn: int, generated: int | None = None) -> dict[str, Any]:
+        """The table's source, when of `drawn` rows `generated` were accepted, all of them unless given."""
         generated = self.rows if generated is None else generated
         source = dict(self._source)
         if self._filters:
             share = {"drawn_rows": drawn, "accepted_share": generated / drawn if drawn else None}
             source["filter"] = {**self._filters, **share}
         return source
-
-    @property
-    def _asks(self) -> bool:
-        """Whether next states come from the model."""
-        return not isinstance(self.parents, ParentsWithChildren)
 
     @property
     def _filters(self) -> dict[str, float]:
@@ -194,7 +184,7 @@ class Augmentation:
         return as_stream(self.seed, "augment", device=self.data.device)
 
     @cached_property
-    def _notes(self) -> Provenance | None:
+    def _provenance(self) -> Provenance | None:
         if not self.provenance:
             return None
         graph, model = self._graph, self.model
@@ -212,8 +202,8 @@ class Augmentation:
             "model": getattr(self.model, "settings", type(self.model).__name__),
             "task": getattr(self.task, "name", None),
             "seed": self._stream.seed,
-            **getattr(self.parents, "source", {}),  # what a recipe has to report, such as neighbourhoods it skipped
-            **getattr(self.task, "source", {}),  # and what labels have, such as how well a reward was learned
+            **getattr(self.parents, "source", {}),  # such as neighbourhoods that a recipe skipped
+            **getattr(self.task, "source", {}),  # such as how well a reward was learned
             **({"hindsight": self.hindsight} if isinstance(self.task, GoalLabels) else {}),
             **({} if graph is None else {"local_graphs": local_graphs(graph, self.data.rows)}),
         }
@@ -222,28 +212,29 @@ class Augmentation:
         """The rows generated up to and with a piece."""
         return sum(self.sizes[self.keep_recorded : number + 1])
 
-    def _found(self, n: int, part: Stream) -> tuple[_Found, int]:
-        """n rows that pass the filters, and how many were drawn."""
-        found: list[_Found] = []
+    def _generate(self, n: int, part: Stream) -> tuple[_Rows, int]:
+        """n rows that pass the filters, and how many were drawn for them."""
+        accepted: list[_Rows] = []
         have = drawn = 0
         while have < n:
             size = self._size(n, have, drawn)
-            rows, next_state = self._drawn(size, part.child("again", len(found)) if found else part)
-            notes = {} if self._notes is None else self._notes.of(rows, recipe_number(self.recipe), self._asks)
-            made = _Found(rows, next_state, notes)
+            rows, next_state = self._draw(size, part.child("again", len(accepted)) if accepted else part)
+            number = recipe_number(self.recipe)
+            notes = {} if self._provenance is None else self._provenance.of(rows, number, self.needs_model)
+            new = _Rows(rows, next_state, notes)
             if self._filters:
                 passing = self._passes(notes).nonzero()[: n - have, 0]
-                made = made.chosen(passing)
+                new = new.select(passing)
                 size = int(passing[-1]) + 1 if have + len(passing) == n else size  # what comes after was not needed
-            found.append(made)
-            have, drawn = have + len(made.rows), drawn + size
+            accepted.append(new)
+            have, drawn = have + len(new.rows), drawn + size
             if drawn >= JUDGED and have < HOPELESS * drawn:
                 limits = " and ".join(f"{name}={limit:g}" for name, limit in self._filters.items())
                 raise InputError(
-                    f"{limits} accept{'s' * (len(self._filters) == 1)} {have} of {drawn:,} rows that recipe "
-                    f"{self.recipe!r} draws. Filter less, or use a recipe that stays nearer to the data."
+                    f"only {have} of {drawn:,} rows that recipe {self.recipe!r} draws pass {limits}. Filter less, or "
+                    "use a recipe that stays nearer to the data."
                 )
-        return (found[0] if len(found) == 1 else _Found.joined(found)), drawn
+        return (accepted[0] if len(accepted) == 1 else _Rows.join(accepted)), drawn
 
     def _size(self, n: int, have: int, drawn: int) -> int:
         """Rows to draw next: n, and once some were rejected as many as will probably do."""
@@ -260,65 +251,67 @@ class Augmentation:
             passes &= notes["support"] >= self.min_support
         return passes
 
-    def _drawn(self, n: int, part: Stream) -> tuple[Tensor, Tensor]:
+    def _draw(self, n: int, part: Stream) -> tuple[Tensor, Tensor]:
         width, states = self.data.rows.shape[1], self.data.state.shape[1]
         if isinstance(self.parents, ParentsWithChildren):
-            drawn, next_state = self.parents.sample_with_children(n, seed=part.child("parents"))
-            check_shape(f"parents.sample_with_children({n})", "rows", drawn, (n, width))
+            rows, next_state = self.parents.sample_with_children(n, seed=part.child("parents"))
+            check_shape(f"parents.sample_with_children({n})", "rows", rows, (n, width))
             check_shape(f"parents.sample_with_children({n})", "next states", next_state, (n, states))
         else:
             assert self.model is not None
-            drawn = self.parents.sample(n, seed=part.child("parents"))
-            check_shape(f"parents.sample({n})", "rows", drawn, (n, width))
-            next_state = self.model.sample(drawn, seed=part.child("model"))
+            rows = self.parents.sample(n, seed=part.child("parents"))
+            check_shape(f"parents.sample({n})", "rows", rows, (n, width))
+            next_state = self.model.sample(rows, seed=part.child("model"))
             check_shape("model.sample", "next states", next_state, (n, states))
-        return drawn, next_state
+        return rows, next_state
 
-    def _labelled(self, found: _Found, stream: Stream, source: dict[str, Any]) -> Transitions:
-        # Labels are those of the rows as the table keeps them.
-        rows, next_state = found.rows.float(), found.next_state.float()
+    def _label(self, made: _Rows, stream: Stream, source: dict[str, Any]) -> Transitions:
+        rows, next_state = (
+            made.rows.float(),
+            made.next_state.float(),
+        )  # labels are those of the rows as the table keeps them
         state, action = rows.split([self.data.state.shape[1], self.data.action.shape[1]], 1)
         labels = labels_of(state, action, next_state, self.task, self.hindsight, stream)
-        return Transitions(state, action, next_state, *labels, self.data.columns, source, found.notes)
+        return Transitions(state, action, next_state, *labels, self.data.columns, source, made.notes)
 
 
 def check_options(
     recipe: str,
-    asks: bool,
+    needs_model: bool,
     hindsight: float,
     provenance: bool,
     max_disagreement: float | None,
     min_support: float | None,
 ) -> None:
-    """Refuses what no data could satisfy; `asks`: whether the recipe asks a model for next states."""
+    """Refuses what no data could satisfy; `needs_model`: whether the recipe's next states come from a model."""
     if not 0 <= hindsight <= 1:
         raise InputError(f"hindsight must be a share of the rows between 0 and 1, got {hindsight}.")
     for name, limit in (("max_disagreement", max_disagreement), ("min_support", min_support)):
         if limit is not None and not provenance:
-            raise InputError(f"{name} goes by provenance: leave out provenance=False.")
+            raise InputError(f"{name} filters by provenance; leave out provenance=False.")
     if max_disagreement is not None and not max_disagreement > 0:
         raise InputError(f"max_disagreement must be positive, got {max_disagreement}.")
-    if max_disagreement is not None and not asks:
+    if max_disagreement is not None and not needs_model:
         raise InputError(
-            f"recipe {recipe!r} recombines recorded transitions and asks no model that could disagree: leave out "
+            f"recipe {recipe!r} recombines recorded transitions, without a model that could disagree; leave out "
             "max_disagreement."
         )
     if min_support is not None and not 0 <= min_support < 1:
         raise InputError(f"min_support must be a share of the data, from 0 to below 1, got {min_support}.")
 
 
-class _Found(NamedTuple):
+class _Rows(NamedTuple):
     """Rows (N, S + A), their next states (N, S), and notes (N,) on them."""
 
     rows: Tensor
     next_state: Tensor
     notes: dict[str, Tensor]
 
-    def chosen(self, which: Tensor) -> _Found:
-        notes = {name: note[which] for name, note in self.notes.items()}
-        return _Found(self.rows[which], self.next_state[which], notes)
+    def select(self, index: Tensor) -> _Rows:
+        notes = {name: note[index] for name, note in self.notes.items()}
+        return _Rows(self.rows[index], self.next_state[index], notes)
 
     @staticmethod
-    def joined(parts: Sequence[_Found]) -> _Found:
+    def join(parts: Sequence[_Rows]) -> _Rows:
         notes = {name: torch.cat([part.notes[name] for part in parts]) for name in parts[0].notes}
-        return _Found(torch.cat([p.rows for p in parts]), torch.cat([p.next_state for p in parts]), notes)
+        return _Rows(torch.cat([p.rows for p in parts]), torch.cat([p.next_state for p in parts]), notes)

@@ -1,4 +1,4 @@
-"""rows -> provenance: which recipe and local graph each row is of, and how far it can be trusted."""
+"""Provenance: which recipe and local graph each row comes from, and how far it can be trusted."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from mocoda.augmentation.support import Support, disagreement
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Ensemble
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.recipes import RECIPES
+from mocoda.parents import BUILT_IN
 
-RECORDED, OWN = 0, -1  # recipes without a place in RECIPES: none, and one of the user's
+RECORDED, OWN = 0, -1  # numbers of recipes that are not built in: none, and one of the user's own
 NAMED = 100  # local graphs of the data, the commonest, that a table's source names
 IDENTIFIER = 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Provenance:
-    """What is noted of rows. Numbers mean the same in every table, so tables can be joined.
+    """What is noted about rows. Numbers mean the same in every table, so tables can be joined.
 
-    recipe         0: recorded; n: RECIPES[n - 1], from 1 for "emp" to 7 for "mocoda-p"; -1: a recipe of your own
-    disagreement   `disagreement` of the model that gave the next state, in units of `scale`; 0 where no model was
-                   asked, or one whose members cannot disagree
-    neighbourhood  the number of the row's local graph, see `neighbourhood`; noted where a graph is known, as is
-    support        `Support.score` of the row, from 0, beyond all that was recorded, to 1
+    recipe         0: recorded; from 1 for "emp" to 7 for "mocoda-p", in the order of RECIPES; -1: one of your own
+    disagreement   `disagreement` of the model that predicted the next state, in units of `scale`; 0 where no model
+                   did, or one whose members cannot disagree
+    neighbourhood  the number of the row's local graph, see `neighbourhood`; only if a graph is known
+    support        `Support.score` of the row, from 0, beyond all that was recorded, to 1; only if a graph is known
     """
 
     graph: LocalGraph | None
@@ -36,10 +36,10 @@ class Provenance:
     model: Ensemble | None
     scale: Tensor  # (S,)
 
-    def of(self, rows: Tensor, recipe: int, asked: bool) -> dict[str, Tensor]:
-        """Notes (N,) on rows (N, S + A), whose next states the model was asked for, or not."""
+    def of(self, rows: Tensor, recipe: int, predicted: bool) -> dict[str, Tensor]:
+        """Notes (N,) on rows (N, S + A), whose next states the model predicted, or not."""
         notes = {"recipe": torch.full((len(rows),), recipe, device=rows.device)}
-        if self.model is not None and asked:
+        if self.model is not None and predicted:
             notes["disagreement"] = disagreement(self.model, rows, self.scale)
         else:
             notes["disagreement"] = torch.zeros(len(rows), device=rows.device)
@@ -48,13 +48,13 @@ class Provenance:
         return notes
 
     def of_recorded(self, data: Transitions) -> dict[str, Tensor]:
-        """The same of recorded rows; what they have noted already, of an earlier augmentation, stays."""
-        notes = self.of(data.rows, RECORDED, asked=False)
+        """The same for recorded rows; notes from an earlier augmentation stay."""
+        notes = self.of(data.rows, RECORDED, predicted=False)
         return notes | {name: note for name, note in data.provenance.items() if name in notes}
 
 
 def recipe_number(name: str) -> int:
-    return 1 + RECIPES.index(name) if name in RECIPES else OWN
+    return 1 + BUILT_IN.index(name) if name in BUILT_IN else OWN
 
 
 def neighbourhood(graph: LocalGraph, rows: Tensor) -> Tensor:
@@ -75,8 +75,8 @@ def local_graphs(graph: LocalGraph, rows: Tensor) -> dict[str, Any]:
     for number, mask, count in zip(numbers, masks[order].tolist(), counts[order].tolist(), strict=True):
         edges = [
             f"{parent} -> {child}"
-            for parent, listened in zip(graph.parents, mask, strict=True)
-            for child, edge in zip(graph.children, listened, strict=True)
+            for parent, row in zip(graph.parents, mask, strict=True)
+            for child, edge in zip(graph.children, row, strict=True)
             if edge
         ]
         described[str(number)] = {"rows": count, "edges": edges}

@@ -16,7 +16,7 @@ from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.progress import Progress
 from mocoda.graph.graph_file import FileTask, load_task
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.recipes import RECIPES, fit_parents
+from mocoda.parents import RECIPES, fit_parents, make_recipe
 from mocoda.tasks import TASKS, Task, make_task
 
 DYNAMICS, REWARD = "dynamics.safetensors", "reward.safetensors"
@@ -94,8 +94,7 @@ class Request:
         check_world(self.graph, self.task)
         if self.rows < 1:
             raise InputError(f"rows must be positive, the number of rows to generate, got {self.rows}.")
-        if self.recipe not in RECIPES:
-            raise unknown_name("recipe", self.recipe, RECIPES)
+        RECIPES[self.recipe]  # or it says which there are
         if self.architecture not in ARCHITECTURES:
             raise unknown_name("architecture", self.architecture, ARCHITECTURES)
         if self.model is not None and not self._asks:
@@ -147,15 +146,8 @@ class Request:
         model = None
         if self._asks:
             model = dynamics_in(self.model or folder, world.graph).to(self.device)
-        parents = fit_parents(
-            data,
-            world.graph,
-            self.recipe,
-            seed=self.seed,
-            model=model,
-            stratified=self.stratified,
-            **self.hints(world),
-        )
+        recipe = make_recipe(self.recipe, **({"stratified": True} if self.stratified else {}))
+        parents = fit_parents(data, world.graph, recipe, seed=self.seed, task=self.hints(world), model=model)
         return Augmentation(
             data,
             parents,
@@ -174,18 +166,16 @@ class Request:
     @property
     def _asks(self) -> bool:
         """Whether the recipe asks a model; the others recombine recorded transitions."""
-        return self.recipe not in ("emp", "coda")
+        return RECIPES[self.recipe].needs_model
 
-    def hints(self, world: Task | FileTask) -> dict[str, Any]:
-        """What the recipe is told of the task."""
-        if self.recipe == "mocoda-p":
-            if world.features is None:
-                raise InputError(
-                    f"recipe 'mocoda-p' needs to know what matters: define features(rows), and region(rows), in "
-                    f"{self.graph!r}, or use 'mocoda' or 'mocoda-u'."
-                )
-            return {"features": world.features, "region": world.region}
-        return {} if world.box is None else {"task": world}
+    def hints(self, world: Task | FileTask) -> Task | FileTask:
+        """What the recipe may ask of the task."""
+        if self.recipe == "mocoda-p" and world.features is None:
+            raise InputError(
+                f"recipe 'mocoda-p' needs to know what matters: define features(rows), and region(rows), in "
+                f"{self.graph!r}, or use 'mocoda' or 'mocoda-u'."
+            )
+        return world
 
     def _labels(self, data: Transitions, world: Task | FileTask, folder: Path) -> Any:
         how = self.labelled_by(data, world)

@@ -1,4 +1,4 @@
-"""transitions -> labels: rewards and ends of a task, of a graph file, or learned from what was recorded; and goals."""
+"""Labels: rewards, ends of episodes and goals, from a task, a graph file, or learned from the recorded rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mocoda.engine.optimise import Adam, Captured, in_turn
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Shapes, Stream, as_stream
 
-FEW = 16  # different rewards up to which they are told apart rather than fitted: a sparse reward stays what it was
+FEW = 16  # different rewards up to which they are classified, not fitted: a sparse reward stays what it was
 BLOCK = 16_384  # rows labelled at a time
 CHUNK = 100  # updates between reports
 QUALITY, TERMINAL = ("held_out_rows", "held_out_r2"), ("terminal_recall", "terminal_precision")
 
 
 class Labels(Protocol):
-    """What a task says of transitions."""
+    """How a task labels transitions."""
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
         """Reward (N,) and terminal, bool (N,)."""
@@ -35,7 +35,7 @@ class Labels(Protocol):
 
 @runtime_checkable
 class GoalLabels(Protocol):
-    """What a task with goals says of transitions: every row can be about any goal."""
+    """How a task with goals labels transitions: every row can be about any goal."""
 
     def goals(self, n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
         """Goals (n, G) of the target task."""
@@ -55,7 +55,7 @@ def labels_of(
     hindsight: float,
     stream: Stream,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Reward (N,), terminal (N,) and goal (N, G) of rows, as far as the task has them."""
+    """Reward (N,), terminal (N,) and goal (N, G) of rows; None where the task has none."""
     if isinstance(task, GoalLabels):
         goal = _goals(next_state, task, hindsight, stream)
         return *task.label(state, action, next_state, goal), goal
@@ -77,9 +77,9 @@ def _goals(next_state: Tensor, task: GoalLabels, hindsight: float, stream: Strea
 
 @dataclass(frozen=True, eq=False)
 class GoalsOf:
-    """Goals for data that comes with goals and no task: those recorded, each as often as it was.
+    """Goals for data that comes with goals and no task: the recorded ones, as often as recorded.
 
-    data     its goals are drawn
+    data     whose goals are drawn
     labels   has `label(state, action, next_state, goal)`, such as `fit_reward(data)`
     reaches  states (N, S) -> the goals (N, G) reached there; only hindsight needs it
     """
@@ -135,7 +135,7 @@ class RewardConfig:
 
 @dataclass(frozen=True, eq=False)
 class LearnedReward:
-    """The data's own reward and ends, as a network that saw state, action, next state and goal has understood them."""
+    """The data's own reward and ends of episodes, learned by a network from state, action, next state and goal."""
 
     weights: Weights
     shift: Tensor  # (inputs,)
@@ -172,12 +172,12 @@ class LearnedReward:
         """How well it was learned."""
         share, rows = self.held_out["held_out_r2"], self.held_out["held_out_rows"]
         if share is None:
-            told = "the reward is the same in all of them"
+            quality = "the reward is the same in all of them"
         else:
-            told = f"{100 * share:.4g}% of the reward's variance is explained (R²)"
+            quality = f"{100 * share:.4g}% of the reward's variance is explained (R²)"
         if self.ends and self.held_out["terminal_recall"] is not None:
-            told += f", and {100 * self.held_out['terminal_recall']:.4g}% of the ends are found"
-        return f"on {rows:,} rows held out, {told}."
+            quality += f", and {100 * self.held_out['terminal_recall']:.4g}% of the ends are found"
+        return f"on {rows:,} rows held out, {quality}."
 
     def to(self, device: torch.device | str) -> LearnedReward:
         weights = {name: weight.to(device) for name, weight in self.weights.items()}
@@ -229,31 +229,31 @@ def fit_reward(
     config: RewardConfig | None = None,
     progress: Progress = silent,
 ) -> LearnedReward:
-    """Learns the reward, and where episodes end if they do, from the recorded rows; a task for `augment`.
+    """Learns the reward, and where episodes end, from the recorded rows. The result can be the task of `augment`.
 
-    Up to 16 different rewards are told apart, so that a sparse one stays so; more are fitted by least squares. How
-    well, on rows held out, is in `held_out`: the reward's R² (None where it never changes), and of recorded ends the
-    share that was found (recall), and of those found the share that was recorded (precision).
+    Up to 16 different rewards are classified, so that a sparse one stays sparse; more are fitted by least squares. How
+    well, on rows held out, is in `held_out`: the reward's R² (None where it never changes), and the recall and the
+    precision of recorded ends.
     """
     if data.reward is None:
         raise InputError("this data has no rewards to learn from; leave the rows unlabelled, or pass a task.")
     if len(data) < 2:
-        raise InputError("to learn a reward takes at least 2 rows, one of them to hold out, got 1.")
+        raise InputError("learning a reward takes at least 2 rows, one of them to hold out, got 1.")
     config = config or RewardConfig()
     stream = as_stream(seed, "reward", device=data.device)
     inputs = _inputs(data.state, data.action, data.next_state, data.goal)
     order = stream.child("split").permutation(len(data))
     held = min(len(data) - 1, max(1, round(config.validation * len(data))))
     train, test = order[held:], order[:held]
-    found, target = torch.unique(data.reward, return_inverse=True)
-    values = found if len(found) <= FEW else None
+    rewards, target = torch.unique(data.reward, return_inverse=True)
+    values = rewards if len(rewards) <= FEW else None
     mean, spread = float(data.reward.double().mean()), float(data.reward.double().std(correction=0)) or 1.0
     shift, scale = inputs.double().mean(0).float(), inputs.double().std(0, correction=0).float()
     scale = torch.where(scale > 1e-8, scale, 1.0)
     ends = bool(data.terminal.any())
     sizes = (inputs.shape[1], *config.hidden, (1 if values is None else len(values)) + ends)
     weights = mlp_weights("reward", (1,), sizes, stream.child("weights"))
-    if ends or len(found) > 1:
+    if ends or len(rewards) > 1:
         rows = (inputs[train] - shift) / scale
         kinds = target[train] if values is not None else ((data.reward - mean) / spread)[train]
         _train(weights, rows, kinds, data.terminal[train] if ends else None, config, stream, progress)
@@ -271,7 +271,7 @@ def _train(
     stream: Stream,
     progress: Progress,
 ) -> None:
-    """Changes the weights in place; whole numbers as target are kinds of reward, others the reward itself."""
+    """Changes the weights in place; an integer target is a class of reward, others are the reward itself."""
     for weight in weights.values():
         weight.requires_grad_()
     adam = Adam(list(weights.values()), config.learning_rate)
@@ -309,9 +309,9 @@ def _held_out(learned: LearnedReward, test: Transitions) -> dict[str, float | in
     assert test.reward is not None
     reward, terminal = learned.label(test.state, test.action, test.next_state, test.goal)
     truth = test.reward.double()
-    wrong, all_of_it = ((guess.double() - truth).square().sum() for guess in (reward, truth.mean()))
+    error, variance = ((guess.double() - truth).square().sum() for guess in (reward, truth.mean()))
     quality: dict[str, float | int | None] = {"held_out_rows": len(test)}
-    quality["held_out_r2"] = round(float(1 - wrong / all_of_it), 4) if float(all_of_it) > 0 else None
+    quality["held_out_r2"] = round(float(1 - error / variance), 4) if float(variance) > 0 else None
     if learned.ends:
         right = float((terminal & test.terminal).sum())
         for name, of in (("recall", test.terminal), ("precision", terminal)):

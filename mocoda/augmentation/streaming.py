@@ -60,7 +60,7 @@ def augment_to_file(
     unfinished, note = Path(folder) / UNFINISHED, Path(folder) / FINISHED
     sizes = plan.sizes
     recorded = sum(sizes) - plan.rows
-    identity = json.loads(json.dumps({"source": plan.told(0, 0), "fingerprint": _fingerprint(plan)}))
+    identity = json.loads(json.dumps({"source": plan.source(0, 0), "fingerprint": _fingerprint(plan)}))
     done, drawn = _left_behind(unfinished, note, identity)
     if done == 0:
         with _one_thread():
@@ -93,8 +93,8 @@ def augment_to_file(
                 keep()
             raise
         os.fsync(handle.fileno())
-    final = plan.told(drawn)
-    if plan.told(0, 0) != final:  # what filters have accepted is known only now
+    final = plan.source(drawn)
+    if plan.source(0, 0) != final:  # what filters have accepted is known only now
         with hdf5_disk(unfinished, "r+") as disk, h5py.File(disk, "r+") as file:
             file.attrs["source"] = json.dumps(final)
     announce(path)

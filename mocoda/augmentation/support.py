@@ -1,6 +1,6 @@
-"""Transitions, LocalGraph -> Support: how well the data knows a row, and how far an ensemble agrees about it.
+"""Support and disagreement: how common a row is in the data, and how far an ensemble disagrees about it.
 
-Both are unit-free. Support is a share of the recorded rows; disagreement is counted in standard deviations of a step.
+Both are unit-free. Support is a share of the recorded rows; disagreement is in standard deviations of a step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.mocoda import ROWS_A_COLUMN, Mocoda
+from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.stratified import fewer_components
 
 FITTED = 50_000  # recorded rows that the mixtures are fitted to, at most
 REFERENCE = 10_000  # recorded rows whose densities tell what is rare, at most
@@ -25,9 +26,9 @@ REFERENCE = 10_000  # recorded rows whose densities tell what is rare, at most
 class Support:
     """How common the rarest parent set of a row is in the data."""
 
-    mixtures: Mocoda
-    known: Tensor  # (sets, M), each parent set's log densities at the reference rows, rising
-    least: Tensor  # (M,), the same rows' least rarity over the sets, rising
+    mixtures: MixtureParents
+    known: Tensor  # (sets, M), each parent set's log densities at the reference rows, ascending
+    least: Tensor  # (M,), the same rows' rarest set's share, ascending
 
     def score(self, rows: Tensor) -> Tensor:
         """The share of recorded rows, (N,) float32, whose rarest parent set is as rare as that of rows (N, S + A).
@@ -43,26 +44,24 @@ def fit_support(data: Transitions, graph: LocalGraph, *, components: int = 32, s
     graph.check_data(data)
     stream = as_stream(seed, "support", device=data.device)
     chosen = data[stream.permutation(len(data))[:FITTED]]
-    widest = max(len(graph.columns(names)) for names in graph.parent_sets)
-    components = max(1, min(components, len(chosen) // (ROWS_A_COLUMN * widest)))
-    mixtures = Mocoda.fit(chosen, graph, components, "full", False, stream)
+    mixtures = MixtureParents.fit(chosen, graph, fewer_components(components, len(chosen), graph), stream)
     reference = chosen.rows[:REFERENCE]
     known = densities(mixtures, reference)
     return Support(mixtures, known, ranks(mixtures, reference, known).amin(1).sort().values)
 
 
-def densities(mixtures: Mocoda, reference: Tensor) -> Tensor:
-    """Each parent set's log densities at the reference rows (M, S + A), rising: (sets, M)."""
+def densities(mixtures: MixtureParents, reference: Tensor) -> Tensor:
+    """Each parent set's log densities at the reference rows (M, S + A), ascending: (sets, M)."""
     return mixtures.log_prob(reference).T.contiguous().sort().values
 
 
-def ranks(mixtures: Mocoda, rows: Tensor, known: Tensor) -> Tensor:
+def ranks(mixtures: MixtureParents, rows: Tensor, known: Tensor) -> Tensor:
     """For every row (N, S + A) and parent set, the share of what is `known` (sets, M) that is as rare: (N, sets)."""
     return share(known, mixtures.log_prob(rows).T.contiguous()).T
 
 
 def share(known: Tensor, values: Tensor) -> Tensor:
-    """The share of rising numbers (*L, M) that are no greater than each value (*L, N): (*L, N) float32."""
+    """The share of ascending numbers (*L, M) that are no greater than each value (*L, N): (*L, N) float32."""
     return torch.searchsorted(known, values, right=True) / max(1, known.shape[-1])
 
 
@@ -83,7 +82,7 @@ def disagreement(model: Ensemble, rows: Tensor, scale: Tensor | None = None) -> 
         scale = getattr(model, "scaling", {}).get("target_scale")
     if scale is None:
         raise InputError(
-            "this model does not say how long a step is; pass scale=mocoda.augmentation.support.step_scale(data)."
+            "this model does not know how long a step is; pass scale=mocoda.augmentation.support.step_scale(data)."
         )
     mean = model.predict(rows).mean / scale
     apart = mean.var(0, correction=0)  # (N, S)

@@ -252,7 +252,7 @@ def whatif(
     from mocoda.data.formats import read
     from mocoda.dynamics.mechanisms import ARCHITECTURES
     from mocoda.engine.runs import RunFolder
-    from mocoda.parents.recipes import fit_parents
+    from mocoda.parents import Mocoda, fit_parents
 
     check_world(graph, task)
     changes = dict(map(_changed, change))
@@ -282,7 +282,7 @@ def whatif(
         what_if(
             recorded[row : row + 1],
             changes,
-            parents=fit_parents(recorded, world.graph, seed=seed, stratified=stratified),
+            parents=fit_parents(recorded, world.graph, Mocoda(stratified=stratified), seed=seed),
             model=dynamics_in(model or out_dir, world.graph).to(device),
             graph=world.graph,
             resample=resample,

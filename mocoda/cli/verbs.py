@@ -36,7 +36,7 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
         device: cpu or cuda.
     """
     check_device(device)
-    from mocoda.augmentation.generation import augment_chunks
+    from mocoda.augmentation.generation import Augmentation
     from mocoda.data.transitions import save_stream
     from mocoda.engine.runs import RunFolder
     from mocoda.graph.figure import draw_graph
@@ -47,9 +47,7 @@ def demo(out_dir: Annotated[Path, arg(name="out")] = Path("runs/demo"), device: 
     data, parents, model = first.datasets[0], first.parents["mocoda"][0], first.models["local"][0]
     file, rows = out_dir / "navigation-mocoda.hdf5", 160_000
     with RunFolder.reopen(out_dir) as run:
-        save_stream(
-            file, augment_chunks(data, parents, model, rows=rows, task=first.task, seed=0, progress=run.progress)
-        )
+        save_stream(file, Augmentation(data, parents, model, rows=rows, task=first.task, seed=0).chunks(run.progress))
         draw_graph(first.task.graph, out_dir / "graph.png", data.rows)
     say(f"{len(data):,} recorded transitions and {rows:,} counterfactual ones after them: {file}")
     say(f"Who listens to whom, and where: {out_dir}/graph.png")

@@ -17,14 +17,6 @@ from mocoda.engine.files import whole_file
 
 INK, BLUE, RED, GREY, ORANGE, GREEN = "#1f2430", "#2563a8", "#c0392b", "#9aa3b2", "#e0a243", "#2e8b57"
 COLOURS = {"full": GREY, "global": ORANGE, "local": BLUE}
-RECIPE_COLOURS = {
-    **{"emp": "#9aa3b2", "dyna": "#8a5a44", "rand": "#e0a243", "coda": "#7b5ea7"},
-    **{"mocoda": "#2563a8", "mocoda-u": "#c0392b", "mocoda-p": "#2e8b57"},
-}
-PANEL_TITLES = {
-    **{"emp": "Emp", "dyna": "Dyna", "rand": "Rand", "coda": "CoDA"},
-    **{"mocoda": "MoCoDA", "mocoda-u": "MoCoDA-U", "mocoda-p": "MoCoDA-P"},
-}
 
 
 def plot_curve(axes: Axes, updates: Sequence[int], seeds: Sequence[Sequence[float]], **style: Any) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from mocoda.agents import Agent
 from mocoda.agents.agent import AGENTS, make_agent
 from mocoda.agents.train import CHUNK, train_agents
-from mocoda.augmentation.generation import augment, augment_chunks
+from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.data.transitions import Transitions, save_stream
 from mocoda.dynamics.fit import fit_dynamics, fit_dynamics_runs
 from mocoda.dynamics.model import Dynamics, DynamicsConfig
@@ -37,9 +37,8 @@ from mocoda.engine.statistics import mean_and_std
 from mocoda.paper.experiment import cell, text_table
 from mocoda.paper.roofline import work
 from mocoda.paper.table3 import Table3
+from mocoda.parents import GaussianMixture, Parents, fit_parents
 from mocoda.parents.density import kernel_density
-from mocoda.parents.mixture import GaussianMixture
-from mocoda.parents.recipes import Parents, fit_parents
 from mocoda.tasks import Task, make_task
 from mocoda.tasks.hooksweep import HookSweep2
 
@@ -360,11 +359,11 @@ def _stream_to_disk(rows: int, device: str, saved: Path, answer: Connection) -> 
     task = make_task("navigation")
     data = task.collect(40_000, seed=0).to(device)
     model, parents = Dynamics.load(saved, task.graph).to(device), fit_parents(data, task.graph, seed=0)
-    chunks = partial(augment_chunks, data, parents, model, task=task, provenance=False)
-    list(chunks(rows=1_000))  # so that nothing is loaded or allocated for the first time
+    plan = partial(Augmentation, data, parents, model, task=task, provenance=False)
+    list(plan(rows=1_000).chunks())  # so that nothing is loaded or allocated for the first time
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = _resident("VmRSS")
-    save_stream(saved.with_name("rows.hdf5"), chunks(rows=rows))
+    save_stream(saved.with_name("rows.hdf5"), plan(rows=rows).chunks())
     answer.send(_resident("VmHWM") - before)
 
 

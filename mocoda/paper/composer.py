@@ -31,9 +31,10 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.paper import table1
+from mocoda.paper.columns import column_recipe
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, text_table
 from mocoda.paper.stages import next_state_errors
-from mocoda.parents.recipes import fit_parents
+from mocoda.parents import fit_parents
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
 
@@ -122,9 +123,8 @@ class Composer(Experiment[Measured]):
         for column in table1.COLUMNS:
             rows[column] = []
             for seed, (data, model) in enumerate(zip(datasets, unfactored, strict=True)):
-                parents = fit_parents(
-                    data, task.graph, column, seed=seed, task=task, model=model, components=self.components
-                )
+                recipe = column_recipe(column, components=self.components)
+                parents = fit_parents(data, task.graph, recipe, seed=seed, task=task, model=model)
                 device = str(data.device)
                 rows[column].append(table1.draw_test_rows(task, column, parents, self.test_rows, seed, device))
         return rows

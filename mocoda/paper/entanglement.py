@@ -29,7 +29,7 @@ from mocoda.engine.randomness import Stream
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, text_table
 from mocoda.paper.stages import fit_models
 from mocoda.paper.values import Lesson, ValueConfig, fit_values, true_values
-from mocoda.parents.recipes import fit_parents
+from mocoda.parents import MocodaP, fit_parents
 from mocoda.tasks.objects import EPISODE, HOME, Objects
 
 MODELS = {"factored model": "local", "unfactored model": "full"}
@@ -118,7 +118,7 @@ class Entanglement(Experiment[Measured]):
 
     def _lessons(self, task: Objects, data: Transitions, model: Dynamics, seed: int) -> list[Lesson]:
         """In the order of VALUES. To learn true returns is to learn rewards after which nothing follows."""
-        parents = fit_parents(data, task.graph, "mocoda-p", task=task, components=self.components, seed=seed)
+        parents = fit_parents(data, task.graph, MocodaP(components=self.components), task=task, seed=seed)
         made = [
             augment(data, parents, one, rows=self.made, task=task, seed=seed, provenance=False)
             for one in (model, _Truth(task))

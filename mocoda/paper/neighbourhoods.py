@@ -32,16 +32,17 @@ from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, tex
 from mocoda.paper.stages import World, next_state_errors
 from mocoda.paper.table1 import Table1
 from mocoda.paper.worlds import Bodies
-from mocoda.parents.mocoda import Stratified
-from mocoda.parents.recipes import Parents, fit_parents
+from mocoda.parents import Parents, fit_parents, make_recipe
+from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.stratified import StratifiedParents
 from mocoda.tasks.navigation import Navigation, coupled
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "mocoda": {},
     "mocoda, stratified": {"stratified": True},
     "mocoda, stratified evenly": {"stratified": True, "neighbourhoods": "even"},
-    "mocoda-u": {"recipe": "mocoda-u"},
-    "mocoda-u, stratified": {"recipe": "mocoda-u", "stratified": True},
+    "mocoda-u": {"name": "mocoda-u"},
+    "mocoda-u, stratified": {"name": "mocoda-u", "stratified": True},
 }
 STRATA_COLOURS = {
     "recorded": GREY,
@@ -123,7 +124,8 @@ class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
         stream = Stream(seed, "neighbourhoods-rows", column, device=data.device)
         if column == "recorded":  # afresh
             return world.collect(self.test_rows, seed=stream).rows.to(data.device), None
-        parents = fit_parents(data, world.graph, components=self.components, seed=seed, **COLUMNS[column])
+        recipe = make_recipe(**{"name": "mocoda", "components": self.components, **COLUMNS[column]})
+        parents = fit_parents(data, world.graph, recipe, seed=seed)
         return parents.sample(self.test_rows, seed=stream), parents
 
 
@@ -146,7 +148,7 @@ Neighbourhoods.presets.update(
 class Judge:
     """Says which rows are unsupported, by mixtures of a recording of its own."""
 
-    mixtures: Stratified
+    mixtures: StratifiedParents
     least: list[Tensor]  # log density (sets,) below which a set is unsupported, by neighbourhood
 
     @staticmethod
@@ -154,7 +156,9 @@ class Judge:
         stream = Stream(seed, "neighbourhoods-judge", device=device)
         fresh = world.collect(settings.judge_rows, seed=stream).to(device)
         others = world.collect(settings.judge_rows, seed=stream.child("others")).rows.to(device)
-        mixtures = Stratified.fit(fresh, world.graph, settings.components, "full", False, "empirical", stream)
+        mixtures = StratifiedParents.fit(
+            fresh, world.graph, MixtureParents.fit, settings.components, "empirical", stream
+        )
         least = []
         for one in mixtures.neighbourhoods:
             density = one.mixtures.log_prob(others[mixtures.region(one.mask)(others)])

@@ -26,9 +26,9 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, text_table
-from mocoda.parents.flattening import Flattened
-from mocoda.parents.mocoda import Mocoda
-from mocoda.parents.recipes import Parents, fit_parents
+from mocoda.parents import Parents, fit_parents, make_recipe
+from mocoda.parents.flattening import FlattenedParents
+from mocoda.parents.mocoda import MixtureParents
 
 COMMON, RARE, LENGTH = 0.1, 0.7, 0.2  # where the intervals start, and how long they are
 HOPELESS = 1e6  # proposals a row
@@ -99,11 +99,12 @@ class Reweighting(Experiment[Measured]):
         graph = graph_of(factors)
 
         def fitted(recipe: str, **options: Any) -> Parents:
-            return fit_parents(data, graph, recipe, seed=seed, components=self.components, **options)
+            settled = make_recipe(recipe, components=self.components, **options)
+            return fit_parents(data, graph, settled, seed=seed)
 
         plain, flat = fitted("mocoda"), fitted("mocoda-u", flatten="reweighting")
         thinned = fitted("mocoda-u")
-        assert isinstance(plain, Mocoda) and isinstance(thinned, Flattened)
+        assert isinstance(plain, MixtureParents) and isinstance(thinned, FlattenedParents)
         chances = thinned.weights(plain.sample(10_000, seed=stream.child("weights"))).clamp(max=1)
         proposals = {"mocoda": 1.0, "reweighting": 1.0, "rejection": 1 / float(chances.mean())}
         measures = {}
@@ -147,7 +148,7 @@ def graph_of(factors: int) -> LocalGraph:
     )
 
 
-def _rejected(plain: Mocoda, least: Tensor, settings: Reweighting, stream: Stream) -> Tensor:
+def _rejected(plain: MixtureParents, least: Tensor, settings: Reweighting, stream: Stream) -> Tensor:
     """The test rows that exact rejection keeps, or fewer where the budget of proposals ends before."""
     kept = [plain.sample(0, seed=stream)]
     for batch in range(-(-settings.budget // SPLIT)):
@@ -158,12 +159,12 @@ def _rejected(plain: Mocoda, least: Tensor, settings: Reweighting, stream: Strea
     return torch.cat(kept)[: settings.test_rows]
 
 
-def _chances(plain: Mocoda, least: Tensor, rows: Tensor) -> Tensor:
+def _chances(plain: MixtureParents, least: Tensor, rows: Tensor) -> Tensor:
     """How likely each factor of each row is kept, (N, k)."""
     return (least - _log_density(plain, rows)).clamp(max=0).exp()
 
 
-def _log_density(plain: Mocoda, rows: Tensor) -> Tensor:
+def _log_density(plain: MixtureParents, rows: Tensor) -> Tensor:
     """Of every factor, (N, k): the last set is the action's."""
     return plain.log_prob(rows)[:, :-1]
 

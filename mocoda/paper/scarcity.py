@@ -28,7 +28,7 @@ from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_train
 from mocoda.paper.stages import begun, fit_agents, fit_models, last_evaluations, load_agents
 from mocoda.paper.table3 import EXPERT, Table3, record
 from mocoda.paper.truth import as_transitions, model_errors, played_by_expert
-from mocoda.parents.recipes import fit_parents
+from mocoda.parents import MocodaP, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 
 ARCHITECTURES = {"local": "factored model", "full": "unfactored model"}
@@ -133,16 +133,8 @@ class Scarcity(Experiment[Measured]):
     ) -> dict[str, list[Transitions]]:
         datasets: dict[str, list[Transitions]] = {}
         for (size, seed), recorded in parts.items():
-            parents = fit_parents(
-                recorded,
-                task.graph,
-                "mocoda-p",
-                seed=seed,
-                task=task,
-                components=self.components,
-                acceptance=self.acceptance,
-                density_floor=self.density_floor,
-            )
+            recipe = MocodaP(components=self.components, acceptance=self.acceptance, density_floor=self.density_floor)
+            parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task)
             for architecture in ARCHITECTURES:
                 model, more = models[architecture][size, seed], self.total - size
                 made = augment(recorded, parents, model, rows=more, task=task, seed=seed, provenance=False)

@@ -18,13 +18,14 @@ from torch import Tensor
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.mechanisms import ARCHITECTURES
 from mocoda.dynamics.model import Dynamics, DynamicsConfig
-from mocoda.engine.figures import BLUE, COLOURS, INK, PANEL_TITLES, RED, bare, legend_below, save, title_left
+from mocoda.engine.figures import BLUE, COLOURS, INK, RED, bare, legend_below, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
+from mocoda.paper.columns import column_recipe, recipe_title
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, cell, compare_with_paper
 from mocoda.paper.stages import begun, fit_models, next_state_errors
-from mocoda.parents.recipes import Parents, fit_parents
+from mocoda.parents import Parents, fit_parents
 from mocoda.tasks.navigation import Navigation
 
 COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u")
@@ -81,17 +82,9 @@ class Table1(Experiment[Measured1]):
         parents: dict[str, list[Parents]] = {}
         rows: dict[str, list[Tensor]] = {}
         for done, column in enumerate(COLUMNS):
+            recipe = column_recipe(column, components=self.components, covariance=self.covariance)
             parents[column] = [
-                fit_parents(
-                    datasets[seed],
-                    task.graph,
-                    column,
-                    seed=seed,
-                    task=task,
-                    model=models["full"][seed],
-                    components=self.components,
-                    covariance=self.covariance,
-                )
+                fit_parents(datasets[seed], task.graph, recipe, seed=seed, task=task, model=models["full"][seed])
                 for seed in seeds
             ]
             rows[column] = [
@@ -198,6 +191,6 @@ def draw_transitions(
         start, move = state.cpu().numpy(), (next_state - state).cpu().numpy()
         axes.quiver(*start.T, *move.T, angles="xy", scale_units="xy", scale=1, width=0.003, color=BLUE, alpha=0.6)
         axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), xticks=[0, 1], yticks=[0, 1], aspect="equal")
-        axes.set_title(PANEL_TITLES.get(name, name), fontsize=12, color=INK)
+        axes.set_title(recipe_title(name), fontsize=12, color=INK)
         bare(axes)
     save(figure, path)

@@ -30,8 +30,6 @@ from mocoda.engine.figures import (
     GREEN,
     GREY,
     INK,
-    PANEL_TITLES,
-    RECIPE_COLOURS,
     bare,
     legend_below,
     plot_curve,
@@ -40,6 +38,7 @@ from mocoda.engine.figures import (
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.statistics import interquartile_mean
+from mocoda.paper.columns import column_recipe, recipe_colour, recipe_title
 from mocoda.paper.experiment import (
     Experiment,
     Measured,
@@ -59,7 +58,7 @@ from mocoda.paper.stages import (
     learning_curves,
 )
 from mocoda.paper.table1 import Table1
-from mocoda.parents.recipes import fit_parents
+from mocoda.parents import fit_parents
 from mocoda.tasks.navigation import START_HIGH, Navigation
 
 COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u", "coda")
@@ -102,7 +101,7 @@ class Table2(Experiment[Measured2]):
     last: int = 50  # evaluations that count
     components: int = 32
     covariance: str = "full"
-    published_code: bool = False  # parents as the paper's code draws them (see fit_parents)
+    published_code: bool = False  # parents as the paper's code draws them (see the recipes)
     stratified: bool = False  # mixtures per local graph (Appendix B.2)
 
     def __post_init__(self) -> None:
@@ -183,18 +182,14 @@ class Table2(Experiment[Measured2]):
         """`total` rows with the recorded ones among them."""
         if column == "emp":  # as often as it takes
             return recorded[torch.arange(self.total, device=recorded.device) % len(recorded)]
-        parents = fit_parents(
-            recorded,
-            task.graph,
+        recipe = column_recipe(
             column,
-            seed=seed,
-            task=task,
-            model=model,
             components=self.components,
             covariance=self.covariance,
             published_code=self.published_code,
             stratified=self.stratified,
         )
+        parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task, model=model)
         more = self.total - len(recorded)
         return augment(recorded, parents, model, rows=more, task=task, seed=seed, provenance=False)
 
@@ -248,7 +243,7 @@ def draw_curves(agents: Mapping[str, Any], optimum: float, path: Path) -> None:
     panels = figure.subplots(1, len(agents), squeeze=False, sharey=True).flat
     for axes, (name, curves) in zip(panels, agents.items(), strict=True):
         for column, seeds in curves["steps"].items():
-            plot_curve(axes, curves["updates"], seeds, color=RECIPE_COLOURS[column], lw=1.6, label=column)
+            plot_curve(axes, curves["updates"], seeds, color=recipe_colour(column), lw=1.6, label=column)
         axes.axhline(optimum, color=INK, lw=1, ls=":", label="optimum")
         axes.set_title(name.upper(), fontsize=12, color=INK)
         axes.set(xlabel="updates", ylim=(15, 72))
@@ -269,7 +264,7 @@ def draw_paths(paths: Mapping[str, Mapping[str, Tensor]], path: Path) -> None:
         for place, (name, walked) in enumerate(by_data.items()):
             _draw_walks(grid[row][place], walked)
             if row == 0:
-                grid[row][place].set_title(PANEL_TITLES.get(name, name), fontsize=12, color=INK)
+                grid[row][place].set_title(recipe_title(name), fontsize=12, color=INK)
     save(figure, path)
 
 

@@ -25,6 +25,7 @@ from mocoda.dynamics.model import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
+from mocoda.paper.columns import column_recipe
 from mocoda.paper.experiment import (
     Experiment,
     Measured,
@@ -46,7 +47,7 @@ from mocoda.paper.stages import (
 )
 from mocoda.paper.table3_figure import PLACES, WANTED, draw_figures
 from mocoda.paper.truth import as_transitions, confirmations, mask_mistakes, model_errors, played_by_expert, successes
-from mocoda.parents.recipes import Parents, fit_parents
+from mocoda.parents import Parents, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_expert import Episode
 
@@ -220,22 +221,19 @@ class Table3(Experiment[Measured3]):
     def parent_distributions(self, task: HookSweep2, recorded: Transitions) -> dict[str, list[Parents]]:
         """The parent distributions of the columns, one a seed."""
         recipes = dict.fromkeys(column.removesuffix("-full") for column in self.columns)
-        return {
-            recipe: [
-                fit_parents(
-                    recorded,
-                    task.graph,
-                    recipe,
-                    seed=seed,
-                    task=task,
-                    components=self.components,
-                    covariance=self.covariance,
-                    acceptance=self.acceptance,
-                    density_floor=self.density_floor,
-                )
-                for seed in range(self.seeds)
-            ]
+        settled = {
+            recipe: column_recipe(
+                recipe,
+                components=self.components,
+                covariance=self.covariance,
+                acceptance=self.acceptance,
+                density_floor=self.density_floor,
+            )
             for recipe in recipes
+        }
+        return {
+            name: [fit_parents(recorded, task.graph, recipe, seed=seed, task=task) for seed in range(self.seeds)]
+            for name, recipe in settled.items()
         }
 
     def _datasets(

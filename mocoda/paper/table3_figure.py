@@ -22,8 +22,6 @@ from mocoda.engine.figures import (
     GREY,
     INK,
     ORANGE,
-    PANEL_TITLES,
-    RECIPE_COLOURS,
     RED,
     bare,
     legend_below,
@@ -31,6 +29,7 @@ from mocoda.engine.figures import (
     save,
     title_left,
 )
+from mocoda.paper.columns import recipe_colour, recipe_title
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import CENTRE, JITTER, SHIFT, TOLERANCE
 
@@ -73,7 +72,7 @@ def draw_figures(folder: Path, names: Sequence[str]) -> None:
 
 def column_title(column: str) -> str:
     recipe = column.removesuffix("-full")
-    title = PANEL_TITLES.get(recipe, recipe)
+    title = recipe_title(recipe)
     return title if column == recipe else f"{title} (unfactored model)"
 
 
@@ -224,7 +223,7 @@ def _titles(axes: Axes, column: str, below: str) -> None:
 
 def _colour(column: str) -> tuple[float, float, float]:
     """The recipe's, and lighter where the model is unfactored."""
-    red, green, blue = to_rgb(RECIPE_COLOURS.get(column.removesuffix("-full"), INK))
+    red, green, blue = to_rgb(recipe_colour(column.removesuffix("-full")))
     white = 0.45 if column.endswith("-full") else 0.0
     return red + white * (1 - red), green + white * (1 - green), blue + white * (1 - blue)
 

@@ -14,7 +14,7 @@ from mocoda.dynamics.model import Dynamics
 from mocoda.engine.randomness import Stream, generator
 from mocoda.engine.workers import Workers
 from mocoda.paper.experiment import spread
-from mocoda.parents.recipes import Parents
+from mocoda.parents import Parents
 from mocoda.tasks.hooksweep import COLUMNS, HookSweep2
 from mocoda.tasks.hooksweep_env import TOLERANCE, TOUCHES, Simulator
 from mocoda.tasks.hooksweep_expert import Episode, play

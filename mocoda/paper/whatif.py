@@ -31,7 +31,7 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, text_table
 from mocoda.paper.stages import begun, fit_models
 from mocoda.paper.worlds import Knowing, NoisyWorld, bodies, navigation
-from mocoda.parents.recipes import fit_parents
+from mocoda.parents import Mocoda, fit_parents
 
 SUPPORTS = (0.0, 0.001, 0.01, 0.1, 0.3, 1.0)  # shares of the data, the bounds of the bins
 REFUSED = 0.01  # the support under which `what_if` refuses by default
@@ -125,9 +125,12 @@ class WhatIfs(Experiment[Measured]):
         stream = Stream(seed, "whatif", world.name, "questions", device=data.device)
         recorded, noise = world.collect(self.questions, Stream(seed, "whatif", world.name, "test"))
         factual, noise = recorded.to(data.device), noise.to(data.device)
-        fit = partial(fit_parents, data, world.graph, seed=seed, components=self.components)
+        parents, stratified = (
+            fit_parents(data, world.graph, Mocoda(components=self.components, stratified=wanted), seed=seed)
+            for wanted in (False, True)
+        )
         ask = partial(what_if, factual, data=data, least_support=0, seed=seed)
-        parents, everything = fit(), _dense(world.graph)
+        everything = _dense(world.graph)
         # Who answers, and by which graph children are kept.
         asked: dict[str, tuple[Ensemble, LocalGraph]] = {
             "unfactored": (models["full"], everything),
@@ -136,7 +139,7 @@ class WhatIfs(Experiment[Measured]):
         }
         other = data.rows[stream.integers(len(data), len(factual))]
         recombined = {name: other[:, list(world.graph.factors[name])] for name in world.asked}
-        met = ask(recombined, parents=fit(stratified=True), model=models["local"], graph=world.graph).support >= REFUSED
+        met = ask(recombined, parents=stratified, model=models["local"], graph=world.graph).support >= REFUSED
         cells: Cells = []
         for name, (model, graph) in asked.items():
             judged = _judged(world, ask(recombined, parents=parents, model=model, graph=graph), noise)

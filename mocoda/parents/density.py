@@ -1,4 +1,4 @@
-"""points -> density: a Gaussian kernel density estimate as one matrix product per block."""
+"""A Gaussian kernel density estimate, as one matrix product per block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLOAT32_REACH = 1e4
 def kernel_density(points: Tensor, at: Tensor, bandwidth: float) -> Tensor:
     """The mean of Gaussian kernels around `points` (M, D), evaluated `at` (N, D): (N,) float32.
 
-    A kernel further than about 13 bandwidths away counts as nothing.
+    A kernel more than about 13 bandwidths away contributes nothing.
     """
     if not bandwidth > 0:
         raise InputError(f"bandwidth must be positive, got {bandwidth}.")

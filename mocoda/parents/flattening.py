@@ -1,10 +1,9 @@
-"""Proposals -> flatter ones: by rejection, or by reweighting the components of the mixtures they come from."""
+"""Makes proposals near uniform: by rejection, or by reweighting the components of the mixtures they come from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,28 +12,20 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.parents.density import kernel_density
 from mocoda.parents.mixture import GaussianMixture
+from mocoda.parents.recipe import FeatureMap, Parents, Region
 
-FeatureMap = Callable[[Tensor], Tensor]  # rows (N, S + A) -> features (N, F)
-Region = Callable[[Tensor], Tensor]  # rows (N, S + A) -> bool (N,)
 PROPOSALS = 65_536  # rows proposed at a time by rejection
 
 
-class Proposals(Protocol):
-    """Any distribution of rows."""
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        """n rows, (n, S + A)."""
-
-
 @dataclass(frozen=True, eq=False)
-class Flattened:
+class FlattenedParents:
     """Proposals thinned by rejection until their features are near uniform on their support, inside a region.
 
     A proposal is kept with probability min(1, scale / density), density from a kernel estimate over `reference`.
     """
 
     name: str
-    proposals: Proposals
+    proposals: Parents
     features: FeatureMap
     region: Region | None
     bandwidth: float
@@ -45,7 +36,7 @@ class Flattened:
     @staticmethod
     def fit(
         name: str,
-        proposals: Proposals,
+        proposals: Parents,
         features: FeatureMap,
         region: Region | None,
         bandwidth: float,
@@ -53,19 +44,17 @@ class Flattened:
         acceptance: float,
         stream: Stream,
         reference: int = 10_000,
-    ) -> Flattened:
+    ) -> FlattenedParents:
         """Estimates the density from `reference` proposals, and the scale from as many others."""
-        if not 0 < acceptance <= 1:
-            raise InputError(f"acceptance must be a share of the proposals, above 0 and at most 1, got {acceptance}.")
-        drawn = inside(proposals, region, 2 * reference, stream)
-        known = features(drawn[:reference])
-        unscaled = Flattened(name, proposals, features, region, bandwidth, density_floor, known)
-        weights = unscaled.weights(drawn[reference:])
+        rows = inside(proposals, region, 2 * reference, stream)
+        known = features(rows[:reference])
+        unscaled = FlattenedParents(name, proposals, features, region, bandwidth, density_floor, known)
+        weights = unscaled.weights(rows[reference:])
         if float(weights.max()) < 1.01 * float(weights.min()):
             spread = known.std(0).mean()
             raise InputError(
-                f"with bandwidth {bandwidth} and density_floor {density_floor} every proposal looks alike: there is "
-                f"nothing to flatten. The features' standard deviation is about {spread:.3g}; try a bandwidth of a "
+                f"with bandwidth {bandwidth} and density_floor {density_floor} all proposals are equally dense: there "
+                f"is nothing to flatten. The features' standard deviation is about {spread:.3g}; try a bandwidth of a "
                 "fifth of that, and a floor well under the densities there."
             )
         return replace(unscaled, scale=acceptance / float(weights.mean()))
@@ -92,12 +81,12 @@ class Flattened:
 
 
 @dataclass(frozen=True, eq=False)
-class Reweighted:
+class ReweightedParents:
     """Mixtures whose components are drawn by volume, inside a region: flat at the cost of a plain sample."""
 
     name = "mocoda-u"
 
-    mixtures: Proposals
+    mixtures: Parents
     region: Region | None = None
 
     @property
@@ -112,23 +101,23 @@ class Reweighted:
 
 
 def by_volume(mixture: GaussianMixture) -> GaussianMixture:
-    """The same components, each weighing its volume √|Σ|: then all peaks are as high, and the mixture is near flat.
+    """The same components weighted by their volume √|Σ|: all peaks are equally high, and the mixture is near flat.
 
-    A cluster that EM has split in two weighs what it did whole; one that many rows share weighs no more for that.
+    Splitting a cluster into two components does not change its weight, nor does the number of rows in it.
     """
     log_volume: Tensor = torch.linalg.cholesky(mixture.covariances).diagonal(dim1=1, dim2=2).log().sum(1)
     return replace(mixture, weights=log_volume.softmax(0))
 
 
 def inside(
-    proposals: Proposals,
+    proposals: Parents,
     region: Region | None,
     n: int,
     stream: Stream,
-    place: str = "region",
+    kind: str = "region",
     way_out: str = "Widen the region or record more data.",
 ) -> Tensor:
-    """n proposals inside the region; if it holds next to none, an error that names the place and a way out."""
+    """n proposals inside the region; if it holds next to none, an error that names its kind and a way out."""
     if region is None or n == 0:
         return proposals.sample(n, seed=stream)
     kept: list[Tensor] = []
@@ -139,7 +128,7 @@ def inside(
         have, proposed = have + len(kept[-1]), proposed + len(rows)
         if proposed >= 2_000_000 and have < 1e-5 * proposed:
             raise InputError(
-                f"the {place} holds {have} of {proposed:,} proposals: the recorded parts hardly combine into it. "
+                f"the {kind} holds {have} of {proposed:,} proposals: the recorded parts hardly combine into it. "
                 f"{way_out}"
             )
     return torch.cat(kept)[:n]

@@ -1,4 +1,4 @@
-"""points -> GaussianMixture: expectation maximisation, densities, marginals, exact conditionals, samples.
+"""Gaussian mixtures: expectation maximisation, densities, marginals, exact conditionals, samples.
 
 EM here is two matrix products. A Gaussian's log density is linear in the features φ(x) = (1, x, x xᵀ), so the E step of
 all components is Θ φ, and the M step needs only the sums of responsibility times φ. Both stream over blocks of points
@@ -21,6 +21,14 @@ from mocoda.engine.randomness import Stream, as_stream
 SMALL = 2**21  # points × components × columns²: with less, a CPU makes a round of EM while a GPU still launches it
 RIDGE = 1e-6  # added to every variance, in units of the column's own variance
 KMEANS_POINTS, KMEANS_ROUNDS = 10_000, 50
+
+
+def check_mixture(components: int, covariance: str) -> None:
+    """Refuses settings that no mixture can have."""
+    if covariance not in ("full", "diag"):
+        raise InputError(f"covariance must be 'full' or 'diag', got {covariance!r}.")
+    if components < 1:
+        raise InputError(f"components must be at least 1, got {components}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +55,7 @@ class GaussianMixture:
     ) -> GaussianMixture:
         """EM from a k-means++ start, until the mean log likelihood gains less than `tolerance`.
 
-        points      (N, D); columns may be constant or repeated; of fewer points than components, each gets its own
+        points      (N, D); columns may be constant or repeated; with fewer points than components, each is a component
         covariance  "full" or "diag"
         """
         points = as_tensor(points)
@@ -55,10 +63,7 @@ class GaussianMixture:
             raise InputError(f"points must have shape (N, D) with N and D at least 1, got {tuple(points.shape)}.")
         if not bool(torch.isfinite(points).all()):
             raise InputError("points has NaN or inf; drop or repair those rows.")
-        if covariance not in ("full", "diag"):
-            raise InputError(f"covariance must be 'full' or 'diag', got {covariance!r}.")
-        if components < 1:
-            raise InputError(f"components must be at least 1, got {components}.")
+        check_mixture(components, covariance)
         home = points.device
         if len(points) * components * points.shape[1] ** 2 < SMALL:
             points = points.cpu()
@@ -99,7 +104,7 @@ class GaussianMixture:
             raise InputError("columns must name at least one column.")
         return GaussianMixture(self.weights, self.means[:, keep], self.covariances[:, keep][:, :, keep])
 
-    def evened(self) -> GaussianMixture:
+    def with_equal_weights(self) -> GaussianMixture:
         """The same components, all of the same weight."""
         return GaussianMixture(torch.full_like(self.weights, 1 / len(self.weights)), self.means, self.covariances)
 

@@ -1,9 +1,8 @@
-"""The advisor names the edges that a graph lacks, stays silent about right graphs, and says what is worth trying."""
+"""A check names the edges that a graph lacks, is silent about right graphs, and says which recipe is worth trying."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,7 +18,7 @@ from mocoda import Advice, InputError, LocalGraph, Transitions
 from mocoda.analysis.coverage import joined
 from mocoda.analysis.edges import GROUP, MissingEdge, _stand_ins, _Test, missing_edges
 from mocoda.analysis.graph_check import _recombined
-from mocoda.analysis.verdict import judged
+from mocoda.analysis.verdict import judge
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation, local_mask
 
@@ -42,7 +41,7 @@ def bodies(k: int, rows: int, seed: int, edge: float = 0.0) -> Transitions:
 
 
 def alone(k: int) -> LocalGraph:
-    """Every body listens to itself, and the first to the push."""
+    """Every body depends on itself, and the first on the push."""
     return LocalGraph(
         state={f"body{i}": slice(2 * i, 2 * i + 2) for i in range(k)},
         action={"push": 0},
@@ -67,41 +66,34 @@ def named(advice: Advice) -> set[tuple[str, str]]:
     return {(edge.parent, edge.child) for edge in advice.missing}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shorter() -> Iterator[None]:
-    """These worlds are learned in fewer updates than strangers' data may need."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mocoda.analysis.graph_check.FEWEST_UPDATES", 200)
-        yield
-
-
 @pytest.fixture(scope="module")
 def advice() -> Advice:
-    return mocoda.check(NAVIGATION.collect(5_000, seed=0), NAVIGATION.graph, task=NAVIGATION)
+    return mocoda.check(NAVIGATION.collect(40_000, seed=0), NAVIGATION.graph, task=NAVIGATION, quick=True)
 
 
-def test_navigations_right_graph_passes_and_mocoda_is_worth_trying(advice: Advice) -> None:
+def test_a_quick_check_uses_fewer_rows_and_passes_navigations_right_graph(advice: Advice) -> None:
+    assert (advice.rows, advice.used) == (40_000, 5_715)
     assert advice.missing == () and all(child.outside == 0 and child.judged > 0 for child in advice.children)
     assert advice.recipe == "mocoda"
-    assert "No missing edge shows." in advice.verdict
+    assert "No missing edge was found." in advice.verdict
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_right_graph_of_bodies_passes(seed: int) -> None:
-    found = mocoda.check(bodies(2, 3_000, seed), alone(2), seed=seed)
+    found = mocoda.check(bodies(2, 3_000, seed), alone(2), seed=seed, quick=True)
     assert found.missing == () and all(child.outside == 0 for child in found.children)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_body_that_pulls_another_is_named(seed: int) -> None:
-    found = mocoda.check(bodies(2, 3_000, seed, edge=0.3), alone(2), seed=seed)
+    found = mocoda.check(bodies(2, 3_000, seed, edge=0.3), alone(2), seed=seed, quick=True)
     assert named(found) == {("body0", "body1")}
     assert found.recipe is None
 
 
 @pytest.mark.parametrize(("parent", "child"), [("dx", "x"), ("dy", "x")])
 def test_an_edge_taken_from_navigation_is_named(parent: str, child: str) -> None:
-    found = mocoda.check(NAVIGATION.collect(4_000, seed=3), without(parent, child), seed=3)
+    found = mocoda.check(NAVIGATION.collect(4_000, seed=3), without(parent, child), seed=3, quick=True)
     assert (parent, child) in named(found)
     assert {edge.child for edge in found.missing} == {child}
     assert found.recipe is None and any(f"Missing edge: {parent} -> {child}" in said for said in found.verdict)
@@ -197,13 +189,13 @@ def test_a_graph_of_all_edges_has_nothing_to_recombine() -> None:
     everything = LocalGraph(
         state={"x": 0, "y": 1}, action={"d": [0, 1]}, edges={"x": ["x", "y", "d"], "y": ["x", "y", "d"]}
     )
-    found = mocoda.check(NAVIGATION.collect(500, seed=0), everything)
+    found = mocoda.check(NAVIGATION.collect(500, seed=0), everything, quick=True)
     assert found.times_larger == 1 and found.recipe is None
     assert found.verdict[-1] == (
         "There is nothing to recombine: one parent set (x, y, d) covers every factor. "
-        "If some factors do not listen to each other, or only now and then, say so in the graph."
+        "If some factors do not depend on each other, or only in some states, say so in the graph."
     )
-    assert [one.not_here for one in found.recipes if one.name == "coda"] == ["the graph links everything"]
+    assert [one.not_here for one in found.recipes if one.name == "coda"] == ["the graph connects everything"]
     assert all(child.judged == 0 and child.recombined_full is None for child in found.children)
 
 
@@ -211,18 +203,18 @@ def test_the_verdict_follows_what_was_measured(advice: Advice) -> None:
     edge = MissingEdge("dy", "x", 0.34)
     assert str(edge) == "missing edge: dy -> x (explains 34% of its error)"
     wrong = replace(advice, children=(replace(advice.children[0], outside=0.34, missing=(edge,)), advice.children[1]))
-    assert judged(wrong)[0] is None
-    assert "Missing edge: dy -> x (explains 34% of its error)." in judged(wrong)[1]
+    assert judge(wrong)[0] is None
+    assert "Missing edge: dy -> x (explains 34% of its error)." in judge(wrong)[1]
     covered = replace(advice, reachable_cells=1.2 * advice.recorded_cells)
-    assert judged(covered)[0] == "emp"
+    assert judge(covered)[0] == "emp"
     hard = replace(advice, children=tuple(replace(child, heldout_factored=0.6) for child in advice.children))
-    assert judged(hard)[0] == "coda"
+    assert judge(hard)[0] == "coda"
     far = replace(
         advice, recipes=tuple(replace(one, relative=50.0) if one.name == "mocoda" else one for one in advice.recipes)
     )
-    assert judged(far)[0] == "coda"
+    assert judge(far)[0] == "coda"
     few = replace(advice, rows=400)
-    assert judged(few)[1][0] == "400 rows are few, under 1,000 nothing here is certain."
+    assert judge(few)[1][0] == "400 rows are few: with less than 1,000, nothing here is certain."
 
 
 @settings(max_examples=30, deadline=None)
@@ -246,20 +238,20 @@ def test_reachable_cells_are_counted_as_by_hand(data: st.DataObject) -> None:
     assert counted == pytest.approx(by_hand, rel=0.1, abs=0.05)
 
 
-def test_advice_survives_json(advice: Advice) -> None:
-    text = json.dumps(advice.to_json(), allow_nan=False)
-    assert Advice.from_json(json.loads(text)) == advice
+def test_advice_is_json(advice: Advice) -> None:
+    plain = json.loads(json.dumps(advice.to_json(), allow_nan=False))
+    assert plain["recipe"] == "mocoda" and plain["times_larger"] == advice.times_larger
 
 
 def test_the_same_seed_gives_the_same_advice() -> None:
     data, graph = bodies(2, 200, 0), alone(2)
-    assert mocoda.check(data, graph, seed=5) == mocoda.check(data, graph, seed=5)
+    assert mocoda.check(data, graph, seed=5, quick=True) == mocoda.check(data, graph, seed=5, quick=True)
 
 
 def test_too_few_rows_are_refused() -> None:
     with pytest.raises(InputError) as error:
         mocoda.check(bodies(2, 99, 0), alone(2))
-    assert str(error.value) == "check needs at least 100 rows, to fit models and to judge them, got 99."
+    assert str(error.value) == "check needs at least 100 rows, to fit models and to evaluate them, got 99."
 
 
 def test_advice_prints_and_is_drawn(advice: Advice, tmp_path: Path) -> None:
@@ -277,8 +269,8 @@ def test_the_verb_writes_json_and_a_figure(tmp_path: Path) -> None:
 
     NAVIGATION.collect(300, seed=0).save(tmp_path / "data.hdf5")
     check(str(tmp_path / "data.hdf5"), out_dir=tmp_path / "run")
-    found = Advice.from_json(json.loads((tmp_path / "run" / "advice.json").read_text("utf-8")))
-    assert found.rows == 300 and (tmp_path / "run" / "advice.png").is_file()
+    found = json.loads((tmp_path / "run" / "advice.json").read_text("utf-8"))
+    assert found["rows"] == 300 and (tmp_path / "run" / "advice.png").is_file()
 
 
 def test_the_verb_wants_to_know_who_listens_to_whom(tmp_path: Path) -> None:

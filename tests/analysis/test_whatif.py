@@ -14,12 +14,13 @@ from mocoda import GaussianMixture, InputError, LocalGraph, Transitions, fit_par
 from mocoda.analysis.counterfactual import WIDTH, WhatIf, drawn_given_rest, reached_children, what_if
 from mocoda.dynamics.model import Prediction
 from mocoda.engine.randomness import Stream
-from mocoda.parents.mocoda import Mocoda
+from mocoda.parents import Mocoda, MocodaU
+from mocoda.parents.mocoda import MixtureParents
 from mocoda.tasks.navigation import Navigation
 
 TASK = Navigation()
 DATA = TASK.collect(4_000, seed=0)
-PARENTS = fit_parents(DATA, TASK.graph, components=8)
+PARENTS = fit_parents(DATA, TASK.graph, Mocoda(components=8))
 UP, ALONG = DATA[1_000:1_001], DATA[3_000:3_001]  # a step of a walk up the right side, and of one along the bottom
 numbers = st.floats(-1, 2, width=32)
 
@@ -132,7 +133,7 @@ def test_in_a_deterministic_invertible_world_the_answer_is_the_true_one(seed: in
     )
     rows = stream.normal(200, 4)
     data = Transitions(rows[:, :3], rows[:, 3:], step(rows))
-    parents = fit_parents(data, graph, components=2)
+    parents = fit_parents(data, graph, Mocoda(components=2))
     value = stream.normal(50, 1)
     answer = what_if(data[:50], {"b": value}, parents=parents, model=Moved(step), graph=graph, least_support=0)
     true = rows[:50].clone()
@@ -171,7 +172,7 @@ def test_a_column_of_two_parent_sets_is_drawn_given_both() -> None:
         for c in ((0, 2), (1, 2))
     )
     rows = torch.tensor([[1.0, -0.5, 9.0]]).repeat(4_000, 1)
-    drawn = drawn_given_rest(Mocoda(3, sets), rows, {2}, Stream(0, "test"))
+    drawn = drawn_given_rest(MixtureParents(3, sets), rows, {2}, Stream(0, "test"))
     precision = 1 / (1 - 0.64) + 1 / (1 - 0.25) - 1
     mean = (0.8 / (1 - 0.64) * 1.0 + 0.5 / (1 - 0.25) * -0.5) / precision
     assert drawn[:, :2].equal(rows[:, :2])
@@ -184,7 +185,7 @@ def test_columns_in_the_middle_of_a_chain_of_parent_sets_are_drawn_given_both_en
     one, zero = torch.ones(1).double(), torch.zeros(1, 2).double()
     sets = tuple(((i, i + 1), GaussianMixture(one, zero, r[i : i + 2, i : i + 2][None])) for i in range(3))
     rows = torch.tensor([[1.0, 9.0, 9.0, -0.3]]).repeat(4_000, 1)
-    drawn = drawn_given_rest(Mocoda(4, sets), rows, {1, 2}, Stream(0, "test"))
+    drawn = drawn_given_rest(MixtureParents(4, sets), rows, {1, 2}, Stream(0, "test"))
     ends, middle = [0, 3], [1, 2]
     gain = r[middle][:, ends] @ r[ends][:, ends].inverse()
     torch.testing.assert_close(drawn[:, middle].double().mean(0), gain @ rows[0, ends].double(), atol=0.05, rtol=0)
@@ -205,7 +206,7 @@ def test_an_interval_has_the_spread_of_the_members_and_their_own() -> None:
 
 def test_support_is_the_share_of_the_data_that_is_as_rare() -> None:
     answer = ask(ALONG, {"y": 0.3})
-    assert isinstance(PARENTS, Mocoda)
+    assert isinstance(PARENTS, MixtureParents)
     density = PARENTS.log_prob(answer.counterfactual.rows)[0, 1]  # of y and dy; nothing else changed
     assert answer.support.item() == pytest.approx((PARENTS.log_prob(DATA.rows)[:, 1] <= density).double().mean().item())
     assert ask(ALONG, {"y": 0.3}, data=None).support.item() == pytest.approx(answer.support.item(), abs=0.05)
@@ -217,7 +218,7 @@ def test_a_question_outside_the_support_is_refused_with_the_way_out() -> None:
     assert str(caught.value) == (
         "the question leaves what the data supports: in row 0 the parents (y, dy) would be rarer than 100% of the "
         "data, expected at most 99%. Resample what goes with it (resample=['dy']), change less, or pass "
-        "least_support=0 to be answered all the same."
+        "least_support=0 to get an answer anyway."
     )
     ask(ALONG, {"y": 0.7}, resample=["dy"], least_support=0.01)
     with pytest.raises(InputError, match=r"expected at most 99%\. Change less, or pass least_support=0"):
@@ -231,7 +232,7 @@ def test_stratified_parents_refuse_what_was_never_met_though_every_part_was_seen
     ]  # where both axes listen to all, and dx is always small
     moves = {"dx": 0.6}
     assert ask(inside, moves, least_support=0.01).support > 0.1
-    stratified = fit_parents(DATA, TASK.graph, components=8, stratified=True)
+    stratified = fit_parents(DATA, TASK.graph, Mocoda(components=8, stratified=True))
     with pytest.raises(InputError, match=r"in row 0 the parents \(x, y, dx, dy\) would be rarer than 100% of the data"):
         ask(inside, moves, parents=stratified, least_support=0.01)
     assert ask(inside, {"dx": 0.01}, parents=stratified, least_support=0.01).resampled.all()
@@ -244,7 +245,7 @@ def test_stratified_parents_refuse_what_was_never_met_though_every_part_was_seen
 
 def test_a_local_graph_that_the_data_does_not_have_is_refused() -> None:
     outside = DATA[~(DATA.rows[:, :2] > 0.5).all(1)]
-    stratified = fit_parents(outside, TASK.graph, components=8, stratified=True)
+    stratified = fit_parents(outside, TASK.graph, Mocoda(components=8, stratified=True))
     with pytest.raises(InputError, match=r"in row 0 the local graph would be one that hardly any recorded row has\."):
         ask(UP[:1], {"x": 0.8, "y": 0.8}, parents=stratified, data=outside, least_support=0.01)
 
@@ -281,7 +282,7 @@ def test_an_answer_prints_as_a_table_that_says_what_was_asked_anew() -> None:
         (
             {"y": [[1.0, 2.0]]},
             {},
-            "the change of 'y' must be one value, or 1 a row, of a shape that fits (1, 1), got (1, 2).",
+            "the change of 'y' must be one value, or 1 per row, of a shape that fits (1, 1), got (1, 2).",
         ),
         ({"y": 1.0}, {"draws": 0}, "draws must be at least 1, got 0."),
         (
@@ -293,7 +294,7 @@ def test_an_answer_prints_as_a_table_that_says_what_was_asked_anew() -> None:
             {"y": 1.0},
             {"parents": fit_parents(DATA, TASK.graph, "emp")},
             "what_if needs the mixtures of recipe 'mocoda', or of 'mocoda-u' and 'mocoda-p' by rejection, got "
-            "Empirical. Pass parents=mocoda.fit_parents(data, graph).",
+            "RecordedParents. Pass parents=mocoda.fit_parents(data, graph).",
         ),
     ],
 )
@@ -306,5 +307,5 @@ def test_questions_that_cannot_be_are_refused_in_full(
 
 
 def test_flattened_parents_serve_by_their_mixtures() -> None:
-    flat = fit_parents(DATA, TASK.graph, "mocoda-u", components=8)
+    flat = fit_parents(DATA, TASK.graph, MocodaU(components=8))
     assert ask(UP, {"x": 0.7}, parents=flat, data=DATA).support == ask(UP, {"x": 0.7}).support

@@ -14,10 +14,12 @@ from torch import Tensor
 
 import mocoda
 from mocoda import DynamicsConfig, InputError, Transitions, concatenate, fit_dynamics, fit_parents, save_stream
-from mocoda.augmentation.generation import CHUNK, augment, augment_chunks
+from mocoda.augmentation.generation import CHUNK, Augmentation, augment
 from mocoda.augmentation.provenance import local_graphs
+from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream, as_stream
-from mocoda.parents.recipes import Parents
+from mocoda.paper.columns import column_recipe
+from mocoda.parents import Dyna, Mocoda, Parents
 from mocoda.tasks.navigation import Navigation
 
 TASK, POINT = Navigation(), PointTask()
@@ -132,7 +134,7 @@ def test_no_rows_to_generate_leaves_the_recorded_ones(data: Transitions) -> None
 @pytest.mark.parametrize("recipe", ["mocoda", "rand", "emp", "coda"])
 def test_every_stored_reward_and_terminal_is_the_tasks_own(data: Transitions, recipe: str) -> None:
     wrong = Transitions(data.state, data.action, data.next_state, torch.full((200,), 7.0), columns=data.columns)
-    parents = fit_parents(wrong, TASK.graph, recipe, task=TASK, components=4)
+    parents = fit_parents(wrong, TASK.graph, column_recipe(recipe, components=4), task=TASK)
     table = augment(wrong, parents, Truth(0.05), rows=2_000, task=TASK)
     reward, terminal = TASK.label(table.state, table.action, table.next_state)
     assert table.reward is not None and table.reward.equal(reward)
@@ -205,7 +207,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pieces(data: Transitions, parents: Parents | None = None, rows: int = 250, **options: Any) -> Iterator[Transitions]:
-    return augment_chunks(data, parents or Box(), Truth(0.1), rows=rows, task=TASK, **options)
+    progress = options.pop("progress", silent)
+    return Augmentation(data, parents or Box(), Truth(0.1), rows=rows, task=TASK, **options).chunks(progress)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -441,7 +444,7 @@ def test_generated_next_states_obey_the_model(data: Transitions) -> None:
     recorded = TASK.collect(2_000, seed=1)
     config = DynamicsConfig(members=2, hidden=(32, 32), features=16, epochs=30, batch=128, learning_rate=4e-3)
     model = fit_dynamics(recorded, TASK.graph, config=config)
-    parents = fit_parents(recorded, TASK.graph, "mocoda", components=8)
+    parents = fit_parents(recorded, TASK.graph, Mocoda(components=8))
     table = augment(recorded, parents, model, rows=500, task=TASK, keep_recorded=False)
     mean, scale = model.predict(table.rows)
     nearest = ((table.next_state - mean).abs() / scale).amax(-1).amin(0)
@@ -454,7 +457,7 @@ def test_generated_next_states_obey_the_model(data: Transitions) -> None:
 
 
 def test_dyna_is_augmented_with_a_model_too(data: Transitions) -> None:
-    parents = fit_parents(data, TASK.graph, "dyna", task=TASK, model=Truth(), horizon=2)
+    parents = fit_parents(data, TASK.graph, Dyna(horizon=2), task=TASK, model=Truth())
     table = augment(data, parents, Truth(), rows=90, task=TASK)
     assert len(table) == 290
     assert table.next_state[200:].equal(TASK.step(table.rows[200:]))
@@ -519,12 +522,12 @@ def test_a_model_that_returns_another_shape_is_refused(data: Transitions) -> Non
 def test_a_model_that_returns_nan_is_refused_and_no_file_appears(data: Transitions, tmp_path: Path) -> None:
     class Broken:
         def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
-            following = rows[:, :2].clone()
-            following[3] = torch.nan
-            return following
+            next_state = rows[:, :2].clone()
+            next_state[3] = torch.nan
+            return next_state
 
     with pytest.raises(InputError) as caught:
-        save_stream(tmp_path / "table.hdf5", augment_chunks(data, Box(), Broken(), rows=10))
+        save_stream(tmp_path / "table.hdf5", Augmentation(data, Box(), Broken(), rows=10).chunks())
     assert str(caught.value) == (
         "next_state has NaN or inf in 1 of 10 rows, first in row 3. Drop or repair those rows."
     )

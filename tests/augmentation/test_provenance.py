@@ -17,7 +17,8 @@ from mocoda.augmentation import generation as module
 from mocoda.augmentation.provenance import neighbourhood
 from mocoda.augmentation.support import disagreement, fit_support, step_scale
 from mocoda.engine.randomness import Stream
-from mocoda.parents.recipes import RECIPES
+from mocoda.paper.columns import column_recipe
+from mocoda.parents import BUILT_IN, Mocoda
 from mocoda.tasks.navigation import Navigation
 
 TASK = Navigation()
@@ -99,23 +100,24 @@ MODEL = fit_dynamics(DATA, TASK.graph, config=DynamicsConfig(members=3, hidden=(
 
 
 def made(recipe: str, rows: int = 150, **options: Any) -> Transitions:
-    parents = fit_parents(DATA, TASK.graph, recipe, seed=0, task=TASK, model=MODEL, components=4, bandwidth=0.1)
+    settled = column_recipe(recipe, components=4, bandwidth=0.1)
+    parents = fit_parents(DATA, TASK.graph, settled, seed=0, task=TASK, model=MODEL)
     return augment(DATA, parents, MODEL, rows=rows, task=TASK, **options)
 
 
-def as_told(rows: Transitions, other: Transitions) -> Transitions:
+def with_source_of(rows: Transitions, other: Transitions) -> Transitions:
     """The rows with another table's source."""
     return concatenate([rows], other.source)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", BUILT_IN)
 def test_rows_are_the_same_with_and_without_provenance(recipe: str) -> None:
     noted, bare = (made(recipe, provenance=wanted) for wanted in (True, False))
-    assert_identical(noted, as_told(bare, noted))
+    assert_identical(noted, with_source_of(bare, noted))
     assert set(noted.provenance) == NAMES and not bare.provenance
     numbers = noted.provenance["recipe"]
     assert numbers[:600].unique().tolist() == [0]
-    assert numbers[600:].unique().tolist() == [1 + RECIPES.index(recipe)]
+    assert numbers[600:].unique().tolist() == [1 + BUILT_IN.index(recipe)]
     asked = recipe not in ("emp", "coda")
     assert bool((noted.provenance["disagreement"][600:] > 0).all()) == asked
 
@@ -165,15 +167,15 @@ def test_filters_keep_in_order_what_passes_and_draw_the_rest_anew() -> None:
     kept = rows_of("rand", **limits)
     assert len(kept) == 500 and 0 < int(passing.sum()) < 300
     assert kept.provenance["disagreement"].max() <= middle and kept.provenance["support"].min() >= 0.01
-    assert_identical(kept[: int(passing.sum())], as_told(free[passing], kept))
+    assert_identical(kept[: int(passing.sum())], with_source_of(free[passing], kept))
 
 
 def test_the_source_tells_what_filters_let_pass() -> None:
-    told = made("rand", rows=3_000, min_support=0.2).source["filter"]
+    source = made("rand", rows=3_000, min_support=0.2).source["filter"]
     free = made("rand", rows=20_000, keep_recorded=False).provenance["support"]
-    assert (told["min_support"], set(told)) == (0.2, {"min_support", "drawn_rows", "accepted_share"})
-    assert told["accepted_share"] == 3_000 / told["drawn_rows"]
-    assert told["accepted_share"] == pytest.approx(float((free >= 0.2).float().mean()), rel=0.15)
+    assert (source["min_support"], set(source)) == (0.2, {"min_support", "drawn_rows", "accepted_share"})
+    assert source["accepted_share"] == 3_000 / source["drawn_rows"]
+    assert source["accepted_share"] == pytest.approx(float((free >= 0.2).float().mean()), rel=0.15)
     assert "filter" not in made("rand").source
 
 
@@ -186,7 +188,7 @@ def test_recorded_rows_are_not_filtered() -> None:
 def test_pieces_are_filtered_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.CHUNK, "cpu", 64)
     whole = rows_of("mocoda", min_support=0.5)
-    parents = fit_parents(DATA, TASK.graph, "mocoda", seed=0, components=4)
+    parents = fit_parents(DATA, TASK.graph, Mocoda(components=4), seed=0)
     plan = module.Augmentation(
         DATA, parents, MODEL, rows=500, task=TASK, keep_recorded=False, min_support=0.5, graph=TASK.graph
     )
@@ -199,21 +201,22 @@ def test_pieces_are_filtered_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
 def test_filters_that_let_nothing_pass_are_given_up_soon() -> None:
     with pytest.raises(InputError) as error:
         rows_of("mocoda", max_disagreement=1e-9)
-    assert str(error.value).startswith("max_disagreement=1e-09 accepts 0 of 2")
+    assert str(error.value).startswith("only 0 of 2")
     assert str(error.value).endswith(
-        " rows that recipe 'mocoda' draws. Filter less, or use a recipe that stays nearer to the data."
+        " rows that recipe 'mocoda' draws pass max_disagreement=1e-09. Filter less, or use a recipe that stays nearer "
+        "to the data."
     )
 
 
 def test_filters_that_cannot_be_are_refused() -> None:
     parents = fit_parents(DATA, TASK.graph, "coda")
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"min_support": 0.1, "provenance": False}, "min_support goes by provenance: leave out provenance=False."),
+        ({"min_support": 0.1, "provenance": False}, "min_support filters by provenance; leave out provenance=False."),
         ({"min_support": 1.0}, "min_support must be a share of the data, from 0 to below 1, got 1.0."),
         ({"max_disagreement": 0.0}, "max_disagreement must be positive, got 0.0."),
         (
             {"max_disagreement": 0.1},
-            "recipe 'coda' recombines recorded transitions and asks no model that could disagree: leave out "
+            "recipe 'coda' recombines recorded transitions, without a model that could disagree; leave out "
             "max_disagreement.",
         ),
     ]
@@ -223,7 +226,7 @@ def test_filters_that_cannot_be_are_refused() -> None:
         "max_disagreement needs an ensemble, with `predict` and `graph`, such as from mocoda.fit_dynamics, got Truth."
     )
     assert refusal(lambda: augment(DATA, Box(), Truth(), rows=5, max_disagreement=0.1)) == expected
-    expected = "min_support needs to know which columns belong together; pass graph=."
+    expected = "min_support needs a graph, which says which columns belong together; pass graph=."
     assert refusal(lambda: augment(DATA, Box(), Truth(), rows=5, min_support=0.1)) == expected
 
 

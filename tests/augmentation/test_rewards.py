@@ -120,7 +120,7 @@ def test_rewards_that_cannot_be_learned_are_refused() -> None:
     )
     one = walked(smooth)[:1]
     assert refusal(lambda: fit_reward(one)) == (
-        "to learn a reward takes at least 2 rows, one of them to hold out, got 1."
+        "learning a reward takes at least 2 rows, one of them to hold out, got 1."
     )
     learned = fit_reward(walked(smooth, rows=50), config=BRIEF)
     assert refusal(lambda: label(learned, POINTS)) == (

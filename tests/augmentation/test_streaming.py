@@ -113,7 +113,7 @@ def test_pieces_of_other_data_weights_or_parents_are_not_continued(
     other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = partial(prepare, other=other)
-    assert changed().told(0, 0) == prepare().told(0, 0)
+    assert changed().source(0, 0) == prepare().source(0, 0)
     interrupted_after(3, tmp_path / "run", tmp_path / "out.hdf5", monkeypatch)
     augment_to_file(tmp_path / "out.hdf5", changed, folder=tmp_path / "run")
     expected = concatenate(list(changed().chunks()))

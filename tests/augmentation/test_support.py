@@ -112,7 +112,7 @@ def test_members_that_agree_do_not_disagree_and_units_do_not_matter() -> None:
 
 
 def test_a_model_that_has_no_scale_needs_one() -> None:
-    with pytest.raises(InputError, match=r"^this model does not say how long a step is; pass scale=mocoda\.support\."):
+    with pytest.raises(InputError, match=r"^this model does not know how long a step is; pass scale="):
         disagreement(Members(WIDE, torch.zeros(2, 1, 3)), torch.zeros(1, 4))
 
 
@@ -132,14 +132,14 @@ def test_the_sparsest_graph_is_number_0_and_every_other_edge_a_binary_digit() ->
 
 
 def test_the_source_s_names_are_those_of_the_numbers_commonest_first() -> None:
-    told = local_graphs(GRAPH, DATA.rows)
+    graphs = local_graphs(GRAPH, DATA.rows)
     numbers, counts = neighbourhood(GRAPH, DATA.rows).unique(return_counts=True)
-    assert {int(name): one["rows"] for name, one in told.items()} == dict(
+    assert {int(name): one["rows"] for name, one in graphs.items()} == dict(
         zip(numbers.tolist(), counts.tolist(), strict=True)
     )
-    assert list(told) == ["0", "102"]
-    assert told["0"]["edges"] == ["x -> x", "y -> y", "dx -> x", "dy -> y"]
-    assert len(told["102"]["edges"]) == 8
+    assert list(graphs) == ["0", "102"]
+    assert graphs["0"]["edges"] == ["x -> x", "y -> y", "dx -> x", "dy -> y"]
+    assert len(graphs["102"]["edges"]) == 8
 
 
 def test_graphs_of_many_edges_have_numbers_too_all_of_them_different() -> None:
@@ -147,7 +147,7 @@ def test_graphs_of_many_edges_have_numbers_too_all_of_them_different() -> None:
 
     def local(rows: Tensor) -> Tensor:
         mask = torch.eye(10, 9, dtype=torch.bool).repeat(len(rows), 1, 1)
-        mask[:, 0, 1:] = rows[:, 1:9] > 0  # who listens to s0
+        mask[:, 0, 1:] = rows[:, 1:9] > 0  # who depends on s0
         return mask
 
     graph = LocalGraph(

@@ -21,7 +21,7 @@ import mocoda.cli.data
 import mocoda.dynamics.fit
 from mocoda import DynamicsConfig, InputError, Transitions, fit_dynamics
 from mocoda.augmentation.rewards import RewardConfig, fit_reward
-from mocoda.parents.recipes import RECIPES
+from mocoda.parents import BUILT_IN
 from mocoda.tasks.navigation import Navigation
 
 TINY = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, batch=64)
@@ -79,12 +79,12 @@ def refused(**options: Any) -> str:
 
 
 @pytest.mark.usefixtures("mine")
-@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe not in ("mocoda-u", "mocoda-p")])
+@pytest.mark.parametrize("recipe", [recipe for recipe in BUILT_IN if recipe not in ("mocoda-u", "mocoda-p")])
 def test_data_and_a_graph_file_are_all_that_is_needed(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     table = made(recipe=recipe)
     assert len(table) == 420 and table.rows[:300].equal(TASK.collect(300, seed=0).rows)
     assert table.reward is not None and table.reward.equal(table.next_state.sum(1))
-    assert table.provenance["recipe"][300:].unique().tolist() == [1 + RECIPES.index(recipe)]
+    assert table.provenance["recipe"][300:].unique().tolist() == [1 + BUILT_IN.index(recipe)]
     assert table.source["task"] == "rewarded"
     assert capsys.readouterr().out == f"out.hdf5: 420 transitions, 120 of them new by recipe {recipe}\n"
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_is_refused_before_anything_is_trained(monkeypatch: pytes
         "use 'mocoda' or 'mocoda-u'."
     )
     assert refused(recipe="coda", max_disagreement=0.1).startswith("recipe 'coda' recombines recorded transitions")
-    assert refused(min_support=0.1, provenance=False).startswith("min_support goes by provenance")
+    assert refused(min_support=0.1, provenance=False).startswith("min_support filters by provenance")
     assert not Path("out.hdf5").exists()
 
 

@@ -22,8 +22,7 @@ import mocoda.cli.data
 import mocoda.cli.verbs
 import mocoda.dynamics.fit
 from mocoda import DynamicsConfig, InputError, Transitions, fit_dynamics, fit_parents, make_task
-from mocoda.augmentation.generation import augment_chunks
-from mocoda.data.transitions import concatenate
+from mocoda.augmentation.generation import augment
 from mocoda.engine.checkpoint import load_trained
 
 VERBS = {
@@ -184,7 +183,7 @@ def test_augment_puts_new_rows_after_the_recorded_ones(recipe: str, recorded: Pa
     assert out.source["recorded"] == data.source and out.source["task"] == "navigation"
     task = make_task("navigation")
     parents = fit_parents(data, task.graph, recipe, seed=0, task=task)
-    assert_same_rows(out, concatenate(list(augment_chunks(data, parents, None, rows=1_000, task=task, seed=0))))
+    assert_same_rows(out, augment(data, parents, None, rows=1_000, task=task, seed=0))
     config = json.loads((tmp_path / "out.hdf5.run" / "config.json").read_text())
     assert config["command"] == "augment"
     assert config["settings"]["recipe"] == recipe and config["settings"]["keep_recorded"] is True
@@ -198,8 +197,8 @@ def test_augment_without_the_recorded_rows_writes_the_new_ones_alone(recorded: P
     assert len(out) == 700 and out.source["recorded_rows"] == 0
     data, task = Transitions.load(recorded), make_task("navigation")
     parents = fit_parents(data, task.graph, "coda", seed=5, task=task)
-    expected = augment_chunks(data, parents, rows=700, task=task, seed=5, keep_recorded=False)
-    assert_same_rows(out, concatenate(list(expected)))
+    expected = augment(data, parents, rows=700, task=task, seed=5, keep_recorded=False)
+    assert_same_rows(out, expected)
 
 
 @pytest.mark.parametrize(("recipe", "architecture"), [("mocoda", "local"), ("dyna", "full")])
@@ -212,7 +211,7 @@ def test_augment_trains_a_model_where_the_recipe_needs_one(
     data, task = Transitions.load(recorded), make_task("navigation")
     model = fit_dynamics(data, task.graph, architecture, seed=1, config=TINY)
     parents = fit_parents(data, task.graph, recipe, seed=1, task=task, model=model)
-    expected = concatenate(list(augment_chunks(data, parents, model, rows=300, task=task, seed=1)))
+    expected = augment(data, parents, model, rows=300, task=task, seed=1)
     assert_same_rows(Transitions.load(out), expected)
     assert below(tmp_path / "out.hdf5.run") == ["config.json", "dynamics.safetensors", "files.jsonl", "progress.jsonl"]
     # The same command again needs no training; other settings do.

@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 import rich.console
 
-from mocoda import DynamicsConfig, InputError, Transitions, fit_dynamics, fit_parents, make_agent, make_task
+from mocoda import (
+    DynamicsConfig,
+    InputError,
+    Transitions,
+    fit_dynamics,
+    fit_parents,
+    make_agent,
+    make_recipe,
+    make_task,
+)
 from mocoda.augmentation.generation import augment
 from mocoda.engine.files import versions
 from mocoda.engine.statistics import mean_and_std
@@ -40,7 +49,7 @@ def small_generator(device: str) -> tuple[Any, ...]:
     data = task.collect(300, seed=0)
     tiny = DynamicsConfig(members=2, hidden=(8,), features=8, epochs=1, window=1, batch=64)
     model = fit_dynamics(data, task.graph, config=tiny)
-    return task, data, fit_parents(data, task.graph, components=2), model
+    return task, data, fit_parents(data, task.graph, make_recipe("mocoda", components=2)), model
 
 
 def fewer_rows(*given: Any, rows: int, **options: Any) -> Transitions:

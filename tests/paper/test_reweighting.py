@@ -14,10 +14,10 @@ from parents_world import DATA, TASK, entropy, message
 
 from mocoda.paper import Measured
 from mocoda.paper.reweighting import Reweighting, graph_of, imbalanced
-from mocoda.parents.flattening import Flattened, Reweighted, by_volume
-from mocoda.parents.mixture import GaussianMixture
-from mocoda.parents.mocoda import Mocoda, Stratified
-from mocoda.parents.recipes import fit_parents
+from mocoda.parents import GaussianMixture, Mocoda, MocodaU, fit_parents, make_recipe
+from mocoda.parents.flattening import FlattenedParents, ReweightedParents, by_volume
+from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.stratified import StratifiedParents
 from mocoda.tasks.navigation import GRAPH
 
 TINY = Reweighting("tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=1_000, budget=100_000, components=4)
@@ -66,12 +66,13 @@ def test_conditional_draws_follow_the_new_weights() -> None:
 
 
 def flat_of(recipe: str = "mocoda-u", **options: Any) -> Any:
-    return fit_parents(DATA, GRAPH, recipe, **{"components": 16, "flatten": "reweighting", **options})
+    options = {"components": 16, "flatten": "reweighting", **options}
+    return fit_parents(DATA, GRAPH, make_recipe(recipe, **options), task=TASK)
 
 
 def test_every_parent_set_is_reweighted_and_nothing_else_changed() -> None:
-    plain, flat = fit_parents(DATA, GRAPH, components=16), flat_of()
-    assert isinstance(plain, Mocoda) and isinstance(flat, Reweighted) and isinstance(flat.mixtures, Mocoda)
+    plain, flat = fit_parents(DATA, GRAPH, Mocoda(components=16)), flat_of()
+    assert isinstance(plain, MixtureParents) and isinstance(flat.mixtures, MixtureParents)
     for (columns, before), (same, after) in zip(plain.sets, flat.mixtures.sets, strict=True):
         assert columns == same and after.means.equal(before.means)
         assert after.weights.equal(by_volume(before).weights)
@@ -79,7 +80,7 @@ def test_every_parent_set_is_reweighted_and_nothing_else_changed() -> None:
 
 
 def test_reweighting_is_flatter_than_mocoda_and_costs_no_more_draws() -> None:
-    flat, plain = flat_of(), fit_parents(DATA, GRAPH, components=16)
+    flat, plain = flat_of(), fit_parents(DATA, GRAPH, Mocoda(components=16))
     assert entropy(flat.sample(5_000, seed=0)[:, :2]) > entropy(plain.sample(5_000, seed=0)[:, :2]) + 0.1
     assert flat.sample(0, seed=0).shape == (0, 4)
     assert flat.sample(50, seed=3).equal(flat.mixtures.sample(50, seed=3))
@@ -87,7 +88,7 @@ def test_reweighting_is_flatter_than_mocoda_and_costs_no_more_draws() -> None:
 
 def test_two_intervals_of_one_length_are_drawn_alike() -> None:
     data = imbalanced(3, 0.05, 20_000, seed=0)
-    flat = fit_parents(data, graph_of(3), "mocoda-u", components=8, flatten="reweighting").sample(20_000, seed=0)
+    flat = fit_parents(data, graph_of(3), MocodaU(components=8, flatten="reweighting")).sample(20_000, seed=0)
     recorded, drawn = ((rows[:, :3] > 0.5).float().mean(0) for rows in (data.rows, flat))
     assert recorded == pytest.approx([0.05] * 3, abs=0.01)
     assert drawn == pytest.approx([0.5] * 3, abs=0.06)
@@ -102,22 +103,18 @@ def test_a_region_bounds_it_and_features_are_refused() -> None:
 
 
 def test_mocoda_p_thins_what_is_reweighted() -> None:
-    parents = flat_of("mocoda-p", task=TASK, acceptance=0.5)
-    assert isinstance(parents, Flattened) and isinstance(parents.proposals, Reweighted)
+    parents = flat_of("mocoda-p", acceptance=0.5)
+    assert isinstance(parents, FlattenedParents) and isinstance(parents.proposals, ReweightedParents)
     assert parents.source == {"flatten": "reweighting"} and TASK.region(parents.sample(500, seed=0)).all()
 
 
 def test_every_neighbourhood_is_reweighted() -> None:
-    flat, plain = flat_of(stratified=True), fit_parents(DATA, GRAPH, components=16, stratified=True)
-    assert isinstance(flat.mixtures, Stratified) and isinstance(plain, Stratified)
+    flat, plain = flat_of(stratified=True), fit_parents(DATA, GRAPH, Mocoda(components=16, stratified=True))
+    assert isinstance(flat.mixtures, StratifiedParents) and isinstance(plain, StratifiedParents)
     for one, before in zip(flat.mixtures.neighbourhoods, plain.neighbourhoods, strict=True):
         for (_, after), (_, mixture) in zip(one.mixtures.sets, before.mixtures.sets, strict=True):
             assert after.weights.equal(by_volume(mixture).weights)
     assert set(flat.source) == {"flatten", "neighbourhoods"}
-
-
-def test_mocoda_itself_is_not_flattened() -> None:
-    assert flat_of("mocoda").sample(50, seed=0).equal(fit_parents(DATA, GRAPH, components=16).sample(50, seed=0))
 
 
 def test_an_unknown_way_to_flatten_is_refused() -> None:

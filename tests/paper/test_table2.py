@@ -32,6 +32,7 @@ from mocoda import (
 from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
 from mocoda.paper import table2
+from mocoda.paper.columns import column_recipe
 from mocoda.paper.table1 import Table1
 from mocoda.paper.table2 import PAPER, Measured2, Table2, walk
 from mocoda.tasks.navigation import Navigation
@@ -249,17 +250,8 @@ def test_new_rows_are_augmented_by_the_models_that_are_given(
     model = fit_dynamics(task.collect(500, seed=9), task.graph, seed=9, config=other)
     made = handed_over(replace(TINY, seeds=1, columns=(column,), **change), [model], tmp_path)
     recorded = task.collect(1_500, seed=0)
-    parents = fit_parents(
-        recorded,
-        task.graph,
-        column,
-        seed=0,
-        task=task,
-        model=model,
-        components=4,
-        covariance="full",
-        **change,
-    )
+    recipe = column_recipe(column, components=4, covariance="full", **change)
+    parents = fit_parents(recorded, task.graph, recipe, seed=0, task=task, model=model)
     assert_same_rows(made[column][0], augment(recorded, parents, model, rows=1_500, task=task, seed=0))
 
 

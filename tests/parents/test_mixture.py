@@ -83,33 +83,33 @@ def test_arrays_that_torch_does_not_take_are_taken(same: Callable[[Floats], Floa
 # Even weights
 
 
-def test_an_evened_mixture_has_the_same_components_of_one_weight_and_leaves_the_first_as_it_is() -> None:
+def test_a_mixture_of_equal_weights_has_the_same_components_of_one_weight_and_leaves_the_first_as_it_is() -> None:
     mixture = random_mixture(4, 2, seed=0)
     weights = mixture.weights.clone()
-    even = mixture.evened()
+    even = mixture.with_equal_weights()
     assert even.weights.tolist() == [0.25] * 4 and even.weights.dtype == torch.float64
     assert even.means.equal(mixture.means) and even.covariances.equal(mixture.covariances)
     assert mixture.weights.equal(weights) and not mixture.weights.equal(even.weights)
-    assert even.evened().weights.equal(even.weights)
+    assert even.with_equal_weights().weights.equal(even.weights)
 
 
-def test_the_density_of_an_evened_mixture_is_the_mean_of_its_components() -> None:
+def test_the_density_of_a_mixture_of_equal_weights_is_the_mean_of_its_components() -> None:
     mixture, points = random_mixture(3, 2, seed=1), moons(50, 0)
     alone = [
         GaussianMixture(torch.ones(1, dtype=torch.float64), mixture.means[k : k + 1], mixture.covariances[k : k + 1])
         for k in range(3)
     ]
     expected = torch.stack([component.log_prob(points).exp() for component in alone]).mean(0)
-    torch.testing.assert_close(mixture.evened().log_prob(points).exp(), expected)
+    torch.testing.assert_close(mixture.with_equal_weights().log_prob(points).exp(), expected)
 
 
-def test_an_evened_mixture_draws_its_components_as_often() -> None:
+def test_a_mixture_of_equal_weights_draws_its_components_as_often() -> None:
     means = torch.tensor([[-9.0], [0.0], [9.0]], dtype=torch.float64)
     weights = torch.tensor([0.9, 0.09, 0.01], dtype=torch.float64)
     mixture = GaussianMixture(weights, means, torch.full((3, 1, 1), 0.1, dtype=torch.float64))
     shares = [
         (drawn.sample(6_000, seed=0) / 9).round().flatten().long().add(1).bincount(minlength=3) / 6_000
-        for drawn in (mixture, mixture.evened())
+        for drawn in (mixture, mixture.with_equal_weights())
     ]
     assert shares[0].tolist() == pytest.approx([0.9, 0.09, 0.01], abs=0.02)
     assert shares[1].tolist() == pytest.approx([1 / 3] * 3, abs=0.02)

@@ -27,8 +27,8 @@ from mocoda_samples import (
 from scipy.stats import ks_2samp
 
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.mocoda import Mocoda
-from mocoda.parents.recipes import fit_parents
+from mocoda.parents import Mocoda, fit_parents
+from mocoda.parents.mocoda import MixtureParents
 
 LAW = settings(deadline=None, max_examples=25, derandomize=True)
 seeds = st.integers(0, 10_000)
@@ -174,7 +174,7 @@ def test_given_what_they_share_overlapping_sets_become_independent(shuffle: bool
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_factor_that_nobody_listens_to_is_drawn_on_its_own(shuffle: bool) -> None:
+def test_a_factor_that_nothing_depends_on_is_drawn_on_its_own(shuffle: bool) -> None:
     data = common_cause(12_000, 0)
     assert ("u",) in OVERLAP.parent_sets
     sample = sampled(data, OVERLAP, 20_000, components=2, shuffle=shuffle)
@@ -262,8 +262,8 @@ def test_columns_of_interleaved_factors_come_back_in_their_places() -> None:
 
 def test_log_prob_has_a_column_for_each_set() -> None:
     data = two_ways(500, 0)
-    parents = fit_parents(transitions(data, 2), DISJOINT, "mocoda", components=3)
-    assert isinstance(parents, Mocoda)
+    parents = fit_parents(transitions(data, 2), DISJOINT, Mocoda(components=3))
+    assert isinstance(parents, MixtureParents)
     rows = torch.from_numpy(data[:40])
     found = parents.log_prob(rows)
     assert found.shape == (40, 2)
@@ -274,8 +274,8 @@ def test_log_prob_has_a_column_for_each_set() -> None:
 
 def test_log_prob_tells_supported_combinations_from_others() -> None:
     data = two_ways(4_000, 0)
-    parents = fit_parents(transitions(data, 2), DISJOINT, "mocoda", components=2)
-    assert isinstance(parents, Mocoda)
+    parents = fit_parents(transitions(data, 2), DISJOINT, Mocoda(components=2))
+    assert isinstance(parents, MixtureParents)
     recombined = data.copy()
     recombined[:, [1, 3]] = data[::-1, [1, 3]]
     broken = data.copy()
@@ -363,7 +363,7 @@ def test_a_seed_determines_every_byte(groups: list[list[int]], seed: int, shuffl
     dims = sum(map(len, groups))
     data = transitions(gaussian(seed, 40, dims), dims - 1)
     graph = graph_of(groups, dims)
-    fits = [fit_parents(data, graph, components=2, shuffle=shuffle, seed=seed) for _ in range(2)]
+    fits = [fit_parents(data, graph, Mocoda(components=2, shuffle=shuffle), seed=seed) for _ in range(2)]
     one, again = (fit.sample(30, seed=seed) for fit in fits)
     assert one.dtype == torch.float32 and one.shape == (30, dims)
     assert one.equal(again)

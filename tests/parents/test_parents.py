@@ -1,10 +1,11 @@
-"""mocoda.parents.recipes: what all seven recipes promise, those of mixtures and rejection, and an eighth of a user's own."""
+"""Recipes by name, the settings of each, those of mixtures and rejection, and an eighth of a user's own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,20 +18,23 @@ import mocoda
 import mocoda.parents.flattening
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
-from mocoda.engine.randomness import Stream
-from mocoda.parents.flattening import Flattened
-from mocoda.parents.mocoda import Mocoda
-from mocoda.parents.recipes import (
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.columns import column_recipe
+from mocoda.parents import (
     RECIPES,
-    Coda,
-    Dyna,
-    Empirical,
+    Mocoda,
+    MocodaP,
+    MocodaU,
     Model,
     Parents,
-    ParentsWithChildren,
-    Uniform,
+    Recipe,
+    TaskHints,
     fit_parents,
+    make_recipe,
 )
+from mocoda.parents.flattening import FlattenedParents
+from mocoda.parents.mocoda import MixtureParents
 from mocoda.tasks.navigation import GRAPH, Navigation
 
 
@@ -38,8 +42,9 @@ def first_column(rows: Tensor) -> Tensor:
     return rows[:, :1]
 
 
-def fitted(recipe: str, **options: Any) -> Parents:
-    return fit_parents(DATA, GRAPH, recipe, task=TASK, model=TrueModel(), **{"components": 8, **options})
+def fitted(recipe: str, seed: int = 0, **settings: Any) -> Parents:
+    settled = column_recipe(recipe, **{"components": 8, **settings})
+    return fit_parents(DATA, GRAPH, settled, task=TASK, model=TrueModel(), seed=seed)
 
 
 @pytest.fixture
@@ -52,38 +57,79 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # Every recipe
 
 
-def test_there_are_seven_recipes_and_each_has_its_class() -> None:
-    found = {recipe: fitted(recipe) for recipe in RECIPES}
-    assert RECIPES == ("emp", "coda", "dyna", "rand", "mocoda", "mocoda-u", "mocoda-p")
-    assert [type(found[recipe]) for recipe in RECIPES] == [
-        Empirical,
-        Coda,
-        Dyna,
-        Uniform,
-        Mocoda,
-        Flattened,
-        Flattened,
-    ]
-    # Only recipes that recombine recorded rows bring their children.
-    assert [recipe for recipe in RECIPES if isinstance(found[recipe], ParentsWithChildren)] == ["emp", "coda"]
+def test_there_are_seven_recipes_and_two_of_them_need_no_model() -> None:
+    assert list(RECIPES) == ["emp", "coda", "dyna", "rand", "mocoda", "mocoda-u", "mocoda-p"]
+    assert [name for name in RECIPES if not RECIPES[name].needs_model] == ["emp", "coda"]
 
 
 def test_mocoda_is_the_default() -> None:
-    assert isinstance(fit_parents(DATA, GRAPH, components=2), Mocoda)
+    assert isinstance(fit_parents(DATA[:200], GRAPH), MixtureParents)
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_gives_finite_rows_that_its_seed_determines(recipe: str) -> None:
-    one, again = fitted(recipe, seed=3), fitted(recipe, seed=3)
-    rows = one.sample(321, seed=5)
-    assert rows.shape == (321, 4) and rows.dtype == torch.float32
-    assert torch.isfinite(rows).all()
-    assert rows.equal(again.sample(321, seed=5))
-    assert not rows.equal(one.sample(321, seed=6))
-    assert rows.equal(one.sample(321, seed=5))  # drawing changes nothing
-    stream = Stream(5, "stage")
-    assert one.sample(10, seed=stream).equal(one.sample(10, seed=stream))
+@pytest.mark.parametrize("name", ["emp", "mocoda", "mocoda-u"])
+def test_a_name_is_that_recipe_with_its_default_settings(name: str) -> None:
+    by_name, by_value = (fit_parents(DATA[:500], GRAPH, recipe, seed=1) for recipe in (name, make_recipe(name)))
+    assert by_name.sample(20, seed=0).equal(by_value.sample(20, seed=0))
+
+
+def test_recipes_are_values_and_their_settings_are_json() -> None:
+    assert make_recipe("mocoda-u", bandwidth=0.1) == MocodaU(bandwidth=0.1) != MocodaU()
+    assert MocodaU(bandwidth=0.1, features=first_column).settings == {
+        "components": 32,
+        "covariance": "full",
+        "shuffle": False,
+        "stratified": False,
+        "neighbourhoods": "empirical",
+        "published_code": False,
+        "bandwidth": 0.1,
+        "density_floor": 0.01,
+        "acceptance": 0.1,
+        "flatten": "rejection",
+        "region": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("emp", {"horizon": 2}, "the recipe 'emp' has no settings, got 'horizon'."),
+        (
+            "coda",
+            {"publishd_code": True},
+            "there is no setting of the recipe 'coda' 'publishd_code'; there are: published_code. "
+            "Did you mean 'published_code'?",
+        ),
+        ("dyna", {"horizon": -1}, "horizon must be a number of steps, 0 or more, got -1."),
+        ("mocoda", {"components": 0}, "components must be at least 1, got 0."),
+        ("mocoda", {"covariance": "tied"}, "covariance must be 'full' or 'diag', got 'tied'."),
+        (
+            "mocoda",
+            {"stratified": True, "neighbourhoods": "evn"},
+            "there is no way to draw neighbourhoods 'evn'; there are: empirical, even. Did you mean 'even'?",
+        ),
+        (
+            "mocoda",
+            {"neighbourhoods": "even"},
+            "neighbourhoods='even' says how often each local graph is drawn, which only stratified mixtures choose; "
+            "pass stratified=True too.",
+        ),
+        ("mocoda-u", {"bandwidth": -1.0}, "bandwidth must be positive, got -1.0."),
+        ("mocoda-u", {"density_floor": 0.0}, "density_floor must be positive, got 0.0."),
+        *(
+            (
+                "mocoda-p",
+                {"acceptance": share},
+                f"acceptance must be a share of the proposals, above 0 and at most 1, got {share}.",
+            )
+            for share in (0, -0.1, 1.5, math.nan)
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_is_fitted(
+    name: str, settings: dict[str, Any], expected: str
+) -> None:
+    assert message(make_recipe, name, **settings) == expected
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -91,20 +137,6 @@ def test_every_recipe_gives_finite_rows_that_its_seed_determines(recipe: str) ->
 def test_another_seed_of_the_fit_gives_another_distribution(recipe: str) -> None:
     one, other = (fitted(recipe, seed=seed).sample(50, seed=0) for seed in (0, 1))
     assert not one.equal(other)
-
-
-@pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize(("recipe", "shuffle"), [*((recipe, False) for recipe in RECIPES), ("mocoda", True)])
-def test_every_recipe_gives_no_rows_when_asked_for_none(recipe: str, shuffle: bool) -> None:
-    assert fitted(recipe, shuffle=shuffle).sample(0, seed=0).shape == (0, 4)
-
-
-@pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_sampling_leaves_the_recorded_rows_alone(recipe: str) -> None:
-    before = DATA.rows.clone(), DATA.next_state.clone()
-    fitted(recipe).sample(200, seed=0)
-    assert DATA.rows.equal(before[0]) and DATA.next_state.equal(before[1])
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest() -> None:
@@ -134,11 +166,10 @@ def test_data_that_is_divided_otherwise_than_the_graph_is_refused(recipe: str) -
 
 
 def test_mocoda_u_is_flatter_than_mocoda_and_stays_within_it() -> None:
-    options: dict[str, Any] = {"components": 16}
-    plain, flat = fitted("mocoda", **options), fitted("mocoda-u", **options)
+    plain, flat = fitted("mocoda", components=16), fitted("mocoda-u", components=16)
     rows, flat_rows = plain.sample(20_000, seed=1), flat.sample(5_000, seed=1)
     assert entropy(flat_rows[:, :2]) > entropy(rows[:5_000, :2]) + 0.1
-    assert isinstance(plain, Mocoda)
+    assert isinstance(plain, MixtureParents)
     assert plain.log_prob(flat_rows).amin() > plain.log_prob(plain.sample(200_000, seed=2)).amin() - 1.0
     # No cell of the unit square that mocoda fills well is empty, and the rarest of them are far more frequent.
     counts, flat_counts = (
@@ -150,7 +181,7 @@ def test_mocoda_u_is_flatter_than_mocoda_and_stays_within_it() -> None:
 
 def test_mocoda_u_spreads_the_whole_state_and_not_the_actions() -> None:
     parents = fitted("mocoda-u")
-    assert isinstance(parents, Flattened)
+    assert isinstance(parents, FlattenedParents)
     assert parents.region is None
     rows = parents.proposals.sample(5, seed=0)
     assert parents.features(rows).equal(rows[:, :2])
@@ -196,44 +227,43 @@ def test_mocoda_p_honours_features_and_region_of_ones_own(task: Navigation | Non
     def region(rows: Tensor) -> Tensor:
         return rows[:, 0] > 0.6
 
-    parents = fit_parents(DATA, GRAPH, "mocoda-p", task=task, components=8, features=features, region=region)
+    parents = fit_parents(DATA, GRAPH, MocodaP(components=8, features=features, region=region), task=task)
     rows = parents.sample(2_000, seed=0)
-    assert isinstance(parents, Flattened) and parents.reference.shape == (10_000, 1)
+    assert isinstance(parents, FlattenedParents) and parents.reference.shape == (10_000, 1)
     assert seen and (rows[:, 0] > 0.6).all()
     assert not TASK.region(rows).all()  # one's own region replaces the task's
-    plain = fit_parents(DATA, GRAPH, "mocoda", components=8).sample(20_000, seed=0)
+    plain = fit_parents(DATA, GRAPH, Mocoda(components=8)).sample(20_000, seed=0)
     assert entropy(rows[:, 1:2]) > entropy(plain[region(plain)][:2_000, 1:2]) + 0.05
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_mocoda_p_takes_from_the_task_what_is_not_given() -> None:
     own_features = fitted("mocoda-p", features=first_column)
-    assert isinstance(own_features, Flattened) and own_features.reference.shape == (10_000, 1)
+    assert isinstance(own_features, FlattenedParents) and own_features.reference.shape == (10_000, 1)
     assert TASK.region(own_features.sample(500, seed=0)).all()
     own_region = fitted("mocoda-p", region=lambda rows: rows[:, 0] < 0.2)
-    assert isinstance(own_region, Flattened) and own_region.reference.shape == (10_000, 2)
+    assert isinstance(own_region, FlattenedParents) and own_region.reference.shape == (10_000, 2)
     assert (own_region.sample(500, seed=0)[:, 0] < 0.2).all()
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_mocoda_p_with_features_alone_spreads_them_everywhere() -> None:
-    parents = fit_parents(DATA, GRAPH, "mocoda-p", components=8, features=first_column)
-    assert isinstance(parents, Flattened) and parents.region is None
+    parents = fit_parents(DATA, GRAPH, MocodaP(components=8, features=first_column))
+    assert isinstance(parents, FlattenedParents) and parents.region is None
 
 
 def test_mocoda_p_without_task_and_features_is_refused() -> None:
     expected = "recipe 'mocoda-p' needs to know what matters; pass task= or features= (and region=)."
-    assert message(fit_parents, DATA, GRAPH, "mocoda-p", components=2) == expected
-    region = {"region": lambda rows: rows[:, 0] > 0}
-    assert message(fit_parents, DATA, GRAPH, "mocoda-p", components=2, **region) == expected
+    assert message(fit_parents, DATA, GRAPH, "mocoda-p") == expected
+    assert message(fit_parents, DATA, GRAPH, MocodaP(region=lambda rows: rows[:, 0] > 0)) == expected
 
 
 # Rejection, on proposals whose density is known
 
 
-def flattened(proposals: Parents, **options: Any) -> Flattened:
+def flattened(proposals: Parents, **options: Any) -> FlattenedParents:
     chosen = {"region": None, "bandwidth": 0.02, "density_floor": 0.01, "acceptance": 0.1, **options}
-    return Flattened.fit("test", proposals, first_column, stream=Stream(0, "test"), **chosen)
+    return FlattenedParents.fit("test", proposals, first_column, stream=Stream(0, "test"), **chosen)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -304,17 +334,6 @@ def test_an_impossible_region_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("acceptance", [0, -0.1, 1.5, math.nan])
-def test_an_acceptance_that_is_no_share_is_refused(acceptance: float) -> None:
-    expected = f"acceptance must be a share of the proposals, above 0 and at most 1, got {acceptance}."
-    assert message(fit_parents, DATA, GRAPH, "mocoda-u", components=2, acceptance=acceptance) == expected
-
-
-def test_a_bandwidth_that_is_not_positive_is_refused() -> None:
-    expected = "bandwidth must be positive, got -1.0."
-    assert message(fit_parents, DATA, GRAPH, "mocoda-u", components=2, bandwidth=-1.0) == expected
-
-
 # mocoda on the paper's data (its law is in tests/property)
 
 
@@ -334,8 +353,8 @@ def test_mocoda_crosses_the_square_that_the_data_only_skirts() -> None:
 
 @pytest.mark.parametrize("covariance", ["full", "diag"])
 def test_mixtures_have_the_components_and_covariance_asked_for(covariance: str) -> None:
-    parents = fit_parents(DATA, GRAPH, components=5, covariance=covariance)
-    assert isinstance(parents, Mocoda)
+    parents = fit_parents(DATA, GRAPH, Mocoda(components=5, covariance=covariance))
+    assert isinstance(parents, MixtureParents)
     for _, mixture in parents.sets:
         assert mixture.means.shape == (5, 2)
         assert bool((mixture.covariances[:, 0, 1] == 0).all()) == (covariance == "diag")
@@ -344,7 +363,7 @@ def test_mixtures_have_the_components_and_covariance_asked_for(covariance: str) 
 @pytest.mark.usefixtures("small_batches")
 def test_mixtures_of_the_published_code_draw_their_components_evenly() -> None:
     plain, published = fitted("mocoda"), fitted("mocoda", published_code=True)
-    assert isinstance(plain, Mocoda) and isinstance(published, Mocoda)
+    assert isinstance(plain, MixtureParents) and isinstance(published, MixtureParents)
     assert [columns for columns, _ in published.sets] == [columns for columns, _ in plain.sets]
     for (_, even), (_, mixture) in zip(published.sets, plain.sets, strict=True):
         assert even.weights.tolist() == [1 / 8] * 8 and not mixture.weights.equal(even.weights)
@@ -352,14 +371,8 @@ def test_mixtures_of_the_published_code_draw_their_components_evenly() -> None:
     assert not published.sample(100, seed=0).equal(plain.sample(100, seed=0))
     for recipe in ("mocoda-u", "mocoda-p"):  # which draw from the same mixtures
         flat = fitted(recipe, published_code=True)
-        assert isinstance(flat, Flattened) and isinstance(flat.proposals, Mocoda)
+        assert isinstance(flat, FlattenedParents) and isinstance(flat.proposals, MixtureParents)
         assert all(mixture.weights.unique().numel() == 1 for _, mixture in flat.proposals.sets)
-
-
-@pytest.mark.parametrize("recipe", ["emp", "dyna", "rand"])
-def test_the_published_code_s_other_recipes_are_the_paper_s(recipe: str) -> None:
-    one, other = (fitted(recipe, published_code=flag).sample(200, seed=0) for flag in (False, True))
-    assert one.equal(other)
 
 
 # An eighth recipe
@@ -392,10 +405,50 @@ def test_a_bandwidth_that_sees_nothing_to_flatten_is_refused(scale: float) -> No
         return scale * rows[:, :2]
 
     with pytest.raises(InputError) as caught:
-        fit_parents(DATA, GRAPH, "mocoda-u", features=features)
+        fit_parents(DATA, GRAPH, MocodaU(features=features))
     text = str(caught.value)
     assert text.startswith(
-        "with bandwidth 0.05 and density_floor 0.01 every proposal looks alike: there is nothing to flatten. "
+        "with bandwidth 0.05 and density_floor 0.01 all proposals are equally dense: there is nothing to flatten. "
         "The features' standard deviation is about "
     )
     assert text.endswith("; try a bandwidth of a fifth of that, and a floor well under the densities there.")
+
+
+@dataclass(frozen=True)
+class Shifted(Recipe):
+    """Recorded rows, moved."""
+
+    name: ClassVar[str] = "shifted"
+    title: ClassVar[str] = "Shifted"
+
+    by: float = 0.01
+
+    def fit(
+        self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
+    ) -> Parents:
+        return ShiftedParents(data.rows, self.by)
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftedParents:
+    name = "shifted"
+
+    rows: Tensor
+    by: float
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        stream = as_stream(seed, "shifted", device=self.rows.device)
+        return self.rows[stream.integers(len(self.rows), n)] + self.by
+
+
+def test_a_recipe_of_one_s_own_is_chosen_by_name_once_it_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RECIPES, "_entries", dict(RECIPES._entries))
+    assert message(make_recipe, "shifted").startswith("there is no recipe 'shifted'")
+    RECIPES.add(Shifted)
+    mocoda.check_recipe(make_recipe("shifted", by=0.5))
+    parents = fit_parents(DATA, GRAPH, "shifted")
+    table = mocoda.augment(DATA, parents, TrueModel(), rows=10, graph=GRAPH)
+    assert table.source["recipe"] == "shifted"
+    assert table.provenance["recipe"][len(DATA) :].unique().tolist() == [-1]  # numbers are those of the built-in ones
+    checked = mocoda.check(DATA[:300], GRAPH, quick=True)
+    assert [one.name for one in checked.recipes if one.support is not None][-1] == "shifted"

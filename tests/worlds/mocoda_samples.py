@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.recipes import fit_parents
+from mocoda.parents import Mocoda, fit_parents
 
 Floats = NDArray[np.float64]
 
@@ -79,13 +79,6 @@ def sampled(
     covariance: str = "full",
     seed: int = 0,
 ) -> Floats:
-    parents = fit_parents(
-        transitions(rows, graph.state_width),
-        graph,
-        "mocoda",
-        components=components,
-        shuffle=shuffle,
-        covariance=covariance,
-        seed=seed,
-    )
+    recipe = Mocoda(components=components, shuffle=shuffle, covariance=covariance)
+    parents = fit_parents(transitions(rows, graph.state_width), graph, recipe, seed=seed)
     return parents.sample(n, seed=seed).double().numpy()

@@ -1,4 +1,4 @@
-"""Recorded rows of 2D Navigation, and stand-ins for models, tasks and proposals, for the tests of mocoda.parents.recipes."""
+"""Recorded rows of 2D Navigation, and stand-ins for models, tasks and proposals, for the tests of mocoda.parents."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mocoda.augmentation.generation
 from mocoda import DynamicsConfig, fit_dynamics, fit_parents
 from mocoda.augmentation.generation import Augmentation
+from mocoda.paper.columns import column_recipe
 from mocoda.tasks.navigation import Navigation
 
 CONFIG = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, batch=64)
@@ -21,5 +22,6 @@ def prepare(
     model = fit_dynamics(data, task.graph, config=CONFIG)
     if other == "weights":
         next(iter(model.weights.values())).mul_(1.5)
-    parents = fit_parents(data, task.graph, recipe, seed=seed, components=3 if other == "parents" else 4)
+    settled = column_recipe(recipe, components=3 if other == "parents" else 4)
+    parents = fit_parents(data, task.graph, settled, seed=seed)
     return Augmentation(data, parents, model, rows=rows, task=task, seed=seed, min_support=min_support)

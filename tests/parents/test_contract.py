@@ -1,0 +1,246 @@
+"""check_recipe: every built-in recipe passes, and each promise that is broken on purpose is caught with its message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from parents_world import TASK, message
+from torch import Tensor
+
+import mocoda.parents.flattening
+from mocoda import check_recipe, make_recipe
+from mocoda.data.transitions import Transitions
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents import BUILT_IN, Coda, Emp, Mocoda, MocodaP, Model, Recipe, TaskHints
+from mocoda.parents.emp import RecordedParents
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(mocoda.parents.flattening, "PROPOSALS", 4_096)
+    yield
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_recipe_keeps_its_promises(name: str) -> None:
+    check_recipe(make_recipe(name))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Coda(published_code=True),
+        Mocoda(components=4, shuffle=True, covariance="diag"),
+        Mocoda(components=4, stratified=True, neighbourhoods="even"),
+        MocodaP(components=4, flatten="reweighting", acceptance=0.5),
+    ],
+    ids=str,
+)
+def test_so_it_does_with_other_settings(recipe: Recipe) -> None:
+    check_recipe(recipe)
+
+
+@pytest.mark.parametrize("recipe", [Emp(), Coda(), MocodaP(components=8)], ids=str)
+def test_a_recipe_may_be_checked_on_a_task_of_its_own(recipe: Recipe) -> None:
+    check_recipe(recipe, TASK)
+
+
+class Rows:
+    """Keeps every promise: recorded rows. What `wrong` names is broken."""
+
+    name = "mine"
+
+    def __init__(self, rows: Tensor, wrong: str, fit: int = 0) -> None:
+        self.rows, self.wrong, self.draws = rows, wrong, fit
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        self.draws += 1
+        stream = as_stream(0 if self.wrong == "seed" else seed, "mine", device="cpu")
+        if self.wrong in ("again", "refit"):
+            stream = stream.child(self.draws if self.wrong == "again" else id(self))
+        rows = self.rows[stream.integers(len(self.rows), n)]
+        if self.wrong == "changes":
+            self.rows += 1
+        if self.wrong == "nan":
+            rows[:1] = torch.nan
+        if self.wrong == "shape":
+            rows = rows[:, 1:]
+        if self.wrong == "empty" and n == 0:
+            rows = self.rows[:1]
+        return rows.double() if self.wrong == "dtype" else rows.to("meta") if self.wrong == "device" else rows
+
+
+@dataclass(frozen=True)
+class Mine(Recipe):
+    name: ClassVar[str] = "mine"
+    title: ClassVar[str] = "Mine"
+
+    wrong: Any = ""
+
+    def fit(
+        self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
+    ) -> Rows:
+        return Rows(data.rows if self.wrong == "changes" else data.rows.clone(), self.wrong)
+
+
+def test_a_recipe_that_keeps_them_all_passes() -> None:
+    check_recipe(Mine())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "broken"),
+    [
+        ({1, 2}, "its settings are not JSON values (Object of type set is not JSON serializable)."),
+        ((1, 2), "made again from its settings, it is another recipe."),
+        ("shape", "sample(0) must return (n, S + A), here (0, 5), got (0, 4)."),
+        ("empty", "sample(0) must return (n, S + A), here (0, 5), got (1, 5)."),
+        ("dtype", "sample(0) must return float32, got torch.float64."),
+        ("device", "sample(0) must return rows on the data's device, cpu, got meta."),
+        ("nan", "sample(1) has NaN or inf."),
+        ("seed", "two seeds draw the same rows."),
+        ("again", "the same seed draws other rows the second time."),
+        ("refit", "fitted again with the same seed, it draws other rows."),
+    ],
+)
+def test_what_is_wrong_with_the_rows_is_said(wrong: Any, broken: str) -> None:
+    assert message(check_recipe, Mine(wrong)) == f"recipe 'mine' breaks its contract: {broken}"
+
+
+@dataclass(frozen=True)
+class Nameless(Recipe):
+    title: ClassVar[str] = "?"
+
+
+@dataclass(frozen=True)
+class Untitled(Mine):
+    title: ClassVar[Any] = None
+
+
+@dataclass(frozen=True)
+class Namesake(Mine):
+    name: ClassVar[str] = "emp"
+
+
+@dataclass(frozen=True)
+class Renamed(Mine):
+    name: ClassVar[str] = "yours"
+
+
+@dataclass(frozen=True)
+class Promising(Mine):
+    needs_model: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Whole(Recipe):
+    """Whole recorded transitions, with what `wrong` names broken."""
+
+    name: ClassVar[str] = "whole"
+    title: ClassVar[str] = "Whole"
+    needs_model: ClassVar[bool] = False
+
+    wrong: str = ""
+
+    def fit(
+        self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
+    ) -> RecordedParents:
+        if self.wrong == "model" and model is None:
+            raise ValueError("no model")
+        made: RecordedParents = type(self.wrong or "Right", (WholeParents,), {"wrong": self.wrong})(data)
+        return made
+
+
+class WholeParents(RecordedParents):
+    name = "whole"
+    wrong: str
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        return super().sample_with_children(n, seed=seed)[0]
+
+    def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
+        rows, children = super().sample_with_children(n, seed=7 if self.wrong == "other" else seed)
+        if self.wrong == "width":
+            children = rows
+        if self.wrong == "range":
+            children = children + 10
+        if self.wrong == "untrue":
+            children = children.flip(0)
+        return rows, children
+
+
+@dataclass(frozen=True)
+class Modest(Whole):
+    needs_model: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize(
+    ("recipe", "broken"),
+    [
+        (Nameless(), "recipe 'Nameless' breaks its contract: its name must be a string, got None."),
+        (Untitled(), "recipe 'mine' breaks its contract: its title must be a string, got None."),
+        (Namesake(), "recipe 'emp' breaks its contract: its name is that of another recipe, Emp."),
+        (
+            Renamed(),
+            "recipe 'yours' breaks its contract: what it fits must have the same name, which tables keep, got 'mine'.",
+        ),
+        (
+            Promising(),
+            "recipe 'mine' breaks its contract: what it fits has no sample_with_children, so needs_model must be True.",
+        ),
+        (
+            Modest(),
+            "recipe 'whole' breaks its contract: what it fits has sample_with_children, so needs_model must be False.",
+        ),
+        (
+            Whole("model"),
+            "recipe 'whole' breaks its contract: needs_model is False, but without a model its fit ends in "
+            "ValueError('no model').",
+        ),
+        (
+            Whole("width"),
+            "recipe 'whole' breaks its contract: sample_with_children(0) must return (n, S), here (0, 3), got (0, 5).",
+        ),
+        (
+            Whole("other"),
+            "recipe 'whole' breaks its contract: sample and sample_with_children draw other rows.",
+        ),
+        (
+            Whole("range"),
+            "recipe 'whole' breaks its contract: its next states leave the recorded range, though it needs no model.",
+        ),
+        (
+            Whole("untrue"),
+            "recipe 'whole' breaks its contract: its next states are not those that follow its rows.",
+        ),
+    ],
+    ids=str,
+)
+def test_what_else_is_wrong_is_said(recipe: Recipe, broken: str) -> None:
+    assert message(check_recipe, recipe) == broken
+
+
+def test_a_recipe_with_whole_transitions_passes() -> None:
+    check_recipe(Whole())
+
+
+def test_a_recipe_that_changes_the_recorded_rows_is_caught() -> None:
+    @dataclass(frozen=True)
+    class Careless(Mine):
+        def fit(
+            self,
+            data: Transitions,
+            graph: LocalGraph,
+            *,
+            task: TaskHints | None,
+            model: Model | None,
+            seed: int | Stream,
+        ) -> Rows:
+            data.next_state.add_(1)
+            return Rows(data.rows.clone(), "")
+
+    assert message(check_recipe, Careless()) == "recipe 'mine' breaks its contract: it changes the recorded rows."
