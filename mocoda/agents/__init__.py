@@ -1,17 +1,20 @@
-"""Step 3: agents that learn from the longer table, and how well they do.
+"""Step 3: offline RL agents that learn from the augmented data, and their evaluation.
 
-One file an algorithm; they differ in what they descend and how they act, and in nothing else.
+Each algorithm has one file. They differ in their networks, their losses and how they act, and in nothing else.
 """
 
 from mocoda.agents.agent import AGENTS, Agent, Batch, Network, Stage, make_agent
+from mocoda.agents.battery import check_agent
 from mocoda.agents.bcq import BCQ
-from mocoda.agents.contract import check_agent
 from mocoda.agents.cql import CQL
 from mocoda.agents.evaluation import Evaluation, evaluate
 from mocoda.agents.policy import Policies, Policy
 from mocoda.agents.sac import SAC
 from mocoda.agents.td3_bc import TD3BC
 from mocoda.agents.train import train_agents
+
+for _kind in (TD3BC, BCQ, CQL, SAC):  # in this order, they are listed
+    AGENTS.add(_kind)
 
 __all__ = [
     "AGENTS",

@@ -1,7 +1,7 @@
-"""settings -> Agent: the contract of an algorithm that trains by the hundred.
+"""The contract of an agent: an offline RL algorithm that trains many runs as one program.
 
-An agent is a value: it holds settings, never weights. Weights are a dict of stacked tensors, one group of names per
-network ("actor.0.weight", ...), and every method works on all runs at once.
+An agent holds settings, never weights. Weights are a dict of stacked tensors, one group of names per network
+("actor.0.weight", ...), and every method works on all runs at once.
 
 Axes: R runs, Q critics, B rows of a batch, S and A columns of state and action. Actions are in [-1, 1] here; a trained
 policy scales them to its task.
@@ -9,6 +9,7 @@ policy scales them to its task.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -25,30 +26,32 @@ TARGET = "target-"
 
 
 class Batch(NamedTuple):
-    """Rows drawn from every run's data."""
+    """Rows drawn from every run's data. Rewards and values are in the units that the agent learns in."""
 
     state: Tensor  # (R, B, S)
     action: Tensor  # (R, B, A)
     reward: Tensor  # (R, B)
     next_state: Tensor  # (R, B, S)
     terminal: Tensor  # (R, B), 1.0 where the episode ends
+    low: Tensor  # (R, 1), the smallest value possible: that of `value_range`, or by the data's rewards
+    high: Tensor  # (R, 1), the largest
 
 
 class Network(NamedTuple):
-    """An MLP from sizes[0] inputs to sizes[-1] outputs, `members` of them where an agent wants several."""
+    """An MLP from sizes[0] inputs to sizes[-1] outputs; `members` makes an ensemble of them."""
 
     sizes: tuple[int, ...]
     members: int | None = None
 
 
 class Stage(NamedTuple):
-    """A part of the training: which groups of weights move, and how often.
+    """A part of the training: which groups of weights are updated, and how often.
 
-    rhythm   group -> every how many updates it descends its loss, in this order; "target-x" follows group x instead
-    updates  None: as many as the caller asks for
+    update_every  by group: every how many updates it descends its loss, in this order; "target-x" follows group x
+    updates       None: as many as the caller asks for
     """
 
-    rhythm: Mapping[str, int]
+    update_every: Mapping[str, int]
     batch: int
     updates: int | None = None
     weight_decay: float = 0.0
@@ -60,32 +63,45 @@ Loss = Callable[[Weights, Batch, Noise], Tensor]  # -> (R,)
 
 @dataclass(frozen=True)
 class Agent:
-    """What all agents share. An algorithm derives from it and says its networks, stages, losses and actions."""
+    """The settings that all agents share. An algorithm subclasses it and defines networks, stages, losses and actions.
+
+    With `scale_rewards`, an agent learns in the units of its data. Values are written as Q = q0 + scale · Q̂, with q0
+    and scale computed from each data set, and the critics learn Q̂. The best policy is the same, and rewards of any
+    sign and size train alike: -1/0, 0/1 and ten times as large are one problem.
+
+    `value_range` clips the targets of the critics to the values that are possible, in the units of the rewards: for -1
+    per step until the goal and a discount of 0.98, (-50, 0). It helps where critics diverge or overestimate, as they do
+    on little data. Give it only if the bounds are certain: in a range that is too narrow, good and better actions have
+    the same value. None does not clip.
+    """
 
     name: ClassVar[str]
     acting: ClassVar[tuple[str, ...]] = ("actor",)  # the groups that `act` reads; all, in an agent without these
 
-    hidden: tuple[int, ...] = (512, 512)
-    batch: int = 500
-    learning_rate: float = 1e-3
-    discount: float = 0.98
-    polyak: float = 0.005
-    lowest: float = -50.0  # what a state can be worth at all: targets are clipped
-    highest: float = 0.0
-    decay: bool = False  # lower the learning rate to zero along a cosine over the last stage
-    # Let networks see states of mean 0 and variance 1 over their data; every first layer must take the state first.
-    standardise: bool = False
+    hidden: tuple[int, ...] = (512, 512)  # Widths of the hidden layers.
+    batch: int = 500  # Rows of each update.
+    learning_rate: float = 1e-3  # Step size of Adam.
+    discount: float = 0.98  # What a reward one step later counts.
+    polyak: float = 0.005  # Share by which target networks follow at each of their updates.
+    value_range: tuple[float, float] | None = None  # Clip value targets to (low, high), in the units of the rewards.
+    scale_rewards: bool = True  # Learn in units of the data's rewards, whatever their sign and size.
+    decay: bool = False  # Lower the learning rate to zero along a cosine over the last stage.
+    # Every first layer must take the state first.
+    standardise: bool = False  # Let networks see states of mean 0 and variance 1.
 
     def __post_init__(self) -> None:
         self._check_layers("hidden")
         self._check_counts("batch")
         if not self.learning_rate > 0:
             raise InputError(f"learning_rate must be positive, got {self.learning_rate}.")
-        for share in ("discount", "polyak"):
-            if not 0 <= getattr(self, share) <= 1:
-                raise InputError(f"{share} must lie between 0 and 1, got {getattr(self, share)}.")
-        if not self.lowest < self.highest:
-            raise InputError(f"lowest must be below highest, got {self.lowest} and {self.highest}.")
+        for name in ("discount", "polyak"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} must lie between 0 and 1, got {getattr(self, name)}.")
+        if self.value_range is not None:
+            ends = tuple(self.value_range)  # JSON gives a list
+            object.__setattr__(self, "value_range", ends)
+            if len(ends) != 2 or not -math.inf < ends[0] < ends[1] < math.inf:
+                raise InputError(f"value_range must be two finite numbers, low < high, got {self.value_range}.")
 
     def _check_counts(self, *names: str) -> None:
         for name in names:
@@ -98,20 +114,21 @@ class Agent:
                 raise InputError(f"{name} must not be negative, got {getattr(self, name)}.")
 
     def _check_layers(self, name: str) -> None:
-        sizes = tuple(getattr(self, name))
-        object.__setattr__(self, name, sizes)  # a file gives back a list
+        sizes = tuple(getattr(self, name))  # JSON gives a list
+        object.__setattr__(self, name, sizes)
         if min(sizes, default=1) < 1:
             raise InputError(f"{name} must name layers of at least 1 unit, got {sizes}.")
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
-        """The groups of weights for states and actions this wide."""
+        """The networks, by group, for states and actions this wide."""
         raise NotImplementedError
 
     def stages(self) -> tuple[Stage, ...]:
+        """The parts of the training, in order."""
         raise NotImplementedError
 
     def losses(self) -> dict[str, Loss]:
-        """The loss of each group. Only that group's weights carry gradients; all others are given."""
+        """The loss of each group. Only that group's weights carry gradients; all others are constants."""
         raise NotImplementedError
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
@@ -126,17 +143,17 @@ class Agent:
         """One run's random numbers to act in `states` states, (states, ...) each."""
         return {}
 
-    def bootstrapped(self, batch: Batch, worth: Tensor) -> Tensor:
-        """The value to learn (R, B), where the next states are worth (R, B)."""
-        target = batch.reward + self.discount * (1 - batch.terminal) * worth
-        return target.clamp(self.lowest, self.highest)
+    def bellman_target(self, batch: Batch, next_q: Tensor) -> Tensor:
+        """The values (R, B) that critics learn, given those of the next states (R, B)."""
+        target = batch.reward + self.discount * (1 - batch.terminal) * next_q
+        return target if self.value_range is None else target.clamp(batch.low, batch.high)
 
 
 AGENTS: Registry[type[Agent]] = Registry("agent")
 
 
 def make_agent(name: str, **settings: Any) -> Agent:
-    """The agent called `name`, with its default settings but for those given."""
+    """Makes the agent called `name`, with its default settings except for those given."""
     agent: Agent = AGENTS.make(name, **settings)
     return agent
 
@@ -146,8 +163,8 @@ def policy(weights: Weights, group: str, state: Tensor) -> Tensor:
     return mlp(weights, group, state).tanh()
 
 
-def values(weights: Weights, group: str, state: Tensor, action: Tensor) -> Tensor:
-    """What every critic thinks of doing `action` in `state`, (R, Q, B)."""
+def q_values(weights: Weights, group: str, state: Tensor, action: Tensor) -> Tensor:
+    """Every critic's value of `action` in `state`, (R, Q, B)."""
     return mlp(weights, group, torch.cat([state, action], -1)[:, None])[..., 0]
 
 

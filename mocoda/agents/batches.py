@@ -1,4 +1,4 @@
-"""Transitions -> batches: all data sets of a training as one table on the device, of which every run sees its own.
+"""Data sets as one table on the device, from which every run draws its batches.
 
 Axes: R runs (data sets × seeds), B rows of a batch, S, A and G columns of state, action and goal.
 """
@@ -12,17 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import Batch
-from mocoda.agents.policy import unscaled
+from mocoda.agents.agent import Agent, Batch
+from mocoda.agents.policy import to_unit_range
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.errors import InputError
 from mocoda.tasks import Task, is_simulated
 
-Range = tuple[float | Array, float | Array]  # the lowest and the highest action, a number or (A,) each
+Range = tuple[float | Array, float | Array]  # low and high, a number or (A,) each
 
 
 class Run(NamedTuple):
-    """One agent to be."""
+    """One agent to train."""
 
     name: str  # of the data set
     seed: int
@@ -39,9 +39,11 @@ class RunTable:
     state_width: int
     action_width: int
     goal_width: int
-    bounds: tuple[Tensor, Tensor]  # lowest and highest action, (A,) each
+    action_range: tuple[Tensor, Tensor]  # low and high, (A,) each
     shift: Tensor  # (R, S + G), and
-    scale: Tensor  # (R, S + G): what agents see is state and goal less shift, over scale
+    scale: Tensor  # (R, S + G): agents see (state and goal - shift) / scale
+    low: Tensor  # (R, 1), the smallest value possible, in the units of the reward column
+    high: Tensor  # (R, 1), the largest
     columns: list[tuple[str, ...]]  # every run's names of state, goal and action
 
     @property
@@ -54,36 +56,40 @@ class RunTable:
         return self.state_width + self.goal_width
 
     @staticmethod
-    def of(runs: Sequence[Run], task: Task | None, standardise: bool, possible: Range | None = None) -> RunTable:
+    def of(runs: Sequence[Run], agent: Agent, task: Task | None = None, actions: Range | None = None) -> RunTable:
         distinct = {id(run.data): run for run in runs}
         first = runs[0].data
-        bounds = _bounds(list(distinct.values()), task, possible)
-        states, actions, goals = first.state.shape[1], first.action.shape[1], _goal_width(first)
+        action_range = _action_range(list(distinct.values()), task, actions)
+        states, goals = first.state.shape[1], _goal_width(first)
+        width = 2 * states + first.action.shape[1] + goals + 2
         # Filled in place: a table may take more than half of the memory that the data leaves.
-        rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), 2 * states + actions + goals + 2)
-        place, scaling = {}, {}
+        rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), width)
+        begins, scaling = {}, {}
         begin = 0
         for key, run in distinct.items():
             data = run.data
-            assert data.reward is not None
             seen = data.state if data.goal is None else torch.cat([data.state, data.goal], 1)
-            shift, scale = scaling[key] = _standard(seen, standardise)
-            seen, following = (seen - shift) / scale, (data.next_state - shift[:states]) / scale[:states]
-            columns = [seen[:, :states], unscaled(data.action, *bounds), data.reward[:, None], following]
+            shift, scale = _standard(seen, agent.standardise)
+            reward, low, high = _learning_units(data, agent)
+            seen, next_state = (seen - shift) / scale, (data.next_state - shift[:states]) / scale[:states]
+            columns = [seen[:, :states], to_unit_range(data.action, *action_range), reward[:, None], next_state]
             columns += [data.terminal[:, None].float(), seen[:, states:]]
             torch.cat(columns, 1, out=rows[begin : begin + len(data)])
-            place[key] = begin
+            begins[key], scaling[key] = begin, (shift, scale, low, high)
             begin += len(data)
+        shift, scale, low, high = map(torch.stack, zip(*(scaling[id(run.data)] for run in runs), strict=True))
         return RunTable(
             rows,
-            torch.tensor([place[id(run.data)] for run in runs], device=first.device),
+            torch.tensor([begins[id(run.data)] for run in runs], device=first.device),
             torch.tensor([len(run.data) for run in runs], device=first.device),
             states,
-            actions,
+            first.action.shape[1],
             goals,
-            bounds,
-            torch.stack([scaling[id(run.data)][0] for run in runs]),
-            torch.stack([scaling[id(run.data)][1] for run in runs]),
+            action_range,
+            shift,
+            scale,
+            low,
+            high,
             [_columns(run.data) for run in runs],
         )
 
@@ -93,7 +99,7 @@ class RunTable:
         state, action, reward, next_state, terminal, goal = self.rows[index].split(widths, -1)
         if self.goal_width:
             state, next_state = torch.cat([state, goal], -1), torch.cat([next_state, goal], -1)
-        return Batch(state, action, reward[..., 0], next_state, terminal[..., 0])
+        return Batch(state, action, reward[..., 0], next_state, terminal[..., 0], self.low, self.high)
 
 
 def runs_of(datasets: Mapping[str, Transitions | Sequence[Transitions]], seeds: list[int]) -> list[Run]:
@@ -108,47 +114,77 @@ def runs_of(datasets: Mapping[str, Transitions | Sequence[Transitions]], seeds: 
         if len(tables) != len(seeds):
             raise InputError(f"data set {name!r} must be one table, or one per seed: {len(seeds)}, got {len(tables)}.")
         runs += [Run(name, seed, table) for seed, table in zip(seeds, tables, strict=True)]
-    first = runs[0]
     for run in runs:
-        widths, expected = ((r.data.state.shape[1], r.data.action.shape[1]) for r in (run, first))
-        if widths != expected:
-            raise InputError(
-                f"data sets that train together need the same columns: {first.name!r} has {expected[0]} of state and "
-                f"{expected[1]} of action, {run.name!r} has {widths[0]} and {widths[1]}. Train them apart."
-            )
-        goals, expected_goals = _goal_width(run.data), _goal_width(first.data)
-        if goals != expected_goals:
-            raise InputError(
-                f"data sets that train together need the same columns of goal: {first.name!r} has {expected_goals}, "
-                f"{run.name!r} has {goals}. Train them apart."
-            )
+        _check_alike(runs[0], run)
         if run.data.reward is None:
             raise InputError(
-                f"data set {run.name!r} has no rewards. Label it: mocoda.augment(..., task=task), or a Transitions "
-                "with reward=."
-            )
-        if run.data.device != first.data.device:
-            raise InputError(
-                f"data sets must lie on one device: {first.name!r} is on {first.data.device}, {run.name!r} on "
-                f"{run.data.device}. Move them with .to(device)."
+                f"data set {run.name!r} has no rewards. Add them with `mocoda label`, or in Python with "
+                "mocoda.augment(..., task=task) or Transitions(..., reward=...)."
             )
     return runs
 
 
-def _bounds(runs: Sequence[Run], task: Task | None, given: Range | None) -> tuple[Tensor, Tensor]:
-    """The range of actions: the task's, or as given, or [-1, 1] if all data lies in it."""
+def _check_alike(first: Run, run: Run) -> None:
+    """Raises unless two runs can be trained together."""
+    (states, actions), (expected_states, expected_actions) = (
+        (data.state.shape[1], data.action.shape[1]) for data in (run.data, first.data)
+    )
+    if (states, actions) != (expected_states, expected_actions):
+        raise InputError(
+            f"data sets that train together need the same columns: {first.name!r} has {expected_states} of state and "
+            f"{expected_actions} of action, {run.name!r} has {states} and {actions}. Train them separately."
+        )
+    if _goal_width(run.data) != _goal_width(first.data):
+        raise InputError(
+            f"data sets that train together need the same columns of goal: {first.name!r} has "
+            f"{_goal_width(first.data)}, {run.name!r} has {_goal_width(run.data)}. Train them separately."
+        )
+    if run.data.device != first.data.device:
+        raise InputError(
+            f"data sets must be on one device: {first.name!r} is on {first.data.device}, {run.name!r} on "
+            f"{run.data.device}. Move them with .to(device)."
+        )
+
+
+def _learning_units(data: Transitions, agent: Agent) -> tuple[Tensor, Tensor, Tensor]:
+    """Rewards (N,) in the units that the agent learns in, and the smallest and largest value possible, (1,) each.
+
+    With Q = q0 + scale · Q̂ and weight = 1 - discount · (1 - terminal), Bellman's equation of Q becomes
+    Q̂ = (reward - q0 · weight) / scale + (1 - weight) · Q̂'. Here q0 · weight is the least-squares fit to the rewards, so
+    that a · reward + b · weight, which ranks all policies alike (a > 0), gives the same Q̂.
+    """
+    assert data.reward is not None
+    reward, weight = data.reward.double(), 1 - agent.discount * (1 - data.terminal.double())
+    bounds = torch.stack(torch.aminmax(reward / weight))  # a policy that gets this at every step has this value
+    if agent.value_range is not None:
+        bounds = bounds.new_tensor(agent.value_range)
+    if agent.scale_rewards:
+        q0 = (reward * weight).sum() / weight.square().sum().clamp(min=torch.finfo(torch.float64).tiny)
+        rest = reward - q0 * weight
+        scale = rest.square().mean().sqrt()
+        vanishes = rest.abs().max() <= torch.finfo(torch.float32).eps * reward.abs().max()  # nothing but rounding
+        rest, scale = torch.where(vanishes, 0.0, rest), torch.where(vanishes, 1.0, scale)
+        reward, bounds = rest / scale, (bounds - q0) / scale
+    low, high = bounds.float()[:, None]
+    return reward.float(), low, high
+
+
+def _action_range(runs: Sequence[Run], task: Task | None, given: Range | None) -> tuple[Tensor, Tensor]:
+    """The low and high end of the actions (A,): the task's, or as given, or [-1, 1] if all data lies in it."""
     data = runs[0].data
     states, actions = data.state.shape[1], data.action.shape[1]
     if task is None:
-        for run in runs if given is None else ():
+        if given is not None:
+            return _check_range(given, data.action)
+        for run in runs:
             if float(run.data.action.abs().max()) > 1:
                 raise InputError(
-                    f"data set {run.name!r} has actions outside [-1, 1]. Say which are possible, actions=(lowest, "
-                    "highest), or pass task=, whose box says so."
+                    f"data set {run.name!r} has actions outside [-1, 1]. Give their range, actions=(low, high), or the "
+                    "task, which knows it."
                 )
-        return _range((-1.0, 1.0) if given is None else given, data.action)
+        return _check_range((-1.0, 1.0), data.action)
     if given is not None:
-        raise InputError(f"task {task.name!r} says which actions are possible; leave out actions=.")
+        raise InputError(f"task {task.name!r} has its own range of actions; remove actions=.")
     graph = task.graph
     if (states, actions) != (graph.state_width, graph.width - graph.state_width):
         raise InputError(
@@ -159,22 +195,20 @@ def _bounds(runs: Sequence[Run], task: Task | None, given: Range | None) -> tupl
         raise InputError(
             f"task {task.name!r} has no goals, but data set {runs[0].name!r} has {_goal_width(data)} columns of them."
         )
-    lowest, highest = (end[states:].to(data.device) for end in task.box)
-    return lowest, highest
+    low, high = (end[states:].to(data.device) for end in task.box)
+    return low, high
 
 
-def _range(given: Range, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Lowest and highest action (A,), on the actions' device."""
+def _check_range(given: Range, action: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends of a range of actions (A,), on the actions' device."""
     ends = [as_tensor(end).to(action) for end in given]
     if len(ends) != 2 or any(end.shape not in (action.shape[1:], ()) for end in ends):
         shapes = ", ".join(str(tuple(end.shape)) for end in ends)
-        raise InputError(
-            f"actions must be the lowest and the highest action, a number or ({action.shape[1]},) each, got {shapes}."
-        )
-    lowest, highest = (end.expand(action.shape[1]) for end in ends)
-    if not bool((lowest < highest).all() & (highest - lowest).isfinite().all()):
-        raise InputError(f"the lowest action must be below the highest, got {lowest.tolist()} and {highest.tolist()}.")
-    return lowest, highest
+        raise InputError(f"actions must be (low, high), a number or ({action.shape[1]},) each, got {shapes}.")
+    low, high = (end.expand(action.shape[1]) for end in ends)
+    if not bool((low < high).all() & (high - low).isfinite().all()):
+        raise InputError(f"actions must be finite with low < high, got {low.tolist()} and {high.tolist()}.")
+    return low, high
 
 
 def _standard(seen: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:

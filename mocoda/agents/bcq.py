@@ -1,9 +1,4 @@
-"""BCQ (Fujimoto et al., 2019): a critic that only ever compares actions the data might have.
-
-First, mixture density networks learn which actions the data takes; then, wherever an action is needed, they propose
-some and the critic chooses: its target is the best proposal's value, and to act is to take the best. There is no actor
-and no perturbation network; one critic, as in DDPG.
-"""
+"""BCQ (Fujimoto et al., 2019): a critic that only compares actions the data might have."""
 
 from __future__ import annotations
 
@@ -13,26 +8,32 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import AGENTS, Agent, Batch, Loss, Network, Noise, Stage, squared_error, values
+from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, q_values, squared_error
 from mocoda.engine.networks import Weights, mlp, softplus
 from mocoda.engine.randomness import Stream
 
-LEAST_SCALE = 1e-3  # of a component
+MIN_SCALE = 1e-3  # smallest standard deviation of a component
 
 
-@AGENTS.add
 @dataclass(frozen=True)
 class BCQ(Agent):
+    """Batch-constrained Q-learning: samplers propose actions like the data's, and the critic chooses among them.
+
+    First, mixture density networks learn which actions the data takes. Then, wherever an action is needed, they propose
+    some: the critic's target is the value of the best proposal, and to act is to take the best. There is no actor, no
+    perturbation network, and one critic, as in DDPG.
+    """
+
     name: ClassVar[str] = "bcq"
     acting: ClassVar[tuple[str, ...]] = ("sampler", "critic")
 
-    proposals: int = 20
-    samplers: int = 7
-    components: int = 5
-    sampler_hidden: tuple[int, ...] = (128, 128)
-    sampler_updates: int = 1_000
-    sampler_batch: int = 2_000
-    sampler_weight_decay: float = 5e-5
+    proposals: int = 20  # Proposed actions per state.
+    samplers: int = 7  # Mixture density networks that propose.
+    components: int = 5  # Gaussians in each of their mixtures.
+    sampler_hidden: tuple[int, ...] = (128, 128)  # Widths of the samplers' hidden layers.
+    sampler_updates: int = 1_000  # Updates of the samplers, before those of the critic.
+    sampler_batch: int = 2_000  # Rows of each of these updates.
+    sampler_weight_decay: float = 5e-5  # L2 penalty on the samplers' weights.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,31 +68,32 @@ class BCQ(Agent):
         log_density = (-0.5 * offset.square() - scale.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
         return -(log_share + log_density).logsumexp(-1).mean(-1).sum(-1)
 
-    def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        _, worth = self._best(weights, "target-critic", batch.next_state, noise)
-        return self.bootstrapped(batch, worth)
-
     def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        return squared_error(values(weights, "critic", batch.state, batch.action), self.target(weights, batch, noise))
+        q = q_values(weights, "critic", batch.state, batch.action)
+        return squared_error(q, self.target(weights, batch, noise))
+
+    def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        _, next_q = self._best(weights, "target-critic", batch.next_state, noise)
+        return self.bellman_target(batch, next_q)
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         return self._best(weights, "critic", state, noise)[0]
 
     def _best(self, weights: Weights, critic: str, state: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        """The best of the proposals (R, B, A) in the critic's eyes, and its value (R, B)."""
+        """The proposals of the largest value (R, B, A), and these values (R, B)."""
         proposed = self._proposals(weights, state, noise)  # (R, B, P, A)
         repeated = state[:, :, None].expand(*proposed.shape[:3], state.shape[-1])
-        worth = values(weights, critic, repeated.flatten(1, 2), proposed.flatten(1, 2))[:, 0]
-        best, choice = worth.unflatten(-1, proposed.shape[1:3]).max(-1)
+        q = q_values(weights, critic, repeated.flatten(1, 2), proposed.flatten(1, 2))[:, 0]
+        best_q, choice = q.unflatten(-1, proposed.shape[1:3]).max(-1)
         index = choice[..., None, None].expand(*choice.shape, 1, proposed.shape[-1])
-        return proposed.gather(2, index)[:, :, 0], best
+        return proposed.gather(2, index)[:, :, 0], best_q
 
     def _proposals(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
-        """Actions (R, B, P, A): a random member's random component, each."""
+        """Actions (R, B, P, A), each from a random component of a random member."""
         log_share, mean, scale = self._mixture(weights, state, noise["offset"].shape[-1])
-        # Every member's components in a row: to choose one is one gather.
-        upto = log_share.exp().cumsum(-1).movedim(1, 2)  # (R, B, E, K)
-        own = upto.gather(2, noise["member"][..., None].expand(*noise["member"].shape, self.components))
+        # All members' components side by side, so that one gather chooses.
+        cumulative = log_share.exp().cumsum(-1).movedim(1, 2)  # (R, B, E, K)
+        own = cumulative.gather(2, noise["member"][..., None].expand(*noise["member"].shape, self.components))
         component = (own[..., :-1] <= noise["component"][..., None]).sum(-1)
         flat = noise["member"] * self.components + component
         chosen = flat[..., None].expand(*flat.shape, mean.shape[-1])
@@ -102,7 +104,7 @@ class BCQ(Agent):
         """Log shares (R, E, B, K), means and scales (R, E, B, K, A) of every member's mixture."""
         output = mlp(weights, "sampler", state[:, None]).unflatten(-1, (self.components, 1 + 2 * action))
         log_share = output[..., 0].log_softmax(-1)
-        return log_share, output[..., 1 : 1 + action], softplus(output[..., 1 + action :]) + LEAST_SCALE
+        return log_share, output[..., 1 : 1 + action], softplus(output[..., 1 + action :]) + MIN_SCALE
 
     def _proposing_noise(self, stream: Stream, leading: tuple[int, ...], action: int) -> dict[str, Tensor]:
         shape = (*leading, self.proposals)

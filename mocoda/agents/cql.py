@@ -1,10 +1,4 @@
-"""CQL (Kumar et al., 2020): SAC whose critics are pessimistic about actions that the data does not have.
-
-The paper's penalty draws the values of random actions to the lowest value there is, and those of the data's actions to
-the highest:  weight · (|mean Q(s, random) - lowest| + |mean Q(s, a) - highest|).  `penalty="logsumexp"` is CQL's own:
-weight · mean (log Σ exp Q(s, ·) - Q(s, a)), the sum over random and the actor's actions, by importance sampling (its
-authors use a weight of 5).
-"""
+"""CQL (Kumar et al., 2020): SAC whose critics are pessimistic about actions that the data does not have."""
 
 from __future__ import annotations
 
@@ -15,30 +9,40 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import AGENTS, Batch, Noise, squared_error, values
-from mocoda.agents.sac import SAC, drawn_action
-from mocoda.engine.errors import unknown_name
+from mocoda.agents.agent import Batch, Noise, q_values, squared_error
+from mocoda.agents.sac import SAC, sample_action
+from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.networks import Weights
 from mocoda.engine.randomness import Stream
 
 PENALTIES = ("l1", "logsumexp")
 
 
-@AGENTS.add
 @dataclass(frozen=True)
 class CQL(SAC):
+    """Conservative Q-learning: SAC with a penalty on the values of actions that were not recorded.
+
+    "l1" is the MoCoDA paper's penalty. It draws the values of random actions to the smallest value possible and those
+    of the data's actions to the largest:  weight · (|mean Q(s, random) - low| + |mean Q(s, a) - high|),  where low and
+    high are `value_range` or, without one, the bounds that the data's rewards imply.
+
+    "logsumexp" is CQL's own:  weight · mean (log Σ exp Q(s, ·) - Q(s, a)),  the sum over random actions and the actor's
+    by importance sampling. Its authors use a weight of 5.
+    """
+
     name: ClassVar[str] = "cql"
 
-    lowest: float = -40.0
-    penalty: str = "l1"
-    weight: float = 0.1
-    proposals: int = 10  # of each kind and state, for "logsumexp"
+    penalty: str = "l1"  # Which penalty: l1 or logsumexp.
+    weight: float = 0.1  # Weight of the penalty.
+    proposals: int = 10  # Actions of each kind per state, for the penalty logsumexp.
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_counts("proposals")
         if self.penalty not in PENALTIES:
             raise unknown_name("penalty", self.penalty, PENALTIES)
+        if self.penalty == "l1" and self.value_range is None and self.discount == 1:
+            raise InputError("with a discount of 1 values have no bounds: give value_range, or penalty='logsumexp'.")
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         noise = super().noise(stream, updates, action)
@@ -51,23 +55,22 @@ class CQL(SAC):
         }
 
     def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        recorded = values(weights, "critic", batch.state, batch.action)
-        penalty = self._towards_bounds if self.penalty == "l1" else self._log_sum_exp
-        return squared_error(recorded, self.target(weights, batch, noise)) + self.weight * penalty(
-            weights, batch, noise, recorded
-        )
+        q = q_values(weights, "critic", batch.state, batch.action)
+        penalty = self.l1_penalty if self.penalty == "l1" else self.logsumexp_penalty
+        error = squared_error(q, self.target(weights, batch, noise))
+        return error + self.weight * penalty(weights, batch, noise, q)
 
-    def _towards_bounds(self, weights: Weights, batch: Batch, noise: Noise, recorded: Tensor) -> Tensor:
-        random = values(weights, "critic", batch.state, noise["random"])
-        return ((random.mean(-1) - self.lowest).abs() + (recorded.mean(-1) - self.highest).abs()).sum(-1)
+    def l1_penalty(self, weights: Weights, batch: Batch, noise: Noise, q: Tensor) -> Tensor:
+        random_q = q_values(weights, "critic", batch.state, noise["random"])
+        return ((random_q.mean(-1) - batch.low).abs() + (q.mean(-1) - batch.high).abs()).sum(-1)
 
-    def _log_sum_exp(self, weights: Weights, batch: Batch, noise: Noise, recorded: Tensor) -> Tensor:
+    def logsumexp_penalty(self, weights: Weights, batch: Batch, noise: Noise, q: Tensor) -> Tensor:
         state = batch.state.repeat_interleave(self.proposals, 1)
-        proposed, log_density = drawn_action(weights, state, noise["proposed"])
+        proposed, log_density = sample_action(weights, state, noise["proposed"])
         uniform = -noise["random"].shape[-1] * math.log(2)  # log density in [-1, 1]^A
-        weighed = [
-            values(weights, "critic", state, noise["random"]) - uniform,
-            values(weights, "critic", state, proposed) - log_density[:, None],
+        weighted = [
+            q_values(weights, "critic", state, noise["random"]) - uniform,
+            q_values(weights, "critic", state, proposed) - log_density[:, None],
         ]
-        every = torch.cat([part.unflatten(-1, (-1, self.proposals)) for part in weighed], -1)
-        return (every.logsumexp(-1) - math.log(every.shape[-1]) - recorded).mean(-1).sum(-1)
+        every = torch.cat([part.unflatten(-1, (-1, self.proposals)) for part in weighted], -1)
+        return (every.logsumexp(-1) - math.log(every.shape[-1]) - q).mean(-1).sum(-1)

@@ -1,4 +1,4 @@
-"""Policies, a Gymnasium environment -> Played: episodes in worker processes, several of a policy side by side.
+"""Episodes of policies in a Gymnasium environment, played in worker processes, several of a policy side by side.
 
 Axes: R runs, E episodes, O columns of an observation (of state and goal), A of an action.
 """
@@ -27,7 +27,7 @@ SIDE_BY_SIDE = 25  # episodes of a job at most: as many copies of the environmen
 
 
 class Played(NamedTuple):
-    """What became of every episode."""
+    """The results of every episode."""
 
     steps: Floats  # (R, E)
     success: Floats  # (R, E), 1.0 where the environment says so, or where it terminated if it says nothing
@@ -37,12 +37,12 @@ class Played(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One policy, as arrays (torch would send tensors as shared memory), and the episodes it is to play."""
+    """One policy, as arrays (torch would send tensors as shared memory), and the episodes that it plays."""
 
     environment: str
     agent: Agent
     weights: Mapping[str, Floats]
-    bounds: tuple[Floats, Floats]  # lowest and highest action, (A,) each
+    action_range: tuple[Floats, Floats]  # low and high, (A,) each
     width: int  # of the observations it was trained on
     seeds: list[int]  # of the resets
     stream: tuple[int, tuple[str | int, ...]]  # seed and labels of what it draws to act
@@ -51,29 +51,29 @@ class Job(NamedTuple):
 def played_in_environment(
     policies: Sequence[Policy], task: Task, *, episodes: int, seed: int, workers: int | None = None
 ) -> Played:
-    """The episodes of policies in the task's environment, all from the same resets and with the same noise.
+    """Plays episodes of every policy in the task's environment, all from the same resets and with the same noise.
 
-    workers  how many processes play; None: one per core. The result does not depend on it
+    workers  how many processes play; None: one per core. The result is the same
     """
     stream = Stream(seed, "evaluate")
     todo = (job for policy in policies for job in jobs(policy, task.environment, episodes, stream))
     with Workers(play, workers) as processes:
-        return gathered(processes.map(todo), len(policies))
+        return gather(processes.map(todo), len(policies))
 
 
 def jobs(policy: Policy, environment: str, episodes: int, stream: Stream) -> Iterator[Job]:
-    """A policy's episodes in parts to be played side by side, with resets and noise from the stream, as on a CPU."""
+    """A policy's episodes in parts that are played side by side; resets and noise come from the stream, on the CPU."""
     seeds: list[int] = as_stream(stream, "resets", device="cpu").integers(2**31, episodes).tolist()
     weights = {name: weight.cpu().numpy() for name, weight in acting_weights(policy.agent, policy.weights).items()}
-    bounds = policy.lowest_action.cpu().numpy(), policy.highest_action.cpu().numpy()
+    action_range = policy.action_low.cpu().numpy(), policy.action_high.cpu().numpy()
     for start in range(0, episodes, SIDE_BY_SIDE):
         part = seeds[start : start + SIDE_BY_SIDE]
         noise = stream.seed, (*stream.labels, "noise", start)
-        yield Job(environment, policy.agent, weights, bounds, policy.state_width, part, noise)
+        yield Job(environment, policy.agent, weights, action_range, policy.state_width, part, noise)
 
 
-def gathered(parts: Iterable[Played], runs: int) -> Played:
-    """All parts of all runs, run after run, as arrays (R, E, ...)."""
+def gather(parts: Iterable[Played], runs: int) -> Played:
+    """Joins the parts of all runs, run after run, to arrays (R, E, ...)."""
     joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return Played(*(column.reshape(runs, -1, *column.shape[1:]) for column in joined))
 
@@ -81,8 +81,8 @@ def gathered(parts: Iterable[Played], runs: int) -> Played:
 def play(job: Job) -> Played:
     """Plays a job's episodes side by side, (E, ...): the policy acts in all of them at once."""
     weights = {name: torch.from_numpy(weight) for name, weight in job.weights.items()}
-    lowest, highest = map(torch.from_numpy, job.bounds)
-    policy = Policy(job.agent, job.width, weights, lowest, highest)
+    low, high = map(torch.from_numpy, job.action_range)
+    policy = Policy(job.agent, job.width, weights, low, high)
     environments = _environments(job.environment, len(job.seeds))
     first = np.stack([flat(copy.reset(seed=seed)[0]) for copy, seed in zip(environments, job.seeds, strict=True)])
     if first.shape[1] != job.width:

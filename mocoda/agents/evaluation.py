@@ -1,6 +1,6 @@
-"""Policies, Task -> Evaluation: episodes of all agents at once, and what they say about seeds.
+"""Evaluation of trained policies: episodes of all of them at once, and statistics over seeds.
 
-A simulated task's episodes are batches of tensors, played here; any other task's are played in its environment.
+Episodes of a simulated task are batches of tensors, played here; those of any other task are played in its environment.
 
 Axes: R runs, E episodes, S and A columns of state and action, T steps.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mocoda.agents.agent import Agent, Noise
 from mocoda.agents.episodes import Played, played_in_environment
-from mocoda.agents.policy import Policy, agent_settings, scaled
+from mocoda.agents.policy import Policy, agent_settings, to_task_range
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.networks import Weights
 from mocoda.engine.randomness import Stream
@@ -29,12 +29,12 @@ MEASURES = {"steps": "fewer is better", "success": "more is better", "return": "
 
 
 class Episodes(NamedTuple):
-    """What became of every episode. One that does not end in time counts as the whole horizon."""
+    """The results of every episode. One that does not end in time counts as the whole horizon."""
 
     steps: Tensor  # (R, E)
     success: Tensor  # (R, E), 1.0 where it ended in time
     reward: Tensor  # (R, E), the sum over the episode
-    path: Tensor  # if asked for, (steps + 1, R, E, S) until all have ended; an ended episode stays where it is
+    path: Tensor  # (steps + 1, R, E, S) if it was kept, until all have ended; an ended episode stays where it is
 
 
 def rollout(
@@ -43,7 +43,7 @@ def rollout(
     task: SimulatedTask,
     start: Tensor,
     noise: Noise,
-    bounds: tuple[Tensor, Tensor],
+    action_range: tuple[Tensor, Tensor],
     keep_path: bool = False,
 ) -> Episodes:
     """Runs all episodes of all runs side by side, from states (R, E, S) with noise (T, R, E, ...)."""
@@ -53,13 +53,12 @@ def rollout(
     path = [state]
     for step in range(task.horizon):
         action = agent.act(weights, state, {name: value[step] for name, value in noise.items()})
-        rows = torch.cat([state, scaled(action, *bounds)], -1).flatten(0, 1)
-        following = task.step(rows)
-        before, done = rows.split([state.shape[-1], action.shape[-1]], 1)
-        gained, ended = task.label(before, done, following)
+        rows = torch.cat([state, to_task_range(action, *action_range)], -1).flatten(0, 1)
+        next_state = task.step(rows)
+        gained, ended = task.label(*rows.split([state.shape[-1], action.shape[-1]], 1), next_state)
         steps = steps + going
         reward = reward + torch.where(going, gained.reshape(going.shape), 0.0)
-        state = torch.where(going[..., None], following.reshape(state.shape), state)
+        state = torch.where(going[..., None], next_state.reshape(state.shape), state)
         going = going & ~ended.reshape(going.shape)
         if keep_path:
             path.append(state)
@@ -80,7 +79,7 @@ def episode_noise(
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How every agent did: prints as a table, one line a data set.
+    """The results of all agents; prints as a table with one line per data set.
 
     values  measure -> (data set, seed) -> its mean over the episodes
     """
@@ -98,13 +97,13 @@ class Evaluation:
         return list(dict.fromkeys(data for data, _ in self.values["steps"]))
 
     def over_seeds(self, measure: str, data: str) -> list[float]:
-        """The data set's values, one a seed."""
+        """The data set's values, one per seed."""
         if data not in self.datasets:
             raise unknown_name("data set", data, self.datasets)
         return [value for (name, _), value in self[measure].items() if name == data]
 
     def summary(self, measure: str, data: str) -> Summary:
-        """Mean, deviation, interquartile mean and interval over the data set's seeds."""
+        """Mean, standard deviation, interquartile mean (IQM) and 95% CI over the data set's seeds."""
         return summarise(self.over_seeds(measure, data))
 
     def improvement(self, data: str, over: str, measure: str = "steps") -> float:
@@ -113,7 +112,7 @@ class Evaluation:
         return probability_of_improvement(ours, theirs, lower_is_better=MEASURES[measure] == "fewer is better")
 
     def to_json(self) -> dict[str, Any]:
-        """Every value, and every summary, as JSON values."""
+        """All values and summaries as JSON values."""
         runs = [
             {"data": data, "seed": seed} | {measure: self.values[measure][data, seed] for measure in self.values}
             for data, seed in self.values["steps"]
@@ -124,10 +123,10 @@ class Evaluation:
         return {"episodes": self.episodes, "runs": runs, "summaries": summaries}
 
     def __rich__(self) -> rich.table.Table:
-        """Mean ± deviation over seeds, the rest for steps."""
+        """Mean ± standard deviation over seeds; IQM, CI and probability of improvement are of the steps."""
         first, seeds = self.datasets[0], len(self.over_seeds("steps", self.datasets[0]))
-        table = rich.table.Table(title=f"{self.episodes} episodes a seed, {seeds} seed{'s' * (seeds != 1)}")
-        for column in ("data", "steps", "middle half", "95% of means", f"better than {first}", "success", "return"):
+        table = rich.table.Table(title=f"{self.episodes} episodes per seed, seeds: {seeds}")
+        for column in ("data", "steps", "IQM", "95% CI", f"better than {first}", "success", "return"):
             table.add_column(column, justify="left" if column == "data" else "right")
         for data in self.datasets:
             steps, success, reward = (self.summary(measure, data) for measure in ("steps", "success", "return"))
@@ -157,28 +156,28 @@ def evaluate(
     seed: int = 0,
     workers: int | None = None,
 ) -> Evaluation:
-    """Lets every agent solve the task from the same `episodes` starts, all of them side by side.
+    """Lets every agent play the task from the same `episodes` starts, all of them side by side.
 
-    workers  how many processes play where the task needs its environment; None: one per core. Results are the same
+    workers  how many processes play, where the task needs its environment; None: one per core. The result is the same
     """
     if not agents:
         raise InputError("there are no agents to evaluate.")
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, got {episodes}.")
-    found: dict[tuple[str, int], list[float]] = {}
+    results: dict[tuple[str, int], list[float]] = {}
     if is_simulated(task):
         for keys in _alike(agents):
             together = played([agents[key] for key in keys], task, episodes=episodes, seed=seed)
-            found |= dict(zip(keys, means(together).T.tolist(), strict=True))
+            results |= dict(zip(keys, means(together).T.tolist(), strict=True))
     else:
-        made = played_in_environment(list(agents.values()), task, episodes=episodes, seed=seed, workers=workers)
-        found = dict(zip(agents, means(made).T.tolist(), strict=True))
-    return Evaluation({name: {key: found[key][i] for key in agents} for i, name in enumerate(MEASURES)}, episodes)
+        each = played_in_environment(list(agents.values()), task, episodes=episodes, seed=seed, workers=workers)
+        results = dict(zip(agents, means(each).T.tolist(), strict=True))
+    return Evaluation({name: {key: results[key][i] for key in agents} for i, name in enumerate(MEASURES)}, episodes)
 
 
-def means(made: Episodes | Played) -> Tensor:
-    """Every run's steps, success and return, (3, R)."""
-    return torch.stack([torch.as_tensor(measured) for measured in made[:3]]).double().mean(-1)
+def means(episodes: Episodes | Played) -> Tensor:
+    """Every run's mean steps, success and return, (3, R)."""
+    return torch.stack([torch.as_tensor(measure) for measure in episodes[:3]]).double().mean(-1)
 
 
 def played(
@@ -202,7 +201,7 @@ def played(
             task,
             start.expand(runs, *start.shape),
             {name: value.expand(len(value), runs, *value.shape[2:]) for name, value in noise.items()},
-            (first.lowest_action, first.highest_action),
+            (first.action_low, first.action_high),
             keep_path,
         )
 
@@ -211,7 +210,7 @@ def _alike(agents: Mapping[tuple[str, int], Policy]) -> list[list[tuple[str, int
     """Keys of agents whose weights can be stacked."""
     kinds: dict[str, list[tuple[str, int]]] = {}
     for key, policy in agents.items():
-        bounds = (policy.lowest_action.tolist(), policy.highest_action.tolist())
-        kind = repr((agent_settings(policy.agent), policy.state_width, bounds, policy.device))
+        ends = (policy.action_low.tolist(), policy.action_high.tolist())
+        kind = repr((agent_settings(policy.agent), policy.state_width, ends, policy.device))
         kinds.setdefault(kind, []).append(key)
     return list(kinds.values())

@@ -1,4 +1,4 @@
-"""agents in training -> curves: evaluations between updates, here or in other processes.
+"""Evaluations of agents during training, in this process or in others.
 
 Axes: R runs, K evaluations.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mocoda.agents.agent import Agent
 from mocoda.agents.batches import Run, RunTable
-from mocoda.agents.episodes import Job, Played, gathered, jobs, play
+from mocoda.agents.episodes import Job, Played, gather, jobs, play
 from mocoda.agents.evaluation import MEASURES, episode_noise, means, rollout
 from mocoda.agents.policy import Policy
 from mocoda.engine.metrics import Metric
@@ -26,113 +26,113 @@ from mocoda.engine.randomness import Stream
 from mocoda.engine.workers import Workers
 from mocoda.tasks import SimulatedTask, Task, is_simulated
 
-UNDER_WAY = 2  # evaluations in other processes, at most
+MAX_PENDING = 2  # evaluations in other processes at a time
 
 
 class Learner(Protocol):
-    """What evaluators ask of those that learn."""
+    """What evaluators need of a training."""
 
     agent: Agent
     table: RunTable
-    streams: Sequence[Stream]  # one a run
+    streams: Sequence[Stream]  # one per run
     weights: dict[str, Tensor]  # (R, ...) each
 
-    def acting(self) -> list[Policy]: ...
+    def policies(self) -> list[Policy]: ...
 
     def for_raw_inputs(self, weights: Weights) -> dict[str, Tensor]: ...
 
 
 @dataclass(eq=False)
 class Evaluator:
-    """Evaluations between updates; none, without a task."""
+    """Evaluations between updates. This one makes none: there is no task."""
 
     learner: Learner
-    found: list[Tensor] = field(default_factory=list)  # mean steps, success and return of every run's episodes, (3, R)
-    told: int = 0  # how many of them were news
+    results: list[Tensor] = field(default_factory=list)  # mean steps, success and return of each run's episodes, (3, R)
+    reported: int = 0  # how many of them `new_metrics` has returned
 
     def begin(self) -> None:
         """Evaluates the agents as they are now."""
 
     def curves(self) -> Tensor:
-        """What all evaluations that were begun have found, (K, 3, R)."""
+        """The results of all evaluations that were begun, (K, 3, R)."""
         none = torch.zeros(0, 3, len(self.learner.streams), device=self.learner.table.device)
-        return torch.stack(self.found) if self.found else none
+        return torch.stack(self.results) if self.results else none
 
-    def news(self, every: int, runs: Sequence[Run]) -> list[Metric]:
-        """What was found since this was last asked, of evaluations after every so many updates."""
-        new = list(enumerate(self.found, 1))[self.told :]
-        self.told = len(self.found)
+    def new_metrics(self, every: int, runs: Sequence[Run]) -> list[Metric]:
+        """The results since the last call, of evaluations after every so many updates."""
+        new = list(enumerate(self.results, 1))[self.reported :]
+        self.reported = len(self.results)
         return [
             metric
-            for number, found in new
-            for name, values in zip(MEASURES, found, strict=True)
-            for metric in of_runs(every * number, name, values, runs)
+            for number, result in new
+            for name, values in zip(MEASURES, result, strict=True)
+            for metric in metrics_of(runs, every * number, name, values)
         ]
 
 
 class _SimulatedEvaluator(Evaluator):
-    """Episodes of all runs as one program, while the training waits."""
+    """Plays the episodes of all runs as one program, while the training waits."""
 
     def __init__(self, learner: Learner, task: SimulatedTask, episodes: int) -> None:
         super().__init__(learner)
         self.task, self.episodes = task, episodes
-        self._captured = Captured(self._measures, learner.table.device)
+        self._captured = Captured(self._measure, learner.table.device)
 
     def begin(self) -> None:
         table, agent = self.learner.table, self.learner.agent
-        streams = [stream.child("evaluation", len(self.found)) for stream in self.learner.streams]
+        streams = [stream.child("evaluation", len(self.results)) for stream in self.learner.streams]
         start = [self.task.start(self.episodes, seed=stream, device=table.device) for stream in streams]
         noise = episode_noise(agent, streams, self.task, self.episodes, table.action_width)
-        self.found.append(self._captured({"start": torch.stack(start), **noise}))
+        self.results.append(self._captured({"start": torch.stack(start), **noise}))
 
     @torch.no_grad()
-    def _measures(self, tensors: Tensors, phase: int) -> Tensor:
+    def _measure(self, tensors: Tensors, phase: int) -> Tensor:
         noise = {name: value for name, value in tensors.items() if name != "start"}
         learner = self.learner
         weights = learner.for_raw_inputs(learner.weights)
-        made = rollout(learner.agent, weights, self.task, tensors["start"], noise, learner.table.bounds)
-        return torch.stack([made.steps.mean(-1), made.success.mean(-1), made.reward.mean(-1)])
+        episodes = rollout(learner.agent, weights, self.task, tensors["start"], noise, learner.table.action_range)
+        return torch.stack([measure.mean(-1) for measure in episodes[:3]])
 
 
 class _EnvironmentEvaluator(Evaluator):
-    """Episodes of all runs in other processes, while the training goes on."""
+    """Plays the episodes of all runs in other processes, while the training goes on."""
 
     def __init__(self, learner: Learner, environment: str, episodes: int, workers: Workers[Job, Played]) -> None:
         super().__init__(learner)
         self.environment, self.episodes, self.workers = environment, episodes, workers
-        self._under_way: deque[list[int]] = deque()  # the jobs of every evaluation whose result is not yet known
+        self._pending: deque[list[int]] = deque()  # the jobs of every evaluation whose result is not yet known
 
     def begin(self) -> None:
-        if len(self._under_way) == UNDER_WAY:
+        if len(self._pending) == MAX_PENDING:
             self._await_first()
-        number = len(self.found) + len(self._under_way)
+        number = len(self.results) + len(self._pending)
         streams = [stream.child("evaluation", number) for stream in self.learner.streams]
         todo = [
             job
-            for policy, stream in zip(self.learner.acting(), streams, strict=True)
+            for policy, stream in zip(self.learner.policies(), streams, strict=True)
             for job in jobs(policy, self.environment, self.episodes, stream)
         ]
-        self._under_way.append([self.workers.submit(job) for job in todo])
+        self._pending.append([self.workers.submit(job) for job in todo])
 
     def curves(self) -> Tensor:
-        while self._under_way:
+        while self._pending:
             self._await_first()
         return super().curves()
 
     def _await_first(self) -> None:
-        parts = [self.workers.result(number) for number in self._under_way.popleft()]
-        made = gathered(parts, len(self.learner.streams))
-        self.found.append(means(made).to(self.learner.table.device, torch.float32))
+        parts = [self.workers.result(number) for number in self._pending.popleft()]
+        played = gather(parts, len(self.learner.streams))
+        self.results.append(means(played).to(self.learner.table.device, torch.float32))
 
 
-def of_runs(update: int, name: str, values: Tensor, runs: Sequence[Run]) -> list[Metric]:
-    """A number (R,) of every run."""
+def metrics_of(runs: Sequence[Run], update: int, name: str, values: Tensor) -> list[Metric]:
+    """One metric per run, from values (R,)."""
     return [Metric(update, run.name, run.seed, name, value) for run, value in zip(runs, values.tolist(), strict=True)]
 
 
 @contextmanager
-def evaluated(learner: Learner, task: Task | None, episodes: int, workers: int | None) -> Iterator[Evaluator]:
-    """An evaluator, and its processes as long as they are needed."""
+def make_evaluator(learner: Learner, task: Task | None, episodes: int, workers: int | None) -> Iterator[Evaluator]:
+    """The evaluator that the task needs, with its processes as long as the block lasts."""
     if task is None:
         yield Evaluator(learner)
     elif is_simulated(task):

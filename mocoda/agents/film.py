@@ -1,4 +1,4 @@
-"""a Policy, or the expert, in its task -> a video."""
+"""Videos of a policy, or of the expert, in its task."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from mocoda.engine.files import whole_file
 from mocoda.tasks import Task
 
 Picture = NDArray[np.uint8]
-STAY = 12  # pictures for which the end of an episode is shown
+STAY = 12  # how often the last picture of an episode is repeated
 
 
 def film(path: str | Path, task: Task, policy: Policy | None, *, episodes: int = 3, seed: int = 0) -> int:
-    """Writes episodes, one after the other, to an .mp4 or .gif file; how many of them succeeded.
+    """Writes episodes, one after the other, to an .mp4 or .gif file, and returns how many of them succeeded.
 
     policy  None: HookSweep2's scripted expert
     """
     target = Path(path)
     if target.suffix not in WRITERS:
-        raise InputError(f"a video is called {' or '.join(f'*{suffix}' for suffix in WRITERS)}, got {str(path)!r}.")
+        raise InputError(f"a video's name must end in {' or '.join(WRITERS)}, got {str(path)!r}.")
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, got {episodes}.")
     if policy is None and task.name != "hooksweep2":
         raise InputError(f"the task {task.name!r} has no scripted expert; hooksweep2 has one.")
-    environment = _drawn(task.environment)
+    environment = _make_drawable(task.environment)
     successes = []
 
     def pictures() -> Iterator[Picture]:
@@ -47,14 +47,14 @@ def film(path: str | Path, task: Task, policy: Policy | None, *, episodes: int =
     return sum(successes)
 
 
-def _drawn(name: str) -> gymnasium.Env[Any, Any]:
+def _make_drawable(name: str) -> gymnasium.Env[Any, Any]:
     if "rgb_array" not in gymnasium.make(name).metadata["render_modes"]:
         raise InputError(f"the environment {name!r} draws no pictures, so there is nothing to watch.")
     return gymnasium.make(name, render_mode="rgb_array")
 
 
 def _episode(environment: Any, policy: Policy | None, seed: int) -> Generator[Picture, None, bool]:
-    """The pictures; in the end, whether it succeeded."""
+    """Yields the pictures of an episode and returns whether it succeeded."""
     observation = flat(environment.reset(seed=seed)[0])
     act = _actor(policy, observation)
     ended = False
@@ -67,7 +67,7 @@ def _episode(environment: Any, policy: Policy | None, seed: int) -> Generator[Pi
 
 
 def _actor(policy: Policy | None, first: Floats) -> Callable[[Floats], Floats]:
-    """What gives the actions of an episode that begins with the observation `first`."""
+    """The function that chooses the actions of an episode whose first observation is `first`."""
     if policy is None:
         from mocoda.tasks.hooksweep_expert import Expert
 

@@ -1,7 +1,7 @@
-"""Policy -> an ONNX file, which acts wherever ONNX runs, without torch and without mocoda.
+"""Export of policies to ONNX files, which act wherever ONNX runs, without torch and without mocoda.
 
 observation  (N, S + G), float32: states as the task gives them, with their goals beside them if there are goals
-noise        (N, P, 2 + A), float32, for BCQ alone, which draws P proposals a state and takes the best: two numbers of
+noise        (N, P, 2 + A), float32, only for BCQ, which draws P proposals per state and takes the best: two numbers in
              [0, 1), which choose a proposal's sampler and its component, and A standard normal ones
 action       (N, A), float32, in the task's range
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.agents.bcq import BCQ, LEAST_SCALE
+from mocoda.agents.bcq import BCQ, MIN_SCALE
 from mocoda.agents.policy import Policy, acting_weights, agent_settings
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import VERSION, check_writable, whole_file
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 # What onnxruntime runs since 1.12 (2022), and most other programs too.
 OPSET, FORMAT = 17, 8
-TRIED, TOLERANCE = 64, 1e-3  # states that a new file is tried in, and how far it may be off, as a share of the range
+TRIED, TOLERANCE = 64, 1e-3  # states that a new file is tested in, and the largest error, as a share of the range
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
 
 def export_onnx(policy: Policy, path: str | Path) -> None:
-    """Writes the policy as an ONNX file, after a check that it acts alike.
+    """Writes the policy as an ONNX file, after a check that both act alike.
 
-    Its metadata says the agent's settings and the names of columns.
+    The file's metadata holds the agent's settings and the names of columns.
     """
     try:
         import onnx
@@ -45,7 +45,7 @@ def export_onnx(policy: Policy, path: str | Path) -> None:
     policy = policy.to("cpu")
     model = _model(policy)
     onnx.checker.check_model(model, full_check=True)
-    _check_alike(policy, model)
+    _check_same_actions(policy, model)
     with whole_file(path) as part:
         part.write_bytes(model.SerializeToString(deterministic=True))
 
@@ -53,7 +53,7 @@ def export_onnx(policy: Policy, path: str | Path) -> None:
 def noise_for(policy: Policy, rows: int, *, seed: int | Stream = 0) -> NDArray[np.float32]:
     """The noise (N, P, 2 + A) with which the file of a BCQ policy does what `policy.act(state, seed=seed)` does."""
     if not isinstance(policy.agent, BCQ):
-        raise InputError(f"an agent {policy.agent.name!r} draws nothing to act: its file takes observations alone.")
+        raise InputError(f"the agent {policy.agent.name!r} needs no noise: its file takes only observations.")
     drawn = policy.agent.acting_noise(as_stream(seed, "act", device=policy.device), rows, policy.action_width)
     member, component, offset = (drawn[name].cpu().numpy() for name in ("member", "component", "offset"))
     middle = (member + 0.5) / policy.agent.samplers  # of the numbers that mean this member
@@ -61,20 +61,20 @@ def noise_for(policy: Policy, rows: int, *, seed: int | Stream = 0) -> NDArray[n
 
 
 class _Graph:
-    """Nodes and constants of an ONNX graph, called by numbers in the order they are made."""
+    """Nodes and constants of an ONNX graph, numbered in the order they are made."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
     def __call__(self, kind: str, *inputs: str | NDArray[Any], outputs: int = 1, **attributes: Any) -> Any:
-        """A node of operator `kind`: the name of its output, or a list of them; arrays become constants."""
+        """Adds a node of operator `kind` and returns the names of its outputs; arrays become constants."""
         import onnx
 
         names = [value if isinstance(value, str) else self._constant(value) for value in inputs]
-        made = [f"{kind.lower()}{len(self.nodes)}" + f".{i}" * (outputs > 1) for i in range(outputs)]
-        self.nodes.append(onnx.helper.make_node(kind, names, made, **attributes))
-        return made if outputs > 1 else made[0]
+        results = [f"{kind.lower()}{len(self.nodes)}.{i}" for i in range(outputs)]
+        self.nodes.append(onnx.helper.make_node(kind, names, results, **attributes))
+        return results if outputs > 1 else results[0]
 
     def _constant(self, value: NDArray[Any]) -> str:
         import onnx
@@ -97,12 +97,12 @@ def _model(policy: Policy) -> onnx.ModelProto:
         action = _actor(graph, weights, actions)
     else:
         raise _no_onnx(policy, "it has no network 'actor'")
-    lowest, highest = policy.lowest_action.numpy(), policy.highest_action.numpy()
+    low, high = policy.action_low.numpy(), policy.action_high.numpy()
     share = graph("Div", graph("Add", action, _number(1)), _number(2))
-    graph("Identity", graph("Add", graph("Mul", share, highest - lowest), lowest))
+    graph("Identity", graph("Add", graph("Mul", share, high - low), low))
     graph.nodes[-1].output[0] = "action"
     described = {name: onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()}
-    made = onnx.helper.make_graph(
+    body = onnx.helper.make_graph(
         graph.nodes,
         f"policy-{agent.name}",
         list(described.values()),
@@ -110,7 +110,7 @@ def _model(policy: Policy) -> onnx.ModelProto:
         graph.constants,
     )
     model = onnx.helper.make_model(
-        made,
+        body,
         producer_name="mocoda",
         producer_version=VERSION,
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
@@ -124,24 +124,24 @@ def _model(policy: Policy) -> onnx.ModelProto:
 
 def _actor(graph: _Graph, weights: Arrays, actions: int) -> str:
     """The first outputs of the network "actor", squashed: those of TD3-BC, and the mean of SAC's and CQL's Gaussian."""
-    made = _mlp(graph, weights, "actor", "observation")
-    return str(graph("Tanh", graph("Slice", made, _numbers(0), _numbers(actions), _numbers(-1))))
+    output = _mlp(graph, weights, "actor", "observation")
+    return str(graph("Tanh", graph("Slice", output, _numbers(0), _numbers(actions), _numbers(-1))))
 
 
 def _best_proposal(graph: _Graph, agent: BCQ, weights: Arrays, actions: int) -> str:
-    """What the critic thinks best of the actions that the samplers propose."""
+    """The action of the largest value among those that the samplers propose."""
     members, components = agent.samplers, agent.components
     rows = graph("Unsqueeze", "observation", _numbers(0))
-    made = graph("Transpose", _mlp(graph, weights, "sampler", rows), perm=[1, 0, 2])  # (N, E, K (1 + 2 A))
-    made = graph("Reshape", made, _numbers(0, members, components, 1 + 2 * actions))
-    share, mean, scale = graph("Split", made, _numbers(1, actions, actions), axis=-1, outputs=3)
-    scale = graph("Add", graph("Softplus", scale), _number(LEAST_SCALE))
-    upto = graph("CumSum", graph("Softmax", graph("Squeeze", share, _numbers(-1)), axis=-1), np.array(-1))
+    output = graph("Transpose", _mlp(graph, weights, "sampler", rows), perm=[1, 0, 2])  # (N, E, K (1 + 2 A))
+    output = graph("Reshape", output, _numbers(0, members, components, 1 + 2 * actions))
+    share, mean, scale = graph("Split", output, _numbers(1, actions, actions), axis=-1, outputs=3)
+    scale = graph("Add", graph("Softplus", scale), _number(MIN_SCALE))
+    cumulative = graph("CumSum", graph("Softmax", graph("Squeeze", share, _numbers(-1)), axis=-1), np.array(-1))
 
     which, level, offset = graph("Split", "noise", _numbers(1, 1, actions), axis=-1, outputs=3)
     member = graph("Cast", graph("Mul", which, _number(members)), to=7)  # (N, P, 1), rounded down
     member = graph("Min", member, _numbers(members - 1))
-    passed = graph("LessOrEqual", graph("GatherND", upto, member, batch_dims=1), level)
+    passed = graph("LessOrEqual", graph("GatherND", cumulative, member, batch_dims=1), level)
     component = graph("ReduceSum", graph("Cast", passed, to=7), _numbers(-1), keepdims=1)
     component = graph("Min", component, _numbers(components - 1))
     chosen = graph("Add", graph("Mul", member, _numbers(components)), component)
@@ -153,8 +153,8 @@ def _best_proposal(graph: _Graph, agent: BCQ, weights: Arrays, actions: int) -> 
 
     repeated = graph("Expand", graph("Unsqueeze", "observation", _numbers(1)), _numbers(1, agent.proposals, 1))
     own = {name: weight[0] for name, weight in weights.items() if name.startswith("critic.")}  # there is one critic
-    worth = _mlp(graph, own, "critic", graph("Concat", repeated, proposed, axis=-1))
-    best = graph("ArgMax", graph("Squeeze", worth, _numbers(-1)), axis=1, keepdims=1)
+    q = _mlp(graph, own, "critic", graph("Concat", repeated, proposed, axis=-1))
+    best = graph("ArgMax", graph("Squeeze", q, _numbers(-1)), axis=1, keepdims=1)
     return str(graph("GatherND", proposed, best, batch_dims=1))
 
 
@@ -169,26 +169,26 @@ def _mlp(graph: _Graph, weights: Arrays, group: str, x: str) -> str:
     return x
 
 
-def _check_alike(policy: Policy, model: onnx.ModelProto) -> None:
-    """Raises unless the model does what the policy does: an agent of somebody's own may act in other ways."""
+def _check_same_actions(policy: Policy, model: onnx.ModelProto) -> None:
+    """Raises unless the model acts as the policy does: an agent of your own class may act in other ways."""
     from onnx.reference import ReferenceEvaluator
 
     state = Stream(0, "onnx-trial").normal(TRIED, policy.state_width).numpy()
     given = {"observation": state}
     if isinstance(policy.agent, BCQ):
         given["noise"] = noise_for(policy, TRIED)
-    (made,) = ReferenceEvaluator(model).run(["action"], given)
+    (actions,) = ReferenceEvaluator(model).run(["action"], given)
     expected = np.asarray(policy.act(state))
-    reach = (policy.highest_action - policy.lowest_action).numpy()
-    alike = (np.abs(made - expected) <= TOLERANCE * reach).all(1)
-    if alike.mean() < 0.9:  # of two proposals that are worth the same, either may be the best
+    width = (policy.action_high - policy.action_low).numpy()
+    alike = (np.abs(actions - expected) <= TOLERANCE * width).all(1)
+    if alike.mean() < 0.9:  # of two proposals with the same value, either may be the best
         raise _no_onnx(policy, "it does not act by its network 'actor' and tanh alone")
 
 
 def _no_onnx(policy: Policy, why: str) -> InputError:
     return InputError(
-        f"an agent {policy.agent.name!r} cannot be written as ONNX: {why}. What can: td3-bc, bcq, cql, sac, and agents "
-        "of your own whose act is policy(weights, 'actor', state)."
+        f"the agent {policy.agent.name!r} cannot be written as ONNX: {why}. These can: td3-bc, bcq, cql, sac, and "
+        "agents of your own whose act is policy(weights, 'actor', state)."
     )
 
 

@@ -1,4 +1,4 @@
-"""trained weights -> Policy: a value that acts, and a file."""
+"""Trained policies: they act, and are saved as files."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ from mocoda.engine.files import VERSION, write_json
 from mocoda.engine.networks import Weights, mlp_weights
 from mocoda.engine.randomness import Shapes, Stream, as_stream
 
-BOUNDS = ("lowest_action", "highest_action")
+BOUNDS = ("action_low", "action_high")
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """One trained agent: states in, actions out."""
+    """One trained agent: states in, actions out.
+
+    weights  one run's, by name, without targets; those of critics are in the units that the agent learned in
+    columns  names of what it sees (state, then goal) and then of its actions, if the data had names
+    """
 
     agent: Agent
     state_width: int
-    weights: Weights  # one run's, without targets
-    lowest_action: Tensor  # (A,)
-    highest_action: Tensor  # (A,)
-    columns: tuple[str, ...] = ()  # names of what it sees and then of what it does, if the data had names
+    weights: Weights
+    action_low: Tensor  # (A,)
+    action_high: Tensor  # (A,)
+    columns: tuple[str, ...] = ()
     fingerprints: Mapping[str, str] = field(default_factory=dict)  # of the data it was trained on
 
     def __repr__(self) -> str:
@@ -39,11 +43,11 @@ class Policy:
 
     @property
     def action_width(self) -> int:
-        return len(self.lowest_action)
+        return len(self.action_low)
 
     @property
     def device(self) -> torch.device:
-        return self.lowest_action.device
+        return self.action_low.device
 
     def act(self, state: Array, *, seed: int | Stream = 0) -> Array:
         """The action (A,) for a state (S,), or (N, A) for (N, S); numpy for numpy, torch for torch.
@@ -64,8 +68,7 @@ class Policy:
                 stacked,
                 {name: value[None] for name, value in noise.items()},
             )
-        action = scaled(action, self.lowest_action, self.highest_action)
-        action = action.reshape(*rows.shape[:-1], self.action_width)
+        action = to_task_range(action, self.action_low, self.action_high).reshape(*rows.shape[:-1], self.action_width)
         return action if isinstance(state, Tensor) else action.cpu().numpy()
 
     def to(self, device: torch.device | str) -> Policy:
@@ -106,21 +109,21 @@ class Policy:
             keys = differing_keys(found, given)
             raise InputError(f"{str(path)!r} was trained by another agent than {agent!r}; they differ in {keys}.")
         with reading(path, "policy"):
-            lowest, highest = (tensors.pop(bound) for bound in BOUNDS)
-            check_tensors({"highest_action": highest}, {"highest_action": lowest})
+            low, high = (tensors.pop(bound) for bound in BOUNDS)
+            check_tensors({"action_high": high}, {"action_high": low})
             expected: dict[str, Tensor] = {}
-            for group, network in agent.networks(width, len(lowest)).items():
+            for group, network in agent.networks(width, len(low)).items():
                 leading = () if network.members is None else (network.members,)
                 expected |= mlp_weights(group, leading, network.sizes, Shapes())
             check_tensors(tensors, expected)
             names = [column for column in columns if isinstance(column, str)]
-            if len(names) != len(columns) or len(names) not in (0, width + len(lowest)):
-                raise InputError(f"its columns must be {width + len(lowest)} names, got {columns!r}")
-        return Policy(agent, width, tensors, lowest, highest, tuple(names), header["fingerprints"])
+            if len(names) != len(columns) or len(names) not in (0, width + len(low)):
+                raise InputError(f"its columns must be {width + len(low)} names, got {columns!r}")
+        return Policy(agent, width, tensors, low, high, tuple(names), header["fingerprints"])
 
 
 class Policies(Mapping[tuple[str, int], Policy]):
-    """Trained agents by data set and seed, with the curves of their evaluations while they trained.
+    """Trained policies by data set and seed, with the curves of their evaluations during training.
 
     curves  "updates" (K,), and "steps", "success" and "return", (R, K) each, runs in the order of the keys
     """
@@ -140,7 +143,7 @@ class Policies(Mapping[tuple[str, int], Policy]):
     def __len__(self) -> int:
         return len(self._policies)
 
-    def __contains__(self, key: object) -> bool:
+    def __contains__(self, key: object) -> bool:  # Mapping's own would need a KeyError
         return key in self._policies
 
     def to(self, device: torch.device | str) -> Policies:
@@ -182,9 +185,6 @@ class Policies(Mapping[tuple[str, int], Policy]):
 def agent_settings(agent: Agent) -> dict[str, Any]:
     """The agent as JSON values."""
     settings = _as_json({"agent": agent.name, **asdict(agent)})
-    for added in ("decay", "standardise"):
-        if not settings[added]:  # files that are older than this setting do not have it
-            del settings[added]
     return settings
 
 
@@ -201,11 +201,11 @@ def acting_weights(agent: Agent, weights: Weights) -> dict[str, Tensor]:
     return {name: w for name, w in weights.items() if name.split(".")[0] in acting and not name.startswith(TARGET)}
 
 
-def scaled(action: Tensor, lowest: Tensor, highest: Tensor) -> Tensor:
-    """An agent's action in [-1, 1] as the task's."""
-    return lowest + (highest - lowest) * (action + 1) / 2
+def to_task_range(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Scales an agent's actions in [-1, 1] to the task's range."""
+    return low + (high - low) * (action + 1) / 2
 
 
-def unscaled(action: Tensor, lowest: Tensor, highest: Tensor) -> Tensor:
-    """A task's action as the agent's, in [-1, 1]."""
-    return 2 * (action - lowest) / (highest - lowest) - 1
+def to_unit_range(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Scales a task's actions to [-1, 1]."""
+    return 2 * (action - low) / (high - low) - 1

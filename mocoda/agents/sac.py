@@ -1,8 +1,4 @@
-"""SAC (Haarnoja et al., 2018): twin critics, a stochastic actor, and a fixed price on its certainty.
-
-The actor minimises  mean (entropy · log π(a|s) - min(Q1, Q2)(s, a))  over its own actions a, and the same bonus for
-randomness is part of what a next state is worth. Made for learning online: it has nothing that keeps it near the data.
-"""
+"""SAC (Haarnoja et al., 2018): twin critics, a stochastic actor, and a fixed reward for its entropy."""
 
 from __future__ import annotations
 
@@ -12,19 +8,24 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import AGENTS, Agent, Batch, Loss, Network, Noise, Stage, squared_error, values
+from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, q_values, squared_error
 from mocoda.engine.networks import Weights, mlp, softplus
 from mocoda.engine.randomness import Stream
 
-LOG_SCALE = (-20.0, 2.0)  # of the actor's Gaussian
+LOG_SCALE = (-20.0, 2.0)  # bounds of the log standard deviation of the actor's Gaussian
 
 
-@AGENTS.add
 @dataclass(frozen=True)
 class SAC(Agent):
+    """Soft actor-critic, made for learning online: nothing keeps it near the data.
+
+    The actor minimises  mean (entropy · log π(a|s) - min(Q1, Q2)(s, a))  over its own actions a. The value of a next
+    state includes the same bonus for entropy.
+    """
+
     name: ClassVar[str] = "sac"
 
-    entropy: float = 0.2
+    entropy: float = 0.2  # Weight of the actor's entropy, in the units that values are learned in.
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
         return {
@@ -40,28 +41,29 @@ class SAC(Agent):
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         return {
-            "following": stream.normal(updates, self.batch, action),
+            "next_action": stream.normal(updates, self.batch, action),
             "action": stream.normal(updates, self.batch, action),
         }
 
-    def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        following, log_density = drawn_action(weights, batch.next_state, noise["following"])
-        worth = values(weights, "target-critic", batch.next_state, following).amin(1)
-        return self.bootstrapped(batch, worth - self.entropy * log_density)
-
     def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        return squared_error(values(weights, "critic", batch.state, batch.action), self.target(weights, batch, noise))
+        q = q_values(weights, "critic", batch.state, batch.action)
+        return squared_error(q, self.target(weights, batch, noise))
+
+    def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        next_action, log_density = sample_action(weights, batch.next_state, noise["next_action"])
+        next_q = q_values(weights, "target-critic", batch.next_state, next_action).amin(1)
+        return self.bellman_target(batch, next_q - self.entropy * log_density)
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        action, log_density = drawn_action(weights, batch.state, noise["action"])
-        worth = values(weights, "critic", batch.state, action).amin(1)
-        return (self.entropy * log_density - worth).mean(-1)
+        action, log_density = sample_action(weights, batch.state, noise["action"])
+        q = q_values(weights, "critic", batch.state, action).amin(1)
+        return (self.entropy * log_density - q).mean(-1)
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         return mlp(weights, "actor", state).chunk(2, -1)[0].tanh()
 
 
-def drawn_action(weights: Weights, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def sample_action(weights: Weights, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Actions (R, B, A) of the tanh-squashed Gaussian, and their log density (R, B)."""
     mean, log_scale = mlp(weights, "actor", state).chunk(2, -1)
     log_scale = log_scale.clamp(*LOG_SCALE)

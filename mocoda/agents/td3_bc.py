@@ -1,8 +1,4 @@
-"""TD3-BC (Fujimoto and Gu, 2021): twin critics, a delayed actor, and a pull towards the data's actions.
-
-The actor minimises  -mean min(Q1, Q2)(s, π(s)) + imitation · mean (π(s) - a)².  `normalise` is the published TD3+BC:
--λ mean Q1 + mean (π(s) - a)²  with  λ = 2.5 / mean |Q1|.
-"""
+"""TD3-BC (Fujimoto and Gu, 2021): twin critics, a delayed actor, and a pull towards the data's actions."""
 
 from __future__ import annotations
 
@@ -11,21 +7,26 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import AGENTS, Agent, Batch, Loss, Network, Noise, Stage, policy, squared_error, values
+from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, policy, q_values, squared_error
 from mocoda.engine.networks import Weights
 from mocoda.engine.randomness import Stream
 
 
-@AGENTS.add
 @dataclass(frozen=True)
 class TD3BC(Agent):
+    """TD3 with behaviour cloning: climbs the critic and stays near the recorded actions.
+
+    The actor minimises  -mean min(Q1, Q2)(s, π(s)) + imitation · mean (π(s) - a)².  With `normalise` it is the
+    published TD3+BC:  -λ mean Q1 + mean (π(s) - a)²  with  λ = normalised_scale / mean |Q1|.
+    """
+
     name: ClassVar[str] = "td3-bc"
 
-    smoothing: float = 0.2  # noise on the target's action
-    smoothing_clip: float = 0.5
-    imitation: float = 1.0
-    normalise: bool = False
-    normalised_scale: float = 2.5
+    smoothing: float = 0.2  # Standard deviation of the noise on the target's action.
+    smoothing_clip: float = 0.5  # Largest size of that noise.
+    imitation: float = 1.0  # Weight of the pull towards the data's actions.
+    normalise: bool = False  # Use the published loss, which divides by the size of the values instead of `imitation`.
+    normalised_scale: float = 2.5  # Weight of the critic in the published loss.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,23 +47,24 @@ class TD3BC(Agent):
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         return {"smoothing": stream.normal(updates, self.batch, action)}
 
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        q = q_values(weights, "critic", batch.state, batch.action)
+        return squared_error(q, self.target(weights, batch, noise))
+
     def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         smoothing = (self.smoothing * noise["smoothing"]).clamp(-self.smoothing_clip, self.smoothing_clip)
-        following = (policy(weights, "target-actor", batch.next_state) + smoothing).clamp(-1, 1)
-        worth = values(weights, "target-critic", batch.next_state, following).amin(1)
-        return self.bootstrapped(batch, worth)
-
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        return squared_error(values(weights, "critic", batch.state, batch.action), self.target(weights, batch, noise))
+        next_action = (policy(weights, "target-actor", batch.next_state) + smoothing).clamp(-1, 1)
+        next_q = q_values(weights, "target-critic", batch.next_state, next_action).amin(1)
+        return self.bellman_target(batch, next_q)
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         action = policy(weights, "actor", batch.state)
-        worth = values(weights, "critic", batch.state, action)
+        q = q_values(weights, "critic", batch.state, action)
         distance = (action - batch.action).square().mean((-2, -1))
         if self.normalise:
-            first = worth[:, 0]
+            first = q[:, 0]
             return distance - self.normalised_scale * first.mean(-1) / first.detach().abs().mean(-1)
-        return self.imitation * distance - worth.amin(1).mean(-1)
+        return self.imitation * distance - q.amin(1).mean(-1)
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         return policy(weights, "actor", state)

@@ -1,4 +1,4 @@
-"""Transitions -> Policies: all data sets and seeds of a call train as one program.
+"""Training of agents on transitions: all data sets and seeds of a call are one program.
 
 Axes: R runs (data sets × seeds), U updates of a chunk, B rows of a batch, S, A and G columns of state, action and goal.
 Where rows have goals, agents see state and goal side by side.
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mocoda.agents.agent import TARGET, Agent, Stage, make_agent
 from mocoda.agents.batches import Range, Run, RunTable, runs_of
-from mocoda.agents.evaluators import evaluated, of_runs
+from mocoda.agents.evaluators import make_evaluator, metrics_of
 from mocoda.agents.policy import Policies, Policy, acting_weights, agent_settings
 from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
@@ -48,30 +48,34 @@ def train_agents(
     report: Report | None = None,
     progress: Progress = silent,
 ) -> Policies:
-    """Trains an agent per data set and seed, on the device the data is on; each is what it would be if trained alone.
+    """Trains an agent per data set and seed, on the device of the data; each is the same as if trained alone.
 
     datasets        by name: a table for all seeds, or one table per seed
-    agent           "td3-bc", "bcq", "cql", "sac", or one made by `make_agent` or by you
-    task            gives the range of actions and the evaluations; without one, nothing is evaluated
-    actions         without a task: the lowest and the highest action, a number or (A,) each. Data may lie outside, as
+    agent           a name ("td3-bc", "bcq", "cql", "sac") or an `Agent`: one of `make_agent`, or of your own class
+    task            gives the range of actions and evaluates the agents; without one, nothing is evaluated
+    actions         without a task: the range of actions (low, high), a number or (A,) each. Data may lie outside, as
                     generated rows do; agents' actions never will. Unless given, all must lie in [-1, 1]
-    evaluate_every  updates between evaluations of `episodes` episodes, whose results are the `curves` of the answer
+    evaluate_every  updates between evaluations of `episodes` episodes, whose results are the `curves` of the policies
     half            on a GPU, keep hidden layers in bfloat16: a quarter faster, and less precise
-    checkpoint      a file to continue from if it exists, and to save progress to; the result is the same either way
-    workers         processes that evaluate while the training goes on, if the task is played in its environment; None:
-                    one per core. The result is the same
-    report          is told every run's losses and evaluations, as they become known; `MetricLog(folder).add` writes
-                    them to files. A training that is continued tells its earlier evaluations again
+    checkpoint      a file to resume from if it exists, and to save progress to; the result is the same either way
+    workers         processes that evaluate during training, if the task is played in its environment; None: one per
+                    core. The result is the same
+    report          is called with every run's losses and evaluations as they become known; `MetricLog(folder).add`
+                    writes them to files. A resumed training reports its earlier evaluations again
     """
     agent = make_agent(agent) if isinstance(agent, str) else agent
     for name, number in (("updates", updates), ("evaluate_every", evaluate_every), ("episodes", episodes)):
         if number < 1:
             raise InputError(f"{name} must be at least 1, got {number}.")
     runs = runs_of(datasets, list(seeds))
-    table = RunTable.of(runs, task, agent.standardise, actions)
+    table = RunTable.of(runs, agent, task, actions)
     streams = [Stream(run.seed, "agent", agent.name, device=table.device) for run in runs]
     learner = _Learner.of(agent, table, streams)
-    with fast_products(table.device), half_precision(half), evaluated(learner, task, episodes, workers) as evaluator:
+    with (
+        fast_products(table.device),
+        half_precision(half),
+        make_evaluator(learner, task, episodes, workers) as evaluator,
+    ):
         identity = {
             "agent": agent_settings(agent),
             "runs": [[run.name, run.seed] for run in runs],
@@ -86,7 +90,7 @@ def train_agents(
 
         def restore(tensors: Weights) -> None:
             learner.restore(tensors)
-            evaluator.found = [curve.reshape(3, len(runs)) for curve in tensors["curves"].to(table.device)]
+            evaluator.results = [curve.reshape(3, len(runs)) for curve in tensors["curves"].to(table.device)]
 
         done = saved.resume(restore)
         stages = agent.stages()
@@ -99,14 +103,14 @@ def train_agents(
             if chunk.evaluated:
                 evaluator.begin()
             if report is not None:
-                report(_losses(losses, chunk, stages[chunk.stage], runs))
-                report(evaluator.news(evaluate_every, runs))
+                report(_loss_metrics(losses, chunk, stages[chunk.stage], runs))
+                report(evaluator.new_metrics(evaluate_every, runs))
             now = chunk.before + chunk.updates
             progress(f"agents {agent.name}", now, total)
             saved.offer(now, lambda: {**learner.tensors(), "curves": evaluator.curves()})
         curves = _curves(evaluator.curves(), evaluate_every)
         if report is not None:
-            report(evaluator.news(evaluate_every, runs))
+            report(evaluator.new_metrics(evaluate_every, runs))
     tables = {id(run.data): run.data for run in runs}
     sources = {key: {"data": fingerprint(*data.arrays().values())} for key, data in tables.items()}
     policies = {
@@ -117,7 +121,7 @@ def train_agents(
 
 
 class _Chunk(NamedTuple):
-    """Updates that are made at a stretch."""
+    """Updates that are made without a pause."""
 
     stage: int
     before: int  # updates of the whole training before this one
@@ -128,7 +132,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(stages: Sequence[Stage], updates: int, evaluate_every: int) -> Iterator[_Chunk]:
-    """The whole training in pieces, with an end wherever an evaluation is due; the last stage alone is evaluated."""
+    """The whole training in pieces, each of which ends where an evaluation is due; only the last stage is evaluated."""
     before = 0
     for number, stage in enumerate(stages):
         total, start = stage.updates or updates, 0
@@ -142,7 +146,7 @@ def _chunks(stages: Sequence[Stage], updates: int, evaluate_every: int) -> Itera
 
 @dataclass(eq=False)
 class _Learner:
-    """The weights of all runs, and what moves them."""
+    """The weights of all runs, and what updates them."""
 
     agent: Agent
     table: RunTable
@@ -154,45 +158,33 @@ class _Learner:
 
     @staticmethod
     def of(agent: Agent, table: RunTable, streams: Sequence[Stream]) -> _Learner:
-        networks = agent.networks(table.seen_width, table.action_width)
-        fresh: list[dict[str, Tensor]] = []
-        for stream in streams:
-            own: dict[str, Tensor] = {}
-            for group, network in networks.items():
-                leading = () if network.members is None else (network.members,)
-                own |= mlp_weights(group, leading, network.sizes, stream.child("weights", group))
-            fresh.append(own)
-        weights = {name: torch.stack([own[name] for own in fresh]).requires_grad_() for name in fresh[0]}
-        stages = agent.stages()
-        for group in {group for stage in stages for group in stage.rhythm if group.startswith(TARGET)}:
-            followed = _names(weights, group.removeprefix(TARGET))
-            weights |= {TARGET + name: weights[name].detach().clone() for name in followed}
+        weights = initial_weights(agent, table.seen_width, table.action_width, streams)
         learner = _Learner(agent, table, streams, weights, {}, [])
-        for stage in stages:
-            for group in stage.rhythm:
+        for stage in agent.stages():
+            for group in stage.update_every:
                 if not group.startswith(TARGET):
-                    own_weights = [weights[name] for name in _names(weights, group)]
-                    learner.optimisers[group] = Adam(own_weights, agent.learning_rate, stage.weight_decay, group)
+                    own = [weights[name].requires_grad_() for name in _names(weights, group)]
+                    learner.optimisers[group] = Adam(own, agent.learning_rate, stage.weight_decay, group)
             learner.captured.append(Captured(in_turn(learner._update(stage)), table.device))
         return learner
 
     def learn(self, chunk: _Chunk) -> Tensor:
-        """Makes the updates of a chunk; the losses (U, G, R) of its groups, 0 where one did not move."""
+        """Makes the updates of a chunk and returns the losses (U, G, R) of its groups, 0 where one was not updated."""
         stage = self.agent.stages()[chunk.stage]
         block, begin = chunk.start - chunk.start % CHUNK, chunk.start % CHUNK
         if self.drawn[:2] != (chunk.stage, block):
             self.drawn = (chunk.stage, block, self._draw(stage, chunk.stage, block))
         tensors = {name: tensor[begin : begin + chunk.updates] for name, tensor in self.drawn[2].items()}
         if self.agent.decay and chunk.stage == len(self.captured) - 1:
-            # By the block, not the chunk, so that the rate depends on no evaluation.
+            # By the block, not the chunk, so that the rate does not depend on evaluations.
             rate = self.agent.learning_rate * 0.5 * (1 + math.cos(math.pi * block / chunk.total))
-            for group in set(stage.rhythm) & set(self.optimisers):
+            for group in set(stage.update_every) & set(self.optimisers):
                 self.optimisers[group].learning_rate.fill_(rate)
-        period = math.lcm(*stage.rhythm.values())
+        period = math.lcm(*stage.update_every.values())
         return self.captured[chunk.stage](tensors, chunk.start % period)
 
     def _draw(self, stage: Stage, number: int, block: int) -> dict[str, Tensor]:
-        """Row numbers and noise of CHUNK updates, (CHUNK, R, ...) each: what is drawn depends on no evaluation."""
+        """Row numbers and noise of CHUNK updates, (CHUNK, R, ...) each; they do not depend on evaluations."""
         drawn: list[dict[str, Tensor]] = []
         for run, stream in enumerate(self.streams):
             own = stream.child("updates", number, block)
@@ -219,15 +211,15 @@ class _Learner:
     def policy(self, run: int) -> Policy:
         weights = self.for_raw_inputs(self.weights)
         own = {n: w[run].detach().clone() for n, w in weights.items() if not n.startswith(TARGET)}
-        return Policy(self.agent, self.table.seen_width, own, *self.table.bounds, self.table.columns[run])
+        return Policy(self.agent, self.table.seen_width, own, *self.table.action_range, self.table.columns[run])
 
-    def acting(self) -> list[Policy]:
-        """The runs' policies as they are now, copied to the CPU, with the weights that they act by."""
+    def policies(self) -> list[Policy]:
+        """The runs' policies as they are now, copied to the CPU, with only the weights that acting needs."""
         weights = self.for_raw_inputs(acting_weights(self.agent, self.weights))
         weights = {n: w.detach().to("cpu", copy=True) for n, w in weights.items()}
-        lowest, highest = (end.cpu() for end in self.table.bounds)
+        low, high = (end.cpu() for end in self.table.action_range)
         each = ({name: weight[run] for name, weight in weights.items()} for run in range(len(self.streams)))
-        return [Policy(self.agent, self.table.seen_width, own, lowest, highest) for own in each]
+        return [Policy(self.agent, self.table.seen_width, own, low, high) for own in each]
 
     def for_raw_inputs(self, weights: Weights) -> dict[str, Tensor]:
         """The weights with their first layers changed so that they take states and goals that are not standardised."""
@@ -236,7 +228,7 @@ class _Learner:
             shift, scale = self.table.shift, self.table.scale
             for name in [name for name in weights if name.endswith(".0.weight")]:
                 bias = name.replace("weight", "bias")
-                middle = (1,) * (weights[name].ndim - 3)  # of ensembles
+                middle = (1,) * (weights[name].ndim - 3)  # axes of ensembles
                 seen, rest = weights[name].split([shift.shape[1], weights[name].shape[-2] - shift.shape[1]], -2)
                 seen = seen / scale.reshape(len(scale), *middle, -1, 1)
                 changed[name] = torch.cat([seen, rest], -2)
@@ -245,12 +237,12 @@ class _Learner:
 
     def _update(self, stage: Stage) -> Work:
         losses = self.agent.losses()
-        names = {group: _names(self.weights, group) for group in stage.rhythm}
+        names = {group: _names(self.weights, group) for group in stage.update_every}
 
         def update(part: Tensors, number: int) -> Tensor:
             batch = self.table.batch(part["index"])
-            made = []
-            for group, every in stage.rhythm.items():
+            results = []
+            for group, every in stage.update_every.items():
                 due = (number + 1) % every == 0
                 if group.startswith(TARGET):
                     if due:
@@ -264,10 +256,24 @@ class _Learner:
                     seen |= {name: self.weights[name] for name in names[group]}
                     loss = losses[group](seen, batch, part)
                     self.optimisers[group].step(loss.sum())
-                made.append(loss.detach())
-            return torch.stack(made)
+                results.append(loss.detach())
+            return torch.stack(results)
 
         return update
+
+
+def initial_weights(agent: Agent, state: int, action: int, streams: Sequence[Stream]) -> dict[str, Tensor]:
+    """Every run's random weights (R, ...), drawn from its stream, and those of the targets, which are the same."""
+    runs: list[dict[str, Tensor]] = []
+    for stream in streams:
+        runs.append({})
+        for group, network in agent.networks(state, action).items():
+            leading = () if network.members is None else (network.members,)
+            runs[-1] |= mlp_weights(group, leading, network.sizes, stream.child("weights", group))
+    weights = {name: torch.stack([run[name] for run in runs]) for name in runs[0]}
+    for group in {group for stage in agent.stages() for group in stage.update_every if group.startswith(TARGET)}:
+        weights |= {TARGET + name: weights[name].clone() for name in _names(weights, group.removeprefix(TARGET))}
+    return weights
 
 
 def _names(weights: Weights, group: str) -> list[str]:
@@ -275,7 +281,7 @@ def _names(weights: Weights, group: str) -> list[str]:
 
 
 def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[Run], learner: _Learner) -> None:
-    """Stops at the first loss (U, G, R) that is no number; the last update's own effect shows in the weights."""
+    """Stops at the first loss (U, G, R) that is NaN or inf; the last update's own effect shows in the weights."""
     bad = ~torch.isfinite(losses)
     effect = torch.stack([weight.detach().flatten(1).sum(1) for weight in learner.weights.values()]).sum(0)  # (R,)
     if not bool(bad.any() | ~torch.isfinite(effect).all()):
@@ -292,15 +298,16 @@ def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[Run], learner: _
     )
 
 
-def _losses(losses: Tensor, chunk: _Chunk, stage: Stage, runs: Sequence[Run]) -> list[Metric]:
-    """Every group's mean loss over those of the chunk's updates (U, G, R) that moved it."""
-    told = []
-    for place, group in enumerate(group for group in stage.rhythm if not group.startswith(TARGET)):
-        every = stage.rhythm[group]
-        moved = losses[-(chunk.start + 1) % every :: every, place]
-        if len(moved):
-            told += of_runs(chunk.start + chunk.updates, f"loss/{group}", moved.mean(0), runs)
-    return told
+def _loss_metrics(losses: Tensor, chunk: _Chunk, stage: Stage, runs: Sequence[Run]) -> list[Metric]:
+    """Every group's mean loss over those of the chunk's updates (U, G, R) that updated it."""
+    metrics = []
+    groups = [group for group in stage.update_every if not group.startswith(TARGET)]
+    for place, group in enumerate(groups):
+        every = stage.update_every[group]
+        updated = losses[-(chunk.start + 1) % every :: every, place]
+        if len(updated):
+            metrics += metrics_of(runs, chunk.start + chunk.updates, f"loss/{group}", updated.mean(0))
+    return metrics
 
 
 def _curves(measured: Tensor, every: int) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from mocoda.agents import Agent
-from mocoda.agents.agent import AGENTS, make_agent
+from mocoda.agents.agent import AGENTS
 from mocoda.agents.train import CHUNK, train_agents
 from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.data.transitions import Transitions, save_stream
@@ -34,6 +34,7 @@ from mocoda.engine.files import versions
 from mocoda.engine.optimise import device_name
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
+from mocoda.paper.agents import paper_agent
 from mocoda.paper.experiment import cell, text_table
 from mocoda.paper.roofline import work
 from mocoda.paper.table3 import Table3
@@ -160,7 +161,7 @@ def _agents(device: str, announce: Callable[[str], None]) -> list[dict[str, Any]
     cells: list[dict[str, Any]] = []
     for name in AGENTS:
         few = {"sampler_updates": 2} if name == "bcq" else {}  # its first stage is not what is timed
-        agent = make_agent(name, **few)
+        agent = paper_agent(name, **few)
         counted = work(agent, 2, 2)
         for half in (False, True):
             for runs in RUNS[-1:] if half else RUNS:
@@ -242,7 +243,7 @@ def _td3_bc(repeats: int) -> tuple[list[float], list[float]]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     data = make_task("navigation").collect(20_000, seed=0)
     assert data.reward is not None
-    agent = make_agent("td3-bc", hidden=(256, 256), batch=256, normalise=True)
+    agent = paper_agent("td3-bc", hidden=(256, 256), batch=256, normalise=True)
     encoder = VectorEncoderFactory([256, 256])
     config = TD3PlusBCConfig(
         actor_learning_rate=1e-3,

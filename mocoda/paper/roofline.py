@@ -41,12 +41,12 @@ class Work(NamedTuple):
 
 
 def work(agent: Agent, state: int, action: int) -> Work:
-    """Counts the updates of an agent's last stage, over a whole period of its rhythm."""
+    """Counts the updates of an agent's last stage, over a whole period of its update_every."""
     stage = agent.stages()[-1]
-    period = math.lcm(*stage.rhythm.values())
+    period = math.lcm(*stage.update_every.values())
     moved = 0.0
     sizes = agent.networks(state, action)
-    for group, every in stage.rhythm.items():
+    for group, every in stage.update_every.items():
         network = sizes[group.removeprefix(TARGET)]
         layers = zip(network.sizes[:-1], network.sizes[1:], strict=True)
         weights = (network.members or 1) * sum(inputs * outputs + outputs for inputs, outputs in layers)

@@ -19,7 +19,6 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from mocoda.agents import Agent
-from mocoda.agents.agent import make_agent
 from mocoda.agents.evaluation import played
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
@@ -38,6 +37,7 @@ from mocoda.engine.figures import (
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.statistics import interquartile_mean
+from mocoda.paper.agents import paper_agent
 from mocoda.paper.columns import column_recipe, recipe_colour, recipe_title
 from mocoda.paper.experiment import (
     Experiment,
@@ -91,7 +91,7 @@ class Table2(Experiment[Measured2]):
     presets: ClassVar[dict[str, Table2]] = {}
 
     dynamics: DynamicsConfig
-    agents: tuple[Agent, ...] = field(default_factory=lambda: tuple(make_agent(name) for name in PAPER))
+    agents: tuple[Agent, ...] = field(default_factory=lambda: tuple(paper_agent(name) for name in PAPER))
     columns: tuple[str, ...] = COLUMNS
     rows: int = 40_000  # recorded
     total: int = 200_000  # in every data set, the recorded ones among them
@@ -196,7 +196,7 @@ class Table2(Experiment[Measured2]):
 
 def _small(name: str, **settings: Any) -> Agent:
     # Small networks find the way sooner, and keep to it, if they see standardised states.
-    return make_agent(name, hidden=(128, 128), batch=256, polyak=0.01, standardise=True, **settings)
+    return paper_agent(name, hidden=(128, 128), batch=256, polyak=0.01, standardise=True, **settings)
 
 
 Table2.presets.update(

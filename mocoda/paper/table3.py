@@ -16,7 +16,6 @@ import rich.table
 from torch import Tensor
 
 from mocoda.agents import Agent
-from mocoda.agents.agent import make_agent
 from mocoda.agents.episodes import Played, played_in_environment
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
@@ -25,6 +24,7 @@ from mocoda.dynamics.model import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
+from mocoda.paper.agents import paper_agent
 from mocoda.paper.columns import column_recipe
 from mocoda.paper.experiment import (
     Experiment,
@@ -289,11 +289,11 @@ class Table3(Experiment[Measured3]):
 
 
 def _sweeper(name: str, **settings: Any) -> Agent:
-    return make_agent(name, hidden=(512, 512, 512), decay=True, standardise=True, **settings)
+    return paper_agent(name, hidden=(512, 512, 512), decay=True, standardise=True, **settings)
 
 
 def _small(name: str, **settings: Any) -> Agent:
-    return make_agent(name, hidden=(128, 128), batch=256, polyak=0.04, decay=True, standardise=True, **settings)
+    return paper_agent(name, hidden=(128, 128), batch=256, polyak=0.04, decay=True, standardise=True, **settings)
 
 
 Table3.presets.update(

@@ -21,13 +21,13 @@ from torch.distributions import (
 
 from mocoda import InputError, make_agent
 from mocoda.agents import BCQ, CQL, SAC, TD3BC, Agent, Batch
-from mocoda.agents.agent import AGENTS
-from mocoda.agents.sac import drawn_action
+from mocoda.agents.sac import sample_action
 from mocoda.engine.networks import mlp_weights
 from mocoda.engine.randomness import Stream
 
 R, B = 3, 17
 SMALL: dict[str, Any] = {"hidden": (20, 12), "batch": B}
+CLIPPED: dict[str, Any] = SMALL | {"value_range": (-50.0, 0.0)}  # losses see its ends in the batch, one pair per run
 
 
 def drawn(*labels: str | int) -> Stream:
@@ -45,12 +45,14 @@ def some_weights(agent: Agent, scale: float = 2.0) -> dict[str, Tensor]:
 
 
 def some_batch() -> Batch:
-    """Rewards beyond both ends of what a state can be worth, and ended episodes."""
+    """Rewards beyond both ends of the values that are possible, and ended episodes."""
     stream = drawn("batch")
     state, next_state = stream.normal(R, B, S).double(), stream.normal(R, B, S).double()
     action = stream.uniform(R, B, A, low=-1.0).double()
     reward = stream.uniform(R, B, low=-70.0, high=15.0).double()
-    return Batch(state, action, reward, next_state, (stream.uniform(R, B) < 0.3).double())
+    terminal = (stream.uniform(R, B) < 0.3).double()
+    low, high = torch.tensor([[[-50.0], [-40.0], [-60.0]], [[0.0], [5.0], [-1.0]]], dtype=torch.float64)
+    return Batch(state, action, reward, next_state, terminal, low, high)
 
 
 def some_noise(agent: Agent) -> dict[str, Tensor]:
@@ -87,10 +89,6 @@ def critics(weights: dict[str, Tensor], group: str, run: int, members: int = 2) 
     return [lambda state, action, q=q: q(torch.cat([state, action], -1))[..., 0] for q in networks]
 
 
-def clipped(value: Tensor, lowest: float, highest: float = 0.0) -> Tensor:
-    return torch.stack([v.new_tensor(min(max(float(v), lowest), highest)) for v in value])
-
-
 Twin = Callable[[dict[str, Tensor], Batch, dict[str, Tensor], int], Tensor]
 
 
@@ -110,8 +108,8 @@ def assert_loss_is(agent: Agent, group: str, twin: Twin, scale: float = 2.0) -> 
 # TD3-BC
 
 
-def td3_worth(agent: TD3BC, weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
-    """What the target networks think of the next states, (2, B)."""
+def td3_next_q(agent: TD3BC, weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
+    """The values of the next states by the target networks, (2, B)."""
     state = batch.next_state[run]
     action = torch.tanh(plain(weights, "target-actor", run)(state)).detach().clone()
     for row in range(B):
@@ -122,18 +120,22 @@ def td3_worth(agent: TD3BC, weights: dict[str, Tensor], batch: Batch, noise: dic
     return torch.stack([q(state, action) for q in critics(weights, "target-critic", run)]).detach()
 
 
-def bellman(agent: Agent, batch: Batch, worth: Tensor, run: int, lowest: float) -> Tensor:
-    ahead = torch.where(batch.terminal[run] == 1, 0.0, agent.discount * worth)
-    return clipped(batch.reward[run] + ahead, lowest)
+def bellman(agent: Agent, batch: Batch, next_q: Tensor, run: int) -> Tensor:
+    target = batch.reward[run] + torch.where(batch.terminal[run] == 1, 0.0, agent.discount * next_q)
+    if agent.value_range is None:
+        return target
+    low, high = float(batch.low[run]), float(batch.high[run])
+    return torch.tensor([min(max(value, low), high) for value in target.tolist()], dtype=torch.float64)
 
 
-def test_td3s_critics_learn_the_smaller_of_the_target_critics_at_a_smoothed_action() -> None:
-    agent = TD3BC(**SMALL, smoothing=0.4)
+@pytest.mark.parametrize("settings", [SMALL, CLIPPED], ids=["as they are", "clipped"])
+def test_td3s_critics_learn_the_smaller_of_the_target_critics_at_a_smoothed_action(settings: dict[str, Any]) -> None:
+    agent = TD3BC(**settings, smoothing=0.4)
 
     def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
-        first, second = td3_worth(agent, weights, batch, noise, run)
+        first, second = td3_next_q(agent, weights, batch, noise, run)
         smaller = torch.stack([a if a < b else b for a, b in zip(first, second, strict=True)])
-        target = bellman(agent, batch, smaller, run, -50.0)
+        target = bellman(agent, batch, smaller, run)
         total = torch.zeros((), dtype=torch.float64)
         for q in critics(weights, "critic", run):
             total = total + sum((q(batch.state[run], batch.action[run]) - target) ** 2) / B
@@ -143,28 +145,28 @@ def test_td3s_critics_learn_the_smaller_of_the_target_critics_at_a_smoothed_acti
 
 
 def test_what_td3s_twin_is_tested_on_has_every_case() -> None:
-    agent = TD3BC(**SMALL, smoothing=0.4)
+    agent = TD3BC(**CLIPPED, smoothing=0.4)
     weights, batch, noise = some_weights(agent), some_batch(), some_noise(agent)
     jitter = agent.smoothing * noise["smoothing"]
     assert bool((jitter > 0.5).any()) and bool((jitter < -0.5).any()) and bool((jitter.abs() < 0.5).any())
-    following = torch.stack(
+    next_action = torch.stack(
         [torch.tanh(plain(weights, "target-actor", run)(batch.next_state[run])) for run in range(R)]
     )
-    assert bool(((following + jitter.clamp(-0.5, 0.5)).abs() > 1).any())
-    worth = torch.stack([td3_worth(agent, weights, batch, noise, run) for run in range(R)])
-    assert bool((worth[:, 0] < worth[:, 1]).any()) and bool((worth[:, 0] > worth[:, 1]).any())
+    assert bool(((next_action + jitter.clamp(-0.5, 0.5)).abs() > 1).any())
+    next_q = torch.stack([td3_next_q(agent, weights, batch, noise, run) for run in range(R)])
+    assert bool((next_q[:, 0] < next_q[:, 1]).any()) and bool((next_q[:, 0] > next_q[:, 1]).any())
     target = agent.target(weights, batch, noise)
-    assert float(target.min()) == -50.0 and float(target.max()) == 0.0
-    assert bool(((target > -50) & (target < 0)).any()) and bool(batch.terminal.any())
+    assert target.amin(1, keepdim=True).equal(batch.low) and target.amax(1, keepdim=True).equal(batch.high)
+    assert bool(((target > batch.low) & (target < batch.high)).any()) and bool(batch.terminal.any())
 
 
 @each_agent
-def test_an_ended_episode_is_worth_its_reward(name: str) -> None:
+def test_the_value_of_an_ended_episode_is_its_reward_and_positive_ones_are_not_clipped(name: str) -> None:
     agent = make_agent(name, **SMALL, **(SAMPLERS if name == "bcq" else {}))
-    assert isinstance(agent, TD3BC | SAC | BCQ)
+    assert isinstance(agent, TD3BC | SAC | BCQ) and agent.value_range is None
     batch = some_batch()._replace(terminal=torch.ones(R, B, dtype=torch.float64))
-    expected = torch.stack([clipped(reward, agent.lowest) for reward in batch.reward])
-    assert agent.target(some_weights(agent), batch, some_noise(agent)).equal(expected)
+    assert agent.target(some_weights(agent), batch, some_noise(agent)).equal(batch.reward)
+    assert float(batch.reward.max()) > 5
 
 
 @pytest.mark.parametrize("imitation", [1.0, 0.3])
@@ -196,8 +198,8 @@ def test_td3s_normalised_actor_climbs_the_first_critic_in_units_of_its_size() ->
 
 def test_td3_waits_with_the_actor_and_all_targets() -> None:
     (stage,) = TD3BC(**SMALL).stages()
-    assert dict(stage.rhythm) == {"critic": 1, "actor": 2, "target-critic": 2, "target-actor": 2}
-    assert list(stage.rhythm) == ["critic", "actor", "target-critic", "target-actor"]
+    assert dict(stage.update_every) == {"critic": 1, "actor": 2, "target-critic": 2, "target-actor": 2}
+    assert list(stage.update_every) == ["critic", "actor", "target-critic", "target-actor"]
     assert (stage.batch, stage.updates, stage.weight_decay) == (B, None, 0.0)
 
 
@@ -230,7 +232,7 @@ def drawn_by_hand(weights: dict[str, Tensor], run: int, state: Tensor, noise: Te
 def test_sacs_log_density_is_that_of_a_squashed_gaussian(scale: float) -> None:
     agent = SAC(**SMALL)
     weights, state, noise = some_weights(agent, scale), some_batch().state, some_noise(agent)["action"]
-    action, log_density = drawn_action(weights, state, noise)
+    action, log_density = sample_action(weights, state, noise)
     for run in range(R):
         expected, expected_density = drawn_by_hand(weights, run, state[run], noise[run])
         torch.testing.assert_close(action[run], expected, rtol=1e-10, atol=1e-12)
@@ -242,21 +244,21 @@ def test_sacs_log_density_is_that_of_a_squashed_gaussian(scale: float) -> None:
 def test_sacs_density_of_float32_actions_at_the_edge_is_finite() -> None:
     agent = SAC(**SMALL)
     weights = {name: weight.float() for name, weight in some_weights(agent, 8.0).items()}
-    action, log_density = drawn_action(weights, some_batch().state.float(), some_noise(agent)["action"].float())
+    action, log_density = sample_action(weights, some_batch().state.float(), some_noise(agent)["action"].float())
     assert bool((action.abs() == 1).any()) and bool(log_density.isfinite().all())
 
 
 def sac_target(agent: SAC, weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
     state = batch.next_state[run]
-    action, log_density = drawn_by_hand(weights, run, state, noise["following"][run])
+    action, log_density = drawn_by_hand(weights, run, state, noise["next_action"][run])
     first, second = (q(state, action) for q in critics(weights, "target-critic", run))
     smaller = torch.stack([a if a < b else b for a, b in zip(first, second, strict=True)])
-    return bellman(agent, batch, (smaller - agent.entropy * log_density).detach(), run, agent.lowest)
+    return bellman(agent, batch, (smaller - agent.entropy * log_density).detach(), run)
 
 
 @pytest.mark.parametrize("entropy", [0.2, 1.7])
 def test_sacs_critics_learn_a_value_that_pays_for_randomness(entropy: float) -> None:
-    agent = SAC(**SMALL, entropy=entropy)
+    agent = SAC(**CLIPPED, entropy=entropy)
 
     def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
         target = sac_target(agent, weights, batch, noise, run)
@@ -289,7 +291,7 @@ def test_sac_and_cql_act_at_the_middle_of_their_gaussian(name: str) -> None:
 @pytest.mark.parametrize("name", ["sac", "cql"])
 def test_sac_and_cql_move_everything_at_every_update(name: str) -> None:
     (stage,) = make_agent(name, **SMALL).stages()
-    assert dict(stage.rhythm) == {"critic": 1, "actor": 1, "target-critic": 1}
+    assert dict(stage.update_every) == {"critic": 1, "actor": 1, "target-critic": 1}
 
 
 # CQL
@@ -302,30 +304,31 @@ def temporal_error(agent: SAC, weights: dict[str, Tensor], batch: Batch, noise: 
 
 
 @pytest.mark.parametrize("weight", [0.1, 3.0])
-def test_cqls_l1_penalty_draws_random_actions_down_and_the_datas_up(weight: float) -> None:
-    agent = CQL(**SMALL, weight=weight)
+@pytest.mark.parametrize("settings", [SMALL, CLIPPED], ids=["as they are", "clipped"])
+def test_cqls_l1_penalty_draws_random_actions_down_and_the_datas_up(settings: dict[str, Any], weight: float) -> None:
+    agent = CQL(**settings, penalty="l1", weight=weight)
 
     def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
         loss = temporal_error(agent, weights, batch, noise, run)
         for q in critics(weights, "critic", run):
             random, data = q(batch.state[run], noise["random"][run]), q(batch.state[run], batch.action[run])
-            loss = loss + weight * (abs(random.mean() - -40.0) + abs(data.mean() - 0.0))
+            loss = loss + weight * (abs(random.mean() - batch.low[run, 0]) + abs(data.mean() - batch.high[run, 0]))
         return loss
 
     assert_loss_is(agent, "critic", twin)
 
 
 def test_cqls_l1_penalty_is_an_absolute_value_on_both_sides() -> None:
-    agent = CQL(**SMALL, lowest=-0.01)  # untrained critics lie on both sides of -0.01 and of 0
-
-    def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
-        loss = temporal_error(agent, weights, batch, noise, run)
-        for q in critics(weights, "critic", run):
-            random, data = q(batch.state[run], noise["random"][run]), q(batch.state[run], batch.action[run])
-            loss = loss + 0.1 * (abs(random.mean() + 0.01) + abs(data.mean()))
-        return loss
-
-    assert_loss_is(agent, "critic", twin)
+    agent = CQL(**SMALL, penalty="l1", weight=1.0)
+    weights, noise, zeros = some_weights(agent), some_noise(agent), torch.zeros(R, 1, dtype=torch.float64)
+    batch = some_batch()._replace(low=zeros, high=zeros)
+    q = torch.ones(R, 2, B, dtype=torch.float64)
+    found = agent.l1_penalty(weights, batch, noise, q)
+    assert found.equal(agent.l1_penalty(weights, batch, noise, -q)) and bool((found > 2).all())
+    random = agent.l1_penalty(weights, batch._replace(low=zeros + 100), noise, q)
+    torch.testing.assert_close(
+        random, agent.l1_penalty(weights, batch._replace(low=zeros - 100), noise, q), rtol=0.1, atol=0
+    )
 
 
 def test_cqls_logsumexp_penalty_weighs_actions_by_how_likely_they_are_drawn() -> None:
@@ -355,14 +358,9 @@ def test_cqls_random_actions_fill_the_box(penalty: str) -> None:
     torch.testing.assert_close(random.var(0), torch.full((A,), 1 / 3), rtol=0.05, atol=0)
 
 
-def test_cqls_targets_are_clipped_higher_than_the_others() -> None:
-    agent = CQL(**SMALL)
-    target = agent.target(some_weights(agent), some_batch(), some_noise(agent))
-    assert float(target.min()) == -40.0 and float(target.max()) == 0.0
-
-
-def test_a_tiny_penalty_leaves_cql_as_sac() -> None:
-    conservative, plain_sac = CQL(**SMALL, weight=0.0, lowest=-50.0), SAC(**SMALL)
+@pytest.mark.parametrize("penalty", ["l1", "logsumexp"])
+def test_a_penalty_of_no_weight_leaves_cql_as_sac(penalty: str) -> None:
+    conservative, plain_sac = CQL(**SMALL, penalty=penalty, weight=0.0), SAC(**SMALL)
     weights, batch, noise = some_weights(plain_sac), some_batch(), some_noise(conservative)
     for group in ("critic", "actor"):
         one, other = (agent.losses()[group](weights, batch, noise) for agent in (conservative, plain_sac))
@@ -443,7 +441,7 @@ def proposals_by_hand(
 
 
 def test_bcqs_critic_learns_the_value_of_the_best_proposal() -> None:
-    agent = BCQ(**PROPOSING)
+    agent = BCQ(**PROPOSING, value_range=(-50.0, 0.0))
 
     def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
         (recorded,) = critics(weights, "critic", run, members=1)
@@ -451,7 +449,7 @@ def test_bcqs_critic_learns_the_value_of_the_best_proposal() -> None:
         best = []
         for row, state in enumerate(batch.next_state[run]):
             best.append(max(float(judge(state, a)) for a in proposals_by_hand(weights, noise, run, row, state)))
-        target = bellman(agent, batch, torch.tensor(best, dtype=torch.float64), run, -50.0)
+        target = bellman(agent, batch, torch.tensor(best, dtype=torch.float64), run)
         return ((recorded(batch.state[run], batch.action[run]) - target) ** 2).mean()
 
     assert_loss_is(agent, "critic", twin)
@@ -465,8 +463,8 @@ def test_bcq_does_the_proposal_that_its_critic_likes_best() -> None:
         (judge,) = critics(weights, "critic", run, members=1)
         for row in range(B):
             proposed = proposals_by_hand(weights, noise, run, row, state[run, row])
-            worth = [float(judge(state[run, row], one)) for one in proposed]
-            best = worth.index(max(worth))
+            q = [float(judge(state[run, row], one)) for one in proposed]
+            best = q.index(max(q))
             torch.testing.assert_close(action[run, row], proposed[best])
             places.add(best)
     assert len(places) == agent.proposals  # every place was the best somewhere
@@ -474,8 +472,8 @@ def test_bcq_does_the_proposal_that_its_critic_likes_best() -> None:
 
 def test_bcq_first_learns_its_samplers_and_then_its_critic() -> None:
     first, second = BCQ(**PROPOSING, sampler_weight_decay=0.3).stages()
-    assert (dict(first.rhythm), first.batch, first.updates, first.weight_decay) == ({"sampler": 1}, 23, 5, 0.3)
-    assert (dict(second.rhythm), second.batch) == ({"critic": 1, "target-critic": 1}, B)
+    assert (dict(first.update_every), first.batch, first.updates, first.weight_decay) == ({"sampler": 1}, 23, 5, 0.3)
+    assert (dict(second.update_every), second.batch) == ({"critic": 1, "target-critic": 1}, B)
     assert (second.updates, second.weight_decay) == (None, 0.0)
 
 
@@ -486,8 +484,8 @@ def test_bcq_first_learns_its_samplers_and_then_its_critic() -> None:
 def test_the_defaults_are_the_papers(name: str) -> None:
     agent = make_agent(name)
     assert (agent.hidden, agent.batch, agent.learning_rate) == ((512, 512), 500, 1e-3)
-    assert (agent.polyak, agent.discount, agent.highest) == (0.005, 0.98, 0.0)
-    assert agent.lowest == (-40.0 if name == "cql" else -50.0)
+    assert (agent.polyak, agent.discount) == (0.005, 0.98)
+    assert (agent.value_range, agent.scale_rewards) == (None, True)
     sizes = {group: network.sizes for group, network in agent.networks(S, A).items()}
     assert sizes["critic"] == (S + A, 512, 512, 1)
     assert [stage.batch for stage in agent.stages()][-1] == 500
@@ -502,19 +500,12 @@ def test_each_agents_own_defaults_are_the_papers() -> None:
     assert (bcq.sampler_updates, bcq.sampler_batch, bcq.sampler_weight_decay) == (1_000, 2_000, 5e-5)
 
 
-def test_networks_are_as_wide_as_the_data_and_as_many_as_the_algorithm_says() -> None:
-    assert TD3BC().networks(S, A)["actor"] == ((S, 512, 512, A), None)
-    assert SAC().networks(S, A)["actor"] == ((S, 512, 512, 2 * A), None)
-    assert BCQ().networks(S, A)["sampler"] == ((S, 128, 128, 5 * (1 + 2 * A)), 7)
-    members = {name: make_agent(name).networks(S, A)["critic"].members for name in AGENTS}
-    assert members == {"td3-bc": 2, "bcq": 1, "cql": 2, "sac": 2}
-
-
 def test_a_setting_that_is_given_counts() -> None:
     agent = make_agent("bcq", hidden=[7, 5], sampler_hidden=[3], batch=9)
     assert isinstance(agent, BCQ)
     assert (agent.hidden, agent.sampler_hidden, agent.batch, agent.proposals) == ((7, 5), (3,), 9, 20)
     assert agent == BCQ(hidden=(7, 5), sampler_hidden=(3,), batch=9)
+    assert make_agent("sac", value_range=[-5, 1]).value_range == (-5, 1)  # as JSON gives it
 
 
 # Errors
@@ -533,12 +524,13 @@ def test_an_unknown_agent_is_answered_with_those_that_exist() -> None:
 
 def test_an_unknown_setting_is_answered_with_those_that_exist() -> None:
     assert refused("sac", entrophy=1.0) == (
-        "there is no setting of sac 'entrophy'; there are: hidden, batch, learning_rate, discount, polyak, lowest, "
-        "highest, decay, standardise, entropy. Did you mean 'entropy'?"
+        "there is no setting of the agent 'sac' 'entrophy'; there are: hidden, batch, learning_rate, discount, polyak, "
+        "value_range, scale_rewards, decay, standardise, entropy. Did you mean 'entropy'?"
     )
     assert refused("td3-bc", proposals=3) == (
-        "there is no setting of td3-bc 'proposals'; there are: hidden, batch, learning_rate, discount, polyak, lowest, "
-        "highest, decay, standardise, smoothing, smoothing_clip, imitation, normalise, normalised_scale."
+        "there is no setting of the agent 'td3-bc' 'proposals'; there are: hidden, batch, learning_rate, discount, "
+        "polyak, value_range, scale_rewards, decay, standardise, smoothing, smoothing_clip, imitation, normalise, "
+        "normalised_scale."
     )
 
 
@@ -560,8 +552,11 @@ def test_an_unknown_penalty_is_answered_with_those_that_exist() -> None:
         ({"discount": 1.01}, "discount must lie between 0 and 1, got 1.01."),
         ({"discount": math.nan}, "discount must lie between 0 and 1, got nan."),
         ({"polyak": -0.1}, "polyak must lie between 0 and 1, got -0.1."),
-        ({"lowest": 1.0}, "lowest must be below highest, got 1.0 and 0.0."),
-        ({"lowest": 0.0}, "lowest must be below highest, got 0.0 and 0.0."),
+        ({"value_range": (0, -1)}, "value_range must be two finite numbers, low < high, got (0, -1)."),
+        ({"value_range": (0, 0)}, "value_range must be two finite numbers, low < high, got (0, 0)."),
+        ({"value_range": (0, math.inf)}, "value_range must be two finite numbers, low < high, got (0, inf)."),
+        ({"value_range": (math.nan, 1)}, "value_range must be two finite numbers, low < high, got (nan, 1)."),
+        ({"value_range": [1, 2, 3]}, "value_range must be two finite numbers, low < high, got (1, 2, 3)."),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -85,8 +85,8 @@ def test_a_film_that_breaks_off_leaves_nothing(suffix: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("name", "task", "actor", "episodes", "message"),
     [
-        ("sweep.avi", TASK, None, 1, "a video is called *.mp4 or *.gif, got 'sweep.avi'."),
-        ("sweep", TASK, None, 1, "a video is called *.mp4 or *.gif, got 'sweep'."),
+        ("sweep.avi", TASK, None, 1, "a video's name must end in .mp4 or .gif, got 'sweep.avi'."),
+        ("sweep", TASK, None, 1, "a video's name must end in .mp4 or .gif, got 'sweep'."),
         ("sweep.gif", TASK, None, 0, "episodes must be at least 1, got 0."),
         (
             "sweep.gif",

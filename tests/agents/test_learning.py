@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from agents_world import HILL, SMALL, A, Hill, S, all_same, each_agent, recorded, same, small
+from agents_world import HILL, SMALL, A, Hill, S, all_same, each_agent, learned_rewards, recorded, same, small
 from cloning_agent import Cloning
 from torch import Tensor
 
@@ -23,10 +22,9 @@ from mocoda.agents import train as learning
 from mocoda.agents.agent import Noise
 from mocoda.agents.batches import RunTable, runs_of
 from mocoda.agents.evaluation import Episodes, rollout
-from mocoda.agents.policy import scaled
+from mocoda.agents.policy import to_task_range
 from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.networks import Weights, mlp_weights
-from mocoda.engine.optimise import Adam
 from mocoda.engine.randomness import Stream
 
 SLIM: dict[str, Any] = {"hidden": (5,), "batch": 3}
@@ -49,7 +47,7 @@ def trained(name: str, updates: int = 8) -> Policies:
 
 
 def table(datasets: dict[str, Transitions | Sequence[Transitions]], seeds: list[int]) -> RunTable:
-    return RunTable.of(runs_of(datasets, seeds), None, standardise=False)
+    return RunTable.of(runs_of(datasets, seeds), Cloning(scale_rewards=False))
 
 
 def test_a_data_set_of_several_runs_is_stored_once() -> None:
@@ -58,13 +56,6 @@ def test_a_data_set_of_several_runs_is_stored_once() -> None:
     assert len(made.rows) == 18
     assert made.offset.tolist() == [0, 0, 0, 11, 11, 11, 0, 0, 0]
     assert made.length.tolist() == [11, 11, 11, 7, 7, 7, 11, 11, 11]
-
-
-def test_tables_that_recur_in_a_list_are_stored_once() -> None:
-    first, second = recorded(11), recorded(7, seed=1)
-    made = table({"one": [first, second, first]}, [0, 1, 2])
-    assert len(made.rows) == 18
-    assert (made.offset.tolist(), made.length.tolist()) == ([0, 11, 0], [11, 7, 11])
 
 
 def test_the_table_holds_every_column_in_its_place() -> None:
@@ -116,13 +107,6 @@ def test_every_row_is_as_likely_as_any_other(seen: list[Batch]) -> None:
     drawn = torch.cat([batch.state[0] for batch in seen])
     shares = (drawn[:, None] == data.state).all(-1).float().mean(0)
     torch.testing.assert_close(shares, torch.full((5,), 0.2), rtol=0, atol=4 * 0.4 / 100)
-
-
-def test_runs_of_the_same_data_see_different_batches(seen: list[Batch]) -> None:
-    train_agents({"one": recorded()}, Watchful(**SMALL), seeds=[0, 1], updates=3)
-    for batch in seen:
-        assert not batch.state[0].equal(batch.state[1])
-    assert not seen[0].state.equal(seen[1].state)
 
 
 # Runs and seeds
@@ -229,16 +213,6 @@ def test_an_agent_may_be_named() -> None:
     assert by_name["one", 0].weights["critic.1.weight"].shape == (2, 512, 512)
 
 
-def test_training_moves_every_weight_but_keeps_no_targets() -> None:
-    for name in ("td3-bc", "bcq", "cql", "sac"):
-        policy = trained(name)["one", 5]
-        fresh = starting_weights(policy.agent, 5)
-        assert policy.weights.keys() == fresh.keys()
-        for key, weight in policy.weights.items():
-            assert weight.shape == fresh[key].shape and not weight.equal(fresh[key])
-            assert not weight.requires_grad
-
-
 def test_half_precision_is_a_matter_of_gpus() -> None:
     train = functools.partial(train_agents, {"a": recorded()}, small("sac"), seeds=[0], updates=5)
     assert all_same(train(), train(half=True))
@@ -258,6 +232,7 @@ def test_the_data_does_not_change_under_the_training() -> None:
 
 
 def starting_weights(agent: Agent, seed: int) -> dict[str, Tensor]:
+    """By the names of their streams, which a new version must not change: the same seed, the same agent."""
     made: dict[str, Tensor] = {}
     for group, network in agent.networks(S, A).items():
         leading = () if network.members is None else (network.members,)
@@ -269,22 +244,26 @@ def by_hand(agent: Agent, data: Transitions, seed: int, updates: int) -> dict[st
     """A whole training of one run in float64, update by update, targets included."""
     weights = {name: weight[None].double() for name, weight in starting_weights(agent, seed).items()}
     for stage in agent.stages():
-        for group in stage.rhythm:
+        for group in stage.update_every:
             if group.startswith("target-"):
                 own = [name for name in weights if name.startswith(group.removeprefix("target-") + ".")]
                 weights |= {f"target-{name}": weights[name].clone() for name in own}
     moments: dict[str, tuple[Tensor, Tensor, int]] = {}
     assert data.reward is not None
-    columns = [data.state, data.action, data.reward, data.next_state, data.terminal]
+    rewards, q0, scale = learned_rewards(data, agent.discount)
+    columns = [data.state, data.action, torch.tensor(rewards), data.next_state, data.terminal]
+    weight = 1 - agent.discount * (1 - data.terminal.double())
+    ends = [(end - q0) / scale for end in torch.aminmax(data.reward / weight)]
     for number, stage in enumerate(agent.stages()):
         for update in range(stage.updates or updates):
             block, place = update - update % learning.CHUNK, update % learning.CHUNK
             stream = Stream(seed, "agent", agent.name, "updates", number, block)
             index = stream.integers(len(data), learning.CHUNK, stage.batch)
             noise = agent.noise(stream.child("noise"), learning.CHUNK, A)
-            batch = Batch(*(column[index[place]][None].double() for column in columns))
+            rows = [column[index[place]][None].double() for column in columns]
+            batch = Batch(*rows, *(end[None, None] for end in ends))
             drawn = {key: as_one_run(value[place]) for key, value in noise.items()}
-            for group, every in stage.rhythm.items():
+            for group, every in stage.update_every.items():
                 if (update + 1) % every:
                     continue
                 own = [name for name in weights if name.startswith(f"{group}.")]
@@ -355,35 +334,6 @@ def test_a_training_is_polyak_and_adam_on_the_agents_losses(
         torch.testing.assert_close(states[-1][key][1].double(), weight, rtol=0, atol=2e-5)
 
 
-@each_agent
-def test_targets_follow_by_a_share_when_it_is_their_turn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    states = whole_state(monkeypatch)
-    agent = small(name, polyak=0.25)
-    train_agents({"one": recorded()}, agent, seeds=[0], updates=6, evaluate_every=1)
-    rhythm, states = agent.stages()[-1].rhythm, states[-7:] if name == "bcq" else states
-    if name != "bcq":
-        fresh = starting_weights(agent, 0)
-        targets = {f"target-{key}": weight for key, weight in fresh.items()}
-        states.insert(0, {key: weight[None] for key, weight in (fresh | targets).items()})
-    assert len(states) == 7
-    for update, (before, after) in enumerate(itertools.pairwise(states)):
-        for key in after:
-            if not key.startswith("target-"):
-                continue
-            if (update + 1) % rhythm[key.split(".")[0]]:
-                assert after[key].equal(before[key])
-            else:
-                followed = 0.75 * before[key] + 0.25 * after[key.removeprefix("target-")]
-                torch.testing.assert_close(after[key], followed, rtol=0, atol=1e-6)
-
-
-def test_targets_start_where_their_networks_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    states = whole_state(monkeypatch)
-    train_agents({"one": recorded()}, small("td3-bc", polyak=0.0), seeds=[0], updates=3)
-    for key, weight in starting_weights(small("td3-bc"), 0).items():
-        assert states[-1][f"target-{key}"][0].equal(weight)
-
-
 # Chunks
 
 
@@ -391,7 +341,7 @@ def test_targets_start_where_their_networks_start(monkeypatch: pytest.MonkeyPatc
 def test_td3s_actor_moves_at_every_second_update_whatever_the_chunks(
     every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One row, no smoothing: nothing is drawn, so that the training is the same in shorter blocks if its rhythm is."""
+    """One row, no smoothing: nothing is drawn, so that the training is the same in shorter blocks."""
     agent, data = small("td3-bc", smoothing=0.0, batch=3), recorded(1)
     one_by_one = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=1)
     chunked = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=every)
@@ -399,15 +349,6 @@ def test_td3s_actor_moves_at_every_second_update_whatever_the_chunks(
     monkeypatch.setattr(learning, "CHUNK", 5)
     shorter = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=every)
     assert all(same(policy, shorter[key]) for key, policy in one_by_one.items())
-
-
-def test_td3s_actor_rests_at_odd_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    states = whole_state(monkeypatch)
-    train_agents({"one": recorded()}, small("td3-bc"), seeds=[0], updates=9, evaluate_every=1)
-    pairs = list(itertools.pairwise(states))
-    moved = [not before["actor.0.weight"].equal(after["actor.0.weight"]) for before, after in pairs]
-    assert moved == [True, False] * 4  # the second update, the third, ...
-    assert all(not before["critic.0.weight"].equal(after["critic.0.weight"]) for before, after in pairs)
 
 
 @pytest.mark.parametrize(
@@ -453,22 +394,6 @@ def test_an_evaluation_is_made_at_every_multiple(updates: int, expected: list[in
     assert {made.curves[name].shape for name in ("steps", "success", "return")} == {(6, len(expected))}
 
 
-@each_agent
-def test_updates_after_the_last_evaluation_are_made(name: str) -> None:
-    longer = train_agents(
-        {"one": HILL.collect(101, seed=0), "other": HILL.collect(67, seed=1)},
-        small(name),
-        seeds=[5, 6],
-        updates=10,
-        task=HILL,
-        evaluate_every=4,
-        episodes=3,
-    )
-    for measure, curve in trained(name).curves.items():
-        assert longer.curves[measure].equal(curve)  # what is evaluated does not depend on what is to come
-    assert all(not same(longer[key], policy) for key, policy in trained(name).items())
-
-
 def episodes_by_hand(policies: Policies, number: int, seed: int, key: tuple[str, int], episodes: int) -> Episodes:
     policy = policies[key]
     stream = Stream(seed, "agent", policy.agent.name, "evaluation", number)
@@ -480,7 +405,7 @@ def episodes_by_hand(policies: Policies, number: int, seed: int, key: tuple[str,
         HILL,
         start[None],
         {name: value.unflatten(0, (HILL.horizon, episodes))[:, None] for name, value in noise.items()},
-        (policy.lowest_action, policy.highest_action),
+        (policy.action_low, policy.action_high),
     )
 
 
@@ -495,27 +420,12 @@ def test_the_last_evaluation_is_a_fresh_rollout_of_the_policies(name: str) -> No
     assert len(set(policies.curves["return"][:, -1].tolist())) == len(policies)
 
 
-def test_without_a_task_there_are_no_evaluations() -> None:
-    made = train_agents({"one": recorded()}, Cloning(**SMALL), seeds=[0, 1], updates=4, evaluate_every=2)
-    assert made.curves["updates"].tolist() == []
-    assert {made.curves[name].shape for name in ("steps", "success", "return")} == {(2, 0)}
-
-
 class Unit(Hill):
     """A hill whose actions need no scaling, so that a training with it can be compared with one without."""
 
     @property
     def box(self) -> tuple[Tensor, Tensor]:
         return torch.tensor([-3.0, -3.0, -3.0, -1.0, -1.0]), torch.ones(5)
-
-
-def test_to_evaluate_does_not_touch_the_training() -> None:
-    with_task, without = (
-        train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=6, evaluate_every=2, task=task)
-        for task in (Unit(), None)
-    )
-    assert same(with_task["one", 0], without["one", 0])
-    assert with_task.curves["updates"].tolist() == [2, 4, 6]
 
 
 @each_agent
@@ -536,27 +446,6 @@ def test_nor_does_a_learning_rate_that_decays(name: str) -> None:
     fit = functools.partial(train_agents, {"one": recorded()}, small(name, decay=True), seeds=[0], updates=23)
     expected = fit(evaluate_every=100)
     assert all(same(fit(evaluate_every=every)["one", 0], expected["one", 0]) for every in (1, 3, 7))
-
-
-@pytest.mark.usefixtures("short_blocks")
-def test_a_learning_rate_falls_along_a_cosine_in_the_last_stage_and_in_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    used: dict[str, list[float]] = {"sampler": [], "critic": []}
-
-    class Noted(Adam):
-        def step(self, loss: Tensor) -> None:
-            used[self.name].append(float(self.learning_rate))
-            super().step(loss)
-
-    monkeypatch.setattr(learning, "Adam", Noted)
-    train_agents({"one": recorded()}, small("bcq", decay=True), seeds=[0], updates=20)
-    assert used["sampler"] == pytest.approx([0.01] * 5)
-    falling = [0.01 * 0.5 * (1 + math.cos(math.pi * block / 20)) for block in (0, 5, 10, 15)]
-    assert used["critic"] == pytest.approx([rate for rate in falling for _ in range(5)])
-    used["critic"].clear()
-    train_agents({"one": recorded()}, small("bcq"), seeds=[0], updates=20)
-    assert used["critic"] == pytest.approx([0.01] * 20)
 
 
 def test_batches_do_not_depend_on_evaluations_and_no_two_are_alike(seen: list[Batch]) -> None:
@@ -610,8 +499,8 @@ def test_without_a_task_actions_outside_the_unit_box_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         train_agents({"small": recorded(), "large": data}, small("sac"), seeds=[0], updates=1)
     assert str(caught.value) == (
-        "data set 'large' has actions outside [-1, 1]. Say which are possible, actions=(lowest, highest), or pass "
-        "task=, whose box says so."
+        "data set 'large' has actions outside [-1, 1]. Give their range, actions=(low, high), or the task, which knows "
+        "it."
     )
 
 
@@ -628,21 +517,18 @@ def test_told_the_possible_actions_an_agent_is_as_with_the_task_that_knows_them(
 
 def test_possible_actions_may_be_the_same_numbers_for_all_columns() -> None:
     policy = train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=1, actions=(-2, 0.5))["one", 0]
-    assert policy.lowest_action.tolist() == [-2, -2] and policy.highest_action.tolist() == [0.5, 0.5]
+    assert policy.action_low.tolist() == [-2, -2] and policy.action_high.tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        ((1, -1), "the lowest action must be below the highest, got [1.0, 1.0] and [-1.0, -1.0]."),
-        (([0, 1], [1, 1]), "the lowest action must be below the highest, got [0.0, 1.0] and [1.0, 1.0]."),
-        ((-1, math.inf), "the lowest action must be below the highest, got [-1.0, -1.0] and [inf, inf]."),
-        ((-1, math.nan), "the lowest action must be below the highest, got [-1.0, -1.0] and [nan, nan]."),
-        (
-            ([-1, -1, -1], 1),
-            "actions must be the lowest and the highest action, a number or (2,) each, got (3,), ().",
-        ),
-        ((-1, 0, 1), "actions must be the lowest and the highest action, a number or (2,) each, got (), (), ()."),
+        ((1, -1), "actions must be finite with low < high, got [1.0, 1.0] and [-1.0, -1.0]."),
+        (([0, 1], [1, 1]), "actions must be finite with low < high, got [0.0, 1.0] and [1.0, 1.0]."),
+        ((-1, math.inf), "actions must be finite with low < high, got [-1.0, -1.0] and [inf, inf]."),
+        ((-1, math.nan), "actions must be finite with low < high, got [-1.0, -1.0] and [nan, nan]."),
+        (([-1, -1, -1], 1), "actions must be (low, high), a number or (2,) each, got (3,), ()."),
+        ((-1, 0, 1), "actions must be (low, high), a number or (2,) each, got (), (), ()."),
     ],
 )
 def test_impossible_actions_are_refused(actions: Any, message: str) -> None:
@@ -652,14 +538,14 @@ def test_impossible_actions_are_refused(actions: Any, message: str) -> None:
 
 
 def test_a_task_and_possible_actions_are_not_given_both() -> None:
-    with pytest.raises(InputError, match=r"task 'hill' says which actions are possible; leave out actions=\."):
+    with pytest.raises(InputError, match=r"task 'hill' has its own range of actions; remove actions=\."):
         train_agents({"one": HILL.collect(9, seed=0)}, small("sac"), seeds=[0], updates=1, task=HILL, actions=(-2, 3))
 
 
 def test_actions_at_the_ends_of_the_unit_box_are_not_refused() -> None:
     data = HILL.labelled(recorded().state, recorded().action.sign())
     policy = train_agents({"one": data}, Cloning(**SMALL), seeds=[0], updates=1)["one", 0]
-    assert policy.lowest_action.tolist() == [-1, -1] and policy.highest_action.tolist() == [1, 1]
+    assert policy.action_low.tolist() == [-1, -1] and policy.action_high.tolist() == [1, 1]
 
 
 def test_a_tasks_box_scales_the_actions() -> None:
@@ -668,12 +554,12 @@ def test_a_tasks_box_scales_the_actions() -> None:
     agent = Cloning(hidden=(32,), batch=64, learning_rate=0.02)
     policies = train_agents({"one": HILL.labelled(state, wanted)}, agent, seeds=[0], updates=200, task=HILL)
     policy = policies["one", 0]
-    assert policy.lowest_action.tolist() == [-2, 0] and policy.highest_action.tolist() == [2, 3]
+    assert policy.action_low.tolist() == [-2, 0] and policy.action_high.tolist() == [2, 3]
     action = torch.as_tensor(policy.act(state))
     assert float((action - wanted).abs().mean()) < 0.1
-    lowest, highest = action.amin(0), action.amax(0)
-    assert float(lowest[0]) < -1.5 and float(highest[0]) > 1.5 and float(highest[1]) > 2.5 and float(lowest[1]) < 0.5
-    assert bool((action >= policy.lowest_action).all()) and bool((action <= policy.highest_action).all())
+    low, high = action.amin(0), action.amax(0)
+    assert float(low[0]) < -1.5 and float(high[0]) > 1.5 and float(high[1]) > 2.5 and float(low[1]) < 0.5
+    assert bool((action >= policy.action_low).all()) and bool((action <= policy.action_high).all())
 
 
 @each_agent
@@ -685,16 +571,9 @@ def test_a_policys_actions_are_its_agents_in_the_tasks_box(name: str) -> None:
         state[None],
         {k: v[None] for k, v in noise.items()},
     )[0]
-    expected = scaled(inside, torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 3.0]))
+    expected = to_task_range(inside, torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 3.0]))
     torch.testing.assert_close(torch.as_tensor(policy.act(state, seed=3)), expected)
     torch.testing.assert_close(expected, torch.tensor([0.0, 1.5]) + torch.tensor([2.0, 1.5]) * inside)
-
-
-def test_the_agent_sees_actions_in_the_unit_box(seen: list[Batch]) -> None:
-    data = HILL.collect(40, seed=0)
-    train_agents({"one": data}, Watchful(**SMALL), seeds=[0], updates=5, task=HILL)
-    drawn = torch.cat([batch.action[0] for batch in seen])
-    assert float(drawn.abs().max()) <= 1 and float(drawn.amin()) < -0.9 and float(drawn.amax()) > 0.9
 
 
 # Small things
@@ -704,10 +583,3 @@ def test_the_agent_sees_actions_in_the_unit_box(seen: list[Batch]) -> None:
 def test_one_row_is_enough_to_train(name: str) -> None:
     policy = train_agents({"one": recorded(1)}, small(name), seeds=[0], updates=3)["one", 0]
     assert all(bool(weight.isfinite().all()) for weight in policy.weights.values())
-
-
-def test_an_agent_is_a_value_that_training_does_not_change() -> None:
-    agent = small("bcq")
-    before = replace(agent)
-    train_agents({"one": recorded()}, agent, seeds=[0], updates=3)
-    assert agent == before

@@ -18,7 +18,7 @@ from mocoda import InputError, Policies, Transitions, train_agents
 from mocoda.agents import evaluators
 from mocoda.agents import train as learning
 from mocoda.agents.batches import RunTable, runs_of
-from mocoda.agents.episodes import Job, Played, gathered, jobs, play
+from mocoda.agents.episodes import Job, Played, gather, jobs, play
 from mocoda.agents.evaluation import means
 from mocoda.engine.checkpoint import Checkpoint, load_trained
 from mocoda.engine.randomness import Stream
@@ -54,7 +54,7 @@ def test_agents_see_state_and_goal_side_by_side(name: str) -> None:
 
 
 def test_the_table_holds_every_goal_once() -> None:
-    table = RunTable.of(runs_of({"one": ONE, "other": OTHER, "again": ONE}, [0]), POINT, standardise=False)
+    table = RunTable.of(runs_of({"one": ONE, "other": OTHER, "again": ONE}, [0]), Cloning(scale_rewards=False), POINT)
     assert table.rows.shape == (168, 2 * S + A + 2 + G)
     index = torch.tensor([[3, 100], [101, 167], [0, 1]])
     batch = table.batch(index)
@@ -66,16 +66,6 @@ def test_the_table_holds_every_goal_once() -> None:
         torch.testing.assert_close(batch.action[run], 2 * data.action[rows])
 
 
-def test_a_run_is_the_same_alone_and_in_company() -> None:
-    alone = train_agents(
-        {"other": OTHER}, small("bcq"), seeds=[1], updates=9, task=POINT, evaluate_every=2, episodes=3, workers=0
-    )
-    together = train()
-    assert same(alone["other", 1], together["other", 1])
-    for measure in ("steps", "success", "return"):
-        assert alone.curves[measure][0].equal(together.curves[measure][3])
-
-
 # Evaluations
 
 
@@ -84,7 +74,7 @@ def test_curves_are_the_means_of_episodes_in_the_environment() -> None:
     assert policies.curves["updates"].tolist() == [2, 4, 6, 8]
     for place, ((_, seed), policy) in enumerate(policies.items()):
         todo = jobs(policy, POINT.environment, 3, Stream(seed, "agent", "bcq", "evaluation", 3))
-        expected = means(gathered(map(play, todo), 1))[:, 0]
+        expected = means(gather(map(play, todo), 1))[:, 0]
         found = torch.stack([policies.curves[measure][place, -1] for measure in ("steps", "success", "return")])
         assert found.equal(expected.float())
 
@@ -117,12 +107,6 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes(workers: int, end: in
     assert header["settings"]["done"] == end
     assert len(tensors["curves"]) == max(0, end - 5) // 2  # after five of the samplers
     assert all_same(train(checkpoint=path), train())
-
-
-def test_to_evaluate_does_not_touch_the_training() -> None:
-    every, never = train(), train(evaluate_every=100)
-    assert all(same(every[key], never[key]) for key in every)
-    assert never.curves["steps"].shape == (4, 0)
 
 
 class Late(Workers[Job, Played]):
@@ -204,7 +188,7 @@ def narrow() -> Transitions:
 def test_data_sets_with_other_goals_are_refused(goals: int, data: Transitions) -> None:
     assert refused({"one": ONE, "odd": data}) == (
         f"data sets that train together need the same columns of goal: 'one' has 2, 'odd' has {goals}. "
-        "Train them apart."
+        "Train them separately."
     )
 
 

@@ -159,7 +159,7 @@ def test_any_uniform_number_chooses_a_sampler_the_last_ones_the_last(tmp_path: P
 def test_an_agent_that_draws_nothing_has_no_noise() -> None:
     with pytest.raises(InputError) as caught:
         noise_for(untrained(small("sac")), 3)
-    assert str(caught.value) == "an agent 'sac' draws nothing to act: its file takes observations alone."
+    assert str(caught.value) == "the agent 'sac' needs no noise: its file takes only observations."
 
 
 # The file
@@ -216,7 +216,7 @@ class Still(Cloning):
         return weights["rest.0.bias"].expand(*state.shape[:-1], A)
 
 
-WAY_OUT = "What can: td3-bc, bcq, cql, sac, and agents of your own whose act is policy(weights, 'actor', state)."
+WAY_OUT = "These can: td3-bc, bcq, cql, sac, and agents of your own whose act is policy(weights, 'actor', state)."
 
 
 def test_agents_that_act_in_other_ways_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_agents_that_act_in_other_ways_are_refused_and_nothing_is_written(tmp_pa
     for policy, why in zip((hasty, still), whys, strict=True):
         with pytest.raises(InputError) as caught:
             export_onnx(policy, tmp_path / "policy.onnx")
-        assert str(caught.value) == f"an agent {policy.agent.name!r} cannot be written as ONNX: {why}. {WAY_OUT}"
+        assert str(caught.value) == f"the agent {policy.agent.name!r} cannot be written as ONNX: {why}. {WAY_OUT}"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mocoda import InputError, Policies, Policy, make_task, train_agents
 from mocoda.agents.agent import AGENTS
-from mocoda.agents.policy import scaled, unscaled
+from mocoda.agents.policy import to_task_range, to_unit_range
 from mocoda.engine.checkpoint import load_trained
 from mocoda.engine.files import VERSION
 from mocoda.engine.randomness import Stream
@@ -78,7 +78,7 @@ def test_odd_arrays_are_states_too() -> None:
 def test_actions_lie_in_the_box_and_carry_no_gradient(name: str) -> None:
     policy = untrained(small(name))
     action = acted(policy, (100 * STATE).requires_grad_())
-    assert bool((action >= policy.lowest_action).all()) and bool((action <= policy.highest_action).all())
+    assert bool((action >= policy.action_low).all()) and bool((action <= policy.action_high).all())
     assert not action.requires_grad and action.device == policy.device
 
 
@@ -122,12 +122,13 @@ def test_a_policy_moved_to_where_it_is_is_the_same() -> None:
     action=st.floats(-1, 1, width=32),
 )
 def test_to_scale_and_back_changes_nothing(low: float, width: float, action: float) -> None:
-    lowest, highest, one = (torch.tensor([number], dtype=torch.float64) for number in (low, low + width, action))
-    there = scaled(one, lowest, highest)
-    torch.testing.assert_close(unscaled(there, lowest, highest), one, rtol=0, atol=1e-9)
-    assert float(lowest) - 1e-9 <= float(there) <= float(highest) + 1e-9
-    assert scaled(-torch.ones(1), lowest, highest).equal(lowest)
-    torch.testing.assert_close(scaled(torch.ones(1, dtype=torch.float64), lowest, highest), highest)
+    ends = [torch.tensor([number], dtype=torch.float64) for number in (low, low + width)]
+    one = torch.tensor([action], dtype=torch.float64)
+    there = to_task_range(one, *ends)
+    torch.testing.assert_close(to_unit_range(there, *ends), one, rtol=0, atol=1e-9)
+    assert low - 1e-9 <= float(there) <= low + width + 1e-9
+    assert to_task_range(-torch.ones(1), *ends).equal(ends[0])
+    torch.testing.assert_close(to_task_range(torch.ones(1, dtype=torch.float64), *ends), ends[1])
 
 
 # Files
@@ -310,8 +311,7 @@ def test_a_listed_policy_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         Policies.load(tmp_path)
     assert str(caught.value) == (
-        f"cannot read policy {str(file)!r}: there is no such file. "
-        "Train an agent and save it with `policy.save(path)`."
+        f"cannot read policy {str(file)!r}: there is no such file. Train an agent and save it with `policy.save(path)`."
     )
 
 

@@ -239,7 +239,7 @@ def test_watch_chooses_an_agent(
             "cannot read policy 'none': there is no such file. Train an agent and save it with `policy.save(path)`.",
         ),
         ("expert --task maze", "there is no task 'maze'; there are: navigation, hooksweep2, objects."),
-        ("expert --out sweep.avi", "a video is called *.mp4 or *.gif, got 'sweep.avi'."),
+        ("expert --out sweep.avi", "a video's name must end in .mp4 or .gif, got 'sweep.avi'."),
         ("expert --episodes 0", "episodes must be at least 1, got 0."),
         ("expert --task navigation", "the task 'navigation' has no scripted expert; hooksweep2 has one."),
         (

@@ -62,7 +62,7 @@ def test_agents_of_own_data_are_trained_without_a_task(capsys: pytest.CaptureFix
     data = {"mine": Transitions.load("mine.hdf5")}
     expected = train_agents(data, agent, seeds=[0], updates=20, actions=(-2, 2))["mine", 0]
     found = Policies.load("agents")["mine", 0]
-    assert found.lowest_action.tolist() == [-2, -2] and found.highest_action.tolist() == [2, 2]
+    assert found.action_low.tolist() == [-2, -2] and found.action_high.tolist() == [2, 2]
     assert all(weight.equal(expected.weights[name]) for name, weight in found.weights.items())
 
 

@@ -32,6 +32,7 @@ from mocoda import (
 from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
 from mocoda.paper import table2
+from mocoda.paper.agents import paper_agent
 from mocoda.paper.columns import column_recipe
 from mocoda.paper.table1 import Table1
 from mocoda.paper.table2 import PAPER, Measured2, Table2, walk
@@ -352,7 +353,7 @@ def test_settings_that_do_not_fit_are_refused_in_full(change: dict[str, Any], me
 
 def test_the_paper_s_preset_is_the_paper_s_setting() -> None:
     preset = Table2.presets["paper"]
-    assert tuple(agent.name for agent in preset.agents) == ROWS
+    assert preset.agents == tuple(paper_agent(name) for name in ROWS)
     assert (preset.seeds, preset.rows, preset.total, preset.columns) == (5, 40_000, 200_000, COLUMNS)
     assert (preset.updates, preset.evaluate_every, preset.episodes, preset.last) == (25_000, 100, 10, 50)
     assert (preset.components, preset.covariance) == (32, "full")

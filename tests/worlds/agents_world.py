@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from mocoda import Agent, LocalGraph, Policies, Policy, Transitions, make_agent
 from mocoda.agents.agent import AGENTS
-from mocoda.engine.networks import mlp_weights
+from mocoda.agents.train import initial_weights
 from mocoda.engine.randomness import Stream, as_stream
 
 S, A = 3, 2
@@ -56,8 +57,8 @@ class Hill:
 
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
         stream = as_stream(seed, "hill-collect", device="cpu")
-        lowest, highest = (end[S:] for end in self.box)
-        return self.labelled(stream.normal(rows, S), lowest + (highest - lowest) * stream.uniform(rows, A))
+        low, high = (end[S:] for end in self.box)
+        return self.labelled(stream.normal(rows, S), low + (high - low) * stream.uniform(rows, A))
 
     def labelled(self, state: Tensor, action: Tensor) -> Transitions:
         next_state = self.step(torch.cat([state, action], 1))
@@ -79,20 +80,31 @@ def recorded(rows: int = 101, seed: int = 0) -> Transitions:
     return HILL.labelled(stream.normal(rows, S), stream.uniform(rows, A, low=-1.0))
 
 
+def learned_rewards(data: Transitions, discount: float) -> tuple[list[float], float, float]:
+    """Rewards as an agent learns from them, row by row, and the q0 and scale of Q = q0 + scale · Q̂."""
+    assert data.reward is not None
+    rewards = data.reward.tolist()
+    weights = [1.0 if ended else 1 - discount for ended in data.terminal.tolist()]
+    q0 = sum(r * w for r, w in zip(rewards, weights, strict=True)) / sum(w * w for w in weights)
+    rest = [r - q0 * w for r, w in zip(rewards, weights, strict=True)]
+    scale = math.sqrt(sum(r * r for r in rest) / len(rest))
+    if max(map(abs, rest)) <= 1.2e-7 * max(map(abs, rewards)):  # nothing but rounding
+        return [0.0] * len(rest), q0, 1.0
+    return [r / scale for r in rest], q0, scale
+
+
 def untrained(agent: Agent, seed: int = 0, bounds: Sequence[Sequence[float]] = ((-2.0, 0.0), (2.0, 3.0))) -> Policy:
     """A policy with fresh random weights."""
-    weights: dict[str, Tensor] = {}
-    for group, network in agent.networks(S, A).items():
-        leading = () if network.members is None else (network.members,)
-        weights |= mlp_weights(group, leading, network.sizes, Stream(seed, "test-agents", "policy", group))
-    lowest, highest = map(torch.tensor, bounds)
-    return Policy(agent, S, weights, lowest, highest)
+    weights = initial_weights(agent, S, A, [Stream(seed, "test-agents", "policy")])
+    own = {name: weight[0] for name, weight in weights.items() if not name.startswith("target-")}
+    low, high = map(torch.tensor, bounds)
+    return Policy(agent, S, own, low, high)
 
 
 def same(one: Policy, other: Policy) -> bool:
     """Whether two policies have the same agent and the same numbers, to the bit."""
     alike = one.agent == other.agent and one.weights.keys() == other.weights.keys()
-    bounds = one.lowest_action.equal(other.lowest_action) and one.highest_action.equal(other.highest_action)
+    bounds = one.action_low.equal(other.action_low) and one.action_high.equal(other.action_high)
     return alike and bounds and all(weight.equal(other.weights[name]) for name, weight in one.weights.items())
 
 

@@ -1,0 +1,199 @@
+"""Rewards of any sign and size: agents learn in the units of the data, and clip values only if they are told to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from agents_world import each_agent, learned_rewards, recorded, same, small
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mocoda import InputError, Policy, Transitions, train_agents
+from mocoda.agents.agent import Agent, q_values
+from mocoda.agents.batches import RunTable, runs_of
+
+DISCOUNT = 0.98
+numbers = st.floats(-100, 100, width=32)
+
+
+def with_rewards(data: Transitions, reward: Tensor, terminal: Tensor | None = None) -> Transitions:
+    terminal = data.terminal if terminal is None else terminal
+    return Transitions(data.state, data.action, data.next_state, reward, terminal)
+
+
+def weights_of(terminal: Tensor) -> Tensor:
+    return 1 - DISCOUNT * (1 - terminal.double())
+
+
+def equivalent(data: Transitions, a: float, b: float) -> Transitions:
+    """Other rewards under which all policies rank alike: Q becomes a Q + b."""
+    assert data.reward is not None
+    return with_rewards(data, (a * data.reward.double() + b * weights_of(data.terminal)).float())
+
+
+def learned(data: Transitions, agent: Agent) -> tuple[Tensor, float, float]:
+    """What the agent learns from: the rewards, and the smallest and largest value."""
+    table = RunTable.of(runs_of({"one": data}, [0]), agent)
+    batch = table.batch(torch.arange(len(data))[None])
+    return batch.reward[0], float(batch.low), float(batch.high)
+
+
+def trained(data: Transitions, agent: Agent, updates: int = 6) -> Policy:
+    return train_agents({"one": data}, agent, seeds=[3], updates=updates)["one", 3]
+
+
+def values(policy: Policy, data: Transitions) -> Tensor:
+    weights = {name: weight[None] for name, weight in policy.weights.items()}
+    return q_values(weights, "critic", data.state[None], data.action[None])
+
+
+# In the units of the data
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(rewards=st.lists(numbers, min_size=2, max_size=12), ended=st.integers(0, 2**12 - 1))
+def test_rewards_are_learned_less_a_multiple_of_what_ends_and_in_units_of_the_rest(
+    rewards: list[float], ended: int
+) -> None:
+    terminal = torch.tensor([bool(ended >> i & 1) for i in range(len(rewards))])
+    data = with_rewards(recorded(len(rewards)), torch.tensor(rewards), terminal)
+    expected, q0, scale = learned_rewards(data, DISCOUNT)
+    found, low, high = learned(data, small("sac", value_range=(-200.0, 300.0)))
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-4, atol=1e-4)
+    assert [low, high] == pytest.approx([(-200 - q0) / scale, (300 - q0) / scale], rel=1e-4, abs=1e-4)
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(a=st.floats(0.01, 100), b=numbers, ends=st.booleans(), seed=st.integers(0, 9))
+def test_rewards_under_which_policies_rank_alike_are_learned_alike(a: float, b: float, ends: bool, seed: int) -> None:
+    data = recorded(60, seed=seed)
+    assert data.reward is not None and bool(data.terminal.any())
+    data = data if ends else with_rewards(data, data.reward, torch.zeros(60, dtype=torch.bool))
+    assume(abs(b) * (1 if ends else 0.02) < 1e3 * a)  # else float32 rewards have lost what they were
+    one, other = (learned(some, small("sac")) for some in (data, equivalent(data, a, b)))
+    torch.testing.assert_close(one[0], other[0], rtol=0, atol=2e-3)
+    assert one[1:] == pytest.approx(other[1:], rel=2e-3, abs=2e-3)
+
+
+@pytest.mark.parametrize("terminals", [True, False])
+@each_agent
+def test_rewards_under_which_policies_rank_alike_train_the_same_policy(name: str, terminals: bool) -> None:
+    data = recorded(101)
+    assert data.reward is not None
+    data = data if terminals else with_rewards(data, data.reward, torch.zeros(101, dtype=torch.bool))
+    expected = torch.as_tensor(trained(data, small(name)).act(data.state))
+    for a, b in ((1.0, 20.0), (10.0, 0.0), (0.001, -0.02)):
+        found = torch.as_tensor(trained(equivalent(data, a, b), small(name)).act(data.state))
+        # Proposals near a tie may be chosen differently after rounding.
+        assert float(((found - expected).abs().amax(1) < 1e-2).float().mean()) > (0.9 if name == "bcq" else 0.999)
+
+
+def test_minus_one_until_the_goal_is_one_at_the_goal() -> None:
+    data = recorded(101)
+    goal = data.terminal.float()
+    expected = learned(with_rewards(data, goal - 1), small("sac"))[0]
+    for reward in (goal, 10 * goal - 10, 0.001 * goal):
+        torch.testing.assert_close(learned(with_rewards(data, reward), small("sac"))[0], expected, rtol=0, atol=1e-5)
+
+
+def test_as_they_are_rewards_are_not_touched() -> None:
+    data = recorded(40)
+    found, low, high = learned(data, small("sac", scale_rewards=False, value_range=(-50, 0)))
+    assert data.reward is not None and found.equal(data.reward) and (low, high) == (-50.0, 0.0)
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.1, -3e30])
+@pytest.mark.parametrize("terminals", [True, False])
+def test_rewards_without_anything_to_learn_are_zero(reward: float, terminals: bool) -> None:
+    data = recorded(40)
+    terminal = data.terminal & terminals
+    some = with_rewards(data, (reward * weights_of(terminal)).float(), terminal)
+    assert learned(some, small("sac"))[0].tolist() == [0.0] * 40
+    for name in ("td3-bc", "cql"):
+        assert all(bool(weight.isfinite().all()) for weight in trained(some, small(name)).weights.values())
+
+
+@each_agent
+def test_extreme_rewards_are_learned(name: str) -> None:
+    data = recorded(50)
+    assert data.reward is not None
+    policy = trained(with_rewards(data, 1e37 * data.reward), small(name))
+    assert all(bool(weight.isfinite().all()) for weight in policy.weights.values())
+
+
+@pytest.mark.parametrize("discount", [0.0, 1.0])
+def test_the_ends_of_the_discount_can_be_learned(discount: float) -> None:
+    for terminal in (recorded(50).terminal, torch.zeros(50, dtype=torch.bool)):
+        data = with_rewards(recorded(50), recorded(50).reward, terminal)  # type: ignore[arg-type]
+        policy = trained(data, small("td3-bc", discount=discount))
+        assert all(bool(weight.isfinite().all()) for weight in policy.weights.values())
+
+
+def test_each_data_set_has_units_of_its_own() -> None:
+    data = recorded(60)
+    large = equivalent(data, 50.0, 7.0)
+    together = train_agents({"one": data, "large": large}, small("td3-bc"), seeds=[3], updates=6)
+    assert same(together["one", 3], trained(data, small("td3-bc")))
+    assert same(together["large", 3], trained(large, small("td3-bc")))
+
+
+# The range of values
+
+
+def test_values_of_positive_rewards_are_learned() -> None:
+    """With targets in [-50, 0], as they once were, all of these would be the same."""
+    data = recorded(101)
+    good = (data.state[:, 0] > 0).float()
+    ended = with_rewards(data, 20 + 10 * good, torch.ones(101, dtype=torch.bool))
+    q = values(trained(ended, small("td3-bc", scale_rewards=False), updates=400), ended)[0, 0]
+    assert float(q.mean()) > 10 and float(q[good == 1].mean() - q[good == 0].mean()) > 3
+
+
+@each_agent
+@pytest.mark.parametrize("scale_rewards", [True, False])
+def test_a_wide_range_changes_nothing(name: str, scale_rewards: bool) -> None:
+    more = {"penalty": "logsumexp"} if name == "cql" else {}  # the other penalty draws values to the range's ends
+    free, wide = (
+        trained(recorded(101), small(name, scale_rewards=scale_rewards, value_range=given, **more))
+        for given in (None, (-1e6, 1e6))
+    )
+    assert all(weight.equal(wide.weights[key]) for key, weight in free.weights.items())
+
+
+@each_agent
+def test_a_range_clips_the_same_values_in_other_units(name: str) -> None:
+    data = recorded(101)
+    clipped = trained(data, small(name, value_range=(-2.0, 1.0)))
+    larger = trained(equivalent(data, 8.0, 16.0), small(name, value_range=(0.0, 24.0)))
+    free = trained(data, small(name))
+    gaps = [
+        max(float((w - other.weights[k]).abs().max()) for k, w in clipped.weights.items()) for other in (larger, free)
+    ]
+    assert gaps[0] < 1e-3 < gaps[1]
+
+
+def test_without_a_range_cql_uses_the_values_that_the_rewards_allow() -> None:
+    data = recorded(101)
+    goal = data.terminal.float()
+    assert bool(data.terminal.any())
+    for reward, terminal, ends in (
+        (goal - 1, data.terminal, (-50, 0)),
+        (goal, data.terminal, (0, 1)),
+        (goal + 1, torch.zeros(101, dtype=torch.bool), (50, 100)),
+    ):
+        some = with_rewards(data, reward, terminal)
+        assert learned(some, small("cql", scale_rewards=False))[1:] == pytest.approx(ends, rel=1e-4, abs=1e-4)
+        _, q0, scale = learned_rewards(some, DISCOUNT)
+        expected = [(end - q0) / scale for end in ends]
+        assert learned(some, small("cql"))[1:] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_values_without_bounds_are_refused_where_cql_needs_them() -> None:
+    with pytest.raises(InputError) as caught:
+        small("cql", penalty="l1", discount=1.0)
+    assert str(caught.value) == (
+        "with a discount of 1 values have no bounds: give value_range, or penalty='logsumexp'."
+    )
+    small("cql", penalty="l1", discount=1.0, value_range=(-50, 0))
+    small("cql", penalty="logsumexp", discount=1.0)
