@@ -134,14 +134,21 @@ def find_experiment(name: str, preset: str = "quick", **changes: Any) -> Experim
 
 
 def run_experiment(
-    experiment: Experiment[M], folder: Path, *, device: str = "cpu", workers: int | None = None, **given: Any
+    experiment: Experiment[M],
+    folder: Path,
+    *,
+    device: str = "cpu",
+    workers: int | None = None,
+    overwrite: bool = False,
+    **given: Any,
 ) -> tuple[M, Table]:
     """Runs an experiment in a folder of its own and writes what it measured. Returns that and the table to print.
 
-    given  further arguments of this experiment's `run`
+    overwrite  replace a run of other settings in the folder, which is refused otherwise
+    given      further arguments of this experiment's `run`
     """
     settings = {**experiment.config(), "device": device}
-    with RunFolder(folder, f"paper {experiment.name}", settings, experiment.outputs) as run:
+    with RunFolder(folder, f"paper {experiment.name}", settings, experiment.outputs, overwrite) as run:
         measured = experiment.run(device=device, folder=folder, progress=run.progress, workers=workers, **given)
         table = experiment.write(measured, folder)
     return measured, table

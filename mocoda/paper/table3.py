@@ -342,9 +342,10 @@ def record(
     if not file.exists():
         parts = folder / "recording"
         task.collect(rows, seed=RECORDING, variety=variety, workers=workers, folder=parts, progress=progress).save(file)
-        for part in parts.glob("*"):
+        for part in parts.glob("part-*.npz"):
             part.unlink()
-        parts.rmdir()
+        if not any(parts.iterdir()):
+            parts.rmdir()
     return Transitions.load(file)
 
 

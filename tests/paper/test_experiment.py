@@ -12,6 +12,7 @@ import rich.console
 from rich.table import Table
 
 from mocoda import InputError
+from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.paper import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
 from mocoda.paper.experiment import Stopwatch, compare_with_paper, spread, text_table
@@ -47,7 +48,7 @@ class Counting(Experiment[Measured]):
         return Measured({**self.heading(device, Stopwatch()), "workers": workers, **spread(counted)})
 
     def write(self, measured: Measured, folder: Path) -> Table:
-        (folder / "counting.json").write_text(json.dumps(measured.results))
+        write_json(folder / "counting.json", measured.results)
         return text_table("Counted", ("what", "mean"), [["seeds", f"{measured.results['mean']}"]])
 
 
@@ -121,6 +122,14 @@ def test_an_experiment_is_run_and_written_in_a_folder_that_says_how(tmp_path: Pa
     assert identity["command"] == "paper counting"
     assert identity["settings"] == {"preset": "tiny", "seeds": 3, "device": "cpu"}
     assert json.loads((folder / "progress.jsonl").read_text())["stage"] == "counting"
+
+
+def test_a_folder_of_other_settings_is_refused_and_replaced_only_if_asked_for(tmp_path: Path) -> None:
+    run_experiment(Counting("tiny", 3), tmp_path / "run")
+    refused(run_experiment, Counting("tiny", 2), tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "counting.json").read_text())["config"]["seeds"] == 3
+    run_experiment(Counting("tiny", 2), tmp_path / "run", overwrite=True)
+    assert json.loads((tmp_path / "run" / "counting.json").read_text())["config"]["seeds"] == 2
 
 
 def test_laps_are_seconds_by_stage() -> None:
