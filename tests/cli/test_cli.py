@@ -374,8 +374,8 @@ REFUSED = {
     "evaluate none": "the folder 'none' holds no agents.json. `mocoda train` makes one.",
     "evaluate FILE": "the folder 'FILE' holds no agents.json. `mocoda train` makes one.",
     "evaluate FOLDER --device tpu": f"device 'tpu' is not here; there is: {HERE}.",
-    "paper table4": "there is no experiment 'table4'; there are: table1, table2, table3, scarcity, theory, neighbourhoods, "
-    "reweighting, whatif, composer, entanglement. Did you mean 'table3'?",
+    "paper table4": "there is no experiment 'table4'; there are: table1, table2, table3, scarcity, theory, "
+    "neighbourhoods, reweighting, whatif, composer, entanglement. Did you mean 'table3'?",
     "paper table3 --preset fast": "there is no preset 'fast'; there are: paper, quick.",
     "paper table3 --seeds 0": "seeds must be at least 1, got 0.",
     "paper table3 --columns coda": (
