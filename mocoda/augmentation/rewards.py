@@ -97,9 +97,7 @@ def label(
     return replace(data, reward=reward, terminal=terminal, goal=goal, source=source)
 
 
-def _goals(
-    next_state: Tensor, task: Any, hindsight: float, stream: Stream, recorded: Tensor | None = None
-) -> Tensor:
+def _goals(next_state: Tensor, task: Any, hindsight: float, stream: Stream, recorded: Tensor | None = None) -> Tensor:
     """A goal (N, G) for every row: the recorded one or else one of the target task, or what the row achieves."""
     drawn = recorded
     if drawn is None:
