@@ -135,11 +135,11 @@ def test_other_errors_of_files_are_one_line_too(tmp_path: Path, monkeypatch: pyt
         ("hooksweep2 --workers -1", "workers must be a number of processes, or 0 for none but this one, got -1."),
         (
             "navigation --variety plain",
-            "the task 'navigation' is recorded in one way and one process: leave --variety away.",
+            "the task 'navigation' has no variety to choose: remove --variety.",
         ),
         (
             "navigation --workers 2",
-            "the task 'navigation' is recorded in one way and one process: leave --workers away.",
+            "the task 'navigation' has no workers to choose: remove --workers.",
         ),
     ],
 )
