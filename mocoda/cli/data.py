@@ -128,7 +128,7 @@ class Check(Command):
     data: Data
     world: Flat[GraphOptions] = NO_GRAPH
     quick: FlagCreatePairsOff[bool] = False
-    """Look at fewer rows and train smaller models: about a minute, and small effects go unnoticed."""
+    """Take less time: the answer is coarser, and small effects may go unnoticed."""
     seed: Seed = 0
     device: Device = "cpu"
     out: Folder = Path("runs/check")
