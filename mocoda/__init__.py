@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mocoda.augmentation import disagreement as disagreement
     from mocoda.augmentation import fit_reward as fit_reward
     from mocoda.augmentation import fit_support as fit_support
+    from mocoda.augmentation import label as label
     from mocoda.data import Inspection as Inspection
     from mocoda.data import Transitions as Transitions
     from mocoda.data import concatenate as concatenate
@@ -84,6 +85,7 @@ _ROOMS = {
         "augment",
         "Augmentation",
         "augment_to_file",
+        "label",
         "fit_reward",
         "LearnedReward",
         "RewardConfig",

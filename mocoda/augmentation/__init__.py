@@ -1,7 +1,7 @@
 """Steps 1 and 2 together: new rows, labelled with the task's reward, after the recorded ones."""
 
 from mocoda.augmentation.generation import Augmentation, augment
-from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward
+from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward, label
 from mocoda.augmentation.streaming import augment_to_file
 from mocoda.augmentation.support import Support, disagreement, fit_support
 
@@ -16,4 +16,5 @@ __all__ = [
     "disagreement",
     "fit_reward",
     "fit_support",
+    "label",
 ]

@@ -64,9 +64,44 @@ def labels_of(
     return None, None, None
 
 
-def _goals(next_state: Tensor, task: GoalLabels, hindsight: float, stream: Stream) -> Tensor:
-    """A goal (N, G) for every row: one of the target task, or what the row achieves."""
-    drawn = task.goals(len(next_state), seed=stream.child("goals"), device=next_state.device).float()
+def label(
+    data: Transitions, task: Labels | GoalLabels | LearnedReward, *, seed: int | Stream = 0, hindsight: float = 0.0
+) -> Transitions:
+    """The same rows with the rewards and terminals that a task gives them.
+
+    task       a task, a graph file (`load_task`), a reward learned from other data (`fit_reward`), or any object with
+               `label(state, action, next_state)`. Where it has goals, `label` takes them too: rows keep the goals they
+               have, and rows without get some of `task.goals`
+    hindsight  share of the rows whose goal becomes what their next state achieves
+    """
+    if getattr(task, "label", None) is None:
+        raise InputError(
+            f"{getattr(task, 'name', type(task).__name__)!r} defines no reward(state, action, next_state) to label "
+            "rows with; write one, or use another task."
+        )
+    if not 0 <= hindsight <= 1:
+        raise InputError(f"hindsight must be a share of the rows between 0 and 1, got {hindsight}.")
+    rows, goal = (data.state, data.action, data.next_state), None
+    if getattr(task, "achieved", None) is not None:
+        if data.goal is None and getattr(task, "goals", None) is None:
+            raise InputError("this reward is about goals, and neither the data nor the task has any.")
+        goal = _goals(data.next_state, task, hindsight, as_stream(seed, "label", device=data.device), data.goal)
+    elif hindsight:
+        raise InputError("hindsight needs a task that defines which goal a state reaches: achieved(state).")
+    elif isinstance(task, LearnedReward):
+        goal = data.goal
+    give: Callable[..., tuple[Tensor, Tensor]] = task.label
+    reward, terminal = give(*rows) if goal is None else give(*rows, goal)
+    name = getattr(task, "name", None)
+    source = {**data.source, **({} if name is None else {"task": name}), **getattr(task, "source", {})}
+    return replace(data, reward=reward, terminal=terminal, goal=goal, source=source)
+
+
+def _goals(next_state: Tensor, task: Any, hindsight: float, stream: Stream, recorded: Tensor | None = None) -> Tensor:
+    """A goal (N, G) for every row: the recorded one or else one of the target task, or what the row achieves."""
+    drawn = recorded
+    if drawn is None:
+        drawn = task.goals(len(next_state), seed=stream.child("goals"), device=next_state.device).float()
     if hindsight == 0:
         return drawn
     achieved = task.achieved(next_state).float()

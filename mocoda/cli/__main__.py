@@ -1,5 +1,5 @@
-"""`python -m mocoda.cli`."""
+"""`python -m mocoda.cli` is the command `mocoda`."""
 
-from mocoda.cli.verbs import main
+from mocoda.cli import main
 
 main()

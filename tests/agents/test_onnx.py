@@ -22,11 +22,12 @@ from point_task import G, PointTask
 from point_task import S as POINT_S
 from torch import Tensor
 
-import mocoda.cli.data
+import mocoda
 from mocoda import InputError, Policy, Transitions, export_onnx, train_agents
 from mocoda.agents.agent import Noise
 from mocoda.agents.onnx_export import noise_for
 from mocoda.agents.policy import agent_settings
+from mocoda.cli.data import Export
 from mocoda.engine.files import VERSION
 from mocoda.engine.networks import Weights
 from mocoda.engine.randomness import Stream
@@ -268,8 +269,8 @@ def test_the_command_line_writes_a_policy_s_file_or_the_only_one_of_a_folder(
     monkeypatch.chdir(tmp_path)
     agents = train_agents({"one": HILL.collect(50, seed=0)}, small("bcq"), seeds=[3], updates=1, task=HILL)
     agents.save("agents")
-    mocoda.cli.data.export("agents", to="folder.onnx")
-    mocoda.cli.data.export("agents/policy-one-3.safetensors", to="file.onnx")
+    Export("agents", to="folder.onnx").run()
+    Export("agents/policy-one-3.safetensors", to="file.onnx").run()
     export_onnx(agents["one", 3], "python.onnx")
     written = {Path(name).read_bytes() for name in ("folder.onnx", "file.onnx", "python.onnx")}
     assert len(written) == 1
@@ -282,11 +283,9 @@ def test_of_a_folder_with_several_policies_one_must_be_named(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     train_agents({"one": recorded()}, small("td3-bc"), seeds=[0, 1], updates=1).save("agents")
     with pytest.raises(InputError) as caught:
-        mocoda.cli.data.export("agents", to="policy.onnx")
+        Export("agents", to="policy.onnx").run()
     assert str(caught.value) == "'agents' holds 2 policies: name the file of one, policy-DATA-SEED.safetensors."
     with pytest.raises(InputError) as caught:
-        mocoda.cli.data.export("agents", to="policy.onnx", skip_bad_rows=True)
-    assert str(caught.value) == (
-        "--episode-steps and --skip-bad-rows are about data, and an .onnx file is of a policy."
-    )
+        Export("agents", to="policy.onnx", skip_bad_rows=True).run()
+    assert str(caught.value) == ("--episode-steps and --skip-bad-rows are about data, and an .onnx file is a policy.")
     assert not Path("policy.onnx").exists()

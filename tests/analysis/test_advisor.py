@@ -19,6 +19,8 @@ from mocoda.analysis.coverage import joined
 from mocoda.analysis.edges import GROUP, MissingEdge, _stand_ins, _Test, missing_edges
 from mocoda.analysis.graph_check import _recombined
 from mocoda.analysis.verdict import judge
+from mocoda.cli.data import Check
+from mocoda.cli.options import GraphOptions
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation, local_mask
 
@@ -264,26 +266,22 @@ def test_advice_prints_and_is_drawn(advice: Advice, tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.png").stat().st_size > 20_000
 
 
-def test_the_verb_writes_json_and_a_figure(tmp_path: Path) -> None:
-    from mocoda.cli.data import check
-
+def test_the_command_writes_json_and_a_figure(tmp_path: Path) -> None:
     NAVIGATION.collect(300, seed=0).save(tmp_path / "data.hdf5")
-    check(str(tmp_path / "data.hdf5"), out_dir=tmp_path / "run")
+    Check(str(tmp_path / "data.hdf5"), out=tmp_path / "run").run()
     found = json.loads((tmp_path / "run" / "advice.json").read_text("utf-8"))
     assert found["rows"] == 300 and (tmp_path / "run" / "advice.png").is_file()
 
 
-def test_the_verb_wants_to_know_who_listens_to_whom(tmp_path: Path) -> None:
-    from mocoda.cli.data import check
-
+def test_the_command_needs_a_graph(tmp_path: Path) -> None:
     file = str(tmp_path / "data.hdf5")
     bodies(2, 200, 0).save(file)
     with pytest.raises(InputError) as error:
-        check(file)
+        Check(file).run()
     assert str(error.value) == (
-        f"nothing says who listens to whom in {file!r}: pass --graph with a file that does, or --task for "
-        "data of a built-in one (navigation, hooksweep2, objects)."
+        f"nothing describes the graph of {file!r}: pass --graph with a graph file, or --task for data of a built-in "
+        "task (navigation, hooksweep2 or objects)."
     )
     with pytest.raises(InputError) as error:
-        check(file, graph=Path("graph.py"), task="navigation")
-    assert str(error.value) == "--graph and --task both say who listens to whom; give one of them."
+        Check(file, GraphOptions(Path("graph.py"), "navigation")).run()
+    assert str(error.value) == "--graph and --task both describe the graph; give one of them."

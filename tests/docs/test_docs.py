@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import shlex
 import subprocess
@@ -11,15 +10,14 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-import tyro
 
-import mocoda.augmentation.request
+import mocoda.augmentation
 import mocoda.cli
 import mocoda.dynamics.fit
 from mocoda import (
@@ -79,50 +77,13 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
-class Call(NamedTuple):
-    verb: str
-    work: Callable[..., None]
-    arguments: dict[str, Any]
-
-
-def parsed(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """What `mocoda` would be asked to do, by its own parser."""
-    calls: list[Call] = []
-
-    def noted(verb: str, work: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(work)
-        def note(*given: Any, **named: Any) -> None:
-            bound = inspect.signature(work).bind(*given, **named)
-            bound.apply_defaults()
-            calls.append(Call(verb, work, dict(bound.arguments)))
-
-        return note
-
-    parse = tyro.extras.subcommand_cli_from_dict
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            tyro.extras,
-            "subcommand_cli_from_dict",
-            lambda verbs, **options: parse({verb: noted(verb, work) for verb, work in verbs.items()}, **options),
-        )
-        patched.setattr(sys, "argv", ["mocoda", *words])
-        try:
-            mocoda.cli.main()
-        except SystemExit:
-            pytest.fail(f"refused: mocoda {shlex.join(words)}")
-    (call,) = calls
-    return call
-
-
-def run_small(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def run_small(words: list[str]) -> None:
     """Does what a command says, at a size that takes no time."""
-    call = parsed(words, monkeypatch)
-    if call.verb not in ONLY_PARSED:
-        small = {
-            name: min(value, AT_MOST.get(name, value)) if type(value) is int else value
-            for name, value in call.arguments.items()
-        }
-        call.work(**small)
+    command: Any = mocoda.cli.read_command(words)
+    if words[0] not in ONLY_PARSED:
+        values = {field.name: getattr(command, field.name) for field in fields(command)}
+        small = {name: min(values[name], most) for name, most in AT_MOST.items() if isinstance(values.get(name), int)}
+        replace(command, **small, **({"overwrite": True} if "overwrite" in values else {})).run()
 
 
 @pytest.fixture
@@ -164,13 +125,13 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(mocoda, "train_agents", few)
     brief = functools.partial(fit_reward, config=RewardConfig(updates=20))
-    monkeypatch.setattr(mocoda.augmentation.request, "fit_reward", brief)
+    monkeypatch.setattr(mocoda.augmentation, "fit_reward", brief)
 
 
 @each_document
 @pytest.mark.usefixtures("quick_training", "desk")
 def test_the_code_and_the_commands_of_a_document_run_from_top_to_bottom(
-    document: Path, monkeypatch: pytest.MonkeyPatch
+    document: Path,
 ) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     for line, language, block in blocks(document.read_text("utf-8"), f"python|{SHELL}"):
@@ -179,7 +140,7 @@ def test_the_code_and_the_commands_of_a_document_run_from_top_to_bottom(
             exec(compile("\n" * line + block, str(document), "exec"), names)
         else:
             for words in commands(f"```bash\n{block}```\n"):
-                run_small(words, monkeypatch)
+                run_small(words)
 
 
 @each_document

@@ -17,10 +17,9 @@ from point_task import PointTask
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
-import mocoda.cli
-import mocoda.cli.verbs
 from mocoda import InputError, MetricLog, Policies, make_task, train_agents
 from mocoda.agents import train as learning
+from mocoda.cli import read_command
 from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.metrics import Metric
 from mocoda.engine.runs import RunFolder
@@ -315,15 +314,12 @@ def test_metrics_of_somebody_else_are_not_written_to(tmp_path: Path) -> None:
 def test_train_writes_metrics_always_and_events_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_task("navigation").collect(200, seed=0).save("one.hdf5")
-    verb = functools.partial(
-        mocoda.cli.verbs.train, ["one.hdf5"], seeds=2, updates=4, evaluate_every=2, out_dir=Path("out")
-    )
-    settings: dict[str, Any] = {"hidden": (8,), "batch": 16}
-    verb(**settings)
+    words = "train one.hdf5 --seeds 2 --updates 4 --evaluate-every 2 --hidden 8 --batch 16 --out out"
+    read_command(words.split()).run()
     folder, curves = Path("out"), Policies.load("out").curves
     assert jsonl(folder) == from_csv(folder)
     told = [metric.value for metric in jsonl(folder) if metric.name == "return" and metric.seed == 1]
     assert told == curves["return"][1].tolist() and len(told) == 2
     assert not (folder / "tensorboard").exists()
-    verb(**settings, tensorboard=True)  # trains no more
+    read_command([*words.split(), "--tensorboard"]).run()  # trains no more
     assert sorted(events(folder)) == sorted(jsonl(folder))

@@ -1,0 +1,239 @@
+"""The commands that train agents, evaluate them and film them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from mocoda.cli.options import (
+    Device,
+    Folder,
+    Overwrite,
+    Seed,
+    check_device,
+    console,
+    content_of,
+    counted,
+    say,
+    task_of,
+)
+from mocoda.cli.parser import Command, Flat, value_of
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import check_target, write_json
+
+if TYPE_CHECKING:
+    from mocoda.agents import Policy
+    from mocoda.data.transitions import Transitions
+
+
+@dataclass(frozen=True)
+class Train(Command):
+    """Train an agent per data set and seed, all as one program.
+
+    After a kill, the same command goes on where it was. The fields of the agent that --agent names are options too.
+    """
+
+    kind = "agent"
+
+    data: Annotated[Positional[list[str]], arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)")]
+    """Recorded data: {formats}. Each set is called by its file's name."""
+    settings: Flat[Any]
+    agent: Annotated[str, arg(metavar="NAME")] = "td3-bc"
+    """Algorithm: {agents}."""
+    task: str | None = None
+    """Task to evaluate the agents in while they train: {tasks} (objects:6 has six of them). Data recorded by mocoda
+    names its task itself. Agents of other data are not evaluated."""
+    actions: Annotated[tuple[float, float] | None, arg(metavar="LOW HIGH")] = None
+    """Without a task: the range of possible actions, in every column. Without it, -1 to 1."""
+    seeds: int = 5
+    """Number of seeds, counted from 0."""
+    updates: int = 25_000
+    """Gradient steps of each agent."""
+    evaluate_every: int = 100
+    """Gradient steps between evaluations."""
+    workers: int | None = None
+    """Processes that evaluate in the task's simulator, if it has one; without it one per core."""
+    tensorboard: FlagCreatePairsOff[bool] = False
+    """Write the metrics for TensorBoard too, beside metrics.csv and metrics.jsonl."""
+    device: Device = "cpu"
+    out: Folder = Path("runs/agents")
+    """Folder for the policies and the metrics."""
+    overwrite: Overwrite = False
+
+    @classmethod
+    def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
+        from mocoda.agents import AGENTS
+
+        return {"settings": AGENTS[value_of("--agent", words, "td3-bc")]()}
+
+    @property
+    def choice(self) -> str:
+        return str(self.settings.name)
+
+    def run(self) -> None:
+        from mocoda.agents import train_agents
+        from mocoda.engine.metrics import MetricLog
+        from mocoda.engine.runs import RunFolder
+        from mocoda.tasks import make_task
+
+        names = self._check()
+        datasets = self._read(names)
+        task_name = self._task_of(datasets)
+        task = None if task_name is None else make_task(task_name)
+        settings = {
+            "task": task_name,
+            "agent": self.agent,
+            **asdict(self.settings),
+            "seeds": self.seeds,
+            "updates": self.updates,
+            "evaluate_every": self.evaluate_every,
+            "actions": self.actions,
+            "device": self.device,
+            "data": {name: content_of(data) for name, data in datasets.items()},
+        }
+        policies = [f"policy-{name}-{seed}.safetensors" for name in names for seed in range(self.seeds)]
+        outputs = ["agents.json", "checkpoint.safetensors", "metrics.jsonl", "metrics.csv", *policies]
+        with RunFolder(self.out, "train", settings, outputs, self.overwrite) as run:
+            metrics = MetricLog(self.out, tensorboard=self.tensorboard)
+            if not (self.out / "agents.json").exists():  # else the same command has done it all
+                checkpoint = self.out / "checkpoint.safetensors"
+                train_agents(
+                    datasets,
+                    self.settings,
+                    seeds=range(self.seeds),
+                    updates=self.updates,
+                    task=task,
+                    actions=self.actions,
+                    evaluate_every=self.evaluate_every,
+                    workers=self.workers,
+                    checkpoint=checkpoint,
+                    report=metrics.add,
+                    progress=run.progress,
+                ).save(self.out)
+                checkpoint.unlink(missing_ok=True)
+        then = f"`mocoda evaluate {self.out}` measures how well they do"
+        if task is None:
+            then = "without a task none was evaluated. `mocoda export POLICY --to policy.onnx` converts one"
+        say(f"{counted(len(datasets) * self.seeds, 'agent')} in {self.out}; {then}")
+
+    def _check(self) -> list[str]:
+        """Refuses, before anything is read, what no data could satisfy. Returns the names of the data sets."""
+        from mocoda.engine.metrics import check_tensorboard
+        from mocoda.tasks import make_task
+
+        for name in ("seeds", "updates", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.task is not None:
+            make_task(self.task)
+        if not self.data:
+            raise InputError("there is nothing to train on: name at least one file of transitions.")
+        names = [Path(file.rpartition(":")[2]).stem for file in self.data]
+        if len(set(names)) != len(names):
+            raise InputError(f"data sets are called by their files' names, which must differ, got {', '.join(names)}.")
+        check_device(self.device)
+        if self.tensorboard:
+            check_tensorboard()
+        return names
+
+    def _read(self, names: Sequence[str]) -> dict[str, Transitions]:
+        from mocoda.data import read
+
+        datasets = {}
+        for name, file in zip(names, self.data, strict=True):
+            datasets[name] = read(file).to(self.device)
+            if datasets[name].reward is None:
+                raise InputError(
+                    f"{file!r} has no rewards to train on. `mocoda label {file}` with --task, --graph or --reward-from "
+                    "adds them."
+                )
+        return datasets
+
+    def _task_of(self, datasets: dict[str, Transitions]) -> str | None:
+        if self.task is not None:
+            return self.task
+        tasks = {name: task_of(data) for name, data in datasets.items()}
+        if len(set(tasks.values())) > 1:
+            each = ", ".join(f"{name!r} of {task or 'no built-in task'}" for name, task in tasks.items())
+            raise InputError(f"these data sets are not of one task: {each}. Choose one with --task.")
+        return next(iter(tasks.values()))
+
+
+@dataclass(frozen=True)
+class Evaluate(Command):
+    """Measure how well trained agents solve their task, all from the same starts."""
+
+    folder: Annotated[Positional[Path], arg(metavar="FOLDER")]
+    """What `mocoda train` wrote."""
+    episodes: int = 50
+    """Episodes of every agent."""
+    seed: Seed = 0
+    device: Device = "cpu"
+
+    def run(self) -> None:
+        from mocoda.agents import Policies, evaluate
+        from mocoda.engine.runs import RunFolder, settings_of
+        from mocoda.tasks import make_task
+
+        check_device(self.device)
+        policies = Policies.load(self.folder).to(self.device)
+        task = settings_of(self.folder)["task"]
+        if task is None:
+            raise InputError(f"the agents in {str(self.folder)!r} were trained without a task; there is none to solve.")
+        results = evaluate(policies, make_task(task), episodes=self.episodes, seed=self.seed)
+        console.print(results)
+        with RunFolder.reopen(self.folder):
+            write_json(self.folder / "evaluation.json", {**results.to_json(), "seed": self.seed})
+        say(f"Every agent's results: {self.folder / 'evaluation.json'}")
+
+
+@dataclass(frozen=True)
+class Watch(Command):
+    """Film a trained agent, or the scripted expert, at its task."""
+
+    who: Annotated[Positional[str], arg(metavar="WHO")]
+    """A folder that `mocoda train` wrote, the file of a policy, or the word expert."""
+    task: str = "hooksweep2"
+    """A task whose environment draws pictures: hooksweep2."""
+    episodes: int = 3
+    """Episodes to film, one after the other."""
+    seed: Seed = 0
+    data: str | None = None
+    """In a folder: the agent trained on this data set; without it the first."""
+    agent_seed: int | None = None
+    """In a folder: the agent trained with this seed; without it the first."""
+    out: Annotated[Path, arg(metavar="FILE")] = Path("sweep.mp4")
+    """Video to write, .mp4 or .gif."""
+    overwrite: Overwrite = False
+
+    def run(self) -> None:
+        if sys.platform == "linux" and "DISPLAY" not in os.environ:
+            os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a screen; mujoco reads it when it is imported
+        from mocoda.agents.film import film
+        from mocoda.tasks import make_task
+
+        check_target(self.out, inputs=[self.who], overwrite=self.overwrite)
+        name, policy = self._find()
+        successes = film(self.out, make_task(self.task), policy, episodes=self.episodes, seed=self.seed)
+        say(f"{self.out}: {name}, {successes} of {counted(self.episodes, 'episode')} successful")
+
+    def _find(self) -> tuple[str, Policy | None]:
+        """The title of the one to film, and its policy; None for the expert."""
+        from mocoda.agents import Policies, Policy
+
+        if Path(self.who).is_dir():
+            policies = Policies.load(self.who)
+            for (data, seed), policy in policies.items():
+                if self.data in (None, data) and self.agent_seed in (None, seed):
+                    return f"{data}, seed {seed}", policy
+            known = ", ".join(f"{data} with seed {seed}" for data, seed in policies)
+            raise InputError(f"no agent in {self.who!r} has that data and seed; there are: {known}.")
+        if self.data is not None or self.agent_seed is not None:
+            raise InputError(f"--data and --agent-seed choose among the agents of a folder, and {self.who!r} is none.")
+        return self.who, None if self.who == "expert" else Policy.load(self.who)

@@ -1,0 +1,100 @@
+"""The command that asks counterfactual questions about recorded steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import arg
+
+from mocoda.cli.dynamics import DynamicsOptions
+from mocoda.cli.options import (
+    NO_GRAPH,
+    Data,
+    Device,
+    Folder,
+    GraphOptions,
+    Overwrite,
+    Seed,
+    check_device,
+    console,
+    content_of,
+)
+from mocoda.cli.parser import Command, Flat
+from mocoda.engine.errors import InputError, unknown_name
+
+
+@dataclass(frozen=True)
+class WhatIf(Command):
+    """Ask what would have happened in a recorded step if some of its factors had been different."""
+
+    data: Data
+    row: int
+    """Number of the step in the data, counted from 0."""
+    change: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]")]
+    """Factors and their values, such as y=0.3 or, for one with several columns, cup=0.1,0.2."""
+    parents: Flat[Any]
+    model: Flat[DynamicsOptions]
+    resample: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
+    """Factors to draw given all the others. The rest stays as it was."""
+    world: Flat[GraphOptions] = NO_GRAPH
+    least_support: float = 0.01
+    """Refuse questions that are rarer than all but this share of the data; 0 answers any."""
+    seed: Seed = 0
+    device: Device = "cpu"
+    out: Folder = Path("runs/whatif")
+    """Folder that keeps the trained model: a second question about the same data is answered at once."""
+    overwrite: Overwrite = False
+
+    @classmethod
+    def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
+        from mocoda.parents import RECIPES
+
+        return {"parents": RECIPES["mocoda"](), "model": DynamicsOptions.of(words)}
+
+    def run(self) -> None:
+        from mocoda.analysis import what_if
+        from mocoda.data import read
+        from mocoda.engine.runs import RunFolder
+        from mocoda.parents import fit_parents
+
+        self.world.check()
+        self.model.check(self.out)
+        changes = dict(map(_change, self.change))
+        check_device(self.device)
+        recorded = read(self.data).to(self.device)
+        world = self.world.load(recorded, self.data)
+        for name in (*changes, *self.resample):
+            if name not in world.graph.factors:
+                raise unknown_name("factor", name, world.graph.factors)
+        if not 0 <= self.row < len(recorded):
+            raise InputError(f"row must be a row of {self.data!r}, from 0 to {len(recorded) - 1}, got {self.row}.")
+        if self.model.model is None:
+            settings = {**asdict(self.world), **asdict(self.model), "seed": self.seed, "device": self.device}
+            settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}
+            with RunFolder(self.out, "whatif", settings, overwrite=self.overwrite) as run:
+                self.model.fit(run.path, recorded, world.graph, self.seed, run.progress)
+        console.print(
+            what_if(
+                recorded[self.row : self.row + 1],
+                changes,
+                parents=fit_parents(recorded, world.graph, self.parents, seed=self.seed),
+                model=self.model.load(self.out, world.graph).to(self.device),
+                graph=world.graph,
+                resample=self.resample,
+                data=recorded,
+                least_support=self.least_support,
+                seed=self.seed,
+            )
+        )
+
+
+def _change(word: str) -> tuple[str, list[float]]:
+    """A factor and its values from name=value or name=value,value."""
+    name, _, values = word.partition("=")
+    try:
+        return name, [float(value) for value in values.split(",")]
+    except ValueError:
+        raise InputError(f"a change is a factor and its values, such as y=0.3 or cup=0.1,0.2, got {word!r}.") from None

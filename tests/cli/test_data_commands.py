@@ -1,0 +1,323 @@
+"""Recording, labelling, converting and asking about data by the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import TINY, below, done, mocoda, refused, start
+
+from mocoda import (
+    Dynamics,
+    InputError,
+    Transitions,
+    fit_parents,
+    fit_reward,
+    label,
+    load_graph,
+    load_task,
+    make_task,
+    read,
+    what_if,
+    write,
+)
+from mocoda.augmentation import RewardConfig
+from mocoda.cli.options import check_device
+from mocoda.engine.randomness import Stream
+
+LIFT = """
+action = {"drive": "drive", "hoist": "hoist"}
+edges = {"cart": ["cart", "drive"], "lift": ["lift", "hoist"]}
+"""
+REWARD = """
+def reward(state, action, next_state):
+    return next_state.sum(1)
+"""
+COLUMNS = ("cart.place", "lift.height", "drive", "hoist")
+NAMES = ("state", "action", "next_state", "reward", "terminal")
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with data of one's own and its graph file, and recorded data."""
+    monkeypatch.chdir(tmp_path)
+    Path("lift.py").write_text(LIFT)
+    rows = Stream(0, "own-data").uniform(300, 4)
+    rows[:, 2:] = 3 * rows[:, 2:] - 1.5
+    state, action = rows[:, :2], rows[:, 2:]
+    Transitions(state, action, state + 0.1 * action, columns=COLUMNS).save("mine.hdf5")
+    make_task("navigation").collect(400, seed=3).save("walks.hdf5")
+    yield tmp_path
+
+
+def assert_same_rows(one: Transitions, other: Transitions) -> None:
+    for name in NAMES:
+        assert getattr(one, name).equal(getattr(other, name)), name
+
+
+# Collect
+
+
+def test_collect_writes_the_task_s_rows_and_how_they_were_made() -> None:
+    printed = done("collect", "navigation", "--rows", 400, "--seed", 3, "--out", "new/a.hdf5")
+    data = Transitions.load("new/a.hdf5")
+    assert printed == f"new/a.hdf5: {data!r}\n"
+    assert_same_rows(data, Transitions.load("walks.hdf5"))
+    assert data.source == {"task": "navigation", "rows": 400, "seed": 3}
+    config = json.loads(Path("new/a.hdf5.run/config.json").read_text())
+    assert config["command"] == "collect" and config["settings"] == dict(data.source)
+    assert config["versions"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("target", ["a.npz", "a.parquet", "d4rl:a.hdf5"])
+def test_the_ending_or_the_prefix_decides_the_format(target: str) -> None:
+    for words in (
+        ["collect", "navigation", "--rows", "400", "--seed", "3"],
+        ["label", "walks.hdf5", "--task", "navigation"],
+        ["augment", "walks.hdf5", "--recipe", "emp", "--rows", "1", "--no-keep-recorded", "--no-provenance"],
+    ):
+        place = f"{target.rpartition(':')[0]}{':' * (':' in target)}{words[0]}-{target.rpartition(':')[2]}"
+        done(*words, "--out", place)
+        assert len(read(place)) == (1 if words[0] == "augment" else 400)
+    for words in (["collect", "navigation"], ["label", "walks.hdf5"], ["augment", "walks.hdf5"]):
+        assert "does not say which format to write" in refused(*words, "--out", "a.foo")
+
+
+def test_data_that_is_there_is_not_replaced_unasked() -> None:
+    done("collect", "navigation", "--rows", 9, "--out", "a.hdf5")
+    first = Path("a.hdf5").read_bytes()
+    assert "other settings: rows" in refused("collect", "navigation", "--rows", 8, "--out", "a.hdf5")
+    assert "already" in refused("collect", "navigation", "--rows", 9, "--out", "walks.hdf5")
+    assert "already" in refused("export", "walks.hdf5", "--to", "a.hdf5")
+    assert "already" in refused("label", "walks.hdf5", "--out", "a.hdf5")
+    assert "already" in refused("graph", "lift.py", "--data", "mine.hdf5", "--out", "a.hdf5")
+    assert Path("a.hdf5").read_bytes() == first
+    done("collect", "navigation", "--rows", 8, "--out", "a.hdf5", "--overwrite")
+    assert len(Transitions.load("a.hdf5")) == 8
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "augment walks.hdf5 --recipe emp --no-keep-recorded --out walks.hdf5 --overwrite",
+        "label walks.hdf5 --out walks.hdf5 --overwrite",
+        "label mine.hdf5 --reward-from walks.hdf5 --out walks.hdf5 --overwrite",
+        "export walks.hdf5 --to d4rl:walks.hdf5 --overwrite",
+        "inspect walks.hdf5 --json walks.hdf5 --overwrite",
+    ],
+)
+def test_an_input_is_never_replaced(words: str) -> None:
+    before = Path("walks.hdf5").read_bytes()
+    assert "input" in refused(*words.split())
+    assert Path("walks.hdf5").read_bytes() == before and not Path("walks.hdf5.run").exists()
+
+
+def test_something_that_is_no_regular_file_is_never_replaced() -> None:
+    """As /dev/null would be, for one who may write /dev."""
+    os.mkfifo("pipe.hdf5")
+    assert refused("collect", "navigation", "--out", "pipe.hdf5").startswith("cannot write 'pipe.hdf5': ")
+    assert Path("pipe.hdf5").is_fifo()
+
+
+def test_a_terminated_command_removes_what_it_had_begun(tmp_path: Path) -> None:
+    process = start("collect", "navigation", "--rows", 2_000_000, "--out", "big.hdf5", cwd=tmp_path)
+    while not list(tmp_path.glob(".big.hdf5.*.part")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert not [path.name for path in tmp_path.iterdir() if path.is_file() and "big" in path.name]
+
+
+# Label
+
+
+def test_label_gives_recorded_rows_the_rewards_of_a_task() -> None:
+    task, data = make_task("navigation"), Transitions.load("walks.hdf5")
+    bare = Transitions(data.state, data.action, data.next_state)
+    bare.save("bare.hdf5")
+    assert done("label", "bare.hdf5", "--task", "navigation", "--out", "out.hdf5") == (
+        f"out.hdf5: 400 transitions with rewards from -1 to 0, {int(data.terminal.sum())} terminal\n"
+    )
+    labelled = Transitions.load("out.hdf5")
+    assert_same_rows(labelled, data)
+    assert labelled.source["task"] == "navigation"
+    assert_same_rows(label(bare, task), data)
+
+
+def test_label_takes_the_reward_of_a_graph_file() -> None:
+    assert refused("label", "mine.hdf5", "--graph", "lift.py") == (
+        "'lift' defines no reward(state, action, next_state) to label rows with; write one, or use another task."
+    )
+    Path("lift.py").write_text(LIFT + REWARD)
+    done("label", "mine.hdf5", "--graph", "lift.py")
+    labelled = Transitions.load("labelled.hdf5")
+    assert labelled.reward is not None and labelled.reward.equal(labelled.next_state.sum(1))
+
+
+def test_label_learns_the_reward_of_other_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(data: Transitions, **options: object) -> object:
+        return fit_reward(data, config=RewardConfig((8,), 20, 32), seed=0)
+
+    monkeypatch.setattr("mocoda.augmentation.fit_reward", small)
+    walks = Transitions.load("walks.hdf5")
+    printed = done("label", "walks.hdf5", "--reward-from", "walks.hdf5", "--out", "out.npz")
+    assert printed.startswith("The reward is learned: on 50 rows held out, ")
+    reward, _ = fit_reward(walks, config=RewardConfig((8,), 20, 32)).label(walks.state, walks.action, walks.next_state)
+    labelled = read("out.npz")
+    assert labelled.reward is not None and labelled.reward.equal(reward)
+    assert refused("label", "walks.hdf5", "--reward-from", "walks.hdf5", "--task", "navigation", "--out", "x.npz") == (
+        "--reward-from, --graph and --task each define the reward; give one of them."
+    )
+
+
+def test_labelled_rows_keep_their_goals_and_hindsight_replaces_a_share() -> None:
+    Path("goals.py").write_text(
+        LIFT + "def achieved(state):\n    return state[:, :1]\n"
+        "def reward(state, action, next_state, goal):\n    return -(next_state[:, 0] - goal[:, 0]).abs()\n"
+    )
+    data = Transitions.load("mine.hdf5")
+    goal = torch.arange(300.0)[:, None]
+    with_goals = Transitions(data.state, data.action, data.next_state, goal=goal, columns=COLUMNS)
+    task = load_task("goals.py", data)
+    kept = label(with_goals, task)  # type: ignore[arg-type]
+    assert kept.goal is not None and kept.goal.equal(goal)
+    assert kept.reward is not None and kept.reward.equal(-(data.next_state[:, 0] - goal[:, 0]).abs())
+    some = label(with_goals, task, hindsight=0.25, seed=1)  # type: ignore[arg-type]
+    assert some.goal is not None and some.reward is not None
+    own = (some.goal == some.next_state[:, :1])[:, 0]
+    assert 0.15 < float(own.float().mean()) < 0.35 and some.goal[~own].equal(goal[~own])
+    assert bool((some.reward[own] == 0).all())
+    with pytest.raises(InputError, match="this reward is about goals, and neither the data nor the task has any"):
+        label(data, task)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="hindsight needs a task that defines which goal a state reaches"):
+        label(data, make_task("navigation"), hindsight=0.5)
+    with pytest.raises(InputError, match="hindsight must be a share of the rows between 0 and 1, got 2"):
+        label(data, make_task("navigation"), hindsight=2)
+
+
+# What if
+
+
+def ask(*words: object) -> str:
+    return done("whatif", "mine.hdf5", "--row", 7, "--change", "cart=0.4", "--graph", "lift.py", *TINY, *words)
+
+
+def test_a_question_about_own_data_is_answered_by_its_graph_file() -> None:
+    printed = ask("--seed", 3, "--out", "asked")
+    data = Transitions.load("mine.hdf5")
+    graph = load_graph("lift.py", data)
+    answer = what_if(
+        data[7:8],
+        {"cart": torch.tensor([0.4])},
+        parents=fit_parents(data, graph, seed=3),
+        model=Dynamics.load(Path("asked/dynamics.safetensors"), graph),
+        graph=graph,
+        data=data,
+        seed=3,
+    )
+    assert answer.resampled.tolist() == [[True, False]]  # the lift's next height is kept
+    assert cells(printed) == cells(str(answer))
+
+
+def cells(table: str) -> list[list[str]]:
+    """The texts in the rows of a table, however wide it is."""
+    return [[cell.strip() for cell in line.split("│")] for line in table.splitlines() if line.startswith("│")]
+
+
+def test_a_second_question_asks_the_same_model_and_another_graph_needs_another_folder() -> None:
+    ask("--least-support", 0, "--out", "asked")
+    trained = Path("asked/dynamics.safetensors").stat().st_mtime_ns
+    ask("--least-support", 0, "--stratified", "--out", "asked")
+    assert Path("asked/dynamics.safetensors").stat().st_mtime_ns == trained
+    Path("lift.py").write_text(LIFT.replace('["lift", "hoist"]', '["lift", "hoist", "cart"]'))
+    words = ["whatif", "mine.hdf5", "--row", "7", "--change", "cart=0.4", "--graph", "lift.py", *TINY, "--out", "asked"]
+    assert "other settings: graph_file." in refused(*words)
+    ask("--least-support", 0, "--out", "asked", "--overwrite")
+    assert Path("asked/dynamics.safetensors").stat().st_mtime_ns != trained
+
+
+# Refused
+
+HERE = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+WRITABLE = "Give a path in a folder that can be written."
+TASKS = "there is no task 'maze'; there are: navigation, hooksweep2, objects."
+REFUSED = {
+    "collect maze": TASKS,
+    "collect [x]": "there is no task '[x]'; there are: navigation, hooksweep2, objects.",
+    "collect navigation --variety plain": "the task 'navigation' has no variety to choose: remove --variety.",
+    "collect navigation --out FILE/x.hdf5": f"cannot write 'FILE/x.hdf5': 'FILE' is not a folder. {WRITABLE}",
+    "augment walks.hdf5 --task maze": TASKS,
+    "augment walks.hdf5 --architecture lokal": (
+        "there is no architecture 'lokal'; there are: full, global, local. Did you mean 'local'?"
+    ),
+    "augment walks.hdf5 --recipe coda --model FILE": (
+        "recipe 'coda' recombines recorded transitions and asks no dynamics model: remove --model, --architecture and "
+        "--dynamics.*."
+    ),
+    "augment walks.hdf5 --model x.hdf5.run --out x.hdf5": (
+        "--model is in 'x.hdf5.run', which this run would replace. Choose another --out."
+    ),
+    "augment walks.hdf5 --device tpu": f"there is no device 'tpu' on this machine; there are: {HERE}.",
+    "augment none.hdf5 --out new/x.hdf5": "there is no file 'none.hdf5'.",
+    "augment walks.hdf5 --rows -1": "rows must be positive, the number of rows to generate, got -1.",
+    "whatif walks.hdf5 --row 0 --change z=1": "there is no factor 'z'; there are: x, y, dx, dy.",
+    "whatif walks.hdf5 --row 0 --change y": (
+        "a change is a factor and its values, such as y=0.3 or cup=0.1,0.2, got 'y'."
+    ),
+    "whatif walks.hdf5 --row 400 --change y=1": "row must be a row of 'walks.hdf5', from 0 to 399, got 400.",
+    "whatif walks.hdf5 --row 0 --change y=1 --task navigation --graph lift.py": (
+        "--graph and --task both describe the graph; give one of them."
+    ),
+    "whatif mine.hdf5 --row 0 --change y=1": (
+        "nothing describes the graph of 'mine.hdf5': pass --graph with a graph file, or --task for data of a built-in "
+        "task (navigation, hooksweep2 or objects)."
+    ),
+    "label mine.hdf5 --task navigation --hindsight 2": (
+        "hindsight must be a share of the rows between 0 and 1, got 2.0."
+    ),
+    "export walks.hdf5 --to p.onnx --skip-bad-rows": (
+        "--episode-steps and --skip-bad-rows are about data, and an .onnx file is a policy."
+    ),
+    "demo --device tpu": f"there is no device 'tpu' on this machine; there are: {HERE}.",
+    "bench --out FILE/x.json": f"cannot write 'FILE/x.json': 'FILE' is not a folder. {WRITABLE}",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_bad_input_ends_in_one_line_and_nothing_on_disk(words: str, tmp_path: Path) -> None:
+    Path("FILE").write_text("mine")
+    before = below(tmp_path)
+    assert refused(*words.split()) == REFUSED[words]
+    assert below(tmp_path) == before and Path("FILE").read_text() == "mine"
+
+
+def test_a_process_with_bad_input_ends_in_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    process = start("augment", "[/dim].hdf5", cwd=tmp_path)
+    assert process.communicate(timeout=120) == ("", "error: there is no file '[/dim].hdf5'.\n")
+    assert process.returncode == 2
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "cuda:99", "cudas", "cuda:x"])
+def test_a_gpu_that_is_not_there_is_refused_where_another_one_is(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for known in ("cpu", "cuda", "cuda:0"):
+        check_device(known)
+    with pytest.raises(InputError, match=f"^there is no device {device!r} on this machine; there are: cpu, cuda:0"):
+        check_device(device)
+
+
+def test_data_in_every_format_is_read(tmp_path: Path) -> None:
+    write(Transitions.load("walks.hdf5"), "d4rl:theirs.hdf5")
+    ones = np.ones((9, 2), np.float32)
+    np.savez("arrays.npz", state=ones, action=ones, next_state=ones)
+    for place, rows in (("d4rl:theirs.hdf5", 400), ("arrays.npz", 9)):
+        assert f"{rows:,} transitions" in done("export", place, "--to", f"{rows}.parquet")
+    assert mocoda("inspect", "arrays.npz").code == 0

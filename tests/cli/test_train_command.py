@@ -1,0 +1,197 @@
+"""Agents by the command line: trained, evaluated, not trained twice, and killed halfway."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import below, done, refused, start
+
+from mocoda import Policies, Transitions, evaluate, make_agent, make_task, train_agents, write
+from mocoda.engine.checkpoint import load_trained
+
+RUNS = [(data, seed) for data in ("one", "two") for seed in (0, 1)]
+POLICIES = [f"policy-{data}-{seed}.safetensors" for data, seed in RUNS]
+METRICS = ["metrics.csv", "metrics.jsonl"]
+SAID = "4 agents in agents; `mocoda evaluate agents` measures how well they do\n"
+
+
+def training(updates: int = 200) -> list[str]:
+    sizes = ["--seeds", "2", "--updates", str(updates), "--hidden", "12", "8", "--batch", "16"]
+    return ["train", "one.hdf5", "two.hdf5", "--agent", "sac", *sizes, "--out", "agents"]
+
+
+def logged(folder: Path) -> list[int]:
+    return [json.loads(line)["done"] for line in (folder / "progress.jsonl").read_text().splitlines()]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in ("agents.json", *METRICS, *POLICIES)}
+
+
+def collect(folder: Path) -> None:
+    for seed, name in enumerate(("one", "two")):
+        make_task("navigation").collect(300, seed=seed).save(folder / f"{name}.hdf5")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of data, and what `mocoda train` made of them."""
+    folder = tmp_path_factory.mktemp("train")
+    collect(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert done(*training()) == SAID
+    return folder
+
+
+@pytest.fixture
+def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(trained)
+    return trained / "agents"
+
+
+def test_train_writes_the_agents_of_all_files_and_seeds(here: Path) -> None:
+    task = make_task("navigation")
+    data = {name: task.collect(300, seed=seed) for seed, name in enumerate(("one", "two"))}
+    agent = make_agent("sac", hidden=(12, 8), batch=16)
+    expected = train_agents(data, agent, seeds=range(2), updates=200, task=task)
+    found = Policies.load(here)
+    assert list(found) == list(expected) == RUNS
+    for key, policy in expected.items():
+        assert found[key].agent == agent
+        assert all(weight.equal(found[key].weights[name]) for name, weight in policy.weights.items())
+    for measure, curve in expected.curves.items():
+        torch.testing.assert_close(found.curves[measure], curve)
+    config = json.loads((here / "config.json").read_text())
+    assert config["command"] == "train" and config["versions"]["torch"] == torch.__version__
+    settings = config["settings"]
+    assert list(settings["data"]) == ["one", "two"] and settings["hidden"] == [12, 8] and settings["entropy"]
+    assert logged(here)[-1] == 200
+
+
+def test_evaluate_prints_a_table_and_writes_every_agent_s_results(here: Path) -> None:
+    before = set(below(here))
+    table = done("evaluate", "agents", "--episodes", 4, "--seed", 3)
+    expected = evaluate(Policies.load(here), make_task("navigation"), episodes=4, seed=3)
+    written = json.loads((here / "evaluation.json").read_text())
+    assert written == {**json.loads(json.dumps(expected.to_json())), "seed": 3}
+    assert table.splitlines()[-1] == "Every agent's results: agents/evaluation.json"
+    for name in ("one", "two"):
+        (row,) = (line for line in table.splitlines() if f" {name} " in line and "±" in line)
+        steps = expected.summary("steps", name)
+        assert f" {steps.mean:.1f} ± {steps.std:.1f} " in row
+    assert set(below(here)) == before | {"evaluation.json"}
+    done("evaluate", "agents", "--episodes", 2)  # its own file is replaced
+
+
+def test_the_same_command_again_trains_no_more_and_another_is_refused(here: Path) -> None:
+    def state() -> dict[Path, tuple[int, bytes]]:
+        return {
+            path: (path.stat().st_mtime_ns, path.read_bytes()) for path in here.iterdir() if "config" not in path.name
+        }
+
+    before = state()
+    assert done(*training()) == SAID
+    assert refused(*training(updates=0)) == "updates must be at least 1, got 0."
+    assert "with other settings: updates" in refused(*training(updates=100))
+    assert "with other settings: polyak" in refused(*training(), "--polyak", "0.5")
+    assert "holds the results of `mocoda train`" in refused("check", "one.hdf5", "--out", "agents")
+    assert state() == before
+
+
+def test_overwrite_replaces_the_old_run_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    collect(tmp_path)
+    words = ["train", "one.hdf5", "--hidden", "8", "--batch", "16", "--out", ".", "--updates"]
+    done(*words, "100", "--seeds", "2")
+    Path("notes.txt").write_text("mine")
+    done(*words, "200", "--seeds", "1", "--overwrite")
+    assert list(Policies.load(".")) == [("one", 0)] and not Path("policy-one-1.safetensors").exists()
+    assert Path("notes.txt").read_text() == "mine" and len(Transitions.load("one.hdf5")) == 300
+
+
+def test_agents_of_own_data_are_trained_without_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    state = torch.linspace(-1, 1, 600).reshape(300, 2)
+    data = Transitions(state, 1.5 * state, state, -state.sum(1))
+    data.save("mine.hdf5")
+    write(data, "d4rl:theirs.hdf5")
+    write(data, "table.parquet")
+    words = ["--seeds", "1", "--updates", "20", "--hidden", "8", "--batch", "16", "--out", "agents"]
+    assert "has actions outside [-1, 1]" in refused("train", "mine.hdf5", *words)
+    files = ["mine.hdf5", "d4rl:theirs.hdf5", "table.parquet"]
+    printed = done("train", *files, "--actions", "-2", "2", "--imitation", "0.25", *words)
+    assert printed.startswith("3 agents in agents; without a task none was evaluated.")
+    agent = make_agent("td3-bc", hidden=(8,), batch=16, imitation=0.25)
+    expected = train_agents({"mine": data}, agent, seeds=[0], updates=20, actions=(-2, 2))["mine", 0]
+    for name in ("mine", "theirs", "table"):
+        found = Policies.load("agents")[name, 0].weights
+        assert all(weight.equal(expected.weights[key]) for key, weight in found.items())
+    assert (
+        refused("evaluate", "agents") == "the agents in 'agents' were trained without a task; there is none to solve."
+    )
+
+
+def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    collect(tmp_path)
+    one = Transitions.load("one.hdf5")
+    Transitions(one.state, one.action, one.next_state).save("bare.hdf5")
+    Transitions(one.state, one.action, one.next_state, one.reward).save("own.hdf5")
+    before = below(tmp_path)
+    assert refused("train") == "there is nothing to train on: name at least one file of transitions."
+    assert refused("train", "one.hdf5", "x/one.hdf5") == (
+        "data sets are called by their files' names, which must differ, got one, one."
+    )
+    assert refused("train", "bare.hdf5") == (
+        "'bare.hdf5' has no rewards to train on. `mocoda label bare.hdf5` with --task, --graph or --reward-from adds "
+        "them."
+    )
+    assert refused("train", "one.hdf5", "own.hdf5") == (
+        "these data sets are not of one task: 'one' of navigation, 'own' of no built-in task. Choose one with --task."
+    )
+    for name in ("seeds", "updates", "evaluate_every"):
+        words = [f"--{name.replace('_', '-')}", "0", "--out", "new/deep"]
+        assert refused("train", "one.hdf5", *words) == f"{name} must be at least 1, got 0."
+    assert "there is no task 'maze'" in refused("train", "one.hdf5", "--task", "maze")
+    assert "agents.json" in refused("evaluate", "none")
+    assert below(tmp_path) == before
+
+
+UPDATES = 500
+SLOW = """
+import functools
+import mocoda.agents.train as learning
+learning.Checkpoint = functools.partial(learning.Checkpoint, interval=0.0)
+from mocoda.cli import main
+main()
+"""
+
+
+def test_a_killed_training_leaves_no_agents_and_running_it_again_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    for folder in (killed, whole):
+        folder.mkdir()
+        collect(folder)
+    process = start(*training(UPDATES), cwd=killed, script=SLOW)
+    checkpoint, deadline = killed / "agents" / "checkpoint.safetensors", time.monotonic() + 100
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -9 and not list((killed / "agents").glob("policy*"))
+    updates: Any = load_trained(checkpoint, "checkpoint")[1]["settings"]["done"]
+    assert 0 < updates < UPDATES and updates % 100 == 0
+    before = len(logged(killed / "agents"))
+    for folder in (killed, whole):
+        process = start(*training(UPDATES), cwd=folder, script=SLOW)
+        printed, err = process.communicate(timeout=120)
+        assert (process.returncode, printed) == (0, SAID), err
+    assert logged(killed / "agents")[before] == updates + 100  # it went on rather than starting anew
+    assert contents(killed / "agents") == contents(whole / "agents")
+    assert not checkpoint.exists()
