@@ -33,26 +33,44 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 class FieldLists(griffe.Extension):
-    """Gives mkdocstrings the lists of arguments and fields in our docstrings as Google-style sections."""
+    """Gives mkdocstrings the arguments and fields that our docstrings and comments describe, as Google-style text."""
 
-    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        if obj.docstring is not None:
-            kind = "Args" if obj.is_function else "Attributes"
-            paragraphs = obj.docstring.value.split("\n\n")
-            obj.docstring.value = "\n\n".join(as_google(paragraph, kind) for paragraph in paragraphs)
+    def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
+        if func.docstring is not None:
+            func.docstring.value = sections(func.docstring.value, "Args")
+
+    def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
+        if cls.docstring is None:
+            return
+        kind = "Args" if any("dataclass" in str(decorator.value) for decorator in cls.decorators) else "Attributes"
+        text = sections(cls.docstring.value, kind)
+        fields = [f"    {name}: {said}" for name, member in cls.attributes.items() if (said := comment(member))]
+        if fields and f"{kind}:\n" not in text:
+            text += "\n\n" + "\n".join([f"{kind}:", *fields])
+        cls.docstring.value = text
 
 
-def as_google(paragraph: str, kind: str) -> str:
-    """A paragraph as mkdocstrings reads it: a list of fields as a section, a doctest as code, others as they are."""
+def comment(attribute: griffe.Attribute) -> str:
+    """The comment behind a field, up to the end of its line; empty for a private field or one without."""
+    line = attribute.lines[-1] if attribute.lines else ""
+    found = re.search(r" {2}# (.+)", line)
+    return found[1] if found and not attribute.name.startswith("_") else ""
+
+
+def sections(text: str, kind: str) -> str:
+    """A docstring as mkdocstrings reads it: lists of fields as sections, doctests as code, the rest as it is."""
+    return "\n\n".join(section(paragraph, kind) for paragraph in text.split("\n\n"))
+
+
+def section(paragraph: str, kind: str) -> str:
     if paragraph.startswith(">>>"):
         return f"```pycon\n{paragraph}\n```"
     entries = re.split(r"\n(?=\S)", paragraph)
     fields = [FIELD.match(entry) for entry in entries]
-    if not all(fields):
-        return paragraph
     lines = [f"{kind}:"]
     for entry, field in zip(entries, fields, strict=True):
-        assert field is not None
+        if field is None:
+            return paragraph
         text = " ".join(entry[field.end() :].split())
         lines += [f"    {name}: {text}" for name in field["names"].split(", ")]
     return "\n".join(lines)
