@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import shlex
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-import tyro
 
-import mocoda.augmentation.request
-import mocoda.cli
+import mocoda.augmentation
 import mocoda.dynamics.fit
 from mocoda import (
     Agent,
@@ -35,99 +31,45 @@ from mocoda import (
     make_task,
     train_agents,
 )
+from mocoda.cli import read_command
+from mocoda.data.formats import FORMATS
 from mocoda.engine.randomness import Stream
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SHELL = "(?:bash|sh|shell|console)"
 AT_MOST = {"rows": 2_000, "updates": 2, "seeds": 1, "episodes": 2, "workers": 1}  # of a command that is run here
-ONLY_PARSED = {"demo", "paper", "bench", "watch"}  # these take long, and have tests of their own
+ONLY_READ = {"demo", "paper", "bench", "watch"}  # these take long, and have tests of their own
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def blocks(text: str, language: str) -> list[tuple[int, str, str]]:
-    """The fenced blocks of languages, each with the number of the line before its first, and the language it has."""
-    found = []
-    for block in re.finditer(rf"^```({language})[ \t]*\n(.*?)^```[ \t]*$", text, re.MULTILINE | re.DOTALL):
-        found.append((text.count("\n", 0, block.start(2)), block.group(1), block.group(2)))
-    return found
+    """The fenced blocks in a language, each with the number of the line before its first, and its language."""
+    found = re.finditer(rf"^```({language})\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, block.start(2)), block.group(1), block.group(2)) for block in found]
 
 
 def links(text: str) -> list[str]:
-    """The targets of links and images, Markdown or HTML, outside code."""
-    prose = re.sub(r"^```.*?^```[ \t]*$", "", text, flags=re.MULTILINE | re.DOTALL)
-    prose = re.sub(r"`[^`\n]*`", "", prose)
-    found = re.findall(r"\]\(\s*<?([^)>\s]+)", prose)
-    found += re.findall(r"^\[[^\]]+\]:\s*<?([^>\s]+)", prose, re.MULTILINE)
-    return found + re.findall(r"""\b(?:src|href)\s*=\s*["']([^"']+)["']""", prose)
+    """The targets of links and images outside code."""
+    prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"\]\(([^)\s]+)\)", prose)
 
 
-def commands(text: str) -> list[list[str]]:
-    """The words after `mocoda` of every call of it in bash blocks."""
-    found = []
-    for *_, block in blocks(text, SHELL):
-        for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            for place, word in enumerate(words):
-                if word == "mocoda" or word.endswith("/mocoda"):
-                    before = words[place - 1] if place else ""
-                    if before.startswith("-") or before in ("install", "import", "cd", "clone"):
-                        continue
-                    rest = words[place + 1 :]
-                    end = next((i for i, w in enumerate(rest) if re.fullmatch(r"[|&;<>]+.*|.*;", w)), len(rest))
-                    found.append(rest[:end])
-    return found
+def commands(block: str) -> list[list[str]]:
+    """The words after `mocoda` in every line that calls it."""
+    return [shlex.split(line, comments=True)[1:] for line in block.splitlines() if line.startswith("mocoda ")]
 
 
-class Call(NamedTuple):
-    verb: str
-    work: Callable[..., None]
-    arguments: dict[str, Any]
-
-
-def parsed(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """What `mocoda` would be asked to do, by its own parser."""
-    calls: list[Call] = []
-
-    def noted(verb: str, work: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(work)
-        def note(*given: Any, **named: Any) -> None:
-            bound = inspect.signature(work).bind(*given, **named)
-            bound.apply_defaults()
-            calls.append(Call(verb, work, dict(bound.arguments)))
-
-        return note
-
-    parse = tyro.extras.subcommand_cli_from_dict
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            tyro.extras,
-            "subcommand_cli_from_dict",
-            lambda verbs, **options: parse({verb: noted(verb, work) for verb, work in verbs.items()}, **options),
-        )
-        patched.setattr(sys, "argv", ["mocoda", *words])
-        try:
-            mocoda.cli.main()
-        except SystemExit:
-            pytest.fail(f"refused: mocoda {shlex.join(words)}")
-    (call,) = calls
-    return call
-
-
-def run_small(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Does what a command says, at a size that takes no time."""
-    call = parsed(words, monkeypatch)
-    if call.verb not in ONLY_PARSED:
-        small = {
-            name: min(value, AT_MOST.get(name, value)) if type(value) is int else value
-            for name, value in call.arguments.items()
-        }
-        call.work(**small)
+def run_small(words: list[str]) -> None:
+    """Runs a command at a size that takes no time; those that take long are only read."""
+    command = read_command(words)
+    if words[0] not in ONLY_READ:
+        small = {name: most for name, most in AT_MOST.items() if (getattr(command, name, None) or 0) > most}
+        replace(command, **small).run()
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with what readers have: data and a graph file of their own, and what they made on other pages."""
+def desk(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with what readers of a page have: their own data and graph file, and what they made on other pages."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     rows = Stream(0, "test-docs").uniform(500, 8)
@@ -141,8 +83,10 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _, goals, _ = (block for *_, block in blocks((ROOT / "docs/graphs.md").read_text("utf-8"), "python"))
     Path("goal_graph.py").write_text(graph + goals, "utf-8")
     navigation = make_task("navigation").collect(500, seed=0)
+    text = document.read_text("utf-8")
     for name in ("data.hdf5", "augmented.hdf5"):
-        navigation.save(name)
+        if f"--out {name}" not in text:
+            navigation.save(name)
     state = np.where(np.arange(100)[:, None] == 3, np.nan, np.ones((100, 2)))
     np.savez("broken.npz", state=state, action=state[:, :1], next_state=state)
 
@@ -164,7 +108,7 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(mocoda, "train_agents", few)
     brief = functools.partial(fit_reward, config=RewardConfig(updates=20))
-    monkeypatch.setattr(mocoda.augmentation.request, "fit_reward", brief)
+    monkeypatch.setattr(mocoda.augmentation, "fit_reward", brief)
 
 
 @each_document
@@ -172,14 +116,15 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_code_and_the_commands_of_a_document_run_from_top_to_bottom(
     document: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS._entries))  # a page adds a format
     names: dict[str, Any] = {"__name__": "__main__"}
-    for line, language, block in blocks(document.read_text("utf-8"), f"python|{SHELL}"):
+    for line, language, block in blocks(document.read_text("utf-8"), "python|bash"):
         if language == "python":
             # Empty lines in front, so that a traceback names the line of the document.
             exec(compile("\n" * line + block, str(document), "exec"), names)
         else:
-            for words in commands(f"```bash\n{block}```\n"):
-                run_small(words, monkeypatch)
+            for words in commands(block):
+                run_small(words)
 
 
 @each_document
@@ -190,17 +135,18 @@ def test_every_relative_link_and_image_leads_to_a_file(document: Path) -> None:
 
 
 @each_document
-def test_every_block_says_its_language_and_every_extra_exists(document: Path) -> None:
-    text = document.read_text("utf-8")
-    languages = re.findall(r"^```(.*)$", text, re.MULTILINE)[::2]
-    assert set(languages) <= {"python", "bash", "toml", "text", ""}
+def test_every_block_names_its_language(document: Path) -> None:
+    languages = re.findall(r"^```(.*)$", document.read_text("utf-8"), re.MULTILINE)[::2]
+    assert set(languages) <= {"python", "bash", "toml", "text"}
+
+
+def test_the_readme_lists_the_extras_and_documents_install_no_others() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    named = {
-        name
-        for found in re.findall(r"""install[^\n]*["'](?:mocoda|\.)\[([\w,-]+)\]""", text)
-        for name in found.split(",")
-    }
-    assert named <= set(extras)
+    texts = {document: document.read_text("utf-8") for document in DOCUMENTS}
+    installed = re.findall(r"""(?:mocoda|")\.?\[([\w,-]+)\]""", "".join(texts.values()))
+    assert {name for names in installed for name in names.split(",")} <= set(extras)
+    section = texts[ROOT / "README.md"].split("\n## Install\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", section)) == set(extras)
 
 
 @each_document
