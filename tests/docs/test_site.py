@@ -15,6 +15,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import mocoda
+from mocoda.agents import AGENTS
+from mocoda.parents import RECIPES
 
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
@@ -105,10 +107,12 @@ def text_of(html: str) -> str:
 
 def test_the_page_of_the_api_has_every_public_name_with_its_description(api: str) -> None:
     entries = {entry.split('"')[0]: text_of(entry) for entry in re.split(r'<h3 id="mocoda\.', api)[1:]}
-    assert set(entries) == set(mocoda.__all__)
-    for name, entry in entries.items():
+    kinds = [*RECIPES.values(), *AGENTS.values()]
+    choices = {f"{kind.__module__.split('.')[1]}.{kind.__name__}" for kind in kinds}
+    assert set(entries) == {*mocoda.__all__, *choices}
+    for name in mocoda.__all__:
         summary = (inspect.getdoc(getattr(mocoda, name)) or "").split("\n\n")[0]
-        assert summary and text_of(summary.replace("`", "")) in entry, name
+        assert summary and text_of(summary.replace("`", "")) in entries[name], name
 
 
 def test_the_page_of_the_api_has_signatures_arguments_and_members(api: str) -> None:
