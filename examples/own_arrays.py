@@ -47,7 +47,7 @@ print(mocoda.inspect(data))
 
 # Does the data support the graph?
 task = mocoda.load_task(GRAPH, data)
-print(mocoda.check(data, task.graph))
+print(mocoda.check(data, task.graph, quick=TINY))
 
 # New rows use both motors as recorded, but together. The graph file's reward labels them.
 small = mocoda.DynamicsConfig(hidden=(64, 64), epochs=2 if TINY else 40, window=1)

@@ -61,7 +61,7 @@ def commands(block: str) -> list[list[str]]:
 
 def run_small(words: list[str]) -> None:
     """Runs a command at a size that takes no time; those that take long are only read."""
-    command = read_command(words)
+    command: Any = read_command(words)
     if words[0] not in ONLY_READ:
         small = {name: most for name, most in AT_MOST.items() if (getattr(command, name, None) or 0) > most}
         replace(command, **small).run()
