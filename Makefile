@@ -1,38 +1,49 @@
-# `make demo` and `make test` set up everything they need in .venv; Python 3.11+ and pip are enough.
+# Every target sets up what it needs in .venv; Python 3.11+ and pip are enough. `make demo` installs only what the
+# package itself depends on, the others also tools and optional packages.
 PYTHON ?= python3
 BIN := .venv/bin
-READY := .venv/.ready
+DEMO := .venv/.demo-ready
+TEST := .venv/.test-ready
+CODE := mocoda tests examples docs/site_hooks.py
 
 .PHONY: demo test test-long test-cuda lint docs check clean
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/mocoda demo
 
-test: $(READY)
+test: $(TEST)
 	$(BIN)/python -m pytest
 
-test-long: $(READY)
+test-long: $(TEST)
 	$(BIN)/python -m pytest -m long --timeout 900
 
-test-cuda: $(READY)
+test-cuda: $(TEST)
 	$(BIN)/python -m pytest -m cuda
 
-lint: $(READY)
-	$(BIN)/ruff check mocoda tests examples docs/site_hooks.py
-	$(BIN)/ruff format --check mocoda tests examples docs/site_hooks.py
+lint: $(TEST)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
-# The site, in site/; nothing is fetched. The theme's makers advertise another program unless told not to.
-docs: $(READY)
+# Builds the site in site/ without a network. The variable silences an advertisement by the theme's authors.
+docs: $(TEST)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-check: lint test
+check: lint docs test
 
 clean:
 	rm -rf .venv build dist site *.egg-info
 
-$(READY): pyproject.toml constraints.txt
+define install
 	$(PYTHON) -c 'import sys; sys.exit("mocoda needs Python 3.11 or newer; set PYTHON=" if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $(READY)
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$(1)"
+endef
+
+$(DEMO): pyproject.toml constraints.txt
+	$(call install,.)
+	touch $@
+
+$(TEST): pyproject.toml constraints.txt
+	$(call install,.[dev])
+	touch $(DEMO) $@

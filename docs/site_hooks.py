@@ -1,31 +1,26 @@
-"""docs/*.md -> pages of the site: what lies beside docs/ comes along, and the API is read off the code.
+"""Hooks of the documentation site: mkdocs calls the functions whose names begin with on_, griffe the class.
 
-mkdocs calls the functions that begin with on_. On GitHub, the same pages link to the same files where they lie.
+On GitHub, the same pages link to the same files where they lie.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-import mocoda
-
 ROOT = Path(__file__).parents[1]
 BESIDE = ("results/**/*.png", "results/**/*.gif", "results/**/*.json", "examples/**/*.py", "examples/**/*.toml")
-LINE = 100  # characters, beyond which a signature is broken
-API = "<!-- the API -->"
+FIELD = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*)(?:\n? {2,})(?=\S)")  # "rows   how many to draw"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Figures, results and examples keep their places beside the pages."""
+    """Copies figures, results and examples to their places beside the pages."""
     for pattern in BESIDE:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
@@ -33,83 +28,49 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Pages lie one folder higher than their sources, which reach out of docs/ by `../`."""
-    reached = re.sub(r"(\]\(|src=\")\.\./", r"\1", markdown)
-    return reached.replace(API, "\n".join(_api())) if API in reached else reached
+    """Shortens links out of docs/: the site's pages lie one folder higher than their sources."""
+    return re.sub(r"(\]\(|src=\")\.\./", r"\1", markdown)
 
 
-def _api() -> Iterator[str]:
-    """Every public name in the order the data flows, below the arrow of its module."""
-    told = ""
-    for name, home in mocoda._HOME.items():
-        module = import_module(f"mocoda.{home}")
-        if home != told:
-            told, arrow = home, _paragraphs(module)[0]
-            yield f"\n## {home.replace('.', '/')}\n\n{arrow}\n"
-        yield from _entry(name, getattr(mocoda, name))
+class FieldLists(griffe.Extension):
+    """Gives mkdocstrings the arguments and fields that our docstrings and comments describe, as Google-style text."""
+
+    def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
+        if func.docstring is not None:
+            func.docstring.value = sections(func.docstring.value, "Args")
+
+    def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
+        if cls.docstring is None:
+            return
+        kind = "Args" if any("dataclass" in str(decorator.value) for decorator in cls.decorators) else "Attributes"
+        text = sections(cls.docstring.value, kind)
+        fields = [f"    {name}: {said}" for name, member in cls.attributes.items() if (said := comment(member))]
+        if fields and f"{kind}:\n" not in text:
+            text += "\n\n" + "\n".join([f"{kind}:", *fields])
+        cls.docstring.value = text
 
 
-def _entry(name: str, value: Any) -> Iterator[str]:
-    first, *rest = _paragraphs(value)
-    yield f"\n### {name}\n\n```python\n{_signed(name, value)}\n```\n\n{first}\n"
-    if rest:
-        yield "```text\n" + "\n\n".join(rest) + "\n```\n"
-    if inspect.isclass(value):
-        members = list(_members(value))
-        if members:
-            yield "\n| | |\n|---|---|"
-            yield from (f"| `{signed}` | {told} |" for signed, told in members)
+def comment(attribute: griffe.Attribute) -> str:
+    """The comment behind a field, up to the end of its line; empty for a private field or one without."""
+    line = attribute.lines[-1] if attribute.lines else ""
+    found = re.search(r" {2}# (.+)", line)
+    return found[1] if found and not attribute.name.startswith("_") else ""
 
 
-def _members(kind: type) -> Iterator[tuple[str, str]]:
-    """Its public methods and properties as written in its own body, each with the first paragraph about it."""
-    for name, member in vars(kind).items():
-        plain = inspect.unwrap(getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member))))
-        if name.startswith("_") or not inspect.isfunction(plain) or not plain.__doc__:
-            continue
-        signed = f".{name}" if plain is not member and not hasattr(member, "__func__") else _signed(f".{name}", plain)
-        told = " ".join(_paragraphs(plain)[0].split())
-        yield " ".join(signed.split()).replace("( ", "(").replace(", )", ")"), told.replace("|", "\\|")
+def sections(text: str, kind: str) -> str:
+    """A docstring as mkdocstrings reads it: lists of fields as sections, doctests as code, the rest as it is."""
+    return "\n\n".join(section(paragraph, kind) for paragraph in text.split("\n\n"))
 
 
-def _paragraphs(value: Any) -> list[str]:
-    return (inspect.getdoc(value) or "").split("\n\n")
-
-
-class _Bare(str):
-    """A text that shows without quotes."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _as_written(parameter: inspect.Parameter) -> inspect.Parameter:
-    """With the annotation as in the source, and a function that is its default by name."""
-    default = parameter.default
-    if inspect.isfunction(default):
-        default = _Bare(default.__name__)
-    annotation = parameter.annotation
-    return parameter.replace(
-        default=default, annotation=annotation if annotation is parameter.empty else _Bare(annotation)
-    )
-
-
-def _signed(name: str, value: Callable[..., Any]) -> str:
-    """A call as in the source; one argument a line where it is long. Of what nobody calls, the name."""
-    if getattr(value, "_is_protocol", False) or (inspect.isclass(value) and issubclass(value, Exception)):
-        return f"class {name}"
-    signature = inspect.signature(value)
-    shown = [_as_written(p) for p in signature.parameters.values() if p.name not in ("self", "cls")]
-    back = signature.return_annotation
-    arrow = "" if back in (signature.empty, None, "None") else f" -> {_Bare(back)}"
-    text = str(signature.replace(parameters=shown, return_annotation=signature.empty))
-    if len(name + text + arrow) > LINE:
-        starred = any(p.kind is p.VAR_POSITIONAL for p in shown)
-        lines = []
-        for p in shown:
-            if p.kind is p.KEYWORD_ONLY and not starred:
-                lines.append("*")
-                starred = True
-            lines.append(str(p))
-        text = "(\n" + "".join(f"    {line},\n" for line in lines) + ")"
-    return name + text + arrow
+def section(paragraph: str, kind: str) -> str:
+    if paragraph.startswith(">>>"):
+        return f"```pycon\n{paragraph}\n```"
+    entries = re.split(r"\n(?=\S)", paragraph)
+    fields = [FIELD.match(entry) for entry in entries]
+    lines = [f"{kind}:"]
+    for entry, field in zip(entries, fields, strict=True):
+        if field is None:
+            return paragraph
+        text = " ".join(entry[field.end() :].split())
+        lines += [f"    {name}: {text}" for name in field["names"].split(", ")]
+    return "\n".join(lines)

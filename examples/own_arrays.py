@@ -1,10 +1,10 @@
-"""Arrays of yours, a graph file, and no environment: read, check, augment, train, take it anywhere.
+"""From your own arrays and a graph file to trained agents, without an environment.
 
     python examples/own_arrays.py            # under two minutes on two cores
     python examples/own_arrays.py --tiny     # seconds, to see that it runs
 
 The log is of a cart with a lift on it, whose drivers use one motor at a time: across, then up. With both at once the
-job is done sooner. At the end, the world that wrote the log says whether the agents found that out.
+job is done sooner. At the end, the world that wrote the log shows whether the agents found that out.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 
 import mocoda
 
-GRAPH = Path(__file__).parent / "graphs" / "lift.py"  # who listens to whom, and what is rewarded
+GRAPH = Path(__file__).parent / "graphs" / "lift.py"  # which part depends on which, and what is rewarded
 TINY = sys.argv[1:] == ["--tiny"]
 
 
 def world(state: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """What happens next, (N, 2). You need not have this: it stands for whatever wrote your log."""
+    """The next states, (N, 2). You need not have this function: it stands for whatever wrote your log."""
     return state + np.array([0.05, 0.04]) * action
 
 
 def log(episodes: int, steps: int = 30) -> dict[str, np.ndarray]:
-    """Drivers who drive while the lift is down, and hoist when the cart is there."""
+    """Records drivers who drive while the lift is down, and hoist when the cart has arrived."""
     random = np.random.default_rng(0)
     hoists = np.arange(episodes) % 2
     state = np.stack([random.uniform(0, 0.2, episodes) + 0.75 * hoists, random.uniform(0, 0.2, episodes)], 1)
@@ -36,20 +36,20 @@ def log(episodes: int, steps: int = 30) -> dict[str, np.ndarray]:
         action[np.arange(episodes), hoists] += random.uniform(0.4, 0.9, episodes)
         recorded.append((state, action, world(state, action)))
         state = recorded[-1][-1]
-    before, action, following = (np.stack(part, 1).reshape(-1, 2) for part in zip(*recorded, strict=True))
-    there = (following > 0.8).all(1)
-    return {"state": before, "action": action, "next_state": following, "reward": there - 1.0, "terminal": there}
+    state, action, next_state = (np.stack(part, 1).reshape(-1, 2) for part in zip(*recorded, strict=True))
+    there = (next_state > 0.8).all(1)
+    return {"state": state, "action": action, "next_state": next_state, "reward": there - 1.0, "terminal": there}
 
 
-# Your arrays become a table. `mocoda.read` also takes files, data frames and Minari's data sets.
+# Arrays become a table. `mocoda.read` also takes files, data frames and Minari data sets.
 data = mocoda.read(log(50 if TINY else 200), columns=["cart.place", "lift.height", "drive", "hoist"])
 print(mocoda.inspect(data))
 
-# Does the data bear the graph?
+# Does the data support the graph?
 task = mocoda.load_task(GRAPH, data)
-print(mocoda.check(data, task.graph))
+print(mocoda.check(data, task.graph, quick=TINY))
 
-# New rows: both motors as recorded, but together. The graph file's reward labels them.
+# New rows use both motors as recorded, but together. The graph file's reward labels them.
 small = mocoda.DynamicsConfig(hidden=(64, 64), epochs=2 if TINY else 40, window=1)
 model = mocoda.fit_dynamics(data, task.graph, config=small)
 parents = mocoda.fit_parents(data, task.graph)
@@ -62,12 +62,12 @@ for name, table in (("recorded", data), ("generated", new)):
 off = np.abs(new.next_state.numpy() - world(new.state.numpy(), new.action.numpy())).mean()
 print(f"next states of generated rows are off by {off:.5f} on average; a step is 0.05 at most\n")
 
-# Anywhere: D4RL's layout for other libraries' loaders, npz for anything else.
+# For other libraries: D4RL's layout, and npz.
 mocoda.write(augmented, "d4rl:lift-augmented.hdf5")
 mocoda.write(augmented, "lift-augmented.npz")
 
-# Or train here. Nothing is evaluated while they train, for there is no environment. Mixtures have tails, so that some
-# generated actions are beyond what the motors can do: `actions` says what that is.
+# Or train here. There is no environment, so nothing is evaluated during training. Mixtures have tails, so some
+# generated actions are beyond what the motors can do: `actions` is their range.
 agent = mocoda.make_agent("td3-bc", hidden=(64, 64), batch=256, polyak=0.01, imitation=0.25)
 datasets = {"recorded": data, "augmented": augmented}
 agents = mocoda.train_agents(datasets, agent, seeds=range(2), updates=20 if TINY else 6_000, actions=(-1, 1))

@@ -1,6 +1,6 @@
 """A cart with a lift on it, each with a motor of its own; the job is to bring the load across and up."""
 
-action = {"drive": "drive", "hoist": "hoist"}  # two factors; unless told, an action is one
+action = {"drive": "drive", "hoist": "hoist"}  # two factors; by default the action is one
 edges = {
     "cart": ["cart", "drive"],
     "lift": ["lift", "hoist"],

@@ -1,27 +1,122 @@
-"""Numbers on the pages are those that were measured: docs and README against results/."""
+"""The numbers in the documents are those in results/."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
+AGENTS = ("td3-bc", "bcq", "cql", "sac")
+MODELS = {
+    "full": "unfactored (`full`)",
+    "global": "globally factored (`global`)",
+    "local": "locally factored (`local`)",
+}
 
 
-def means(name: str) -> dict[tuple[str, str], float]:
+def cells(name: str) -> dict[tuple[str, str], dict[str, Any]]:
     """What was measured, by row and column."""
-    cells = json.loads((ROOT / "results" / name).read_text("utf-8"))["cells"]
-    return {(cell["row"], cell["column"]): cell["mean"] for cell in cells}
+    measured = json.loads((ROOT / "results" / name).read_text("utf-8"))["cells"]
+    return {(cell["row"], cell["column"]): cell for cell in measured}
 
 
-def rows_of(text: str) -> list[str]:
-    """The lines of tables, less their headings."""
-    return [line for line in text.splitlines() if re.match(r"\| [^|]", line)]
+def lines(page: str) -> list[str]:
+    """The lines of the tables of a page, without headings and bold type."""
+    text = (ROOT / page).read_text("utf-8").replace("**", "")
+    return [line for line in text.splitlines() if re.match(r"\| ", line)]
 
 
-def test_the_page_about_speed_says_what_was_measured() -> None:
-    cpu, gpu = means("bench-cpu.json"), means("bench-h200.json")
+def shown(cell: dict[str, Any], digits: int, paper_digits: int | None = None) -> str:
+    """A cell as the documents show it: mean ± standard deviation (the paper's mean)."""
+    paper = cell["paper_mean"]
+    spread = f"{cell['mean']:.{digits}f} ± {cell['std']:.{digits}f}"
+    return spread if paper_digits is None or paper is None else f"{spread} ({paper:.{paper_digits}f})"
+
+
+def row(name: str, entries: list[str]) -> str:
+    return f"| {name} | {' | '.join(entries)} |"
+
+
+def test_table_1_is_as_measured() -> None:
+    measured, table = cells("table1.json"), lines("docs/table1.md")
+    for model, title in MODELS.items():
+        assert row(title, [shown(cell, 3, 2) for (name, _), cell in measured.items() if name == model]) in table
+
+
+@pytest.mark.parametrize(
+    ("setting", "file"),
+    [
+        ("the paper's setting", "ablations/table1-state.json"),
+        ("+ predict the change of state", "table1.json"),
+        ("+ standardised inputs and targets", "ablations/table1-standardised.json"),
+    ],
+)
+def test_the_changes_to_table_1_are_as_measured(setting: str, file: str) -> None:
+    expected = []
+    for model in MODELS:
+        means = [cell["mean"] for (name, _), cell in cells(file).items() if name == model]
+        expected.append(row(f"| {setting}", [f"{mean:.3f}" if mean < 1 else f"{mean:.2f}" for mean in means]))
+    assert [line for line in lines("docs/table1.md") if setting in line] == expected
+
+
+def test_table_2_is_as_measured() -> None:
+    measured, table = cells("table2.json"), lines("docs/table2.md")
+    for agent in AGENTS:
+        assert row(agent.upper(), [shown(cell, 1, 1) for (name, _), cell in measured.items() if name == agent]) in table
+    assert row("optimum", [f"{cell['mean']:.1f}" for (name, _), cell in measured.items() if name == "optimum"]) in table
+
+
+@pytest.mark.parametrize(
+    ("file", "agent", "column"),
+    [
+        *(("coda", agent, "coda") for agent in AGENTS),
+        *(("stratified", agent, column) for agent in AGENTS for column in ("mocoda", "mocoda-u")),
+        *(("standardised", agent, column) for agent in AGENTS for column in ("mocoda", "mocoda-u")),
+        *(("tuned", "td3-bc", column) for column in ("mocoda", "mocoda-u")),
+    ],
+)
+def test_the_changes_to_table_2_are_as_measured(file: str, agent: str, column: str) -> None:
+    text = " ".join((ROOT / "docs/table2.md").read_text("utf-8").split())
+    (item,) = (item for item in text.split("- **") if f"table2-{file}.json" in item)
+    assert shown(cells(f"ablations/table2-{file}.json")[agent, column], 1) in item
+
+
+def test_table_3_is_as_measured() -> None:
+    measured, table = cells("table3.json"), lines("docs/table3.md")
+    for agent in ("td3-bc", "bcq"):
+        assert row(agent.upper(), [shown(cell, 1, 1) for (name, _), cell in measured.items() if name == agent]) in table
+    for agent in ("sac", "cql"):
+        means = [f"{cell['mean']:.1f}" for (name, _), cell in measured.items() if name == agent]
+        assert row(f"{agent.upper()}, one seed", means) in table
+
+
+def test_the_readme_s_results_are_as_measured() -> None:
+    steps, sweeps = cells("table2.json"), cells("table3.json")
+    optimum, expert = steps["optimum", "emp"]["mean"], sweeps["expert", "emp"]["mean"]
+    results = [line for line in lines("README.md") if " ± " in line]
+    for line, measured, best in zip(results, (steps, sweeps), (f"{optimum:.1f}", f"{expert:.0f} "), strict=True):
+        agent = [shown(measured["td3-bc", column], 1, 1) for column in ("emp", "mocoda")]
+        assert f"| {' | '.join(agent)} | {best}" in line
+
+
+def test_the_first_page_s_steps_to_the_goal_are_as_measured() -> None:
+    measured = cells("table2.json")
+    best = f"{measured['optimum', 'emp']['mean']:.1f}"
+    expected = [
+        row(agent.upper(), [*(shown(measured[agent, column], 1) for column in ("emp", "mocoda")), best])
+        for agent in AGENTS
+    ]
+    assert [line for line in lines("docs/index.md") if " ± " in line] == expected
+
+
+def test_the_page_about_speed_is_as_measured() -> None:
+    cpu, gpu = (
+        {key: cell["mean"] for key, cell in cells(name).items()} for name in ("bench-cpu.json", "bench-h200.json")
+    )
     recorded = cpu["record", "ratio"]
     last_columns = [
         f"{cpu['em', 'ratio']:.1f} × faster | {gpu['em', 'ratio']:.0f} × faster",
@@ -36,36 +131,10 @@ def test_the_page_about_speed_says_what_was_measured() -> None:
         f"| {1e3 * gpu['sweep-agents', 'mocoda']:.2f} ms (aim: 1)",
     ]
     agents = []
-    for name in ("td3-bc", "bcq", "cql", "sac"):
+    for name in AGENTS:
         times = [gpu[f"{name} × {runs}", "agent"] for runs in (1, 5, 25, 100)]
         times += [gpu[f"{name} in bfloat16 × 100", "agent"], gpu[f"{name} × 100", "roofline"]]
-        agents.append(f"| {name.upper()} | {' | '.join(f'{time:.3f}' for time in times)} |")
-    said = rows_of((ROOT / "docs/speed.md").read_text("utf-8"))
-    assert [line.split(" | ", 1)[1].rstrip("| ") for line in said[:10]] == last_columns
-    assert said[10:] == agents
-
-
-def test_the_readme_s_speed_is_that_of_the_page() -> None:
-    section = (ROOT / "README.md").read_text("utf-8").split("\n## Speed\n")[1].split("\n## ")[0]
-    assert rows_of(section) == rows_of((ROOT / "docs/speed.md").read_text("utf-8"))
-
-
-def test_the_first_page_s_steps_to_the_goal_were_measured() -> None:
-    cells = json.loads((ROOT / "results/table2.json").read_text("utf-8"))["cells"]
-    told = {(cell["row"], cell["column"]): f"{cell['mean']:.1f} ± {cell['std']:.1f}" for cell in cells}
-    best = told["optimum", "emp"].split(" ")[0]
-    expected = [
-        f"| {name.upper()} | {told[name, 'emp']} | {told[name, 'mocoda']} | {best} |"
-        for name in ("td3-bc", "bcq", "cql", "sac")
-    ]
-    assert [line for line in rows_of((ROOT / "docs/index.md").read_text("utf-8")) if " ± " in line] == expected
-
-
-def test_the_readme_and_the_method_s_page_have_table_3_as_it_was_measured() -> None:
-    results = json.loads((ROOT / "results/table3.json").read_text("utf-8"))
-    for name in ("td3-bc", "bcq"):
-        row = [cell for cell in results["cells"] if cell["row"] == name]
-        told = [f"{cell['mean']:.1f} ± {cell['std']:.1f} ({cell['paper_mean']:.1f})" for cell in row]
-        for page in ("README.md", "docs/method.md"):
-            text = (ROOT / page).read_text("utf-8").replace("**", "")
-            assert f"| {name.upper()} | {' | '.join(told)} |" in text, page
+        agents.append(row(name.upper(), [f"{time:.3f}" for time in times]))
+    table = [line for line in lines("docs/speed.md") if not line.startswith("| |")]
+    assert [line.split(" | ", 1)[1].rstrip("| ") for line in table[:10]] == last_columns
+    assert table[10:] == agents

@@ -62,24 +62,56 @@ def test_the_wheel_holds_the_package_its_types_and_its_licence_and_nothing_else(
 
 
 @pytest.mark.long
-def test_the_installed_package_is_not_the_checkout(binaries: Path, tmp_path: Path) -> None:
-    found = run(binaries / "python", "-c", "import mocoda; print(mocoda.__file__)", cwd=tmp_path).strip()
-    assert Path(found).is_relative_to(binaries.parent) and not Path(found).is_relative_to(ROOT)
-
-
-@pytest.mark.long
-def test_the_installed_command_helps_and_collects(binaries: Path, tmp_path: Path) -> None:
-    said = run(binaries / "mocoda", "--help", cwd=tmp_path)
-    assert all(verb in said for verb in ("demo", "collect", "augment", "train", "evaluate", "paper", "bench"))
+def test_the_installed_package_is_complete(binaries: Path, tmp_path: Path) -> None:
     run(binaries / "mocoda", "collect", "navigation", "--rows", "100", "--out", "x.hdf5", cwd=tmp_path)
-    script = "import mocoda; print(len(mocoda.Transitions.load('x.hdf5')))"
-    assert run(binaries / "python", "-c", script, cwd=tmp_path) == "100\n"
-
-
-@pytest.mark.long
-def test_gymnasium_makes_the_installed_environment(binaries: Path, tmp_path: Path) -> None:
     script = (
         "import mocoda, gymnasium; env = gymnasium.make('mocoda/Navigation2D-v0'); env.reset(seed=0); "
-        "print(len(env.step(env.action_space.sample())))"
+        "print(mocoda.__file__, len(mocoda.Transitions.load('x.hdf5')), len(env.step(env.action_space.sample())))"
     )
-    assert run(binaries / "python", "-c", script, cwd=tmp_path) == "5\n"
+    place, *counts = run(binaries / "python", "-c", script, cwd=tmp_path).split()
+    assert Path(place).is_relative_to(binaries.parent) and not Path(place).is_relative_to(ROOT)
+    assert counts == ["100", "5"]
+
+
+WITHOUT_EXTRAS = """
+import importlib, pkgutil, re, sys
+from importlib.metadata import packages_distributions, requires
+
+needed, waiting = set(), ["mocoda"]
+while waiting:
+    name = waiting.pop()
+    if name not in needed:
+        needed.add(name)
+        try:
+            found = requires(name) or []
+        except importlib.metadata.PackageNotFoundError:  # of another platform
+            continue
+        base = [re.match(r"[\\w.-]+", line)[0] for line in found if "extra ==" not in line]
+        waiting += [name.lower().replace("_", "-") for name in base]
+
+class OnlyNeeded:
+    homes = {m: {d.lower().replace("_", "-") for d in ds} for m, ds in packages_distributions().items()}
+
+    def find_spec(self, name, path=None, target=None):
+        homes = self.homes.get(name.split(".")[0])
+        if homes and not homes & needed:
+            raise ModuleNotFoundError(f"{name} is of an extra")
+
+sys.meta_path.insert(0, OnlyNeeded())
+import mocoda
+modules = [module.name for module in pkgutil.walk_packages(mocoda.__path__, "mocoda.") if "__main__" not in module.name]
+for name in modules:
+    importlib.import_module(name)
+print(len(modules), "torch" in needed, "pandas" in needed)
+"""
+
+
+def test_every_module_imports_with_the_base_dependencies_alone() -> None:
+    count, torch, pandas = run(sys.executable, "-c", WITHOUT_EXTRAS, cwd=ROOT).split()
+    assert int(count) > 50 and (torch, pandas) == ("True", "False")
+
+
+@pytest.mark.parametrize(("target", "package"), [("demo", "."), ("test", ".[dev]"), ("lint", ".[dev]")])
+def test_make_installs_what_a_target_needs(target: str, package: str) -> None:
+    planned = run("make", "--dry-run", "--always-make", target, cwd=ROOT)
+    assert [line.split()[-1] for line in planned.splitlines() if " pip install " in line] == [f'"{package}"']
