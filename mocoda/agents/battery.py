@@ -148,7 +148,7 @@ def _check_file(agent: Agent, policy: Policy) -> None:
         file = Path(folder) / "policy.safetensors"
         policy.save(file)
         loaded = Policy.load(file, agent)
-    weights = {name: loaded.weights[name] for name in reversed(policy.weights)}  # a file may have any order
+    weights = {name: loaded.weights[name] for name in reversed(list(policy.weights))}  # a file may have any order
     loaded = replace(loaded, weights=weights)
     before, after = (torch.as_tensor(one.act(state)) for one in (policy, loaded))
     _require(agent, before.equal(after), "after save and load, it acts differently.")

@@ -1,7 +1,7 @@
 """Step 1: draw new parents, that is states and actions. One file a recipe."""
 
+from mocoda.parents.battery import check_recipe
 from mocoda.parents.coda import Coda
-from mocoda.parents.contract import check_recipe
 from mocoda.parents.dyna import Dyna
 from mocoda.parents.emp import Emp
 from mocoda.parents.mixture import GaussianMixture

@@ -200,5 +200,5 @@ def test_two_processes_on_one_folder_and_ctrl_c() -> None:
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=60)
     assert first.returncode == 130
-    assert said.endswith("\ninterrupted: the same command continues from its last checkpoint.\n")
+    assert said.endswith("interrupted: the same command continues from its last checkpoint.\n")
     assert mocoda(*words)[0] == 0
