@@ -19,6 +19,7 @@ from mocoda.engine.networks import Weights, mlp, mlp_weights
 from mocoda.engine.optimise import Adam, Captured, in_turn
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Shapes, Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
 
 FEW = 16  # different rewards up to which they are classified, not fitted: a sparse reward stays what it was
 BLOCK = 16_384  # rows labelled at a time
@@ -81,6 +82,9 @@ def label(
         )
     if not 0 <= hindsight <= 1:
         raise InputError(f"hindsight must be a share of the rows between 0 and 1, got {hindsight}.")
+    graph = getattr(task, "graph", None)
+    if isinstance(graph, LocalGraph):
+        graph.check_data(data)
     rows, goal = (data.state, data.action, data.next_state), None
     if getattr(task, "achieved", None) is not None:
         if data.goal is None and getattr(task, "goals", None) is None:
@@ -94,7 +98,7 @@ def label(
     reward, terminal = give(*rows) if goal is None else give(*rows, goal)
     name = getattr(task, "name", None)
     source = {**data.source, **({} if name is None else {"task": name}), **getattr(task, "source", {})}
-    return replace(data, reward=reward, terminal=terminal, goal=goal, source=source)
+    return replace(data, reward=reward, terminal=terminal, goal=data.goal if goal is None else goal, source=source)
 
 
 def _goals(next_state: Tensor, task: Any, hindsight: float, stream: Stream, recorded: Tensor | None = None) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from point_task import PointTask
 from transition_tables import refusal
 
+import mocoda
 from mocoda import Transitions, augment, fit_parents
 from mocoda.augmentation.rewards import GoalLabels, GoalsOf, LearnedReward, RewardConfig, fit_reward
 from mocoda.tasks.navigation import Navigation
@@ -171,4 +172,22 @@ def test_goals_that_are_not_there_and_hindsight_that_knows_nothing_are_refused()
     task = GoalsOf(POINTS, POINT)
     assert refusal(lambda: augment(POINTS, parents, rows=20, task=task, hindsight=0.5)) == (
         "hindsight needs to know which goal a state reaches; pass GoalsOf(..., reaches=)."
+    )
+
+
+def test_rows_are_labelled_as_the_task_labels_them_and_keep_the_rest() -> None:
+    data = TASK.collect(200, seed=0)
+    bare = replace(data, reward=None, terminal=torch.zeros(len(data), dtype=torch.bool))
+    labelled = mocoda.label(bare, TASK)
+    assert labelled.reward is not None and data.reward is not None
+    assert labelled.reward.equal(data.reward) and labelled.terminal.equal(data.terminal)
+    goals = data.state.flip(0)
+    kept = mocoda.label(replace(bare, goal=goals), TASK)
+    assert kept.goal is not None and kept.goal.equal(goals)
+
+
+def test_rows_of_another_world_are_not_labelled() -> None:
+    assert refusal(lambda: mocoda.label(POINTS, TASK)) == (
+        f"the data has {POINTS.state.shape[1]} state and {POINTS.action.shape[1]} action columns, the graph 2 and 2; "
+        "they must agree."
     )
