@@ -151,17 +151,19 @@ def _learning_units(data: Transitions, agent: Agent) -> tuple[Tensor, Tensor, Te
 
     With Q = q0 + scale · Q̂ and weight = 1 - discount · (1 - terminal), Bellman's equation of Q becomes
     Q̂ = (reward - q0 · weight) / scale + (1 - weight) · Q̂'. Here q0 · weight is the least-squares fit to the rewards, so
-    that a · reward + b · weight, which ranks all policies alike (a > 0), gives the same Q̂.
+    that a · reward + b · weight, which ranks all policies alike (a > 0), gives the same Q̂. The scale makes the values
+    that are possible span 1 / (1 - discount), as they do for rewards between -1 and 0.
     """
     assert data.reward is not None
     reward, weight = data.reward.double(), 1 - agent.discount * (1 - data.terminal.double())
     bounds = torch.stack(torch.aminmax(reward / weight))  # a policy that gets this at every step has this value
+    span = (1 - agent.discount) * (bounds[1] - bounds[0])
     if agent.value_range is not None:
         bounds = bounds.new_tensor(agent.value_range)
     if agent.scale_rewards:
         q0 = (reward * weight).sum() / weight.square().sum().clamp(min=torch.finfo(torch.float64).tiny)
         rest = reward - q0 * weight
-        scale = rest.square().mean().sqrt()
+        scale = span if agent.discount < 1 else rest.abs().max()  # without a discount, values have no bounds
         vanishes = rest.abs().max() <= torch.finfo(torch.float32).eps * reward.abs().max()  # nothing but rounding
         rest, scale = torch.where(vanishes, 0.0, rest), torch.where(vanishes, 1.0, scale)
         reward, bounds = rest / scale, (bounds - q0) / scale

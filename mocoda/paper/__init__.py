@@ -4,6 +4,7 @@ from mocoda.paper.composer import Composer
 from mocoda.paper.entanglement import Entanglement
 from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
 from mocoda.paper.neighbourhoods import Neighbourhoods
+from mocoda.paper.rewards import Rewards
 from mocoda.paper.reweighting import Reweighting
 from mocoda.paper.scarcity import Scarcity
 from mocoda.paper.table1 import Table1
@@ -25,5 +26,6 @@ for _kind in (
     WhatIfs,
     Composer,
     Entanglement,
+    Rewards,
 ):
     EXPERIMENTS.add(_kind)

@@ -94,6 +94,14 @@ def test_table_3_is_as_measured() -> None:
         assert row(f"{agent.upper()}, one seed", means) in table
 
 
+def test_the_table_of_rewards_is_as_measured() -> None:
+    measured, table = cells("rewards.json"), lines("docs/data.md")
+    titles = {"td3-bc, as they are": "`td3-bc`, `scale_rewards=False`"}
+    for agent in dict.fromkeys(row for row, _ in measured):
+        own = [shown(cell, 1) for (name, _), cell in measured.items() if name == agent]
+        assert row(titles.get(agent, f"`{agent}`"), own) in table
+
+
 def test_the_readme_s_results_are_as_measured() -> None:
     steps, sweeps = cells("table2.json"), cells("table3.json")
     optimum, expert = steps["optimum", "emp"]["mean"], sweeps["expert", "emp"]["mean"]

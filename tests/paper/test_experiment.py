@@ -28,6 +28,7 @@ NAMES = (
     "whatif",
     "composer",
     "entanglement",
+    "rewards",
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,7 +86,8 @@ def learned_rewards(data: Transitions, discount: float) -> tuple[list[float], fl
     weights = [1.0 if ended else 1 - discount for ended in data.terminal.tolist()]
     q0 = sum(r * w for r, w in zip(rewards, weights, strict=True)) / sum(w * w for w in weights)
     rest = [r - q0 * w for r, w in zip(rewards, weights, strict=True)]
-    scale = math.sqrt(sum(r * r for r in rest) / len(rest))
+    possible = [r / w for r, w in zip(rewards, weights, strict=True)]
+    scale = (1 - discount) * (max(possible) - min(possible))
     if max(map(abs, rest)) <= 1.2e-7 * max(map(abs, rewards)):  # nothing but rounding
         return [0.0] * len(rest), q0, 1.0
     return [r / scale for r in rest], q0, scale
