@@ -61,8 +61,8 @@ def check(
 
     task   if it knows the true `step(rows)`, errors are also measured against that; recipes "rand" and "dyna" draw from
            its `box`, if it has one, and else from the recorded range
-    quick  use at most 6,000 rows instead of 40,000, train models for fewer updates, and draw fewer rows: a tenth of the
-           time. Weak edges may then go unnoticed
+    quick  use at most 6,000 rows instead of 40,000, train models for fewer updates, and draw fewer rows. Weak edges may
+           then go unnoticed
     """
     graph.check_data(data)
     if len(data) < FEWEST:
