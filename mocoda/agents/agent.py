@@ -70,9 +70,9 @@ class Agent:
     sign and size train alike: -1/0, 0/1 and ten times as large are one problem.
 
     `value_range` clips the targets of the critics to the values that are possible, in the units of the rewards: for -1
-    per step until the goal and a discount of 0.98, (-50, 0). It helps where critics diverge or overestimate, as they do
-    on little data. Give it only if the bounds are certain: in a range that is too narrow, good and better actions have
-    the same value. None does not clip.
+    per step until the goal and a discount of 0.98, (-50, 0). It can help where critics diverge or overestimate. Give it
+    only if the bounds are certain: in a range that is too narrow, good and better actions have the same value. None
+    does not clip.
     """
 
     name: ClassVar[str]
