@@ -21,7 +21,7 @@ class BCQ(Agent):
 
     First, mixture density networks learn which actions the data takes. Then, wherever an action is needed, they propose
     some: the critic's target is the value of the best proposal, and to act is to take the best. There is no actor, no
-    perturbation network, and one critic, as in DDPG.
+    perturbation network, and one critic, as in DDPG, unless `critics` says otherwise.
     """
 
     name: ClassVar[str] = "bcq"
@@ -30,6 +30,8 @@ class BCQ(Agent):
     proposals: int = 20  # Proposed actions per state.
     samplers: int = 7  # Mixture density networks that propose.
     components: int = 5  # Gaussians in each of their mixtures.
+    critics: int = 1  # Of several, an action's value is the least: a maximum over proposals looks for errors.
+    temperature: float = 1.0  # Factor on the Gaussians' standard deviations when they propose.
     sampler_hidden: tuple[int, ...] = (128, 128)  # Widths of the samplers' hidden layers.
     sampler_updates: int = 1_000  # Updates of the samplers, before those of the critic.
     sampler_batch: int = 2_000  # Rows of each of these updates.
@@ -37,15 +39,15 @@ class BCQ(Agent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_counts("proposals", "samplers", "components", "sampler_updates", "sampler_batch")
+        self._check_counts("proposals", "samplers", "components", "critics", "sampler_updates", "sampler_batch")
         self._check_layers("sampler_hidden")
-        self._check_not_negative("sampler_weight_decay")
+        self._check_not_negative("temperature", "sampler_weight_decay")
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
         outputs = self.components * (1 + 2 * action)
         return {
             "sampler": Network((state, *self.sampler_hidden, outputs), members=self.samplers),
-            "critic": Network((state + action, *self.hidden, 1), members=1),
+            "critic": Network((state + action, *self.hidden, 1), members=self.critics),
         }
 
     def stages(self) -> tuple[Stage, ...]:
@@ -83,7 +85,7 @@ class BCQ(Agent):
         """The proposals of the largest value (R, B, A), and these values (R, B)."""
         proposed = self._proposals(weights, state, noise)  # (R, B, P, A)
         repeated = state[:, :, None].expand(*proposed.shape[:3], state.shape[-1])
-        q = q_values(weights, critic, repeated.flatten(1, 2), proposed.flatten(1, 2))[:, 0]
+        q = q_values(weights, critic, repeated.flatten(1, 2), proposed.flatten(1, 2)).amin(1)
         best_q, choice = q.unflatten(-1, proposed.shape[1:3]).max(-1)
         index = choice[..., None, None].expand(*choice.shape, 1, proposed.shape[-1])
         return proposed.gather(2, index)[:, :, 0], best_q
@@ -98,7 +100,7 @@ class BCQ(Agent):
         flat = noise["member"] * self.components + component
         chosen = flat[..., None].expand(*flat.shape, mean.shape[-1])
         mean, scale = (part.movedim(1, 2).flatten(2, 3).gather(2, chosen) for part in (mean, scale))
-        return (mean + scale * noise["offset"]).clamp(-1, 1)
+        return (mean + self.temperature * scale * noise["offset"]).clamp(-1, 1)
 
     def _mixture(self, weights: Weights, state: Tensor, action: int) -> tuple[Tensor, Tensor, Tensor]:
         """Log shares (R, E, B, K), means and scales (R, E, B, K, A) of every member's mixture."""

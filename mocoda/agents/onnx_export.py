@@ -149,11 +149,16 @@ def _best_proposal(graph: _Graph, agent: BCQ, weights: Arrays, actions: int) -> 
         graph("GatherND", graph("Reshape", part, _numbers(0, members * components, actions)), chosen, batch_dims=1)
         for part in (mean, scale)
     )
+    offset = graph("Mul", offset, _number(agent.temperature))
     proposed = graph("Clip", graph("Add", mean, graph("Mul", scale, offset)), _number(-1), _number(1))  # (N, P, A)
 
     repeated = graph("Expand", graph("Unsqueeze", "observation", _numbers(1)), _numbers(1, agent.proposals, 1))
-    own = {name: weight[0] for name, weight in weights.items() if name.startswith("critic.")}  # there is one critic
-    q = _mlp(graph, own, "critic", graph("Concat", repeated, proposed, axis=-1))
+    pairs = graph("Concat", repeated, proposed, axis=-1)
+    critics = [
+        {name: weight[number] for name, weight in weights.items() if name.startswith("critic.")}
+        for number in range(agent.critics)
+    ]
+    q = graph("Min", *(_mlp(graph, own, "critic", pairs) for own in critics))
     best = graph("ArgMax", graph("Squeeze", q, _numbers(-1)), axis=1, keepdims=1)
     return str(graph("GatherND", proposed, best, batch_dims=1))
 

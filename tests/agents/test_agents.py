@@ -440,34 +440,50 @@ def proposals_by_hand(
     return made
 
 
-def test_bcqs_critic_learns_the_value_of_the_best_proposal() -> None:
-    agent = BCQ(**PROPOSING, value_range=(-50.0, 0.0))
+@pytest.mark.parametrize("number", [1, 2])
+def test_bcqs_critics_learn_the_least_value_of_the_best_proposal(number: int) -> None:
+    agent = BCQ(**PROPOSING, value_range=(-50.0, 0.0), critics=number)
 
     def twin(weights: dict[str, Tensor], batch: Batch, noise: dict[str, Tensor], run: int) -> Tensor:
-        (recorded,) = critics(weights, "critic", run, members=1)
-        (judge,) = critics(weights, "target-critic", run, members=1)
+        learning = critics(weights, "critic", run, members=number)
+        judges = critics(weights, "target-critic", run, members=number)
         best = []
         for row, state in enumerate(batch.next_state[run]):
-            best.append(max(float(judge(state, a)) for a in proposals_by_hand(weights, noise, run, row, state)))
+            proposed = proposals_by_hand(weights, noise, run, row, state)
+            best.append(max(min(float(judge(state, a)) for judge in judges) for a in proposed))
         target = bellman(agent, batch, torch.tensor(best, dtype=torch.float64), run)
-        return ((recorded(batch.state[run], batch.action[run]) - target) ** 2).mean()
+        errors = [((critic(batch.state[run], batch.action[run]) - target) ** 2).mean() for critic in learning]
+        return torch.stack(errors).sum()
 
     assert_loss_is(agent, "critic", twin)
 
 
-def test_bcq_does_the_proposal_that_its_critic_likes_best() -> None:
-    agent, state = BCQ(**PROPOSING), some_batch().state
+@pytest.mark.parametrize("number", [1, 2])
+def test_bcq_does_the_proposal_that_its_critics_like_best(number: int) -> None:
+    agent, state = BCQ(**PROPOSING, critics=number), some_batch().state
     weights, noise = some_weights(agent), acting_noise(agent)
     action, places = agent.act(weights, state, noise), set()
     for run in range(R):
-        (judge,) = critics(weights, "critic", run, members=1)
+        judges = critics(weights, "critic", run, members=number)
         for row in range(B):
             proposed = proposals_by_hand(weights, noise, run, row, state[run, row])
-            q = [float(judge(state[run, row], one)) for one in proposed]
+            q = [min(float(judge(state[run, row], one)) for judge in judges) for one in proposed]
             best = q.index(max(q))
             torch.testing.assert_close(action[run, row], proposed[best])
             places.add(best)
     assert len(places) == agent.proposals  # every place was the best somewhere
+
+
+def test_bcqs_temperature_scales_how_far_proposals_lie_from_the_means() -> None:
+    state = torch.zeros(R, B, S, dtype=torch.float64)
+    warm, cold, still = (BCQ(**PROPOSING, temperature=t) for t in (1.0, 0.5, 0.0))
+    weights, noise = some_weights(warm), acting_noise(warm)
+    weights["sampler.0.bias"] = 0.1 * weights["sampler.0.bias"]
+    proposed = [agent._proposals(weights, state, noise) for agent in (warm, cold, still)]
+    inside = torch.stack(proposed).abs().amax(0) < 1
+    half = (proposed[0] + proposed[2]) / 2
+    assert bool(inside.any()) and not torch.allclose(proposed[0], proposed[2])
+    torch.testing.assert_close(proposed[1][inside], half[inside])
 
 
 def test_bcq_first_learns_its_samplers_and_then_its_critic() -> None:

@@ -110,14 +110,30 @@ def test_an_agent_of_ones_own_that_acts_by_its_actor_can_be_written(tmp_path: Pa
     members=st.integers(1, 4),
     components=st.integers(1, 4),
     proposals=st.integers(1, 7),
+    critics=st.integers(1, 3),
+    temperature=st.sampled_from([0.0, 0.5, 1.0]),
     layers=st.lists(st.integers(1, 9), max_size=2),
     seed=st.integers(0, 99),
 )
-def test_proposals_of_any_number_of_samplers_and_components_are_the_policy_s(
-    members: int, components: int, proposals: int, layers: list[int], seed: int, tmp_path_factory: Any
+def test_proposals_of_any_number_of_samplers_components_and_critics_are_the_policy_s(
+    members: int,
+    components: int,
+    proposals: int,
+    critics: int,
+    temperature: float,
+    layers: list[int],
+    seed: int,
+    tmp_path_factory: Any,
 ) -> None:
     agent = small(
-        "bcq", samplers=members, components=components, proposals=proposals, hidden=(6,), sampler_hidden=tuple(layers)
+        "bcq",
+        samplers=members,
+        components=components,
+        proposals=proposals,
+        critics=critics,
+        temperature=temperature,
+        hidden=(6,),
+        sampler_hidden=tuple(layers),
     )
     policy = untrained(agent, seed)
     policy.weights["sampler.0.bias"].mul_(5)  # shares that are not all alike
