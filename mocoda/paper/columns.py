@@ -1,18 +1,43 @@
-"""Columns of the paper's tables are recipes: how each is made, called and coloured."""
+"""Columns of the paper's tables are recipes: how each is made, called and coloured.
+
+A column is called by its recipe; "-matched" after it says that parents are matched rather than drawn from mixtures, and
+"-full" that next states come from the unfactored model.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from mocoda.engine.figures import INK
 from mocoda.engine.registry import settings_of
 from mocoda.parents import RECIPES, Recipe, make_recipe
 
+MATCHED, FULL = "-matched", "-full"
+
+
+class Column(NamedTuple):
+    """What the name of a column says."""
+
+    recipe: str
+    density: str
+    architecture: str  # of the model
+
+    @staticmethod
+    def of(name: str) -> Column:
+        parents = name.removesuffix(FULL)
+        recipe = parents.removesuffix(MATCHED)
+        return Column(
+            recipe,
+            "mixture" if recipe == parents else "matched",
+            "local" if parents == name else "full",
+        )
+
 
 def column_recipe(column: str, **settings: Any) -> Recipe:
     """The recipe of a column, with those of an experiment's settings that it has: only mixtures have components."""
-    known = settings_of(RECIPES[column])
-    return make_recipe(column, **{name: value for name, value in settings.items() if name in known})
+    name, density, _ = Column.of(column)
+    known = settings_of(RECIPES[name])
+    return make_recipe(name, **{key: v for key, v in (settings | {"density": density}).items() if key in known})
 
 
 def recipe_title(column: str) -> str:

@@ -132,7 +132,7 @@ class Table2(Experiment[Measured2]):
             models = fit_models(recorded, task.graph, "local", self.dynamics, folder=folder, progress=progress)
         datasets: dict[str, list[Transitions]] = {}
         for number, column in enumerate(self.columns):
-            datasets[column] = [self._dataset(task, column, recorded[seed], models[seed], seed) for seed in seeds]
+            datasets[column] = [self.dataset(task, column, recorded[seed], models[seed], seed) for seed in seeds]
             progress("data sets", number + 1, len(self.columns))
         clock.lap("data")
         policies = {}
@@ -178,7 +178,7 @@ class Table2(Experiment[Measured2]):
         title = "Table 2: steps to the goal, by agent and data"
         return compare_with_paper(measured.results, title, digits=1, best_of="row")
 
-    def _dataset(self, task: Navigation, column: str, recorded: Transitions, model: Dynamics, seed: int) -> Transitions:
+    def dataset(self, task: Navigation, column: str, recorded: Transitions, model: Dynamics, seed: int) -> Transitions:
         """`total` rows with the recorded ones among them."""
         if column == "emp":  # as often as it takes
             return recorded[torch.arange(self.total, device=recorded.device) % len(recorded)]

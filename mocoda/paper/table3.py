@@ -1,7 +1,7 @@
 """Table 3: agents that sweep two boxes, trained on data in which one is swept at a time.
 
-Rows and columns are called as on the command line; "-full" columns come from the unfactored model. What the paper
-reports stands beside what we measure, and under it the success of the scripted expert, which no agent learns from.
+Columns are called as in `mocoda.paper.columns`. What the paper reports stands beside what we measure, and under it the
+success of the scripted expert, which no agent learns from.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import rich.table
@@ -25,7 +25,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.paper.agents import paper_agent
-from mocoda.paper.columns import column_recipe
+from mocoda.paper.columns import FULL, MATCHED, Column, column_recipe
 from mocoda.paper.experiment import (
     Experiment,
     Measured,
@@ -51,12 +51,14 @@ from mocoda.parents import Parents, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_expert import Episode
 
-COLUMNS = ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
-# Table 3 of the paper, (mean, standard deviation) over three seeds, in the order of the columns.
+IN_PAPER = ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
+# Table 3 of the paper, (mean, standard deviation) over three seeds, in the order of its columns.
 PAPER: dict[str, tuple[tuple[float, float], ...]] = {
     "td3-bc": ((0.7, 0.9), (38.7, 7.5), (84.0, 2.8), (29.3, 3.8), (26.0, 1.6)),
     "bcq": ((2.0, 1.6), (20.7, 4.1), (64.7, 4.1), (14.0, 3.3), (15.3, 4.1)),
 }
+COLUMNS = (*IN_PAPER, "mocoda-matched", "mocoda-p-matched")
+KNOWN = (*COLUMNS, f"mocoda{MATCHED}{FULL}", f"mocoda-p{MATCHED}{FULL}")
 SHOWN = 20_000  # rows of a data set whose boxes the figure shows
 EXPERT = 9  # the seed of the expert that is judged
 RECORDING = 0  # the seed of the recorded data, the same for all seeds of the table
@@ -69,6 +71,15 @@ class Measured3(Measured):
     policies: dict[str, Policies]  # by agent
     played: dict[str, Played]  # by agent: episodes of the trained policies, in their order
     boxes: dict[str, Tensor]  # by column: where both boxes are in some of its rows, (N, 4)
+
+
+class Prepared(NamedTuple):
+    """All that agents of Table 3 are trained on; models, parents and data sets have one entry a seed."""
+
+    recorded: Transitions
+    models: dict[str, list[Dynamics]]  # by architecture
+    parents: dict[str, list[Parents]]  # by column, less its "-full"
+    datasets: dict[str, list[Transitions]]  # by column
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,6 @@ class Table3(Experiment[Measured3]):
     dynamics: DynamicsConfig
     agents: tuple[Agent, ...]
     updates: Mapping[str, int]  # by agent
-    once: tuple[Agent, ...] = ()  # trained with the first seed only
     columns: tuple[str, ...] = COLUMNS
     variety: str = "varied"
     rows: int = 1_000_000  # recorded
@@ -109,54 +119,43 @@ class Table3(Experiment[Measured3]):
     covariance: str = "full"
     acceptance: float = 0.3
     density_floor: float = 0.05  # Appendix C.2
+    half: bool = False  # train agents with hidden layers in bfloat16
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_training(self.total, self.rows, self.last, self.evaluations)
-        for agent in (*self.agents, *self.once):
+        for agent in self.agents:
             if self.updates.get(agent.name, 0) < self.evaluations:
                 raise InputError(
                     f"updates must give {agent.name} at least one for each of the {self.evaluations} evaluations, got "
                     f"{self.updates.get(agent.name)}."
                 )
-        check_columns(self.columns, COLUMNS)
+        check_columns(self.columns, KNOWN)
 
     def config(self) -> dict[str, Any]:
-        return super().config() | {"agents": agents_config(self.agents), "once": agents_config(self.once)}
+        return super().config() | {"agents": agents_config(self.agents)}
 
     def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured3:
         """Records, fits, augments and trains every agent on every data set, all seeds at once."""
         clock, resumed = Stopwatch(), begun(folder)
         task = HookSweep2()
-        recorded = record(task, self.rows, self.variety, folder, workers, progress).to(device)
-        clock.lap("recording")
-        models = {
-            architecture: fit_models(
-                [recorded] * self.seeds, task.graph, architecture, self.dynamics, folder=folder, progress=progress
-            )
-            for architecture in dict.fromkeys(map(_architecture, self.columns))
-        }
-        clock.lap("dynamics")
-        parents = self.parent_distributions(task, recorded)
-        clock.lap("parents")
-        datasets = self._datasets(task, recorded, parents, models, progress)
+        recorded, models, parents, datasets = self.prepare(task, device, folder, clock, progress, workers)
         boxes = {column: task.features(tables[0].state[-SHOWN:]) for column, tables in datasets.items()}
-        clock.lap("data")
         policies: dict[str, Policies] = {}
         played: dict[str, Played] = {}
         cells: list[dict[str, Any]] = []
-        for agent in (*self.agents, *self.once):
-            seeds = range(1 if agent in self.once else self.seeds)
+        for agent in self.agents:
             trained = policies[agent.name] = fit_agents(
-                {column: tables[: len(seeds)] for column, tables in datasets.items()},
+                datasets,
                 agent,
                 folder=folder,
                 name=f"agents-{agent.name}",
-                seeds=seeds,
+                seeds=range(self.seeds),
                 updates=self.updates[agent.name],
                 task=task,
                 evaluate_every=self.updates[agent.name] // self.evaluations,
                 episodes=self.episodes,
+                half=self.half,
                 workers=workers,
                 progress=progress,
             )
@@ -189,7 +188,7 @@ class Table3(Experiment[Measured3]):
         }
         made = []
         for column in self.columns:
-            paper = PAPER[row][COLUMNS.index(column)] if row in PAPER else None
+            paper = PAPER[row][IN_PAPER.index(column.replace(MATCHED, ""))] if row in PAPER else None
             mine = runs_of(policies, column)
             boxes = (played.last[mine][..., PLACES] - played.last[mine][..., WANTED]).reshape(len(mine), -1, 2, 2)
             ends = {
@@ -218,22 +217,40 @@ class Table3(Experiment[Measured3]):
         title = "Table 3: episodes in which both boxes end in place, in percent"
         return compare_with_paper(measured.results, title, digits=1, best_of="row", more_is_better=True)
 
+    def prepare(
+        self, task: HookSweep2, device: str, folder: Path, clock: Stopwatch, progress: Progress, workers: int | None
+    ) -> Prepared:
+        """Records, fits models and parents, and makes the data sets."""
+        recorded = record(task, self.rows, self.variety, folder, workers, progress).to(device)
+        clock.lap("recording")
+        models = {
+            architecture: fit_models(
+                [recorded] * self.seeds, task.graph, architecture, self.dynamics, folder=folder, progress=progress
+            )
+            for architecture in dict.fromkeys(Column.of(column).architecture for column in self.columns)
+        }
+        clock.lap("dynamics")
+        parents = self.parent_distributions(task, recorded)
+        clock.lap("parents")
+        datasets = self._datasets(task, recorded, parents, models, progress)
+        clock.lap("data")
+        return Prepared(recorded, models, parents, datasets)
+
     def parent_distributions(self, task: HookSweep2, recorded: Transitions) -> dict[str, list[Parents]]:
         """The parent distributions of the columns, one a seed."""
-        recipes = dict.fromkeys(column.removesuffix("-full") for column in self.columns)
-        settled = {
-            recipe: column_recipe(
-                recipe,
+        recipes = {
+            column: column_recipe(
+                column,
                 components=self.components,
                 covariance=self.covariance,
                 acceptance=self.acceptance,
                 density_floor=self.density_floor,
             )
-            for recipe in recipes
+            for column in dict.fromkeys(column.removesuffix(FULL) for column in self.columns)
         }
         return {
             name: [fit_parents(recorded, task.graph, recipe, seed=seed, task=task) for seed in range(self.seeds)]
-            for name, recipe in settled.items()
+            for name, recipe in recipes.items()
         }
 
     def _datasets(
@@ -248,7 +265,7 @@ class Table3(Experiment[Measured3]):
         made: dict[str, list[Transitions]] = {}
         more = self.total - len(recorded)
         for number, column in enumerate(self.columns):
-            sources = zip(parents[column.removesuffix("-full")], models[_architecture(column)], strict=True)
+            sources = zip(parents[column.removesuffix(FULL)], models[Column.of(column).architecture], strict=True)
             made[column] = [
                 augment(recorded, drawn, model, rows=more, task=task, seed=seed, provenance=False)
                 for seed, (drawn, model) in enumerate(sources)
@@ -277,7 +294,7 @@ class Table3(Experiment[Measured3]):
         held_out = {"place one": experts["one varied"], "place two": experts["two plain"]}
         tests = {name: as_transitions(episodes).to(recorded.device) for name, episodes in held_out.items()}
         drawn = {
-            column: (parents[column.removesuffix("-full")][0], models[_architecture(column)][0])
+            column: (parents[column.removesuffix(FULL)][0], models[Column.of(column).architecture][0])
             for column in self.columns
             if column != "emp"
         }
@@ -309,9 +326,8 @@ Table3.presets.update(
             window=50,
             tf32=True,
         ),
-        agents=(_sweeper("td3-bc", imitation=4.0), _sweeper("bcq", sampler_updates=5_000)),
-        once=(_sweeper("sac"), _sweeper("cql")),
-        updates={"td3-bc": 200_000, "bcq": 40_000, "sac": 20_000, "cql": 20_000},
+        agents=(_sweeper("td3-bc", batch=2_000, imitation=4.0), _sweeper("bcq", sampler_updates=5_000)),
+        updates={"td3-bc": 140_000, "bcq": 40_000},
     ),
     quick=Table3(
         "quick",
@@ -347,7 +363,3 @@ def record(
         if not any(parts.iterdir()):
             parts.rmdir()
     return Transitions.load(file)
-
-
-def _architecture(column: str) -> str:
-    return "full" if column.endswith("-full") else "local"

@@ -29,7 +29,7 @@ from mocoda.engine.figures import (
     save,
     title_left,
 )
-from mocoda.paper.columns import recipe_colour, recipe_title
+from mocoda.paper.columns import FULL, Column, recipe_colour, recipe_title
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import CENTRE, JITTER, SHIFT, TOLERANCE
 
@@ -53,7 +53,7 @@ def draw_figures(folder: Path, names: Sequence[str]) -> None:
         evidence = {name: arrays[name] for name in arrays.files}
     draw_success(results, success)
     draw_success_curves(curves["agents"], expert, curves_figure)
-    shown = {c: torch.from_numpy(evidence[f"boxes/{c}"]) for c in columns if not c.endswith("-full")}
+    shown = {c: torch.from_numpy(evidence[f"boxes/{c}"]) for c in columns if not c.endswith(FULL)}
     draw_tables(shown, HookSweep2().goals(2_000, seed=0), tables)
     by_distance = {
         agent: {
@@ -71,9 +71,9 @@ def draw_figures(folder: Path, names: Sequence[str]) -> None:
 
 
 def column_title(column: str) -> str:
-    recipe = column.removesuffix("-full")
-    title = recipe_title(recipe)
-    return title if column == recipe else f"{title} (unfactored model)"
+    recipe, density, architecture = Column.of(column)
+    notes = [*(["matched"] if density == "matched" else []), *(["unfactored model"] if architecture == "full" else [])]
+    return recipe_title(recipe) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def draw_success(results: Mapping[str, Any], path: Path) -> None:
@@ -165,7 +165,7 @@ def draw_placements(panels: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _draw_cell(axes: Axes, place: float, width: float, cell: Mapping[str, Any]) -> None:
-    colour, unfactored = _colour(cell["column"]), cell["column"].endswith("-full")
+    colour, unfactored = _colour(cell["column"]), cell["column"].endswith(FULL)
     axes.bar(
         place,
         cell["mean"],
@@ -222,16 +222,18 @@ def _titles(axes: Axes, column: str, below: str) -> None:
 
 
 def _colour(column: str) -> tuple[float, float, float]:
-    """The recipe's, and lighter where the model is unfactored."""
-    red, green, blue = to_rgb(recipe_colour(column.removesuffix("-full")))
-    white = 0.45 if column.endswith("-full") else 0.0
+    """The recipe's, darker where parents are matched, and lighter where the model is unfactored."""
+    recipe, density, architecture = Column.of(column)
+    dark = 0.6 if density == "matched" else 1.0
+    red, green, blue = (dark * part for part in to_rgb(recipe_colour(recipe)))
+    white = 0.45 if architecture == "full" else 0.0
     return red + white * (1 - red), green + white * (1 - green), blue + white * (1 - blue)
 
 
 def _line(column: str) -> dict[str, Any]:
     return {
         "color": _colour(column),
-        "ls": "--" if column.endswith("-full") else "-",
+        "ls": "--" if column.endswith(FULL) else "-",
         "label": column_title(column),
     }
 

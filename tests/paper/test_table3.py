@@ -21,12 +21,11 @@ from mocoda import Dynamics, DynamicsConfig, InputError, Policies, Transitions, 
 from mocoda.engine.statistics import bootstrap_interval, probability_of_improvement
 from mocoda.paper import run_experiment, table3
 from mocoda.paper.stages import begun
-from mocoda.paper.table3 import PAPER, Measured3, Table3
+from mocoda.paper.table3 import IN_PAPER, PAPER, Measured3, Table3
 from mocoda.paper.table3_figure import draw_figures
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_env import GOAL
 
-COLUMNS = ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
 SMALL: dict[str, Any] = {"hidden": (16,), "batch": 32, "learning_rate": 0.01, "polyak": 0.1}
 TINY = replace(
     Table3.presets["quick"],
@@ -34,8 +33,7 @@ TINY = replace(
     dynamics=DynamicsConfig(
         members=2, hidden=(16, 16), features=8, epochs=2, epoch_rows=512, batch=128, validation=200, window=1
     ),
-    agents=(make_agent("td3-bc", **SMALL, decay=True, standardise=True),),
-    once=(make_agent("sac", **SMALL),),
+    agents=(make_agent("td3-bc", **SMALL, decay=True, standardise=True), make_agent("sac", **SMALL)),
     updates={"td3-bc": 40, "sac": 20},
     evaluations=2,
     columns=("emp", "mocoda-p", "mocoda-p-full"),
@@ -80,8 +78,12 @@ STAGES = sorted(
         "recorded.hdf5",
         *(f"dynamics-{model}-{seed}.safetensors" for model in ("local", "full") for seed in (0, 1)),
         *(f"agents-{row}/agents.json" for row in ROWS),
-        *(f"agents-td3-bc/policy-{column}-{seed}.safetensors" for column in TINY.columns for seed in (0, 1)),
-        *(f"agents-sac/policy-{column}-0.safetensors" for column in TINY.columns),
+        *(
+            f"agents-{row}/policy-{column}-{seed}.safetensors"
+            for row in ROWS
+            for column in TINY.columns
+            for seed in (0, 1)
+        ),
     ]
 )
 
@@ -111,9 +113,9 @@ def test_the_results_keep_the_contract_and_have_every_cell_beside_the_paper_s(ru
             assert cell["values"] == [cell["mean"]] == [results["expert"]["two plain"]["both"]]
             continue
         assert len(cell["values"]) == len(cell["final_success"]) == len(cell["final_distance"])
-        assert len(cell["values"]) == (1 if row == "sac" else 2)
+        assert len(cell["values"]) == 2
         assert cell["interval"] == pytest.approx(bootstrap_interval(cell["values"]), rel=1e-9)
-        paper = PAPER[row][COLUMNS.index(column)] if row in PAPER else (None, None)
+        paper = PAPER[row][IN_PAPER.index(column)] if row in PAPER else (None, None)
         assert (cell["paper_mean"], cell["paper_std"]) == paper
         better = probability_of_improvement(cell["values"], found[row, "emp"]["values"], lower_is_better=False)
         assert cell["better_than_emp"] == pytest.approx(better)
@@ -149,9 +151,9 @@ def check_truth(results: dict[str, Any]) -> None:
 def test_what_was_trained_comes_along(run: Run) -> None:
     measured = run.measured
     assert tuple(measured.policies) == tuple(measured.played) == ROWS
-    for agent, seeds, updates in ((TINY.agents[0], (0, 1), [20, 40]), (TINY.once[0], (0,), [10, 20])):
+    for agent, updates in zip(TINY.agents, ([20, 40], [10, 20]), strict=True):
         policies = measured.policies[agent.name]
-        assert list(policies) == [(column, seed) for column in TINY.columns for seed in seeds]
+        assert list(policies) == [(column, seed) for column in TINY.columns for seed in (0, 1)]
         assert {policy.agent for policy in policies.values()} == {agent}
         assert {policy.state_width for policy in policies.values()} == {22}  # state and goal
         assert policies.curves["updates"].tolist() == updates
@@ -203,7 +205,7 @@ def test_every_data_set_starts_with_what_was_recorded_and_is_labelled_with_goals
     task = HookSweep2()
     assert list(run.datasets) == list(ROWS)
     for column, tables in run.datasets["td3-bc"].items():
-        assert len(tables) == 2 and run.datasets["sac"][column] == tables[:1]
+        assert len(tables) == 2 and run.datasets["sac"][column] == tables
         for data in tables:
             assert len(data) == TINY.total
             assert data.rows[: TINY.rows].equal(recorded.rows) and data.next_state[: TINY.rows].equal(
@@ -294,12 +296,12 @@ def test_the_evidence_is_readable_without_pickle_and_has_what_the_figures_show(r
         evidence = {name: arrays[name] for name in arrays.files}
     named = {f"{what}/{row}/{column}" for what in ("success", "last") for row in ROWS for column in TINY.columns}
     assert set(evidence) == named | {f"boxes/{column}" for column in TINY.columns}
-    for row, seeds in (("td3-bc", 2), ("sac", 1)):
+    for row in ROWS:
         for number, column in enumerate(TINY.columns):
-            own = slice(seeds * number, seeds * (number + 1))
-            first = 2 * seeds * number  # episodes of the columns before
-            assert evidence[f"success/{row}/{column}"].tolist() == list(range(first, first + 2 * seeds))
-            assert np.array_equal(evidence[f"last/{row}/{column}"], played[row].last[own].reshape(2 * seeds, 22))
+            own = slice(2 * number, 2 * (number + 1))
+            first = 4 * number  # episodes of the columns before
+            assert evidence[f"success/{row}/{column}"].tolist() == list(range(first, first + 4))
+            assert np.array_equal(evidence[f"last/{row}/{column}"], played[row].last[own].reshape(4, 22))
     for column in TINY.columns:
         assert np.array_equal(evidence[f"boxes/{column}"], run.measured.boxes[column].numpy())
 
@@ -362,12 +364,11 @@ def test_whatever_stage_is_in_the_folder_the_seconds_are_not_those_of_the_whole(
         ({"total": 10}, "total must be at least the number of recorded rows, got 10 and 1100."),
         (
             {"columns": ("emp", "mocoda-full-p")},
-            "there is no column 'mocoda-full-p'; there are: emp, mocoda, mocoda-p, mocoda-full, mocoda-p-full. "
-            "Did you mean 'mocoda-full'?",
+            f"there is no column 'mocoda-full-p'; there are: {', '.join(table3.KNOWN)}. Did you mean 'mocoda-full'?",
         ),
         (
             {"columns": ("x",)},
-            "there is no column 'x'; there are: emp, mocoda, mocoda-p, mocoda-full, mocoda-p-full.",
+            f"there is no column 'x'; there are: {', '.join(table3.KNOWN)}.",
         ),
         ({"columns": ("emp", "emp")}, "columns must name each data set once, and at least one, got ['emp', 'emp']."),
         ({"columns": ()}, "columns must name each data set once, and at least one, got []."),
@@ -383,7 +384,7 @@ def test_settings_that_cannot_be_are_refused_in_full(change: dict[str, Any], mes
 
 
 def test_the_paper_s_cells_are_those_of_its_table() -> None:
-    assert table3.COLUMNS == COLUMNS
+    assert IN_PAPER == ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
     printed = {  # Emp, MoCoDA, MoCoDA-P, and the last two again, not factored
         "bcq": "2.0 ± 1.6, 20.7 ± 4.1, 64.7 ± 4.1, 14.0 ± 3.3, 15.3 ± 4.1",
         "td3-bc": "0.7 ± 0.9, 38.7 ± 7.5, 84.0 ± 2.8, 29.3 ± 3.8, 26.0 ± 1.6",
@@ -395,11 +396,9 @@ def test_the_paper_s_cells_are_those_of_its_table() -> None:
 
 def test_the_paper_s_preset_has_the_paper_s_sizes() -> None:
     preset = Table3.presets["paper"]
-    assert (preset.seeds, preset.rows, preset.total, preset.columns) == (3, 1_000_000, 5_000_000, COLUMNS)
+    assert (preset.seeds, preset.rows, preset.total, preset.columns) == (3, 1_000_000, 5_000_000, table3.COLUMNS)
     assert [agent.name for agent in preset.agents] == list(PAPER)
-    assert [agent.name for agent in preset.once] == ["sac", "cql"]  # which the paper omits, for they were unsuccessful
-    assert set(preset.updates) == {*PAPER, "sac", "cql"}
+    assert set(preset.updates) == set(PAPER)
     assert preset.last == 50 and preset.density_floor == 0.05
     assert all(updates % preset.evaluations == 0 for updates in preset.updates.values())
-    for agent in (*preset.agents, *preset.once):
-        assert agent.hidden == (512, 512, 512) and agent.batch == 500
+    assert all(agent.hidden == (512, 512, 512) for agent in preset.agents)
