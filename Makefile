@@ -1,5 +1,5 @@
-# Every target sets up what it needs in .venv; Python 3.11+ and pip are enough. `make demo` installs only what the
-# package itself depends on, the others also tools and optional packages.
+# Every target sets up what it needs in .venv; Python 3.11+ and pip are enough. `make demo` installs what the
+# package itself and its robot need, the others also tools and all optional packages.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := .venv/.demo-ready
@@ -41,7 +41,7 @@ define install
 endef
 
 $(DEMO): pyproject.toml constraints.txt
-	$(call install,.)
+	$(call install,.[hooksweep])
 	touch $@
 
 $(TEST): pyproject.toml constraints.txt

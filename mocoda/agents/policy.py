@@ -20,6 +20,7 @@ from mocoda.engine.networks import Weights, mlp_weights
 from mocoda.engine.randomness import Shapes, Stream, as_stream
 
 BOUNDS = ("action_low", "action_high")
+SHIPPED = Path(__file__).parent / "trained"  # policies that come with mocoda, by task
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,10 @@ class Policy:
         bounds = {name: getattr(self, name).to(device) for name in BOUNDS}
         return replace(self, weights=weights, **bounds)
 
+    def without_training(self) -> Policy:
+        """The same policy with only the networks that it acts by: a smaller file."""
+        return replace(self, weights=acting_weights(self.agent, self.weights))
+
     def save(self, path: str | Path) -> None:
         """Writes weights and settings to a safetensors file."""
         bounds = {name: getattr(self, name) for name in BOUNDS}
@@ -115,11 +120,21 @@ class Policy:
             for group, network in agent.networks(width, len(low)).items():
                 leading = () if network.members is None else (network.members,)
                 expected |= mlp_weights(group, leading, network.sizes, Shapes())
-            check_tensors(tensors, expected)
+            acting = acting_weights(agent, expected)
+            check_tensors(tensors, acting if tensors.keys() == acting.keys() else expected)
             names = [column for column in columns if isinstance(column, str)]
             if len(names) != len(columns) or len(names) not in (0, width + len(low)):
                 raise InputError(f"its columns must be {width + len(low)} names, got {columns!r}")
         return Policy(agent, width, tensors, low, high, tuple(names), header["fingerprints"])
+
+
+def shipped_policy(task: str) -> Policy:
+    """A trained policy that comes with mocoda: for hooksweep2."""
+    file = SHIPPED / f"{task}.safetensors"
+    if not file.is_file():
+        known = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.safetensors")))
+        raise InputError(f"no trained policy for {task!r} comes with mocoda; there is one for: {known}.")
+    return Policy.load(file)
 
 
 class Policies(Mapping[tuple[str, int], Policy]):

@@ -197,8 +197,9 @@ class Evaluate(Command):
 class Watch(Command):
     """Film a trained agent, or the scripted expert, at its task."""
 
-    who: Annotated[Positional[str], arg(metavar="WHO")]
-    """A folder that `mocoda train` wrote, the file of a policy, or the word expert."""
+    who: Annotated[Positional[str], arg(metavar="WHO")] = "trained"
+    """A folder that `mocoda train` wrote, the file of a policy, or a word: trained (a policy that comes with mocoda) or
+    expert."""
     task: str = "hooksweep2"
     """A task whose environment draws pictures: hooksweep2."""
     episodes: int = 3
@@ -213,8 +214,7 @@ class Watch(Command):
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        if sys.platform == "linux" and "DISPLAY" not in os.environ:
-            os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a screen; mujoco reads it when it is imported
+        draw_without_screen()
         from mocoda.agents.film import film
         from mocoda.tasks import make_task
 
@@ -226,6 +226,7 @@ class Watch(Command):
     def _find(self) -> tuple[str, Policy | None]:
         """The title of the one to film, and its policy; None for the expert."""
         from mocoda.agents import Policies, Policy
+        from mocoda.agents.policy import shipped_policy
 
         if Path(self.who).is_dir():
             policies = Policies.load(self.who)
@@ -236,4 +237,12 @@ class Watch(Command):
             raise InputError(f"no agent in {self.who!r} has that data and seed; there are: {known}.")
         if self.data is not None or self.agent_seed is not None:
             raise InputError(f"--data and --agent-seed choose among the agents of a folder, and {self.who!r} is none.")
+        if self.who == "trained":
+            return "a trained agent", shipped_policy(self.task)
         return self.who, None if self.who == "expert" else Policy.load(self.who)
+
+
+def draw_without_screen() -> None:
+    """Lets mujoco draw where there is no screen; it reads this when it is imported."""
+    if sys.platform == "linux" and "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")

@@ -158,12 +158,12 @@ class Check(Command):
 
 @dataclass(frozen=True)
 class Export(Command):
-    """Write data in another format, or a policy as ONNX."""
+    """Write data in another format, or a policy as ONNX, or as a file of only the networks that it acts by."""
 
     data: Annotated[Positional[str], arg(metavar="DATA")]
     """Recorded data ({formats}), or a policy's file, or its folder if it is the only one in it."""
     to: Annotated[str, arg(metavar="FILE")]
-    """What to write: {targets}; for a policy FILE.onnx."""
+    """What to write: {targets}; for a policy FILE.onnx or FILE.safetensors."""
     episode_steps: EpisodeSteps = None
     skip_bad_rows: FlagCreatePairsOff[bool] = False
     """Leave out rows with NaN or infinite numbers."""
@@ -172,9 +172,10 @@ class Export(Command):
     def run(self) -> None:
         from mocoda.data import read, write
 
-        if self.to.endswith(".onnx"):
+        if self.to.endswith((".onnx", ".safetensors")):
             if self.episode_steps is not None or self.skip_bad_rows:
-                raise InputError("--episode-steps and --skip-bad-rows are about data, and an .onnx file is a policy.")
+                kind = Path(self.to).suffix
+                raise InputError(f"--episode-steps and --skip-bad-rows are about data, and an {kind} file is a policy.")
             self._export_policy()
             return
         check_out(self.to, [self.data], self.overwrite)
@@ -196,6 +197,10 @@ class Export(Command):
             policy = next(iter(policies.values()))
         else:
             policy = Policy.load(self.data)
+        if self.to.endswith(".safetensors"):
+            policy.without_training().save(self.to)
+            say(f"{self.to}: {policy.agent.name}, {Path(self.to).stat().st_size / 1e6:.1f} MB")
+            return
         export_onnx(policy, self.to)
         inputs = "observation and noise" if policy.agent.name == "bcq" else "observation"
         say(f"{self.to}: {policy.agent.name}, {inputs} in, action out")

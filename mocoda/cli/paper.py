@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from mocoda.cli.agents import draw_without_screen
 from mocoda.cli.options import Device, Folder, Overwrite, check_device, console, say
 from mocoda.cli.parser import Command, Flat, value_of
 from mocoda.engine.errors import InputError
@@ -64,7 +65,7 @@ class Paper(Command):
 
 @dataclass(frozen=True)
 class Demo(Command):
-    """Show the whole method in minutes: data, MoCoDA, small Tables 1 and 2, and agents that cut the corner."""
+    """Show the whole method in minutes: data, MoCoDA, small Tables 1 and 2, agents that cut the corner, and a robot."""
 
     out: Folder = Path("runs/demo")
     """Folder for the augmented data, the tables and the figures."""
@@ -79,7 +80,7 @@ class Demo(Command):
         from mocoda.paper.table1 import Table1
         from mocoda.paper.table2 import Table2, draw_walks, walk
 
-        outputs = ("graph.png", "parents.png", "navigation-mocoda.hdf5", "walks.png")
+        outputs = ("graph.png", "parents.png", "navigation-mocoda.hdf5", "walks.png", "robot.gif")
         settings = {"rows": ROWS, "seed": 0, "device": self.device}
         with RunFolder(self.out, "demo", settings, outputs, self.overwrite):
             self._draw_first()
@@ -96,7 +97,23 @@ class Demo(Command):
         titles = {"emp": "trained on the recorded data", "mocoda": "trained on MoCoDA's data"}
         with RunFolder(self.out, "demo", settings, outputs):
             draw_walks({titles[name]: path for name, path in walks.items()}, self.out / "walks.png", data.state)
-        say(f"What all this is for: {self.out / 'walks.png'}")
+            say(f"What all this is for: {self.out / 'walks.png'}")
+            self._film()
+
+    def _film(self) -> None:
+        """Films a robot that was trained on MoCoDA's data, where the machine can."""
+        from mocoda.agents.film import film
+        from mocoda.agents.policy import shipped_policy
+        from mocoda.tasks import make_task
+
+        draw_without_screen()
+        file = self.out / "robot.gif"
+        try:
+            successes = film(file, make_task("hooksweep2"), shipped_policy("hooksweep2"), episodes=2)
+        except Exception as error:  # MuJoCo or a way to draw may be missing, and that is no reason to fail
+            say(f"There is no film of a robot, for this machine cannot draw it ({error}).")
+            return
+        say(f"A robot that was trained with MoCoDA to sweep two boxes, having seen one: {file} ({successes} of 2 done)")
 
     def _draw_first(self) -> None:
         """Draws what can be seen before anything is trained."""

@@ -53,9 +53,11 @@ class Scarcity(Experiment[Measured]):
     evaluate_every: int
     episodes: int
     last: int
+    density: str = "mixture"
     components: int = 128
     acceptance: float = 0.3
     density_floor: float = 0.05
+    half: bool = False  # train agents with hidden layers in bfloat16
     variety: str = "varied"
     expert_episodes: int = 100
 
@@ -97,6 +99,7 @@ class Scarcity(Experiment[Measured]):
             task=task,
             evaluate_every=self.evaluate_every,
             episodes=self.episodes,
+            half=self.half,
             workers=workers,
             progress=progress,
         )
@@ -133,7 +136,12 @@ class Scarcity(Experiment[Measured]):
     ) -> dict[str, list[Transitions]]:
         datasets: dict[str, list[Transitions]] = {}
         for (size, seed), recorded in parts.items():
-            recipe = MocodaP(components=self.components, acceptance=self.acceptance, density_floor=self.density_floor)
+            recipe = MocodaP(
+                density=self.density,
+                components=self.components,
+                acceptance=self.acceptance,
+                density_floor=self.density_floor,
+            )
             parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task)
             for architecture in ARCHITECTURES:
                 model, more = models[architecture][size, seed], self.total - size
@@ -164,15 +172,15 @@ class Scarcity(Experiment[Measured]):
 Scarcity.presets.update(
     paper=Scarcity(
         "paper",
-        seeds=1,
+        seeds=3,
         sizes=(10_000, 30_000, 100_000, 300_000, 1_000_000),
         dynamics=replace(Table3.presets["paper"].dynamics, epochs=300),
         agent=Table3.presets["paper"].agents[0],
         total=1_500_000,
-        updates=40_000,
-        evaluate_every=500,
+        updates=16_000,
+        evaluate_every=400,
         episodes=5,
-        last=40,
+        last=20,
     ),
     quick=Scarcity(
         "quick",
