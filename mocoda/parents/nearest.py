@@ -44,6 +44,7 @@ class Nearest:
         found = [
             self._find_block(own, avoid, stride, stream)
             for own, avoid in zip(queries.split(block), never.split(block), strict=True)
+            if len(own)
         ]
         row = torch.cat([row for row, _ in found]) if found else never.new_zeros(0)
         distance = torch.cat([distance for _, distance in found]) if found else queries.new_zeros(0)
