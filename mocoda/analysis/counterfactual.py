@@ -187,11 +187,13 @@ def drawn_given_rest(parents: MixtureParents, rows: Tensor, unknown: set[int], s
 
 def _mixtures(parents: Parents) -> MixtureParents | StratifiedParents:
     proposals = parents.proposals if isinstance(parents, FlattenedParents) else parents
-    if not isinstance(proposals, MixtureParents | StratifiedParents):
+    first = proposals.neighbourhoods[0].mixtures if isinstance(proposals, StratifiedParents) else proposals
+    if not isinstance(first, MixtureParents):
         raise InputError(
             "what_if needs the mixtures of recipe 'mocoda', or of 'mocoda-u' and 'mocoda-p' by rejection, got "
-            f"{type(proposals).__name__}. Pass parents=mocoda.fit_parents(data, graph)."
+            f"{type(first).__name__}. Pass parents=mocoda.fit_parents(data, graph)."
         )
+    assert isinstance(proposals, MixtureParents | StratifiedParents)
     return proposals
 
 

@@ -31,7 +31,7 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.rules import local_mask, near_rules
 
 LARGEST = 1_000_000  # bytes; a graph is a page of text, and whatever is longer is something else
-TABLES = ("state", "action", "edges")
+TABLES = ("state", "action", "edges", "relative")
 FUNCTIONS = {
     "local": ("f",),
     "reward": ("state", "action", "next_state"),
@@ -177,7 +177,17 @@ def _graph(defined: Mapping[str, Any], names: ColumnNames) -> LocalGraph:
         action=as_factors("action", defined.get("action", {"action": slice(None)}), names),
         edges={child: tuple(parents) for child, parents in edges.items()},
         given_parent_sets=None if groups is None else [tuple(group) for group in groups],
+        relative=_relative(defined.get("relative", {}), (*names.state, *names.action)),
     )
+
+
+def _relative(given: object, names: tuple[str, ...]) -> dict[int, int]:
+    if not isinstance(given, Mapping):
+        raise InputError(f"relative must map a column's name to that of the column it is measured from, got {given!r}.")
+    for name in (*given, *given.values()):
+        if name not in names:
+            raise unknown_name("column", name, names)
+    return {names.index(column): names.index(origin) for column, origin in given.items()}
 
 
 def _are_names(given: object) -> bool:

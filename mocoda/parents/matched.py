@@ -118,13 +118,15 @@ class MatchedParents:
         whole = {number: self._passes(n, stream.child("first", number)) for number in self._firsts}
         distances = {}
         turns = len(self.orders)
-        for turn, order in enumerate(self.orders):
-            part, sources = rows[turn::turns], self.recorded.new_zeros(len(rows[turn::turns]), 0, dtype=torch.long)
+        first = int(stream.integers(turns, 1))
+        for turn, order in enumerate(self.orders[first:] + self.orders[:first]):
+            part = rows[turn::turns]
+            sources = torch.zeros(len(part), 0, dtype=torch.long, device=rows.device)
             for number, known in _steps(self.sets, order):
                 columns = self.sets[number]
                 if (number, known) in self.matches:
-                    match, place = self.matches[number, known], stream.child("turn", turn, number)
-                    source, distances[number, known] = match.complete(part, sources, self.recorded, place)
+                    match, own = self.matches[number, known], stream.child("turn", turn, number)
+                    source, distances[number, known] = match.complete(part, sources, self.recorded, own)
                 elif not known:
                     source = whole[number][turn::turns]
                     part[:, list(columns)] = self.recorded[source][:, list(columns)]
@@ -169,7 +171,8 @@ def _orders(sets: Sequence[tuple[int, ...]], shuffle: bool, stream: Stream) -> t
     else:
         firsts = numbers if len(sets) <= ORDERS else stream.permutation(len(sets))[:ORDERS].tolist()
         preferred = [[first, *(number for number in numbers if number != first)] for first in firsts]
-    return tuple(dict.fromkeys(tuple(drawing_order(sets, one)) for one in preferred))
+    orders = [tuple(drawing_order(sets, one)) for one in preferred]
+    return tuple({frozenset(_steps(sets, order)): order for order in reversed(orders)}.values())[::-1]
 
 
 def _steps(sets: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[tuple[int, frozenset[int]]]:

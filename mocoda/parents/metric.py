@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -43,7 +45,8 @@ class Metric:
         inputs = ((shared[chosen].double() - centre) / scale).float().cpu()
         target = _standardised(rest[chosen].double().cpu())
         target = torch.cat([target, _standardised(target.square())], 1).float()
-        slopes = _slopes(inputs.clamp(-OUTLIER, OUTLIER), target, stream)
+        with _one_thread():
+            slopes = _slopes(inputs.clamp(-OUTLIER, OUTLIER), target, stream)
         columns = inputs.shape[1]
         product = torch.einsum("noi,noj->ij", slopes, slopes).double() / (len(slopes) * target.shape[1])
         # Few rows tell little about directions: what they say counts less, and all directions more alike.
@@ -66,6 +69,17 @@ def moments(values: Tensor) -> tuple[Tensor, Tensor]:
 def _standardised(values: Tensor) -> Tensor:
     centre, scale = moments(values)
     return ((values - centre) / scale).clamp(-OUTLIER, OUTLIER)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The network is too small for two threads to help, and on a busy machine they wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _slopes(inputs: Tensor, target: Tensor, stream: Stream) -> Tensor:

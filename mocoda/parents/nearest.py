@@ -14,7 +14,7 @@ from mocoda.engine.randomness import Stream
 # They are one of every `stride` consecutive rows, so that an episode's rows are as spread as can be.
 STRIDE = 10
 FEWEST, MOST = 100, 100_000  # candidates: small data looks at more than a tenth, and at all rows if it must
-GROUP = 64  # candidates that are compared as one before the best of them is found
+GROUP = 32  # candidates that are compared as one before the best of them is found
 TIE = 1e-4  # squared distance (of 1: a standard deviation of the rest) within which matches are chosen among at random
 
 
@@ -40,7 +40,7 @@ class Nearest:
         rows = len(self.points)
         stride = max(min(STRIDE, rows // FEWEST), -(-rows // MOST), 1)
         candidates = rows // stride
-        block = 512 if queries.device.type == "cpu" else max(1, 2**28 // candidates)
+        block = 1_024 if queries.device.type == "cpu" else max(1, 2**28 // candidates)
         found = [
             self._find_block(own, avoid, stride, stream)
             for own, avoid in zip(queries.split(block), never.split(block), strict=True)
@@ -66,7 +66,7 @@ class Nearest:
         avoided = (avoided % groups * size + avoided // groups).clamp(max=groups * size - 1)  # (Q, K) places
         is_avoided = row[avoided] == never
         best = torch.empty(groups, count, device=device)
-        part = max(1, (2**22 if device.type == "cpu" else 2**28) // (size * count))
+        part = max(1, (2**18 if device.type == "cpu" else 2**28) // (size * count))  # scores stay in the cache
         column = torch.arange(count, device=device)
         for start in range(0, groups, part):
             # -|q - c|² / 2 = q·c - |c|² / 2 - |q|² / 2, of which the last is the same for all candidates.

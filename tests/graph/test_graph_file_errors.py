@@ -84,7 +84,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     [
         ("[edges]\na = = 3", "it is not TOML: Invalid value (at line 2, column 5)."),
         ("[edges\n", "it is not TOML: Expected ']' at the end of a table declaration (at line 1, column 7)."),
-        ("[edgse]\na = ['a']", "there is no setting 'edgse'; there are: state, action, edges, near, parent_sets. Did you mean 'edges'?"),
+        ("[edgse]\na = ['a']", "there is no setting 'edgse'; there are: state, action, edges, relative, near, parent_sets. Did you mean 'edges'?"),
         ("near = 3" + TOML.partition("[[near]]")[0], "a rule is written under [[near]], in two brackets."),
         (TOML.replace("[[near]]", "[near]"), "a rule is written under [[near]], in two brackets."),
     ],
