@@ -1,6 +1,7 @@
 """Every table and figure of the paper, one file an experiment, and the benchmarks."""
 
 from mocoda.paper.composer import Composer
+from mocoda.paper.dose import Dose
 from mocoda.paper.entanglement import Entanglement
 from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
 from mocoda.paper.neighbourhoods import Neighbourhoods
@@ -27,5 +28,6 @@ for _kind in (
     Composer,
     Entanglement,
     Rewards,
+    Dose,
 ):
     EXPERIMENTS.add(_kind)
