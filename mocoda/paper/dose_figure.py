@@ -67,8 +67,8 @@ def _draw_doses(axes: Axes, cells: Cells, lines: Cells) -> None:
         (line,) = (line for line in lines if line["density"] == density)
         for place, change in enumerate(line["changes"], 1):
             if change["hurts"]:
-                ring = {"ms": 9, "mfc": "none", "mec": RED, "mew": 1.6, "ls": "none"}
-                axes.plot(place, means[place], "o", label="worse than the dose before (95% CI)", **ring)
+                (ring,) = axes.plot(place, means[place], "o", ms=9, mec=RED, mew=1.6, mfc="none")
+                ring.set_label("worse than the dose before (95% CI)")
     axes.set_xticks(range(len(doses)), [FRACTIONS.get(dose, f"{dose:g}") for dose in doses])
     axes.set_xlim(-0.3, len(doses) - 0.7)
     bare(axes)
