@@ -3,5 +3,6 @@
 from mocoda.analysis.advice import Advice
 from mocoda.analysis.counterfactual import WhatIf, what_if
 from mocoda.analysis.graph_check import check
+from mocoda.analysis.two_sample import TwoSample, two_sample
 
-__all__ = ["Advice", "WhatIf", "check", "what_if"]
+__all__ = ["Advice", "TwoSample", "WhatIf", "check", "two_sample", "what_if"]
