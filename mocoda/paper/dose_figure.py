@@ -88,6 +88,7 @@ def _draw_known(axes: Axes, lines: Cells, rho: float | None) -> None:
     title_left(axes, f"Told beforehand?{told}", fontsize=10)
     axes.set_ylabel("gain by augmenting", fontsize=9)
     axes.tick_params(labelsize=8)
+    axes.locator_params(axis="x", nbins=4)
     bare(axes)
 
 

@@ -65,13 +65,13 @@ def correlations(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Spearman's rank correlation; ties share their mean rank. None where one side does not vary."""
+    """Spearman's rank correlation, ties at their mean rank. None of fewer than 3 pairs, or if a side never varies."""
     values = torch.tensor(pairs, dtype=torch.float64).T  # (2, N)
     above, same = (compare(values[:, :, None], values[:, None]).double().sum(2) for compare in (torch.gt, torch.eq))
     ranks = above + same / 2
     ranks = ranks - ranks.mean(1, keepdim=True)
     size = ranks.norm(dim=1)
-    return float((ranks[0] * ranks[1]).sum() / size.prod()) if bool((size > 0).all()) else None
+    return float((ranks[0] * ranks[1]).sum() / size.prod()) if len(pairs) > 2 and bool((size > 0).all()) else None
 
 
 def _change(values: Sequence[float]) -> dict[str, Any]:
