@@ -12,6 +12,8 @@ from rich.text import Text
 
 from mocoda.analysis.edges import MissingEdge
 
+MATCHED = "mocoda, matched"  # the recipe with density="matched", where recipes are listed
+
 
 @dataclass(frozen=True)
 class ParentSet:
@@ -87,6 +89,21 @@ class RecipeSamples:
 
 
 @dataclass(frozen=True)
+class Law:
+    """How well a held-out classifier tells rows that a recipe draws of a parent set from recorded ones.
+
+    auc         0.5: not at all, the recipe keeps the recorded distribution; 1: always
+    low, high   its 95% confidence interval
+    """
+
+    recipe: str
+    factors: tuple[str, ...]
+    auc: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Filtered:
     """What a filter leaves of the rows of "mocoda": at most so much disagreement, or at least so much support."""
 
@@ -104,7 +121,9 @@ class Advice:
     disagreement           of the ensemble on held-out rows, in standard deviations of a step
     recorded_cells         cells of a grid, ten per column, that the data fills
     reachable_cells        cells that recombining its parent sets can fill, by count (by estimate, where sets overlap)
+    laws                   whether recipes keep the recorded distribution of parent sets, which only mocoda promises
     recipe                 the one that is worth trying; None: none is, as things are
+    density                the one for recipe mocoda by these laws, "mixture" or "matched"; None: too few rows to say
     verdict                why, in sentences
     """
 
@@ -118,7 +137,9 @@ class Advice:
     children: tuple[ChildErrors, ...]
     recipes: tuple[RecipeSamples, ...]
     filters: tuple[Filtered, ...]
+    laws: tuple[Law, ...] = ()
     recipe: str | None = None
+    density: str | None = None
     verdict: tuple[str, ...] = ()
 
     @property
@@ -140,6 +161,8 @@ class Advice:
             f"reached by recombining: {self.times_larger:.3g} times as many."
         )
         parts: list[Any] = [Text(looked), self._sets(), Text(larger), self._children(), self._recipes()]
+        if self.laws:
+            parts.append(self._laws())
         if self.filters:
             parts.append(self._filters())
         return rich.console.Group(*parts, Text("Verdict", "bold"), *(Text(f"- {reason}") for reason in self.verdict))
@@ -180,6 +203,17 @@ class Advice:
                 continue
             shares = (_percent(share) for share in (one.support, one.unsupported, one.strange, one.true_error))
             table.add_row(one.name, f"{one.relative:.2f} ×", *shares)
+        return table
+
+    def _laws(self) -> rich.table.Table:
+        title = (
+            "How well drawn parent sets are told from recorded ones (AUC; 0.5, not at all, is mocoda's promise alone)"
+        )
+        recipes = list(dict.fromkeys(law.recipe for law in self.laws))
+        table = _table(title, "parent set", recipes)
+        own = {(law.factors, law.recipe): f"{law.auc:.2f} ± {(law.high - law.low) / 2:.2f}" for law in self.laws}
+        for factors in dict.fromkeys(law.factors for law in self.laws):
+            table.add_row(", ".join(factors), *(own[factors, recipe] for recipe in recipes))
         return table
 
     def _filters(self) -> rich.table.Table:

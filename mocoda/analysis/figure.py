@@ -1,4 +1,4 @@
-"""The figure of a check: errors of children, densities of parent sets, and what each recipe draws."""
+"""The figure of a check: errors of children, densities of parent sets, what recipes draw, whether they keep the law."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mocoda.analysis.advice import Advice
+from mocoda.analysis.advice import MATCHED, Advice
 from mocoda.engine.figures import BLUE, COLOURS, GREY, INK, RED, bare, save
 from mocoda.parents import RECIPES
 
@@ -17,22 +17,20 @@ ERRORS = (
     ("heldout_full", "unfactored, held-out rows", COLOURS["full"], ""),
     ("recombined_full", "unfactored, recombined rows", COLOURS["full"], "///"),
 )
+MATCHED_COLOUR = "#2a9d8f"
 DENSITIES = (("independent", "independent columns", "|"), ("gaussian", "one Gaussian", "_"), ("box", "box", "x"))
 
 
 def draw_advice(advice: Advice, path: Path) -> None:
-    """Panels: errors of children, log densities of parent sets, samples of recipes; filters if the truth is known."""
-    panels = 4 if advice.filters else 3
-    figure = Figure(figsize=(5.2 * panels, 4.8), layout="constrained")
+    """Panels: errors of children, log densities of parent sets, samples of recipes; the law, and filters, if known."""
+    panels = [_draw_children, _draw_sets, _draw_recipes]
+    panels += [_draw_laws] if advice.laws else []
+    panels += [_draw_filters] if advice.filters else []
+    figure = Figure(figsize=(5.2 * len(panels), 4.8), layout="constrained")
     figure.suptitle(_headline(advice), x=0.01, ha="left", fontsize=13, color=INK)
-    axes = figure.subplots(1, panels)
-    _draw_children(axes[0], advice)
-    _draw_sets(axes[1], advice)
-    _draw_recipes(axes[2], advice)
-    if advice.filters:
-        _draw_filters(axes[3], advice)
-    for one in axes:
-        bare(one)
+    for axes, draw in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        draw(axes, advice)
+        bare(axes)
     save(figure, path)
 
 
@@ -41,6 +39,7 @@ def _headline(advice: Advice) -> str:
         return "; ".join(str(edge) for edge in advice.missing[:3]) + (" …" if len(advice.missing) > 3 else "")
     larger = f"recombining reaches {advice.times_larger:.3g} times what is recorded"
     tried = "no recipe is worth trying yet" if advice.recipe is None else f"worth trying: {advice.recipe}"
+    tried += f", density {advice.density}" if advice.recipe == "mocoda" and advice.density else ""
     return f"{larger}; {tried}"
 
 
@@ -83,7 +82,7 @@ def _draw_recipes(axes: Axes, advice: Advice) -> None:
     shown = [one for one in advice.recipes if one.not_here is None]
     for one in shown:
         support, relative = 100 * (one.support or 0.0), one.relative or 0.0
-        axes.scatter(support, relative, s=90, color=RECIPES[one.name].colour, zorder=3)
+        axes.scatter(support, relative, s=90, color=_colour(one.name), zorder=3)
         axes.annotate(one.name, (support, relative), (6, 5), textcoords="offset points", color=INK, fontsize=9)
     axes.axhline(1, color=GREY, lw=1, ls=":")
     axes.axvline(50, color=GREY, lw=1, ls=":")
@@ -94,6 +93,39 @@ def _draw_recipes(axes: Axes, advice: Advice) -> None:
     absent = ", ".join(one.name for one in advice.recipes if one.not_here is not None)
     title = "Recipes: what they draw" + (f" (not here: {absent})" if absent else "")
     axes.set_title(title, loc="left", fontsize=11, color=INK)
+
+
+def _draw_laws(axes: Axes, advice: Advice) -> None:
+    """One line a parent set; recipes that do not promise to keep its distribution are pale."""
+    sets = list(dict.fromkeys(law.factors for law in advice.laws))
+    recipes = list(dict.fromkeys(law.recipe for law in advice.laws))
+    for number, recipe in enumerate(recipes):
+        own = {law.factors: law for law in advice.laws if law.recipe == recipe}
+        places = [i + 0.7 * ((number + 0.5) / len(recipes) - 0.5) for i in range(len(sets))]
+        ends = [[own[s].auc - own[s].low for s in sets], [own[s].high - own[s].auc for s in sets]]
+        promised = recipe in ("mocoda", MATCHED)
+        axes.errorbar(
+            [own[s].auc for s in sets],
+            places,
+            xerr=ends,
+            fmt="o",
+            ms=7 if promised else 4,
+            lw=2 if promised else 1,
+            alpha=1 if promised else 0.5,
+            color=_colour(recipe),
+            label=recipe,
+        )
+    axes.axvline(0.5, color=GREY, lw=1, ls=":")
+    axes.set_yticks(range(len(sets)), [", ".join(factors) for factors in sets])
+    axes.set_ylim(len(sets) - 0.5, -0.9)
+    axes.set_xlim(min(0.4, *(law.low for law in advice.laws)), 1.02)
+    axes.set_xlabel("AUC of a held-out classifier, drawn against recorded")
+    axes.legend(frameon=False, fontsize=8, loc="upper center", ncols=3)
+    axes.set_title("The law: at 0.5, parent sets are drawn as recorded", loc="left", fontsize=11, color=INK)
+
+
+def _colour(recipe: str) -> str:
+    return MATCHED_COLOUR if recipe == MATCHED else RECIPES[recipe].colour
 
 
 def _draw_filters(axes: Axes, advice: Advice) -> None:

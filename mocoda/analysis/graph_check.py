@@ -6,17 +6,18 @@ recorded together, and models are fitted to some blocks and evaluated on the oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mocoda.analysis.advice import Advice, ChildErrors, Filtered, RecipeSamples
+from mocoda.analysis.advice import MATCHED, Advice, ChildErrors, Filtered, RecipeSamples
 from mocoda.analysis.coverage import coverage
 from mocoda.analysis.edges import Child, missing_edges, owners
-from mocoda.analysis.verdict import judge
+from mocoda.analysis.law import Draws, examine
+from mocoda.analysis.verdict import choose_density, judge
 from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.fit import fit_dynamics
@@ -25,7 +26,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
-from mocoda.parents import RECIPES, Parents, ParentsWithChildren, fit_parents
+from mocoda.parents import RECIPES, Parents, ParentsWithChildren, fit_parents, make_recipe
 from mocoda.parents.flattening import ReweightedParents, by_volume
 
 FEWEST = 100  # rows that can be checked at all
@@ -43,9 +44,11 @@ class Effort:
     rows: int
     updates: int
     samples: int
+    classifier_updates: int
 
 
-FULL, QUICK = Effort(rows=40_000, updates=600, samples=4_000), Effort(rows=6_000, updates=200, samples=2_000)
+FULL = Effort(rows=40_000, updates=600, samples=4_000, classifier_updates=120)
+QUICK = Effort(rows=6_000, updates=200, samples=2_000, classifier_updates=80)
 
 
 def check(
@@ -80,16 +83,25 @@ def check(
     factored, full = (_model(shown, graph, one, effort.updates, stream, progress) for one in architectures)
     scale = step_scale(used)
     error = _mean(factored, used.rows, scale) - used.next_state / scale
-    fit, choose, judged = place < FITTED, (place >= FITTED) & (place < CHOSEN), place >= CHOSEN
-    parts = fit.nonzero()[:, 0], choose.nonzero()[:, 0], judged.nonzero()[:, 0]
+    kinds = place < FITTED, (place >= FITTED) & (place < CHOSEN), place >= CHOSEN
+    parts = kinds[0].nonzero()[:, 0], kinds[1].nonzero()[:, 0], kinds[2].nonzero()[:, 0]
     edges = missing_edges(graph, used.rows, error, block, parts, seed=stream.child("edges"), progress=progress)
     usual = float(disagreement(factored, held_out.rows, scale).mean())
-    rows = {
-        name: _draw(name, effort.samples, shown, graph, support, factored, task, stream)
-        for name in RECIPES
-        if name != "mocoda-p"  # which is about a task, not about the data
-    }
+    names = [name for name in RECIPES if name != "mocoda-p"]  # which is about a task, not about the data
+    names.insert(names.index("mocoda") + 1, MATCHED)
+
+    def fit(name: str, data: Transitions) -> Parents:
+        return _parents(name, data, graph, support, factored, task, stream)
+
+    fitted = {name: _fitted(name, shown, graph, fit) for name in names}
+    rows = {name: _draw(name, effort.samples, one, stream) for name, one in fitted.items()}
     recipes = [_recipe(name, drawn, graph, support, factored, scale, usual, used, task) for name, drawn in rows.items()]
+    draws = [
+        Draws(name, one, drawn[0], fit)
+        for (name, one), drawn in zip(fitted.items(), rows.values(), strict=True)
+        if not isinstance(one, str) and not isinstance(drawn, str)
+    ]
+    laws = examine(draws, used, place < SHOWN, graph, effort.classifier_updates, stream.child("law"), progress)
     covered = coverage(data, shown, held_out, graph, support.mixtures, seed=stream.child("coverage"))
     advice = Advice(
         rows=len(data),
@@ -102,9 +114,10 @@ def check(
         children=_children(edges, held_out, graph, factored, full, scale, stream),
         recipes=tuple(recipes),
         filters=_filters(rows["mocoda"], support, factored, scale, task),
+        laws=laws,
     )
     recipe, verdict = judge(advice)
-    return replace(advice, recipe=recipe, verdict=verdict)
+    return replace(advice, recipe=recipe, density=choose_density(advice)[0], verdict=verdict)
 
 
 def _model(
@@ -182,28 +195,41 @@ def _size(error: Tensor) -> float:
 # --- recipes
 
 
-def _draw(
+def _parents(
     name: str,
-    n: int,
     data: Transitions,
     graph: LocalGraph,
     support: Support,
     model: Dynamics,
     task: Any,
     stream: Stream,
-) -> tuple[Tensor, Tensor | None] | str:
-    """Rows of a recipe, and their next states if it brings them along; or why there are none."""
-    parents: Parents
+) -> Parents:
+    if name == "mocoda":
+        return support.mixtures
+    if name == "mocoda-u":
+        return ReweightedParents(support.mixtures.with_mixtures(by_volume))
+    recipe = make_recipe("mocoda", density="matched") if name == MATCHED else name
+    return fit_parents(data, graph, recipe, task=task, model=model, seed=stream)
+
+
+def _fitted(
+    name: str, data: Transitions, graph: LocalGraph, fit: Callable[[str, Transitions], Parents]
+) -> Parents | str:
+    """What a recipe draws from; or why it cannot be used here."""
     if name == "coda" and int(connected_components(graph.sparsest[None]).max()) == 0:
         return "the graph connects everything"
+    try:
+        return fit(name, data)
+    except InputError as error:
+        return str(error)
+
+
+def _draw(name: str, n: int, parents: Parents | str, stream: Stream) -> tuple[Tensor, Tensor | None] | str:
+    """Rows of a recipe, and their next states if it brings them along; or why there are none."""
+    if isinstance(parents, str):
+        return parents
     part = stream.child("recipe", name)
     try:
-        if name == "mocoda":
-            parents = support.mixtures
-        elif name == "mocoda-u":
-            parents = ReweightedParents(support.mixtures.with_mixtures(by_volume))
-        else:
-            parents = fit_parents(data, graph, name, task=task, model=model, seed=stream)
         if isinstance(parents, ParentsWithChildren):
             return parents.sample_with_children(n, seed=part)
         return parents.sample(n, seed=part), None

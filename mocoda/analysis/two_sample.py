@@ -71,15 +71,17 @@ def two_sample(
 ) -> dict[tuple[str, ...], TwoSample]:
     """How well rows (M, S + A) that a recipe draws can be told from recorded rows (N, S + A), for every parent set.
 
-    Compare with rows that the recipe was NOT fitted on: those it may copy, and then they tell nothing. Keep recorded
-    rows in the order of their recording, as neighbours are alike: stretches of them are held out together, and the
-    interval allows for it. Columns that never vary in the recorded rows are left out.
+    Compare with recorded rows that the recipe was NOT fitted on: of those it may draw copies, which say nothing about
+    the law and bring the AUC below 0.5. Keep recorded rows in the order of their recording, as neighbours are alike:
+    stretches of them are held out together, and the interval allows for it. Columns that never vary in the recorded
+    rows are left out.
 
-    folds    numbers of the fold, 0 to K - 1, of each recorded and each drawn row; a classifier is judged on a fold that
-             it was not trained on. Give them if draws copy recorded rows: what is copied from one episode must not be in
-             two folds, so fit a recipe to the rows of each fold. Such draws are taken to be as dependent as recorded
-             rows are. None: five folds, and drawn rows that are exactly the same are in one
-    updates  of the classifiers. More can see finer differences, if there are rows enough
+    folds    the number, 0 to K - 1, of the fold of each recorded and of each drawn row; a classifier is judged on a
+             fold that it was not trained on. Give them if draws copy recorded rows (emp, coda, dyna, and mocoda with
+             density="matched"): copies of one episode must not be in two folds, so let the rows of each fold come
+             from a recipe fitted to recorded rows of that fold alone. They count as dependent as recorded rows.
+             None: five folds; drawn rows that are the same are in one
+    updates  of the classifiers. More may see finer differences, if there are rows enough
 
     >>> rows = Stream(0, "recorded").normal(500, 2)
     >>> graph = LocalGraph(state={"x": 0}, action={"dx": 0}, edges={"x": ["x", "dx"]})

