@@ -13,10 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mocoda.analysis.two_sample import two_sample
+from mocoda.analysis.advice import MATCHED
+from mocoda.analysis.law import Draws, examine
 from mocoda.augmentation.support import disagreement
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.model import Dynamics
+from mocoda.engine.errors import InputError
+from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.paper.truth import CONFIRMED, FACTORS
@@ -31,7 +34,8 @@ BEFORE, AFTER = ("auc", "disagreement", "relative"), ("error", "refuted")
 PLACES = {"navigation": {"agent": [0, 1]}, "hooksweep2": FACTORS}
 TOLERANCE = {"navigation": 0.0025, "hooksweep2": CONFIRMED}
 USED = 20_000  # recorded rows that parents are fitted to and compared with when they are judged, at most
-STRETCHES = 20  # of rows recorded together, every other of which is held out
+BLOCKS = 200  # of rows recorded together, every other of which is held out
+UPDATES = 120  # of the classifiers, as `mocoda.check` makes them
 
 
 class Case(NamedTuple):
@@ -80,14 +84,22 @@ def judge(case: Case) -> dict[str, float]:
 
 
 def _auc(case: Case, graph: LocalGraph, rows: int) -> float:
-    """Parents are fitted to every other stretch of the recording and compared with the rest, which they cannot copy."""
-    stretch = torch.arange(len(case.recorded)) * STRETCHES // len(case.recorded)
-    shown, held_out = case.recorded[stretch % 2 == 0], case.recorded[stretch % 2 == 1]
+    """As `mocoda.check` finds it: parents are fitted to some of the recorded rows and compared with the others."""
+    used = case.recorded
+    is_shown = torch.arange(len(used)) * BLOCKS // len(used) % 2 == 0
+    shown = used[is_shown]
     recipe = replace(case.recipe, components=fewer_components(case.recipe.components, len(shown), graph))
-    parents = fit_parents(shown, graph, recipe, seed=case.seed)
-    drawn = parents.sample(rows, seed=Stream(case.seed, "dose-law"))
-    law = two_sample(held_out.rows, drawn, graph, seed=case.seed)
-    return max(one.auc for one in law.values())
+
+    def fit(_: str, data: Transitions) -> Parents:
+        return fit_parents(data, graph, recipe, seed=case.seed)
+
+    parents, stream = fit("", shown), Stream(case.seed, "dose-law")
+    name = MATCHED if recipe.density == "matched" else recipe.name
+    draws = Draws(name, parents, parents.sample(rows, seed=stream.child("rows")), fit)
+    laws = examine([draws], used, is_shown, graph, UPDATES, stream, silent)
+    if not laws:
+        raise InputError(f"the law needs more than {len(used)} recorded rows to be judged by. Record more.")
+    return max(law.auc for law in laws)
 
 
 def _off(error: Tensor, task: str) -> Tensor:

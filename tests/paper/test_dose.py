@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ import mocoda.paper.dose_judge
 import mocoda.paper.stages
 import mocoda.parents.metric
 from mocoda import DynamicsConfig, InputError, Policies, Transitions, make_agent, train_agents
-from mocoda.analysis.two_sample import two_sample
 from mocoda.paper import Measured
 from mocoda.paper.dose import Dose, Trial
 from mocoda.paper.dose_gain import correlations, lines_of, spearman
@@ -58,7 +56,7 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module", autouse=True)
 def small_networks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mocoda.paper.dose_judge, "two_sample", partial(two_sample, updates=3))
+        patch.setattr(mocoda.paper.dose_judge, "UPDATES", 3)
         patch.setattr(mocoda.parents.metric, "UPDATES", 3)
         yield
 
