@@ -2,6 +2,7 @@
 
 from mocoda.paper.ablation import Ablation
 from mocoda.paper.composer import Composer
+from mocoda.paper.dose import Dose
 from mocoda.paper.entanglement import Entanglement
 from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
 from mocoda.paper.neighbourhoods import Neighbourhoods
@@ -29,5 +30,6 @@ for _kind in (
     Entanglement,
     Rewards,
     Ablation,
+    Dose,
 ):
     EXPERIMENTS.add(_kind)

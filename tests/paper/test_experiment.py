@@ -29,6 +29,7 @@ NAMES = (
     "composer",
     "entanglement",
     "rewards",
+    "dose",
 )
 
 
