@@ -1,7 +1,8 @@
-"""Questions about data: is the graph right, which recipe is worth trying, and what would have happened if?"""
+"""Questions about data: is the graph right, which recipe is worth trying, what would have happened if, what is true?"""
 
 from mocoda.analysis.advice import Advice
+from mocoda.analysis.audit import Audit, audit
 from mocoda.analysis.counterfactual import WhatIf, what_if
 from mocoda.analysis.graph_check import check
 
-__all__ = ["Advice", "WhatIf", "check", "what_if"]
+__all__ = ["Advice", "Audit", "WhatIf", "audit", "check", "what_if"]
