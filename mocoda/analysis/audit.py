@@ -319,12 +319,11 @@ def _edge(graph: LocalGraph, edge: list[int]) -> str:
 def _by_decile(values: Tensor, confirmed: Tensor, new: Tensor, beside: bool) -> dict[str, Cell]:
     """Generated rows by tenths of their values, fewer where many are equal; `beside`: recorded ones in these bounds."""
     ordered = values[new].double().sort().values
-    bounds = ordered[[round(tenth * (len(ordered) - 1) / 10) for tenth in range(11)]].unique()
-    number = torch.bucketize(values.double(), bounds[1:-1], right=True)
-    digits = next(d for d in range(3, 18) if d == 17 or len({f"{bound:.{d}g}" for bound in bounds}) == len(bounds))
-    names = [f"{bound:.{digits}g}" for bound in bounds.tolist()]
-    pairs = list(pairwise(names)) or [(names[0], names[0])]
-    cells = {f"{low} to {high}": _beside(confirmed, new, number == i) for i, (low, high) in enumerate(pairs)}
+    starts = ordered[[tenth * len(ordered) // 10 for tenth in range(10)]].unique()
+    number = torch.bucketize(values.double(), starts[1:], right=True)
+    digits = next(d for d in range(3, 18) if d == 17 or len({f"{start:.{d}g}" for start in starts}) == len(starts))
+    names = [f"{bound:.{digits}g}" for bound in (*starts.tolist(), float(ordered[-1]))]
+    cells = {f"{low} to {high}": _beside(confirmed, new, number == i) for i, (low, high) in enumerate(pairwise(names))}
     return cells if beside else {name: cell | {"recorded": None} for name, cell in cells.items()}
 
 

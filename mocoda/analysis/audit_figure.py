@@ -19,19 +19,21 @@ LONGEST, LINES = 26, 4  # letters and lines of a name
 def draw_audit(found: Mapping[str, Any], path: Path) -> None:
     """Draws `Audit.to_json()`: shares by recipe, factor and local graph, by support and disagreement, and AUROCs."""
     by = found["by"]
-    figure = Figure(figsize=(15, 7.2), layout="constrained")
+    lines = 2 if found["predictors"] else 1  # without provenance, nothing predicts
+    figure = Figure(figsize=(15, 3.6 * lines), layout="constrained")
     figure.suptitle(_headline(found), x=0.01, ha="left", fontsize=13, color=INK)
-    axes = figure.subplots(2, 3).flat
+    axes = figure.subplots(lines, 3).flat
     _draw_recipes(axes[0], by["recipe"])
     draw_shares(axes[1], by["factor"], "Which factors are true")
     draw_shares(axes[2], dict(list(by["local_graph"].items())[:SHOWN]), "Under which local graph")
-    for one, name in zip(axes[3:5], ("support", "disagreement"), strict=True):
-        if name in by:
-            draw_deciles(one, by[name], name)
-        else:
-            one.set_axis_off()
-    draw_predictors(axes[5], found["predictors"])
-    legend_below(figure)
+    if found["predictors"]:
+        for one, name in zip(axes[3:5], ("support", "disagreement"), strict=True):
+            if name in by:
+                draw_deciles(one, by[name], name)
+            else:
+                one.set_axis_off()
+        draw_predictors(axes[5], found["predictors"])
+        legend_below(figure)
     save(figure, path)
 
 
