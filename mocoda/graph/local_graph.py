@@ -11,7 +11,7 @@ import hashlib
 import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,8 @@ class LocalGraph:
     local           rows (N, S + A) -> bool (N, parents, children), the edges at each row; None: the sparsest everywhere
     given_parent_sets
                     the groups of factors to model jointly; None: those that the sparsest graph implies
+    relative        column of a row -> the column that it is measured from: a box's x -> the x of the hand that holds
+                    it. Where recorded rows are matched (density="matched"), it moves along with that column
 
     >>> graph = LocalGraph(
     ...     state={"x": 0, "y": 1}, action={"dx": 0, "dy": 1}, edges={"x": ["x", "dx"], "y": ["y", "dy"]}
@@ -49,6 +51,7 @@ class LocalGraph:
     edges: Mapping[str, Sequence[str]]
     local: MaskFunction | None = None
     given_parent_sets: Sequence[Sequence[str]] | None = None
+    relative: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         clash = [name for name in self.state if name in self.action]
@@ -80,6 +83,18 @@ class LocalGraph:
             for name in group:
                 if name not in self.factors:
                     raise unknown_name("factor", name, self.factors)
+        for column, origin in self.relative.items():
+            for number in (column, origin):
+                if not isinstance(number, int) or not 0 <= number < self.width:
+                    raise InputError(
+                        f"relative names the column {number!r}; a row has {self.width} columns, counted from 0, the "
+                        "state's first."
+                    )
+            if origin in self.relative:
+                raise InputError(
+                    f"relative measures column {column} from column {origin}, which is itself measured from "
+                    f"{self.relative[origin]}; an origin is a column of its own."
+                )
 
     def __repr__(self) -> str:
         edges = ", ".join(f"{child}' <- {', '.join(self.edges[child])}" for child in self.children)

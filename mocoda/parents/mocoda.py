@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -13,10 +14,13 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.matched import MatchedParents
 from mocoda.parents.mixture import GaussianMixture, check_mixture
 from mocoda.parents.recipe import Model, Parents, Recipe, TaskHints
 from mocoda.parents.stratified import StratifiedParents
+from mocoda.parents.tree import drawing_order
 
+DENSITIES = ("mixture", "matched")
 NEIGHBOURHOODS = ("empirical", "even")
 
 
@@ -24,6 +28,8 @@ NEIGHBOURHOODS = ("empirical", "even")
 class Mocoda(Recipe):
     """Parent sets recombined: each as recorded, together in new ways (MoCoDA).
 
+    density         of every parent set: a Gaussian "mixture", or recorded ones "matched" on the columns they share
+    smoothing       if matched, noise on the rows drawn, in standard deviations of each column; 0: none
     components      of every parent set's Gaussian mixture
     covariance      of each component, "full" or "diag"
     shuffle         draw the parent sets in random order
@@ -36,6 +42,8 @@ class Mocoda(Recipe):
     title: ClassVar[str] = "MoCoDA"
     colour: ClassVar[str] = "#2563a8"
 
+    density: str = "mixture"
+    smoothing: float = 0.0
     components: int = 32
     covariance: str = "full"
     shuffle: bool = False
@@ -45,6 +53,14 @@ class Mocoda(Recipe):
 
     def __post_init__(self) -> None:
         check_mixture(self.components, self.covariance)
+        if self.density not in DENSITIES:
+            raise unknown_name("density", self.density, DENSITIES)
+        if not 0 <= self.smoothing < math.inf:
+            raise InputError(f"smoothing must be 0 or a positive number, got {self.smoothing}.")
+        if self.density == "mixture" and self.smoothing:
+            raise InputError("smoothing is for density='matched': a mixture is smooth already. Leave it out.")
+        if self.density == "matched" and self.published_code:
+            raise InputError("the published code draws from mixtures; leave out published_code or density='matched'.")
         if self.neighbourhoods not in NEIGHBOURHOODS:
             raise unknown_name("way to draw neighbourhoods", self.neighbourhoods, NEIGHBOURHOODS)
         if self.neighbourhoods != "empirical" and not self.stratified:
@@ -56,22 +72,24 @@ class Mocoda(Recipe):
     def fit(
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
     ) -> Parents:
-        return self.fit_mixtures(data, graph, seed)
+        return self.fit_density(data, graph, seed)
 
-    def fit_mixtures(
+    def fit_density(
         self, data: Transitions, graph: LocalGraph, seed: int | Stream
-    ) -> MixtureParents | StratifiedParents:
-        """One set of mixtures for all rows, or one for each local graph."""
+    ) -> MixtureParents | MatchedParents | StratifiedParents:
+        """One density of parent sets for all rows, or one for each local graph."""
         stream = as_stream(seed, "parents", device=data.device)
-        fitted: MixtureParents | StratifiedParents
         if self.stratified:
-            fitted = StratifiedParents.fit(data, graph, self._fit_one, self.components, self.neighbourhoods, stream)
-        else:
-            fitted = self._fit_one(data, graph, self.components, stream)
-        return fitted.with_mixtures(GaussianMixture.with_equal_weights) if self.published_code else fitted
+            return StratifiedParents.fit(data, graph, self._fit_one, self.components, self.neighbourhoods, stream)
+        return self._fit_one(data, graph, self.components, stream)
 
-    def _fit_one(self, data: Transitions, graph: LocalGraph, components: int, seed: Stream) -> MixtureParents:
-        return MixtureParents.fit(data, graph, components, seed, self.covariance, self.shuffle)
+    def _fit_one(
+        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream
+    ) -> MixtureParents | MatchedParents:
+        if self.density == "matched":
+            return MatchedParents.fit(data, graph, seed, self.shuffle, self.smoothing)
+        mixtures = MixtureParents.fit(data, graph, components, seed, self.covariance, self.shuffle)
+        return mixtures.with_mixtures(GaussianMixture.with_equal_weights) if self.published_code else mixtures
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +139,7 @@ class MixtureParents:
 
     def order(self, preferred: list[int] | None = None) -> list[int]:
         """The numbers of all sets in the order to draw them, the preferred ones as early as the tree allows."""
-        columns = [set(columns) for columns, _ in self.sets]
-        rest = list(range(len(self.sets))) if preferred is None else preferred
-        order, rest = rest[:1], rest[1:]
-        while rest:
-            nearest = max(rest, key=lambda new: max(len(columns[new] & columns[old]) for old in order))
-            rest.remove(nearest)
-            order.append(nearest)
-        return order
+        return drawing_order([columns for columns, _ in self.sets], preferred)
 
     def _sample_in(self, order: list[int], n: int, stream: Stream) -> Tensor:
         rows = torch.zeros(n, self.width, device=stream.device)

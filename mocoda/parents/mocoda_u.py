@@ -10,6 +10,7 @@ from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.flattening import FlattenedParents, ReweightedParents, by_volume
+from mocoda.parents.matched import MatchedParents
 from mocoda.parents.mocoda import Mocoda
 from mocoda.parents.recipe import FeatureMap, Model, Parents, Region, TaskHints
 
@@ -48,6 +49,11 @@ class MocodaU(Mocoda):
             )
         if self.flatten not in FLATTEN:
             raise unknown_name("way to flatten", self.flatten, FLATTEN)
+        if self.flatten == "reweighting" and self.density == "matched":
+            raise InputError(
+                "reweighting draws the components of a mixture by volume, and density='matched' has none; use "
+                "flatten='rejection'."
+            )
 
     def fit(
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
@@ -63,10 +69,10 @@ class MocodaU(Mocoda):
 
     def propose(self, data: Transitions, graph: LocalGraph, seed: int | Stream) -> Parents:
         """What is drawn before any is rejected."""
-        mixtures = self.fit_mixtures(data, graph, seed)
-        if self.flatten == "rejection":
-            return mixtures
-        return ReweightedParents(mixtures.with_mixtures(by_volume), self.region)
+        fitted = self.fit_density(data, graph, seed)
+        if self.flatten == "rejection" or isinstance(fitted, MatchedParents):
+            return fitted
+        return ReweightedParents(fitted.with_mixtures(by_volume), self.region)
 
     def reject(
         self, proposals: Parents, features: FeatureMap, region: Region | None, data: Transitions, seed: int | Stream

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,7 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.flattening import inside
 from mocoda.parents.mixture import GaussianMixture
-from mocoda.parents.recipe import Region
-
-if TYPE_CHECKING:
-    from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.recipe import Parents, Region
 
 LEAST_ROWS = 50  # of a neighbourhood that can be fitted
 ROWS_PER_COLUMN = 10  # of every component, at least: small neighbourhoods have fewer components
@@ -40,7 +37,7 @@ class Neighbourhood:
 
     mask: Tensor  # bool (parents, children)
     rows: int
-    mixtures: MixtureParents
+    mixtures: Any  # MixtureParents, or MatchedParents
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +59,7 @@ class StratifiedParents:
     def fit(
         data: Transitions,
         graph: LocalGraph,
-        fit_mixtures: Callable[[Transitions, LocalGraph, int, Stream], MixtureParents],
+        fit_mixtures: Callable[[Transitions, LocalGraph, int, Stream], Parents],
         components: int,
         shares_by: str,
         seed: int | Stream,
@@ -81,7 +78,7 @@ class StratifiedParents:
             kept.append(Neighbourhood(mask, rows, fit_mixtures(data[number == i], local, fewer, stream.child(label))))
         if not kept:
             raise InputError(
-                f"no local graph holds in {LEAST_ROWS} rows, the fewest to fit mixtures to; the commonest of "
+                f"no local graph holds in {LEAST_ROWS} rows, the fewest to draw from; the commonest of "
                 f"{len(counts)} holds in {int(counts.max())}. Record more data, or leave out stratified=True."
             )
         return StratifiedParents(graph, tuple(kept), tuple(skipped), shares_by)

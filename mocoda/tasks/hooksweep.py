@@ -52,6 +52,8 @@ GRAPH = LocalGraph(
     local=local_mask,
     # The gripper's own set is left out: it would link the boxes, which hardly move the gripper (Appendix C.2).
     given_parent_sets=[["gripper", "box1", "action"], ["gripper", "box2", "action"]],
+    # A box in the hook is where the hook is: x and y of each box go with those of the gripper.
+    relative={6: 0, 7: 1, 11: 0, 12: 1},
 )
 
 

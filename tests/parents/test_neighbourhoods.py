@@ -192,7 +192,7 @@ def test_a_small_neighbourhood_has_fewer_components() -> None:
 
 def test_data_without_any_neighbourhood_large_enough_is_refused() -> None:
     assert message(fit_parents, DATA_XY[:40], GRAPH_XY, Mocoda(stratified=True)) == (
-        f"no local graph holds in 50 rows, the fewest to fit mixtures to; the commonest of 2 holds in "
+        f"no local graph holds in 50 rows, the fewest to draw from; the commonest of 2 holds in "
         f"{int((~right(DATA_XY.rows[:40])).sum())}. Record more data, or leave out stratified=True."
     )
 

@@ -76,6 +76,8 @@ def test_a_name_is_that_recipe_with_its_default_settings(name: str) -> None:
 def test_recipes_are_values_and_their_settings_are_json() -> None:
     assert make_recipe("mocoda-u", bandwidth=0.1) == MocodaU(bandwidth=0.1) != MocodaU()
     assert MocodaU(bandwidth=0.1, features=first_column).settings == {
+        "density": "mixture",
+        "smoothing": 0.0,
         "components": 32,
         "covariance": "full",
         "shuffle": False,
