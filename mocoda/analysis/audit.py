@@ -58,15 +58,14 @@ def audit(
     checkpoint  file that keeps what is finished, for a second call to go on from; it is not removed
     """
     graph.check_data(data)
-    compared = _compared(data, graph, columns)
     generated = _generated(data)
-    limits = _limits(data, graph, tolerance, compared, generated)
+    limits = _limits(data, graph, tolerance, columns)
     if rows is not None and rows < 1:
         raise InputError(f"rows must be at least 1, the number of rows to audit, got {rows}.")
+    stream = as_stream(seed, "audit", device="cpu")
     chosen = torch.arange(len(data), device=data.device)
     if rows is not None and rows < len(data):
-        drawn = as_stream(seed, "audit", device="cpu").permutation(len(data))[:rows].sort().values
-        chosen = drawn.to(data.device)
+        chosen = stream.permutation(len(data))[:rows].sort().values.to(data.device)
     if not bool(generated[chosen].any()):
         raise InputError(
             f"none of the {len(chosen):,} rows drawn is a generated one; {int(generated.sum()):,} of {len(data):,} "
@@ -82,38 +81,49 @@ def audit(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         progress=progress,
     )
-    off = torch.stack([_distance(table.next_state, truth, compared[factor]) for factor in limits], 1)
-    within = off <= torch.tensor(list(limits.values()), dtype=off.dtype, device=off.device)
-    confirmed, new = within.all(1), generated[chosen]
+    found = judge(table, truth, graph, tolerance=limits, columns=columns, seed=stream)
     verdict = torch.full((len(data),), NOT_AUDITED, device=data.device)
-    verdict[chosen] = confirmed.long()
+    verdict[chosen] = found.verdict
+    return replace(found, verdict=verdict)
+
+
+def judge(
+    data: Transitions,
+    truth: Tensor,
+    graph: LocalGraph,
+    *,
+    tolerance: Tolerance | None = None,
+    columns: Sequence[str | int] | None = None,
+    seed: int | Stream = 0,
+) -> Audit:
+    """The audit of a table whose true next states (N, S) are known, as from `replay`; options as for `audit`."""
+    compared, limits = _compared(data, graph, columns), _limits(data, graph, tolerance, columns)
+    off = torch.stack([_distance(data.next_state, truth, compared[factor]) for factor in limits], 1)
+    within = off <= torch.tensor(list(limits.values()), dtype=off.dtype, device=off.device)
+    confirmed, new = within.all(1), _generated(data)
+    scores = {name: data.provenance[name] for name in ("support", "disagreement") if name in data.provenance}
     whole = share_of(confirmed[new])
     return Audit(
         confirmed=whole["share"],
         interval=whole["interval"],
         rows=whole["rows"],
         by={
-            "recipe": _by_recipe(table, confirmed, new),
-            "local_graph": _by_local_graph(table, graph, confirmed, new),
+            "recipe": _by_recipe(data, confirmed),
+            "local_graph": _by_local_graph(data, graph, confirmed, new),
             "factor": {
                 factor: _beside(within[:, i], new) | {"median_error": float(off[new, i].median())}
                 for i, factor in enumerate(limits)
             },
-            **{
-                # No model predicted recorded rows, so nothing disagreed about them.
-                name: _by_decile(table.provenance[name], confirmed, new, beside=name == "support")
-                for name in ("support", "disagreement")
-                if name in table.provenance
-            },
+            # No model predicted recorded rows, so nothing disagreed about them.
+            **{name: _by_decile(scores[name], confirmed, new, beside=name == "support") for name in scores},
         },
         predictors={
-            name: area_under_curve(_better(name, scores)[new], confirmed[new])
-            for name, scores in table.provenance.items()
-            if name in BEST
+            name: area_under_curve(-score[new] if BEST[name] == "least" else score[new], confirmed[new])
+            for name, score in scores.items()
         },
         tolerance=limits,
         columns=tuple(data.columns[column] for factor in limits for column in compared[factor]),
-        verdict=verdict,
+        verdict=confirmed.long(),
     )
 
 
@@ -235,22 +245,27 @@ def _compared(data: Transitions, graph: LocalGraph, columns: Sequence[str | int]
     return {child: own for child, own in found.items() if own}
 
 
+def usual_tolerance(
+    data: Transitions, graph: LocalGraph, columns: Sequence[str | int] | None = None
+) -> dict[str, float]:
+    """By factor, a tenth of the standard deviation of its recorded steps, over the columns that are compared."""
+    generated = _generated(data)
+    recorded = data if bool(generated.all()) else data[~generated]
+    change = (recorded.next_state.double() - recorded.state.double()).var(0, correction=0)
+    found = {factor: USUAL * float(change[own].sum().sqrt()) for factor, own in _compared(data, graph, columns).items()}
+    for factor, limit in found.items():
+        if not limit > 0:
+            raise InputError(f"{factor!r} never changes in the data, so no tolerance follows: pass tolerance.")
+    return found
+
+
 def _limits(
-    data: Transitions,
-    graph: LocalGraph,
-    tolerance: Tolerance | None,
-    compared: Mapping[str, list[int]],
-    generated: Tensor,
+    data: Transitions, graph: LocalGraph, tolerance: Tolerance | None, columns: Sequence[str | int] | None
 ) -> dict[str, float]:
     """The tolerance of every factor that is compared."""
+    compared = _compared(data, graph, columns)
     if tolerance is None:
-        recorded = data[~generated] if not bool(generated.all()) else data
-        change = (recorded.next_state.double() - recorded.state.double()).var(0, correction=0)
-        found = {factor: USUAL * float(change[own].sum().sqrt()) for factor, own in compared.items()}
-        for factor, limit in found.items():
-            if not limit > 0:
-                raise InputError(f"{factor!r} never changes in the data, so no tolerance follows: pass tolerance.")
-        return found
+        return usual_tolerance(data, graph, columns)
     if isinstance(tolerance, Mapping):
         for factor in tolerance:
             if factor not in graph.children:
@@ -283,7 +298,7 @@ def _beside(confirmed: Tensor, new: Tensor, group: Tensor | None = None) -> Cell
     return share_of(confirmed[chosen & new]) | {"recorded": share_of(recorded) if len(recorded) else None}
 
 
-def _by_recipe(table: Transitions, confirmed: Tensor, new: Tensor) -> dict[str, Cell]:
+def _by_recipe(table: Transitions, confirmed: Tensor) -> dict[str, Cell]:
     recipe = table.provenance.get("recipe")
     if recipe is None:
         return {"unknown": share_of(confirmed)}
@@ -325,7 +340,3 @@ def _by_decile(values: Tensor, confirmed: Tensor, new: Tensor, beside: bool) -> 
     names = [f"{bound:.{digits}g}" for bound in (*starts.tolist(), float(ordered[-1]))]
     cells = {f"{low} to {high}": _beside(confirmed, new, number == i) for i, (low, high) in enumerate(pairwise(names))}
     return cells if beside else {name: cell | {"recorded": None} for name, cell in cells.items()}
-
-
-def _better(name: str, scores: Tensor) -> Tensor:
-    return -scores if BEST[name] == "least" else scores

@@ -21,7 +21,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.workers import Workers
 
-CHUNK = 250  # rows that `step` gets at a time: the job of a worker process
+CHUNK = 100  # rows that `step` gets at a time: the job of a worker process
 INTERVAL = 5.0  # seconds between checkpoints
 Step = Callable[[Tensor], Tensor | NDArray[Any]]  # rows (N, S + A) -> next states (N, S)
 Put = Callable[[Any, NDArray[np.float64]], object]  # puts an environment in a state (S,)
@@ -37,7 +37,7 @@ def replay(
     checkpoint: Path | None = None,
     progress: Progress = silent,
 ) -> Tensor:
-    """The next states (N, S) that `step` gives for rows (N, S + A), 250 at a time, on the device of the rows.
+    """The next states (N, S) that `step` gives for rows (N, S + A), 100 at a time, on the device of the rows.
 
     states      S, the columns of a state
     numbers     what the rows are called in errors, (N,); from 0 unless given

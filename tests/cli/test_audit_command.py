@@ -186,12 +186,12 @@ def test_what_cannot_be_audited_is_refused_in_one_sentence() -> None:
     )
     Path("bad.py").write_text(GRAPH + "\ndef step(rows):\n    return rows[:, :1]\n")
     assert refused("audit", "made.hdf5", "--graph", "bad.py") == (
-        "step must return next states of shape (N, S) = (250, 2) for rows of shape (250, 4), got (250, 1)."
+        "step must return next states of shape (N, S) = (100, 2) for rows of shape (100, 4), got (100, 1)."
     )
     Path("bad.py").write_text(GRAPH + "\ndef step(rows):\n    return rows / [1, 2]\n")
     message = refused("audit", "made.hdf5", "--graph", "bad.py")
     assert message.startswith("'bad.py': step raised TypeError in line 10: ")
-    assert message.endswith("It was given (250, 4). That was row 0 of the data.")
+    assert message.endswith("It was given (100, 4). That was row 0 of the data.")
     assert sorted(path.name for path in Path().iterdir()) == [
         "bad.py",
         "made.hdf5",
