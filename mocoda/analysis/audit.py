@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mocoda.analysis.rates import Cell, area_under_curve, share_of
 from mocoda.analysis.replay import Step, replay
+from mocoda.analysis.two_sample import FEWEST, two_sample
 from mocoda.augmentation.provenance import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
@@ -26,7 +27,9 @@ from mocoda.parents import BUILT_IN
 USUAL = 0.1  # the tolerance unless given: this share of a step's standard deviation
 GRAPHS = 12  # local graphs that are told apart, the commonest
 CONFIRMED, WRONG, NOT_AUDITED = 1, 0, -1  # verdicts
-BEST = {"support": "most", "disagreement": "least", "two-sample odds": "most"}  # which rows are expected to be true
+ODDS_ROWS = 10_000  # rows of each kind that a two-sample classifier is trained on, at most
+# What is to tell true rows from others, and which rows it takes for true.
+PREDICTORS = {"support": "most support", "disagreement": "least disagreement", "odds": "best odds of being recorded"}
 Tolerance = float | Mapping[str, float]
 
 
@@ -101,7 +104,10 @@ def judge(
     off = torch.stack([_distance(data.next_state, truth, compared[factor]) for factor in limits], 1)
     within = off <= torch.tensor(list(limits.values()), dtype=off.dtype, device=off.device)
     confirmed, new = within.all(1), _generated(data)
-    scores = {name: data.provenance[name] for name in ("support", "disagreement") if name in data.provenance}
+    known = {name: data.provenance[name] for name in ("support", "disagreement") if name in data.provenance}
+    scores = {name: -values if name == "disagreement" else values for name, values in known.items()}
+    if min(int(new.sum()), int((~new).sum())) >= FEWEST:
+        scores["odds"] = _recorded_odds(data, graph, new, seed)
     whole = share_of(confirmed[new])
     return Audit(
         confirmed=whole["share"],
@@ -115,12 +121,9 @@ def judge(
                 for i, factor in enumerate(limits)
             },
             # No model predicted recorded rows, so nothing disagreed about them.
-            **{name: _by_decile(scores[name], confirmed, new, beside=name == "support") for name in scores},
+            **{name: _by_decile(values, confirmed, new, beside=name == "support") for name, values in known.items()},
         },
-        predictors={
-            name: area_under_curve(-score[new] if BEST[name] == "least" else score[new], confirmed[new])
-            for name, score in scores.items()
-        },
+        predictors={name: area_under_curve(score[new], confirmed[new]) for name, score in scores.items()},
         tolerance=limits,
         columns=tuple(data.columns[column] for factor in limits for column in compared[factor]),
         verdict=confirmed.long(),
@@ -137,8 +140,9 @@ class Audit:
     by          shares with their intervals and rows: by recipe, local_graph, factor, and deciles of support and of
                 disagreement, as by["recipe"]["mocoda"]["share"]. Recorded rows are by["recipe"]["recorded"], and under
                 "recorded" in each of the others
-    predictors  how well support and disagreement tell true rows from others, for people without a simulator: AUROC
-                (0.5: not at all) with its 95% interval
+    predictors  how well support, disagreement and odds tell true rows from others, for people without a simulator:
+                AUROC (0.5: not at all) with its 95% interval. Odds are those of `two_sample` that a row is recorded,
+                the product over parent sets, by classifiers trained on the recorded and generated rows
     tolerance   by factor
     columns     of the state that were compared
     verdict     (N,) int64, of every row of the data: 1 confirmed, 0 not, -1 not audited
@@ -213,10 +217,10 @@ def _predictors(cells: Mapping[str, Cell]) -> rich.table.Table:
         table.add_column(head, justify="right")
     for name, cell in cells.items():
         if cell["auroc"] is None:
-            table.add_row(f"{BEST[name]} {name}", "-", "all rows have one verdict")
+            table.add_row(PREDICTORS[name], "-", "all rows have one verdict")
         else:
             low, high = cell["interval"]
-            table.add_row(f"{BEST[name]} {name}", f"{cell['auroc']:.3f}", f"{low:.3f} to {high:.3f}")
+            table.add_row(PREDICTORS[name], f"{cell['auroc']:.3f}", f"{low:.3f} to {high:.3f}")
     return table
 
 
@@ -286,6 +290,13 @@ def _limits(
 def _distance(one: Tensor, other: Tensor, columns: list[int]) -> Tensor:
     distance: Tensor = (one[:, columns].double() - other[:, columns].double()).norm(dim=1)
     return distance
+
+
+def _recorded_odds(data: Transitions, graph: LocalGraph, new: Tensor, seed: int | Stream) -> Tensor:
+    """How much likelier each row is recorded than generated, (N,): log odds, summed over the parent sets."""
+    recorded, drawn = (rows[:: -(-len(rows) // ODDS_ROWS)] for rows in (data.rows[~new], data.rows[new]))
+    found = two_sample(recorded, drawn, graph, seed=seed)
+    return -torch.stack([one.log_odds(data.rows) for one in found.values()]).sum(0)
 
 
 # --- groups of rows

@@ -13,6 +13,7 @@ from mocoda.engine.figures import BLUE, GREY, INK, RED, bare, legend_below, save
 from mocoda.parents import RECIPES
 
 SHOWN = 8  # local graphs
+PREDICTOR_TITLES = {"odds": "two-sample\nodds"}
 LONGEST, LINES = 26, 4  # letters and lines of a name
 
 
@@ -137,7 +138,7 @@ def draw_predictors(axes: Axes, cells: Mapping[str, Any]) -> None:
         axes.annotate(
             f"{cell['auroc']:.2f}", (cell["auroc"], place), (0, 9), textcoords="offset points", ha="center", color=INK
         )
-    axes.set_yticks(range(len(known)), list(known))
+    axes.set_yticks(range(len(known)), [PREDICTOR_TITLES.get(name, name) for name in known])
     axes.set_ylim(max(1, len(known)) - 0.4, -0.6)
     axes.set_xlim(0, 1)
     axes.set_xlabel("AUROC: 1 finds all true rows, 0.5 is a coin")

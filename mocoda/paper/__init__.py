@@ -1,5 +1,6 @@
 """Every table and figure of the paper, one file an experiment, and the benchmarks."""
 
+from mocoda.paper.audit import HookSweepAudit, NavigationAudit, ObjectsAudit
 from mocoda.paper.composer import Composer
 from mocoda.paper.entanglement import Entanglement
 from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
@@ -27,5 +28,8 @@ for _kind in (
     Composer,
     Entanglement,
     Rewards,
+    NavigationAudit,
+    ObjectsAudit,
+    HookSweepAudit,
 ):
     EXPERIMENTS.add(_kind)

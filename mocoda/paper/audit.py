@@ -7,7 +7,7 @@ support, disagreement and two-sample odds know of that beforehand is measured to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,6 @@ from mocoda.analysis.replay import replay
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics.model import DynamicsConfig
-from mocoda.engine.errors import unknown_name
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
@@ -48,7 +47,8 @@ class TaskAudit(Experiment[Measured]):
     rows: int  # recorded
     audited: int  # rows of every column
     components: int = 32
-    recipe: Mapping[str, Any] = field(default_factory=dict)  # further settings, of those recipes that have them
+    acceptance: float = 0.1  # of mocoda-u and mocoda-p, as the next
+    density_floor: float = 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +71,8 @@ class TaskAudit(Experiment[Measured]):
         for column in self.columns:
             name = column.removesuffix(MATCHED)
             density = {"density": "matched"} if column.endswith(MATCHED) else {}
-            recipe = column_recipe(name, components=self.components, **self.recipe, **density)
+            settings = {"components": self.components, "acceptance": self.acceptance}
+            recipe = column_recipe(name, **settings, density_floor=self.density_floor, **density)
             parents = fit_parents(recorded, task.graph, recipe, seed=0, task=task, model=model)
             asked = model if recipe.needs_model else None
             made = augment(recorded, parents, asked, rows=self.audited, seed=0, graph=task.graph)
@@ -179,7 +180,8 @@ HookSweepAudit.presets.update(
         rows=1_000_000,
         audited=5_000,
         components=128,
-        recipe={"acceptance": 0.3, "density_floor": 0.05},
+        acceptance=0.3,
+        density_floor=0.05,
     ),
     quick=HookSweepAudit(
         "quick", 1, ("mocoda", "mocoda-matched"), Table3.presets["quick"].dynamics, rows=20_000, audited=500
