@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 
 import rich.table
 import torch
+from torch import Tensor
 
 from mocoda.analysis.audit import judge, usual_tolerance
 from mocoda.analysis.replay import replay
-from mocoda.augmentation.generation import augment
+from mocoda.augmentation.provenance import RECORDED, Provenance, recipe_number
+from mocoda.augmentation.support import fit_support, step_scale
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics.model import DynamicsConfig
 from mocoda.engine.files import write_json
@@ -27,7 +29,7 @@ from mocoda.paper.columns import column_recipe
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_columns, text_table
 from mocoda.paper.stages import begun, fit_models
 from mocoda.paper.table3 import Table3, record
-from mocoda.parents import BUILT_IN, fit_parents
+from mocoda.parents import BUILT_IN, ParentsWithChildren, Recipe, fit_parents
 from mocoda.tasks import make_task
 
 MATCHED = "-matched"  # ends the name of a column whose parent sets are matched rather than drawn from mixtures
@@ -66,19 +68,21 @@ class TaskAudit(Experiment[Measured]):
         clock.lap("recording")
         (model,) = fit_models([recorded], task.graph, "local", self.dynamics, folder=folder, progress=progress)
         clock.lap("dynamics")
+        notes = Provenance(task.graph, fit_support(recorded, task.graph, seed=0), model, step_scale(recorded))
         chosen = Stream(0, "audited", device="cpu").permutation(len(recorded))[: self.audited].sort().values
-        tables: list[Transitions] = []
-        for column in self.columns:
-            name = column.removesuffix(MATCHED)
-            density = {"density": "matched"} if column.endswith(MATCHED) else {}
-            settings = {"components": self.components, "acceptance": self.acceptance}
-            recipe = column_recipe(name, **settings, density_floor=self.density_floor, **density)
-            parents = fit_parents(recorded, task.graph, recipe, seed=0, task=task, model=model)
-            asked = model if recipe.needs_model else None
-            made = augment(recorded, parents, asked, rows=self.audited, seed=0, graph=task.graph)
-            if not tables:
-                tables.append(made[chosen.to(device)])
-            tables.append(made[len(recorded) :])
+        sample = recorded[chosen.to(device)]
+        tables = [_table(recorded, sample.rows, sample.next_state, notes.of(sample.rows, RECORDED, predicted=False))]
+        for number, column in enumerate(self.columns):
+            parents = fit_parents(recorded, task.graph, self._recipe(column), seed=0, task=task, model=model)
+            if isinstance(parents, ParentsWithChildren):
+                rows, next_state = parents.sample_with_children(self.audited, seed=0)
+            else:
+                rows = parents.sample(self.audited, seed=0)
+                next_state = model.sample(rows, seed=0)
+            recipe = recipe_number(column.removesuffix(MATCHED))
+            predicted = not isinstance(parents, ParentsWithChildren)
+            tables.append(_table(recorded, rows, next_state, notes.of(rows, recipe, predicted)))
+            progress("draw", number + 1, len(self.columns))
         clock.lap("rows")
         whole = concatenate(tables)
         truth = replay(
@@ -108,6 +112,12 @@ class TaskAudit(Experiment[Measured]):
         found |= {"recorded": first["by"]["recipe"]["recorded"], "audits": audits}
         return Measured({**self.heading(device, clock, resumed=resumed), "task": self.task, **found})
 
+    def _recipe(self, column: str) -> Recipe:
+        settings: dict[str, Any] = {"components": self.components, "acceptance": self.acceptance}
+        settings |= {"density_floor": self.density_floor}
+        settings |= {"density": "matched"} if column.endswith(MATCHED) else {}
+        return column_recipe(column.removesuffix(MATCHED), **settings)
+
     def write(self, measured: Measured, folder: Path) -> rich.table.Table:
         results = measured.results
         write_json(folder / self.outputs[0], results)
@@ -119,6 +129,11 @@ class TaskAudit(Experiment[Measured]):
             rows.append([column, _percent(cell), *(_area(one["predictors"].get(name)) for name in predictors)])
         heads = ("rows", "confirmed (95% CI)", *(f"AUROC, {name}" for name in predictors))
         return text_table(f"How many rows are true: {self.task}", heads, rows)
+
+
+def _table(like: Transitions, rows: Tensor, next_state: Tensor, notes: Mapping[str, Tensor]) -> Transitions:
+    state, action = rows.split([like.state.shape[1], like.action.shape[1]], 1)
+    return Transitions(state, action, next_state, columns=like.columns, provenance=notes)
 
 
 def _percent(cell: Mapping[str, Any]) -> str:
@@ -133,6 +148,7 @@ def _area(cell: Mapping[str, Any] | None) -> str:
 # What `mocoda augment --quick` trains.
 SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=10, batch=256, learning_rate=3e-3)
 ALL = ("coda", "dyna", "rand", "mocoda", "mocoda-matched", "mocoda-u", "mocoda-u-matched")
+FEW = ("coda", "rand", "mocoda", "mocoda-matched")
 
 
 class NavigationAudit(TaskAudit):
@@ -163,12 +179,12 @@ class HookSweepAudit(TaskAudit):
 
 
 NavigationAudit.presets.update(
-    paper=NavigationAudit("paper", 1, ALL, SMALL, rows=40_000, audited=20_000),
-    quick=NavigationAudit("quick", 1, ALL, SMALL, rows=4_000, audited=2_000),
+    paper=NavigationAudit("paper", 1, ALL, SMALL, rows=40_000, audited=5_000),
+    quick=NavigationAudit("quick", 1, FEW, SMALL, rows=4_000, audited=1_000),
 )
 ObjectsAudit.presets.update(
-    paper=ObjectsAudit("paper", 1, ALL, SMALL, rows=40_000, audited=20_000),
-    quick=ObjectsAudit("quick", 1, ALL, SMALL, rows=4_000, audited=2_000),
+    paper=ObjectsAudit("paper", 1, ALL, SMALL, rows=40_000, audited=5_000),
+    quick=ObjectsAudit("quick", 1, FEW, SMALL, rows=4_000, audited=1_000),
 )
 SWEPT = ("dyna", "rand", "mocoda", "mocoda-matched", "mocoda-p", "mocoda-p-matched")
 HookSweepAudit.presets.update(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,8 @@ def _draw_deciles(axes: Axes, audits: Mapping[str, Any], name: str) -> None:
         if len(cells) < 2:
             continue
         style = "--" if column.endswith(MATCHED) else "-"
-        places = [10 * (i + 0.5) / len(cells) for i in range(len(cells))]
+        ends = list(accumulate(cell["rows"] for cell in cells))  # a group is more than a tenth where values are equal
+        places = [10 * (end - cell["rows"] / 2) / ends[-1] for end, cell in zip(ends, cells, strict=True)]
         shares = [100 * cell["share"] for cell in cells]
         label = column.replace(MATCHED, ", matched")
         axes.plot(places, shares, style, color=_colour(column), marker="o", ms=3.5, label=label)
