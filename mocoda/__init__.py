@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from mocoda.agents import train_agents as train_agents
     from mocoda.agents.onnx_export import export_onnx as export_onnx
     from mocoda.analysis import Advice as Advice
+    from mocoda.analysis import Audit as Audit
     from mocoda.analysis import TwoSample as TwoSample
     from mocoda.analysis import WhatIf as WhatIf
+    from mocoda.analysis import audit as audit
     from mocoda.analysis import check as check
     from mocoda.analysis import two_sample as two_sample
     from mocoda.analysis import what_if as what_if
@@ -99,7 +101,7 @@ _ROOMS = {
     "agents": ("train_agents", "make_agent", "Agent", "Policy", "Policies", "check_agent", "evaluate", "Evaluation"),
     "agents.onnx_export": ("export_onnx",),
     "engine.metrics": ("MetricLog",),
-    "analysis": ("check", "Advice", "two_sample", "TwoSample", "what_if", "WhatIf"),
+    "analysis": ("check", "Advice", "two_sample", "TwoSample", "what_if", "WhatIf", "audit", "Audit"),
     "engine.errors": ("InputError",),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}

@@ -258,7 +258,7 @@ def _recipe(
     recorded = torch.bincount(number[len(rows) :], minlength=len(masks))
     strange = float((recorded[number[: len(rows)]] < KNOWN_GRAPH).float().mean())
     true_error = None
-    if hasattr(task, "step"):
+    if getattr(task, "step", None) is not None:
         next_state = _mean(model, rows, scale) if children is None else children / scale
         true_error = _size(next_state - task.step(rows) / scale)
     return RecipeSamples(
@@ -275,7 +275,7 @@ def _recipe(
 def _filters(
     drawn: tuple[Tensor, Tensor | None] | str, support: Support, model: Dynamics, scale: Tensor, task: Any
 ) -> tuple[Filtered, ...]:
-    if not hasattr(task, "step") or isinstance(drawn, str):
+    if getattr(task, "step", None) is None or isinstance(drawn, str):
         return ()
     rows = drawn[0]
     error = (_mean(model, rows, scale) - task.step(rows) / scale).square().mean(1)

@@ -28,6 +28,7 @@ COMMANDS = {
     "check": "data:Check",
     "label": "augment:Label",
     "augment": "augment:Augment",
+    "audit": "audit:Audit",
     "export": "data:Export",
     "train": "agents:Train",
     "evaluate": "agents:Evaluate",

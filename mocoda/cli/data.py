@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import operator
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
@@ -28,8 +30,20 @@ from mocoda.cli.options import (
     say,
 )
 from mocoda.cli.parser import Command, Flat
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import check_target, write_json
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
+
+COMPARISONS = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 @dataclass(frozen=True)
@@ -167,19 +181,26 @@ class Export(Command):
     episode_steps: EpisodeSteps = None
     skip_bad_rows: FlagCreatePairsOff[bool] = False
     """Leave out rows with NaN or infinite numbers."""
+    where: Annotated[tuple[str, ...], arg(metavar="CONDITION [...]", help_behavior_hint="")] = ()
+    """Keep only rows whose provenance meets every condition, such as confirmed=1 or 'support>=0.1': a column, one of
+    =, !=, <, <=, > and >=, and a number."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
         from mocoda.data import read, write
 
-        if self.to.endswith((".onnx", ".safetensors")):
-            if self.episode_steps is not None or self.skip_bad_rows:
-                kind = Path(self.to).suffix
-                raise InputError(f"--episode-steps and --skip-bad-rows are about data, and an {kind} file is a policy.")
+if self.to.endswith((".onnx", ".safetensors")):
+            if self.episode_steps is not None or self.skip_bad_rows or self.where:
+                raise InputError(
+                    "--episode-steps, --skip-bad-rows and --where are about data, and an "
+                    f"{Path(self.to).suffix} file is a policy."
+                )
             self._export_policy()
             return
         check_out(self.to, [self.data], self.overwrite)
         table = read(self.data, episode_steps=self.episode_steps, skip_bad_rows=self.skip_bad_rows)
+        if self.where:
+            table = _where(table, self.where, self.data)
         write(table, self.to)
         say(f"{self.to}: {len(table):,} transitions")
 
@@ -204,3 +225,27 @@ class Export(Command):
         export_onnx(policy, self.to)
         inputs = "observation and noise" if policy.agent.name == "bcq" else "observation"
         say(f"{self.to}: {policy.agent.name}, {inputs} in, action out")
+
+
+def _where(data: Transitions, conditions: tuple[str, ...], name: str) -> Transitions:
+    """The rows whose provenance meets all of the conditions."""
+    for condition in conditions:
+        parts = re.fullmatch(r"(\w+)\s*([<>!]?=|[<>])\s*(\S+)", condition.strip())
+        try:
+            if parts is None:
+                raise ValueError
+            limit = float(parts[3])
+        except ValueError:
+            raise InputError(
+                f"a condition is a column of provenance, a comparison and a number, such as confirmed=1 or "
+                f"'support>=0.1', got {condition!r}."
+            ) from None
+        if not data.provenance:
+            raise InputError(f"{name!r} has no provenance to choose rows by; `mocoda augment` and `audit` write it.")
+        if parts[1] not in data.provenance:
+            raise unknown_name("column of provenance", parts[1], data.provenance)
+        meets = COMPARISONS[parts[2]](data.provenance[parts[1]], limit)
+        if not bool(meets.any()):
+            raise InputError(f"no row of {name!r} has {' and '.join(conditions)}.")
+        data = data[meets]
+    return data

@@ -40,6 +40,8 @@ FUNCTIONS = {
     "achieved": ("state",),
     "features": ("rows",),
     "region": ("rows",),
+    "step": ("rows",),
+    "put": ("env", "state"),
 }
 
 
@@ -54,6 +56,8 @@ class FileTask:
     achieved     state (N, S) -> the goals (N, G) that are reached there
     features     rows (N, S + A) -> what matters (N, F)
     region       rows (N, S + A) -> which rows matter, bool (N,)
+    step         rows (N, S + A) -> the true next states (N, S), for `mocoda audit`
+    put          (env, state (S,)) puts a Gymnasium environment, without its wrappers, in a state
     box          the lowest and the highest row, (S + A,) each
     """
 
@@ -65,6 +69,8 @@ class FileTask:
     achieved: Callable[[Tensor], Tensor] | None = None
     features: Callable[[Tensor], Tensor] | None = None
     region: Callable[[Tensor], Tensor] | None = None
+    step: Callable[[Tensor], Tensor] | None = None
+    put: Callable[[Any, Any], object] | None = None
     box: tuple[Tensor, Tensor] | None = None
 
 
@@ -269,12 +275,18 @@ def _task(file: Path, functions: Mapping[str, Callable[..., Any]], about_goals: 
         with _errors_name(file):
             return _result(name, functions[name](rows), rows, shape, dtype)
 
+    def put(env: Any, state: Any) -> None:
+        with _errors_name(file):
+            functions["put"](env, state)
+
     made: dict[str, Callable[..., Any]] = {
         "label": label,
         "goals": goals,
         "achieved": partial(of_rows, "achieved", ("N", "G"), None),
         "features": partial(of_rows, "features", ("N", "F"), None),
         "region": partial(of_rows, "region", ("N",), torch.bool),
+        "step": partial(of_rows, "step", ("N", "S"), None),
+        "put": put,
     }
     return {name: one for name, one in made.items() if ("reward" if name == "label" else name) in functions}
 

@@ -1,6 +1,7 @@
 """Every table and figure of the paper, one file an experiment, and the benchmarks."""
 
 from mocoda.paper.ablation import Ablation
+from mocoda.paper.audit import HookSweepAudit, NavigationAudit, ObjectsAudit
 from mocoda.paper.composer import Composer
 from mocoda.paper.dose import Dose
 from mocoda.paper.entanglement import Entanglement
@@ -31,5 +32,8 @@ for _kind in (
     Rewards,
     Ablation,
     Dose,
+    NavigationAudit,
+    ObjectsAudit,
+    HookSweepAudit,
 ):
     EXPERIMENTS.add(_kind)

@@ -63,6 +63,10 @@ class HookSweep2:
     name = "hooksweep2"
     environment = "mocoda/HookSweep2-v0"
     graph = GRAPH
+    tolerance = (
+        0.01  # metres by which a row's next state may be off and still be true, and the columns that it is about
+    )
+    compared = tuple(name for name in COLUMNS[:16] if name.endswith(("_x", "_y", "gripper_z")))
 
     @property
     def box(self) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,352 @@
+"""`mocoda.audit` in a world whose every step is known: each number is one that was counted by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import matplotlib.image
+import numpy as np
+import pytest
+import rich.console
+import torch
+from audit_world import COLUMNS, GRAPH, numpy_step, slow_step, step, table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import mocoda
+from mocoda import Audit, InputError, Transitions, audit
+from mocoda.analysis import replay as replay_module
+from mocoda.analysis.audit_figure import draw_audit
+from mocoda.analysis.rates import area_under_curve, wilson
+from mocoda.analysis.replay import EnvironmentStep, replay
+from mocoda.engine.randomness import Stream, generator
+
+MOCODA = 5  # the recipe's number
+
+
+# --- shares
+
+
+@pytest.mark.parametrize("truth", [step, numpy_step])
+def test_the_share_of_rows_that_are_off_by_less_than_the_tolerance_is_confirmed(truth: Any) -> None:
+    off = table(400, wrong=range(100), by=(0.2, 0.0, 0.0))
+    assert audit(off, truth, GRAPH, tolerance=0.1).confirmed == 0.75
+    assert audit(off, truth, GRAPH, tolerance=0.3).confirmed == 1.0
+    found = audit(off, truth, GRAPH, tolerance=0.1)
+    assert found.rows == 400 and found.interval == wilson(300, 400)
+    assert found.verdict.tolist() == [0] * 100 + [1] * 300
+
+
+def test_a_factor_s_distance_is_euclidean_over_its_columns() -> None:
+    off = table(100, wrong=range(50), by=(0.0, 0.3, 0.4))
+    assert audit(off, step, GRAPH, tolerance=0.51).confirmed == 1.0
+    found = audit(off, step, GRAPH, tolerance=0.49)
+    assert found.confirmed == 0.5
+    assert (found.by["factor"]["x"]["share"], found.by["factor"]["y"]["share"]) == (1.0, 0.5)
+    assert audit(off, step, GRAPH, tolerance=0.35, columns=["x", "y.a"]).confirmed == 1.0
+    assert audit(off, step, GRAPH, tolerance=0.35, columns=[0, 2]).confirmed == 0.5
+
+
+def test_each_factor_may_have_its_own_tolerance_and_those_left_out_are_not_compared() -> None:
+    off = table(100, wrong=range(20), by=(0.2, 0.5, 0.0))
+    assert audit(off, step, GRAPH, tolerance={"x": 0.3, "y": 0.6}).confirmed == 1.0
+    assert audit(off, step, GRAPH, tolerance={"x": 0.1, "y": 0.6}).confirmed == 0.8
+    found = audit(off, step, GRAPH, tolerance={"x": 0.3})
+    assert (found.confirmed, found.tolerance, found.columns) == (1.0, {"x": 0.3}, ("x",))
+
+
+def test_without_a_tolerance_it_is_a_tenth_of_the_standard_deviation_of_recorded_steps() -> None:
+    off = table(500, recipe=torch.arange(500) % 2 * MOCODA)
+    recorded = (off.next_state - off.state)[::2].double()
+    found = audit(off, step, GRAPH)
+    wanted = {"x": 0.1 * recorded[:, 0].std(correction=0), "y": 0.1 * recorded[:, 1:].var(0, correction=0).sum().sqrt()}
+    assert found.tolerance == pytest.approx({name: float(limit) for name, limit in wanted.items()})
+
+
+def test_generated_rows_count_and_recorded_ones_stand_beside() -> None:
+    recipe = torch.tensor([0] * 100 + [MOCODA] * 100 + [2] * 50 + [-1] * 50)
+    found = audit(table(300, wrong=[*range(95, 130), *range(290, 300)], by=(1, 0, 0), recipe=recipe), step, GRAPH)
+    shares = {name: (cell["share"], cell["rows"]) for name, cell in found.by["recipe"].items()}
+    assert shares == {"recorded": (0.95, 100), "coda": (1.0, 50), "mocoda": (0.7, 100), "own": (0.8, 50)}
+    assert (found.confirmed, found.rows) == (0.8, 200)
+    assert found.by["factor"]["x"]["recorded"]["share"] == 0.95
+    assert found.by["factor"]["x"]["median_error"] < 1e-6
+
+
+def test_rows_are_counted_by_their_local_graph() -> None:
+    data = table(1_000, recipe=MOCODA)
+    coupled = data.state[:, 0] > 0
+    moved = data.next_state.clone()
+    moved[coupled, 1] += 1.0
+    found = audit(replace(data, next_state=moved), step, GRAPH, tolerance=0.1)
+    cells = {name: (cell["share"], cell["rows"]) for name, cell in found.by["local_graph"].items()}
+    assert cells == {"sparsest": (1.0, int((~coupled).sum())), "+ x -> y": (0.0, int(coupled.sum()))}
+
+
+def test_deciles_hold_a_tenth_of_the_generated_rows_each_and_equal_values_stay_together() -> None:
+    data = table(1_000, wrong=range(900, 1_000), by=(1, 0, 0), recipe=MOCODA)
+    apart = torch.arange(1_000.0) / 1_000
+    notes = {**data.provenance, "disagreement": apart, "support": (apart > 0.5).float()}
+    found = audit(replace(data, provenance=notes), step, GRAPH, tolerance=0.1)
+    by = found.by["disagreement"]
+    assert [cell["rows"] for cell in by.values()] == [100] * 10
+    assert [round(cell["share"], 2) for cell in by.values()] == [1.0] * 9 + [0.0]
+    assert {name: cell["rows"] for name, cell in found.by["support"].items()} == {"0 to 1": 501, "1 to 1": 499}
+    assert all(cell["recorded"] is None for cell in by.values())
+
+
+def test_a_random_subset_is_audited_and_the_rest_says_so() -> None:
+    seen: list[int] = []
+
+    def counting(rows: Tensor) -> Tensor:
+        seen.append(len(rows))
+        return step(rows)
+
+    data = table(2_000, wrong=range(1_000), by=(1, 0, 0))
+    found = audit(data, counting, GRAPH, tolerance=0.1, rows=600, seed=3)
+    assert sum(seen) == found.rows == 600
+    assert sorted(found.verdict.unique().tolist()) == [-1, 0, 1] and int((found.verdict >= 0).sum()) == 600
+    low, high = found.interval
+    assert low < 0.5 < high
+    assert audit(data, step, GRAPH, tolerance=0.1, rows=600, seed=3).verdict.equal(found.verdict)
+    assert not audit(data, step, GRAPH, tolerance=0.1, rows=600, seed=4).verdict.equal(found.verdict)
+    assert audit(data, step, GRAPH, tolerance=0.1, rows=5_000).rows == 2_000
+
+
+def test_the_verdict_is_kept_as_provenance_and_filters_rows(tmp_path: Path) -> None:
+    data = table(50, wrong=[3, 7], by=(1, 0, 0), recipe=MOCODA)
+    kept = audit(data, step, GRAPH, tolerance=0.1).keep(data)
+    kept.save(tmp_path / "kept.hdf5")
+    read = mocoda.read(tmp_path / "kept.hdf5")
+    true = read[read.provenance["confirmed"] == 1]
+    assert len(true) == 48 and set(read.provenance) == {"recipe", "confirmed"}
+    assert true.next_state.equal(step(true.rows))
+    assert audit(true, step, GRAPH, tolerance=0.1).confirmed == 1.0
+
+
+# --- intervals and predictors
+
+
+@given(st.integers(1, 200), st.floats(0, 1))
+@settings(deadline=None)
+def test_an_interval_holds_its_share_and_stays_within_0_and_1(n: int, share: float) -> None:
+    successes = round(share * n)
+    low, high = wilson(successes, n)
+    assert 0 <= low <= successes / n <= high <= 1 and low < high
+
+
+@pytest.mark.parametrize("share", [0.5, 0.82, 0.97])
+def test_95_percent_of_the_intervals_hold_the_true_share(share: float) -> None:
+    successes = generator(0).binomial(500, share, 4_000)
+    covered = np.mean([low <= share <= high for low, high in (wilson(int(count), 500) for count in successes)])
+    assert covered == pytest.approx(0.95, abs=0.015)
+
+
+def test_an_area_is_the_share_of_pairs_in_order() -> None:
+    scores, truth = torch.tensor([1.0, 2.0, 2.0, 3.0, 0.0]), torch.tensor([True, False, True, True, False])
+    yes, no = scores[truth], scores[~truth]
+    pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a in yes for b in no]
+    assert area_under_curve(scores, truth)["auroc"] == pytest.approx(np.mean(pairs))
+    assert area_under_curve(scores, torch.ones(5, dtype=torch.bool))["auroc"] is None
+
+
+def test_95_percent_of_the_intervals_hold_the_true_area() -> None:
+    covered, true = [], 0.7602  # of two normal distributions one standard deviation apart: Phi(1 / sqrt(2))
+    for seed in range(400):
+        stream = Stream(seed, "areas")
+        truth = stream.uniform(300) < 0.7
+        low, high = area_under_curve(stream.normal(300) + truth, truth)["interval"]
+        covered.append(low <= true <= high)
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.03)
+
+
+def test_predictors_know_true_rows_as_well_as_they_do() -> None:
+    data = table(4_000, wrong=range(2_000), by=(1, 0, 0), recipe=MOCODA)
+    wrong = (torch.arange(4_000) < 2_000).float()
+    noise = Stream(0, "noise").normal(4_000)
+    notes = {**data.provenance, "disagreement": noise + wrong, "support": 1 - wrong}
+    found = audit(replace(data, provenance=notes), step, GRAPH, tolerance=0.1)
+    assert found.predictors["support"]["auroc"] == 1.0
+    assert found.predictors["disagreement"]["auroc"] == pytest.approx(0.7602, abs=0.02)
+    low, high = found.predictors["disagreement"]["interval"]
+    assert low < 0.7602 < high
+
+
+# --- replaying
+
+
+def test_processes_give_the_same_answer() -> None:
+    data = table(600, wrong=range(60), by=(1, 0, 0))
+    here, there = (audit(data, step, GRAPH, tolerance=0.1, workers=workers) for workers in (0, 2))
+    assert here.to_json() == there.to_json() and here.verdict.equal(there.verdict)
+
+
+def test_what_is_finished_is_kept_and_not_asked_again(tmp_path: Path) -> None:
+    data, file = table(1_000, wrong=range(100), by=(1, 0, 0)), tmp_path / "replayed.safetensors"
+    seen: list[int] = []
+
+    def failing(rows: Tensor) -> Tensor:
+        seen.append(len(rows))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return step(rows)
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(data, failing, GRAPH, tolerance=0.1, checkpoint=file)
+    seen.append(0)
+    again = audit(data, failing, GRAPH, tolerance=0.1, checkpoint=file)
+    assert seen == [*[100] * 3, 0, *[100] * 8]
+    assert again.to_json() == audit(data, step, GRAPH, tolerance=0.1).to_json()
+
+
+class Point(gymnasium.Env[Any, Any]):
+    """Moves by its action; its observation is a dictionary."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Dict(
+            {"observation": gymnasium.spaces.Box(-9, 9, (3,)), "desired_goal": gymnasium.spaces.Box(-9, 9, (1,))}
+        )
+        self.action_space = gymnasium.spaces.Box(-9, 9, (2,))
+
+    def reset(self, **_: Any) -> Any:
+        self.place = np.zeros(3)
+        return {"observation": self.place, "desired_goal": np.zeros(1)}, {}
+
+    def step(self, action: Any) -> Any:
+        self.place = self.place + np.array([action[0], action[1], -action[1]])
+        return {"observation": self.place, "desired_goal": np.zeros(1)}, 0.0, False, False, {}
+
+
+def put(env: Any, state: Any) -> None:
+    env.place = state
+
+
+def test_a_gymnasium_environment_that_is_put_in_a_state_knows_the_truth() -> None:
+    gymnasium.register("tests/Point-v0", lambda **_: Point())
+    data = table(60, wrong=range(6), by=(1, 0, 0))
+    assert audit(data, EnvironmentStep("tests/Point-v0", put), GRAPH, tolerance=0.01).confirmed == 0.9
+    task = mocoda.make_task("navigation")
+    walks = task.collect(50, seed=0)
+
+    def place(env: Any, state: Any) -> None:
+        env._state = torch.tensor(state, dtype=torch.float32)[None]
+
+    assert audit(walks, EnvironmentStep(task.environment, place), task.graph).confirmed == 1.0
+
+
+@pytest.mark.parametrize("name", ["navigation", "objects:3"])
+def test_the_recorded_rows_of_a_task_are_true(name: str) -> None:
+    task: Any = mocoda.make_task(name)
+    assert audit(task.collect(300, seed=0), task.step, task.graph).confirmed == 1.0
+
+
+# --- what is printed and drawn
+
+
+def test_an_audit_prints_draws_and_is_json(tmp_path: Path) -> None:
+    recipe = torch.tensor([0] * 100 + [MOCODA] * 100 + [2] * 100)
+    data = table(300, wrong=range(140, 220), by=(1, 0, 0), recipe=recipe)
+    noise = Stream(0, "noise").uniform(300)
+    found = audit(replace(data, provenance={**data.provenance, "support": noise, "disagreement": noise}), step, GRAPH)
+    console = rich.console.Console(width=120)
+    with console.capture() as printed:
+        console.print(found)
+    text = printed.get()
+    assert "60.0% (53.1 to 66.5) of 200 rows are true within the tolerance: x 0.0" in text
+    for word in ("recorded", "coda", "by local graph", "by support", "least disagreement", "AUROC"):
+        assert word in text
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["rows"] == 200
+    for number, one in enumerate((found, audit(table(20), step, GRAPH))):
+        draw_audit(one.to_json(), tmp_path / f"{number}.png")
+        assert np.asarray(matplotlib.image.imread(tmp_path / f"{number}.png")).std() > 0.01
+
+
+# --- bad input
+
+
+def fails(data: Transitions, truth: Any, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        audit(data, truth, GRAPH, **{"tolerance": 0.1, **options})
+    return str(caught.value)
+
+
+def test_a_step_that_answers_badly_is_refused_in_one_sentence() -> None:
+    data = table(300)
+    assert fails(data, lambda rows: rows) == (
+        "step must return next states of shape (N, S) = (100, 3) for rows of shape (100, 5), got (100, 5)."
+    )
+    assert fails(data, lambda rows: None) == "step must return an array of next states, got NoneType."
+
+    def forgetful(rows: Tensor) -> Tensor:
+        answer = step(rows)
+        answer[rows[:, 0] == data.state[270, 0]] = float("nan")
+        return answer
+
+    assert fails(data, forgetful) == (
+        "step returned NaN or infinite numbers for row 270 of the data: got [nan, nan, nan] for "
+        f"{data.rows[270].tolist()}. It must know what follows every row."
+    )
+
+    def picky(rows: Tensor) -> Tensor:
+        if bool((rows[:, 0] == data.state[7, 0]).any()):
+            raise RuntimeError("the box is in the wall.")
+        return step(rows)
+
+    assert fails(data, picky) == "step raised RuntimeError: the box is in the wall. That was row 7 of the data."
+
+    def crowded(rows: Tensor) -> Tensor:
+        if len(rows) > 1:
+            raise MemoryError
+        return step(rows)
+
+    assert fails(data, crowded) == (
+        "step raised MemoryError: . That was for rows 0 to 99 of the data together; each alone is answered."
+    )
+    assert fails(data, lambda rows: step(rows), workers=1).startswith("other processes cannot be told what step is (")
+
+
+def test_tolerances_columns_and_rows_that_make_no_sense_are_refused() -> None:
+    data = table(20)
+    assert fails(data, step, tolerance=0) == "the tolerance of 'x' must be a positive distance, got 0."
+    assert fails(data, step, tolerance={"y": -1.0}) == "the tolerance of 'y' must be a positive distance, got -1.0."
+    assert fails(data, step, tolerance={"z": 1.0}) == "there is no state factor 'z'; there are: x, y."
+    assert fails(data, step, tolerance={"x": 1.0}, columns=["y.a"]) == (
+        "tolerance names 'x', of which columns names no column."
+    )
+    assert fails(data, step, tolerance={}) == (
+        "no factor is compared: name at least one in tolerance, and one of its columns in columns."
+    )
+    assert fails(data, step, columns=["y.c"]) == (
+        "there is no state column 'y.c'; there are: x, y.a, y.b. Did you mean 'y.b'?"
+    )
+    assert fails(data, step, rows=0) == "rows must be at least 1, the number of rows to audit, got 0."
+    still = Transitions(data.state, data.action, data.state, columns=COLUMNS)
+    assert fails(still, step, tolerance=None) == (
+        "'x' never changes in the data, so no tolerance follows: pass tolerance."
+    )
+    few = table(1_000, recipe=(torch.arange(1_000) == 0).long())
+    assert fails(few, step, rows=5) == ("none of the 5 rows drawn is a generated one; 1 of 1,000 are. Audit more rows.")
+    with pytest.raises(InputError, match=r"^the audit was of 20 rows, and this data has 300\.$"):
+        audit(data, step, GRAPH, tolerance=0.1).keep(table(300))
+
+
+def test_an_environment_that_cannot_be_made_or_has_no_box_of_actions_is_refused() -> None:
+    text = fails(table(20), EnvironmentStep("tests/Nowhere-v0", put))
+    assert text.startswith("gymnasium cannot make the environment 'tests/Nowhere-v0': ")
+    assert fails(table(20), EnvironmentStep("CartPole-v1", put)).startswith(
+        "the actions of 'CartPole-v1' are Discrete(2); only a Box can be replayed. Write step(rows) instead."
+    )
+
+
+def test_a_long_replay_writes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_module, "INTERVAL", 0.0)
+    file, done = tmp_path / "replayed.safetensors", []
+    rows = table(200).rows
+    replay(rows, slow_step, 3, checkpoint=file, progress=lambda stage, now, total: done.append(file.exists()))
+    assert done == [False, True, True]
+    assert isinstance(audit(table(600), step, GRAPH), Audit)
