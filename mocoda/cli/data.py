@@ -189,7 +189,7 @@ class Export(Command):
     def run(self) -> None:
         from mocoda.data import read, write
 
-if self.to.endswith((".onnx", ".safetensors")):
+        if self.to.endswith((".onnx", ".safetensors")):
             if self.episode_steps is not None or self.skip_bad_rows or self.where:
                 raise InputError(
                     "--episode-steps, --skip-bad-rows and --where are about data, and an "

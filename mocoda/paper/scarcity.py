@@ -173,7 +173,7 @@ Scarcity.presets.update(
     paper=Scarcity(
         "paper",
         seeds=3,
-        sizes=(10_000, 30_000, 100_000, 300_000, 1_000_000),
+        sizes=(10_000, 100_000, 1_000_000),
         dynamics=replace(Table3.presets["paper"].dynamics, epochs=300),
         agent=Table3.presets["paper"].agents[0],
         total=1_500_000,
