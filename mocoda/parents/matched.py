@@ -18,8 +18,9 @@ from mocoda.parents.tree import drawing_order
 
 ORDERS = 16  # in which the sets are drawn, at most
 PILOT = 1_000  # rows drawn of each order to see whether matches are near
-FAR = 2 / 3  # of the distance of two random rows: a match that is further is none
-MATTERS = 0.3  # distance of two random rows, in standard deviations of the rest: with less, any row is a match
+FAR = 0.7  # of the distance of two random rows: a match that is further is none
+UNUSUAL = 10.0  # times the distance that recorded rows have from each other: nor is one that is further
+MATTERS = 0.3  # distance in standard deviations of the rest; at less, any row is a match
 DISCRETE = 0.1  # distinct values for each row: a column with fewer is not smoothed
 
 
@@ -146,20 +147,23 @@ class MatchedParents:
         return torch.cat([stream.permutation(rows) for _ in range(max(1, -(-n // rows)))])[:n]
 
     def _check_reach(self, data: Transitions, graph: LocalGraph, stream: Stream) -> None:
-        """Raises if what a set is matched on is as far from all recorded rows as these are from each other."""
+        """Raises if what a set is matched on is nowhere near recorded rows: in a cycle, or with few rows, it may be."""
         if not self.matches:
             return
         _, distances = self._draw(min(len(self.recorded), PILOT) * len(self.orders), stream)
         one, other = stream.integers(len(self.recorded), 2, PILOT)
         for (number, known), distance in distances.items():
-            points = self.matches[number, known].search.points[:, :-1]
-            usual, match = float((points[one] - points[other]).norm(dim=1).median()), float(distance.median())
-            if usual > MATTERS and match > FAR * usual:
+            search = self.matches[number, known].search
+            points = search.points[:, :-1]
+            random = float((points[one] - points[other]).norm(dim=1).median())
+            own = float(search.find(points[one], one[:, None], stream.child("own", number))[1].median())
+            match = float(distance.median())
+            if random > MATTERS and (match > FAR * random or match > max(MATTERS, UNUSUAL * own)):
                 names = ", ".join(data.columns[column] for column in sorted(known))
                 raise InputError(
                     f"the parent set ({', '.join(graph.parent_sets[number])}) finds no match in {names}: the nearest "
-                    f"recorded row is typically {match / usual:.2f} times as far as a random one. Record more rows, "
-                    "change the graph's parent sets, or use density='mixture'."
+                    f"recorded row is typically {match / random:.0%} as far as a random one, where {own / random:.0%} "
+                    "is usual. Record more rows, change the graph's parent sets, or use density='mixture'."
                 )
 
 
