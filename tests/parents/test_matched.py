@@ -377,9 +377,9 @@ def test_columns_that_are_nowhere_recorded_together_are_named() -> None:
     )
     said = message(matched, table(np.column_stack([a, b, a, a, a**2]), 5), graph)
     assert re.fullmatch(
-        r"the parent set \(a, c, u\) finds no match in state0, state4: the nearest recorded row is typically \d+% as "
-        r"far as a random one, where 0% is usual\. Record more rows, change the graph's parent sets, or use "
-        r"density='mixture'\.",
+        r"the parent set \(a, c, u\) finds no match in state0, state4: the nearest recorded row is typically 0\.\d+ "
+        r"standard deviations away, where 0\.0\d+ is usual for recorded rows; the rest it predicts is \d+% as far off as "
+        r"a random row's\. Record more rows, change the graph's parent sets, or use density='mixture'\.",
         said,
     )
 
@@ -393,4 +393,4 @@ def test_so_are_columns_too_many_for_the_rows() -> None:
         edges={"g": ["g"], "a": ["g", "a"], "b": ["g", "b"]},
     )
     said = message(matched, table(np.column_stack([shared, shared, shared, shared[:, 0]]), 120), wide)
-    assert "finds no match in state0, state1, " in said and re.search(r"typically 7\d% as far", said)
+    assert "finds no match in state0, state1, " in said and re.search(r"is 7\d% as far off as a random row's", said)
