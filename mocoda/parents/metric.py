@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from mocoda.engine.randomness import Stream
 
 ROWS, PROBES = 20_000, 1_000  # rows that the regressor learns from, and at which its derivatives are taken
-HIDDEN, BATCH, UPDATES, CHECK, LEARNING_RATE = 64, 512, 600, 25, 3e-3
+HIDDEN, BATCH, UPDATES, LEARNING_RATE = 64, 512, 600, 3e-3
+CHECK, PATIENCE = 25, 4  # updates between looks at held-out rows, and looks without gain before it stops
 FLOOR = 0.02  # of a column's usual squared weight, which every direction has at least
 OUTLIER = 5.0  # standard deviations from the mean at which a value is taken for one of that size
 
@@ -102,7 +103,7 @@ def _slopes(inputs: Tensor, target: Tensor, stream: Stream) -> Tensor:
                 error = float((_predict(weights, inputs[:held_out]) - target[:held_out]).square().mean())
             if error < least:
                 least, best, found_at = error, [weight.detach().clone() for weight in weights], update
-            if update - found_at >= 4 * CHECK:
+            if update - found_at >= PATIENCE * CHECK:
                 break
         batch = stream.integers(len(known), BATCH)
         loss = (_predict(weights, known[batch]) - answers[batch]).square().mean()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from graph_texts import EDGES, NAMES, ROWS, TOML, write
+from graph_texts import NAMES, PYTHON, ROWS, TOML, write
 
 from mocoda import load_graph
 from mocoda.engine.errors import InputError
@@ -53,7 +53,7 @@ def test_columns_that_cannot_be_relative_are_refused(relative: dict[int, int], e
 
 
 def test_graph_files_name_the_columns(tmp_path: Path) -> None:
-    python = write(tmp_path, EDGES + 'relative = {"box1.x": "gripper.x", "box2.y": "gripper.y"}\n')
+    python = write(tmp_path, PYTHON + 'relative = {"box1.x": "gripper.x", "box2.y": "gripper.y"}\n')
     toml = write(tmp_path, TOML + '[relative]\n"box1.x" = "gripper.x"\n"box2.y" = "gripper.y"\n', "my_graph.toml")
     for file in (python, toml):
         assert load_graph(file, NAMES).relative == {3: 0, 6: 1}
@@ -68,8 +68,8 @@ def test_graph_files_name_the_columns(tmp_path: Path) -> None:
         ),
         (
             "relative = {'box1.x': 'griper.x'}",
-            "there is no column 'griper.x'; there are: gripper.x, gripper.y, gripper.z, box1.x, box1.y, box2.x, box2.y, "
-            "push.x, push.y. Did you mean 'gripper.x'?",
+            "there is no column 'griper.x'; there are: gripper.x, gripper.y, gripper.z, box1.x, box1.y, box2.x, "
+            "box2.y, push.x, push.y. Did you mean 'gripper.x'?",
         ),
         (
             "relativ = {}",
@@ -78,7 +78,7 @@ def test_graph_files_name_the_columns(tmp_path: Path) -> None:
     ],
 )
 def test_graph_files_that_name_other_columns_are_refused(text: str, expected: str, tmp_path: Path) -> None:
-    file = write(tmp_path, EDGES + text)
+    file = write(tmp_path, PYTHON + text)
     with pytest.raises(InputError) as error:
         load_graph(file, NAMES)
     assert str(error.value) == f"{str(file)!r}: {expected}"

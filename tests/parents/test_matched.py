@@ -378,8 +378,8 @@ def test_columns_that_are_nowhere_recorded_together_are_named() -> None:
     said = message(matched, table(np.column_stack([a, b, a, a, a**2]), 5), graph)
     assert re.fullmatch(
         r"the parent set \(a, c, u\) finds no match in state0, state4: the nearest recorded row is typically 0\.\d+ "
-        r"standard deviations away, where 0\.0\d+ is usual for recorded rows; the rest it predicts is \d+% as far off as "
-        r"a random row's\. Record more rows, change the graph's parent sets, or use density='mixture'\.",
+        r"standard deviations away, where 0\.0\d+ is usual for recorded rows; the rest it predicts is \d+% as far off "
+        r"as a random row's\. Record more rows, change the graph's parent sets, or use density='mixture'\.",
         said,
     )
 
