@@ -148,7 +148,7 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
     return {
         "table": "bench",
         "preset": "bench",
-        "metric": "ratio as the row says; mocoda and the reference in seconds (generate, matched, record: rows/s; "
+        "metric": "ratio as the row says; mocoda and the reference in seconds (generate, matched, record: rows per s; "
         "growth: seconds per row; memory: MB; an agent and its number of runs: milliseconds per agent and update, "
         "beside the least that operations and traffic allow)",
         "device": device_name(device),

@@ -18,9 +18,12 @@ from mocoda.parents.tree import drawing_order
 
 ORDERS = 16  # in which the sets are drawn, at most
 PILOT = 1_000  # rows drawn of each order to see whether matches are near
-FAR = 2 / 3  # of the distance of two random rows: a match that is further is none
-MATTERS = 0.3  # distance of two random rows, in standard deviations of the rest: with less, any row is a match
+FAR = 0.7  # of the distance of two random rows: a match that is further is none
+UNUSUAL = 10.0  # times as far as recorded rows' own matches: nor is one that is further
+MATTERS = 0.3  # standard deviations; what is less apart is a match
 DISCRETE = 0.1  # distinct values for each row: a column with fewer is not smoothed
+
+Step = tuple[int, frozenset[int]]  # a set's number, and those of its columns that are known when it is drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +50,13 @@ class Match:
         metric = Metric.fit(rows[:, list(known)], taken, stream)
         return Match(tuple(known), tuple(rest), along, metric, Nearest.among(metric(rows[:, list(known)])))
 
-    def complete(self, rows: Tensor, sources: Tensor, recorded: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
-        """Fills in the rest of rows (n, S + A), none from its `sources` (n, K); where from (n,), and how far away."""
-        source, distance = self.search.find(self.metric(rows[:, list(self.known)]), sources, stream)
+    def complete(self, rows: Tensor, sources: Tensor, recorded: Tensor, stream: Stream) -> Tensor:
+        """Fills in the rest of rows (n, S + A), none from one of its `sources` (n, K): from which recorded row (n,)."""
+        source, _ = self.search.find(self.metric(rows[:, list(self.known)]), sources, stream)
         rows[:, list(self.rest)] = recorded[source][:, list(self.rest)]
         for column, origin in self.moves:
             rows[:, column] += rows[:, origin] - recorded[source, origin]
-        return source, distance
+        return source
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,7 @@ class MatchedParents:
     recorded: Tensor
     sets: tuple[tuple[int, ...], ...]
     orders: tuple[tuple[int, ...], ...]
-    matches: Mapping[tuple[int, frozenset[int]], Match]
+    matches: Mapping[Step, Match]
     noise: Tensor | None = None
 
     @staticmethod
@@ -92,7 +95,7 @@ class MatchedParents:
                 f"{len(rows)} rows; record more."
             )
         orders = _orders(sets, shuffle, stream.child("orders"))
-        matches: dict[tuple[int, frozenset[int]], Match] = {}
+        matches: dict[Step, Match] = {}
         for order in orders:
             for number, known in _steps(sets, order):
                 rest = [column for column in sets[number] if column not in known]
@@ -106,17 +109,16 @@ class MatchedParents:
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         stream = as_stream(seed, "matched", device=self.recorded.device)
-        rows, _ = self._draw(n, stream)
+        rows = self._draw(n, stream)
         if self.noise is None:
             return rows
         low, high = self.recorded.amin(0).minimum(rows), self.recorded.amax(0).maximum(rows)
         return (rows + self.noise * stream.child("noise").normal(*rows.shape)).clamp(low, high)
 
-    def _draw(self, n: int, stream: Stream) -> tuple[Tensor, dict[tuple[int, frozenset[int]], Tensor]]:
-        """n rows, and the distances of the matches in them."""
+    def _draw(self, n: int, stream: Stream, found: dict[Step, tuple[Tensor, Tensor]] | None = None) -> Tensor:
+        """n rows; `found` is filled with each match's rows as they were known, and the recorded rows found for them."""
         rows = self.recorded.new_zeros(n, self.recorded.shape[1])
         whole = {number: self._passes(n, stream.child("first", number)) for number in self._firsts}
-        distances = {}
         turns = len(self.orders)
         first = int(stream.integers(turns, 1))
         for turn, order in enumerate(self.orders[first:] + self.orders[:first]):
@@ -126,14 +128,16 @@ class MatchedParents:
                 columns = self.sets[number]
                 if (number, known) in self.matches:
                     match, own = self.matches[number, known], stream.child("turn", turn, number)
-                    source, distances[number, known] = match.complete(part, sources, self.recorded, own)
+                    source = match.complete(part, sources, self.recorded, own)
+                    if found is not None:
+                        found[number, known] = part[:, list(match.known)], source
                 elif not known:
                     source = whole[number][turn::turns]
                     part[:, list(columns)] = self.recorded[source][:, list(columns)]
                 else:  # all of it is known
                     continue
                 sources = torch.cat([sources, source[:, None]], 1)
-        return rows, distances
+        return rows
 
     @property
     def _firsts(self) -> set[int]:
@@ -146,20 +150,28 @@ class MatchedParents:
         return torch.cat([stream.permutation(rows) for _ in range(max(1, -(-n // rows)))])[:n]
 
     def _check_reach(self, data: Transitions, graph: LocalGraph, stream: Stream) -> None:
-        """Raises if what a set is matched on is as far from all recorded rows as these are from each other."""
+        """Raises if what a set is matched on is nowhere near recorded rows: in a cycle, or with few rows, it may be."""
         if not self.matches:
             return
-        _, distances = self._draw(min(len(self.recorded), PILOT) * len(self.orders), stream)
+        found: dict[Step, tuple[Tensor, Tensor]] = {}
+        self._draw(min(len(self.recorded), PILOT) * len(self.orders), stream, found)
         one, other = stream.integers(len(self.recorded), 2, PILOT)
-        for (number, known), distance in distances.items():
-            points = self.matches[number, known].search.points[:, :-1]
-            usual, match = float((points[one] - points[other]).norm(dim=1).median()), float(distance.median())
-            if usual > MATTERS and match > FAR * usual:
-                names = ", ".join(data.columns[column] for column in sorted(known))
+        for (number, known), (values, source) in found.items():
+            match = self.matches[number, known]
+            own, _ = match.search.find(match.search.points[one, :-1], one[:, None], stream.child("own", number))
+            recorded = self.recorded[:, list(match.known)]
+            # In the metric, that is by what is predicted of the rest; and in standard deviations of the shared columns,
+            # for the metric knows nothing of directions in which recorded rows do not differ.
+            pairs = ((recorded[one], recorded[other]), (values, recorded[source]), (recorded[one], recorded[own]))
+            random, far, _ = (float((match.metric(a) - match.metric(b)).norm(dim=1).median()) for a, b in pairs)
+            _, gap, usual = (float(((a - b) / match.metric.scale).square().mean(1).sqrt().median()) for a, b in pairs)
+            if random > MATTERS and (far > FAR * random or gap > max(MATTERS, UNUSUAL * usual)):
+                names = ", ".join(data.columns[column] for column in match.known)
                 raise InputError(
                     f"the parent set ({', '.join(graph.parent_sets[number])}) finds no match in {names}: the nearest "
-                    f"recorded row is typically {match / usual:.2f} times as far as a random one. Record more rows, "
-                    "change the graph's parent sets, or use density='mixture'."
+                    f"recorded row is typically {gap:.2g} standard deviations away, where {usual:.2g} is usual for "
+                    f"recorded rows; the rest it predicts is {far / random:.0%} as far off as a random row's. "
+                    "Record more rows, change the graph's parent sets, or use density='mixture'."
                 )
 
 
@@ -175,7 +187,7 @@ def _orders(sets: Sequence[tuple[int, ...]], shuffle: bool, stream: Stream) -> t
     return tuple({frozenset(_steps(sets, order)): order for order in reversed(orders)}.values())[::-1]
 
 
-def _steps(sets: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[tuple[int, frozenset[int]]]:
+def _steps(sets: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[Step]:
     """The sets in this order, each with those of its columns that are known by then."""
     seen: set[int] = set()
     steps = []

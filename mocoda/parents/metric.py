@@ -15,6 +15,7 @@ from mocoda.engine.randomness import Stream
 
 ROWS, PROBES = 20_000, 1_000  # rows that the regressor learns from, and at which its derivatives are taken
 HIDDEN, BATCH, UPDATES, LEARNING_RATE = 64, 512, 600, 3e-3
+CHECK, PATIENCE = 25, 4  # updates between looks at held-out rows, and looks without gain before it stops
 FLOOR = 0.02  # of a column's usual squared weight, which every direction has at least
 OUTLIER = 5.0  # standard deviations from the mean at which a value is taken for one of that size
 
@@ -95,13 +96,15 @@ def _slopes(inputs: Tensor, target: Tensor, stream: Stream) -> Tensor:
     for weight in weights:
         weight.requires_grad_()
     optimiser = torch.optim.Adam(weights, LEARNING_RATE)
-    least, best = torch.inf, [torch.zeros_like(weight) for weight in weights]
+    least, best, found_at = torch.inf, weights, 0
     for update in range(UPDATES + 1):
-        if update % 50 == 0:  # the weights that predict held-out rows best are kept; without any, nothing is predicted
+        if update % CHECK == 0:  # the weights that predict held-out rows best are kept
             with torch.no_grad():
                 error = float((_predict(weights, inputs[:held_out]) - target[:held_out]).square().mean())
             if error < least:
-                least, best = error, [weight.detach().clone() for weight in weights]
+                least, best, found_at = error, [weight.detach().clone() for weight in weights], update
+            if update - found_at >= PATIENCE * CHECK:
+                break
         batch = stream.integers(len(known), BATCH)
         loss = (_predict(weights, known[batch]) - answers[batch]).square().mean()
         loss.backward()

@@ -52,7 +52,7 @@ class Nearest:
 
     def _find_block(self, queries: Tensor, never: Tensor, stride: int, stream: Stream) -> tuple[Tensor, Tensor]:
         rows, count, device = len(self.points), len(queries), queries.device
-        size = max(1, min(GROUP, rows // stride // GROUP))
+        size = max(1, min(GROUP, rows // stride // (4 * GROUP)))
         groups = rows // stride // size
         # Candidate c is one of the rows c * stride to (c + 1) * stride - 1, counted from a random first row. It is
         # member c // groups of group c % groups, so that a group has rows of all times.
