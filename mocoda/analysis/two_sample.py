@@ -242,8 +242,10 @@ def _listed(rows: Tensor) -> tuple[Tensor, Tensor]:
 def _auc(scores: Tensor, fold: Tensor, is_drawn: Tensor, block: Tensor, *, copies: bool) -> tuple[float, float]:
     """The AUC of scores (N,), only compared within a fold, and its standard error (DeLong's, by blocks of rows).
 
-    Folds are not independent: of two, each is judged by networks that were trained on the other, so that they err
-    together. At worst, where there is nothing to find, that doubles the variance.
+    Folds are not independent: where there is nothing to find, a fold scores high with networks trained on another as
+    far as the two are alike by chance, and the other scores high for the same reason. Of K folds, K pairs are judged
+    one way (the other way, a fold is what is chosen by) and K (K - 3) / 2 both ways, which count 4 instead of 2: at
+    worst, the variance is (2 K - 5) / (K - 2) times that of independent folds.
     """
     aucs, variances, pairs = [], [], []
     for number in range(int(fold.max()) + 1):
@@ -259,7 +261,9 @@ def _auc(scores: Tensor, fold: Tensor, is_drawn: Tensor, block: Tensor, *, copie
         pairs.append(len(recorded) * len(drawn))
     share = torch.tensor(pairs, dtype=torch.float64, device=scores.device)
     share /= share.sum()
-    return float((share * torch.stack(aucs)).sum()), float((2 * share.square() * torch.stack(variances)).sum().sqrt())
+    together = (2 * len(pairs) - 5) / (len(pairs) - 2)
+    variance = together * (share.square() * torch.stack(variances)).sum()
+    return float((share * torch.stack(aucs)).sum()), float(variance.sqrt())
 
 
 def _share_below(scores: Tensor, values: Tensor) -> Tensor:

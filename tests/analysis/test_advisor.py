@@ -237,8 +237,8 @@ def test_the_density_is_chosen_by_the_law(advice: Advice) -> None:
         return replace(advice, laws=tuple(laws))
 
     cases = {
-        (0.53, 0.5): 'For recipe mocoda, density="mixture" will do: no classifier was sure to tell its parent sets '
-        "from recorded ones: AUC 0.53 [0.51, 0.55] at most (0.5 is perfect).",
+        (0.53, 0.5): 'For recipe mocoda, density="mixture" will do: a classifier hardly tells its parent sets from '
+        "recorded ones, AUC 0.53 [0.51, 0.55] at most (0.5 is perfect).",
         (0.9, 0.52): 'For recipe mocoda, take density="matched": a classifier tells a mixture\'s (x, dx) from recorded '
         "ones, AUC 0.90 [0.88, 0.92] (0.5 is perfect). Recorded ones that are matched give 0.52 [0.50, 0.54] at most.",
         (0.9, 0.95): "Recipe mocoda does not keep the recorded distribution: a classifier tells a mixture's (x, dx) "
