@@ -26,9 +26,12 @@ def draw_advice(advice: Advice, path: Path) -> None:
     panels = [_draw_children, _draw_sets, _draw_recipes]
     panels += [_draw_laws] if advice.laws else []
     panels += [_draw_filters] if advice.filters else []
-    figure = Figure(figsize=(5.2 * len(panels), 4.8), layout="constrained")
+    lines = 1 if len(panels) < 4 else 2
+    across = -(-len(panels) // lines)
+    figure = Figure(figsize=(5.2 * across, 4.8 * lines), layout="constrained")
     figure.suptitle(_headline(advice), x=0.01, ha="left", fontsize=13, color=INK)
-    for axes, draw in zip(figure.subplots(1, len(panels)), panels, strict=True):
+    for place, draw in enumerate(panels, 1):
+        axes = figure.add_subplot(lines, across, place)
         draw(axes, advice)
         bare(axes)
     save(figure, path)
@@ -117,10 +120,10 @@ def _draw_laws(axes: Axes, advice: Advice) -> None:
         )
     axes.axvline(0.5, color=GREY, lw=1, ls=":")
     axes.set_yticks(range(len(sets)), [", ".join(factors) for factors in sets])
-    axes.set_ylim(len(sets) - 0.5, -0.9)
+    axes.set_ylim(len(sets) - 0.5, -0.5)
     axes.set_xlim(min(0.4, *(law.low for law in advice.laws)), 1.02)
     axes.set_xlabel("AUC of a held-out classifier, drawn against recorded")
-    axes.legend(frameon=False, fontsize=8, loc="upper center", ncols=3)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.13), ncols=4)
     axes.set_title("The law: at 0.5, parent sets are drawn as recorded", loc="left", fontsize=11, color=INK)
 
 

@@ -57,7 +57,7 @@ def choose_density(advice: Advice) -> tuple[str | None, list[str]]:
         return None, []
     told = f"a classifier tells a mixture's ({', '.join(mixture.factors)}) from recorded ones, AUC {_auc(mixture)}"
     if mixture.auc <= HARDLY_TOLD or mixture.low <= 0.5:
-        why = f"no classifier was sure to tell its parent sets from recorded ones: AUC {_auc(mixture)} at most"
+        why = f"a classifier hardly tells its parent sets from recorded ones, AUC {_auc(mixture)} at most"
         return "mixture", [f'For recipe mocoda, density="mixture" will do: {why} (0.5 is perfect).']
     if matched is None:
         return "mixture", [f"Recipe mocoda does not keep the recorded distribution: {told}. Try more components."]

@@ -15,16 +15,18 @@ from torch import Tensor
 
 import mocoda
 from mocoda import Advice, InputError, LocalGraph, Transitions
+from mocoda.analysis.advice import MATCHED, Law
 from mocoda.analysis.coverage import joined
 from mocoda.analysis.edges import GROUP, MissingEdge, _stand_ins, _Test, missing_edges
 from mocoda.analysis.graph_check import _recombined
-from mocoda.analysis.verdict import judge
+from mocoda.analysis.verdict import choose_density, judge
 from mocoda.cli.data import Check
 from mocoda.cli.options import GraphOptions
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation, local_mask
 
 NAVIGATION = Navigation()
+X, Y = NAVIGATION.graph.parent_sets
 
 
 def bodies(k: int, rows: int, seed: int, edge: float = 0.0) -> Transitions:
@@ -217,6 +219,46 @@ def test_the_verdict_follows_what_was_measured(advice: Advice) -> None:
     assert judge(far)[0] == "coda"
     few = replace(advice, rows=400)
     assert judge(few)[1][0] == "400 rows are few: with less than 1,000, nothing here is certain."
+
+
+def test_the_law_is_examined_for_every_recipe_and_both_densities(advice: Advice) -> None:
+    drawn = [one.name for one in advice.recipes if one.not_here is None]
+    assert [(law.recipe, law.factors) for law in advice.laws] == [(n, s) for n in drawn for s in (X, Y)]
+    aucs = {(law.recipe, law.factors): law.auc for law in advice.laws}
+    for factors in (X, Y):
+        assert abs(aucs["emp", factors] - 0.5) < 0.06 and abs(aucs[MATCHED, factors] - 0.5) < 0.06
+        assert aucs["rand", factors] > 0.8 and aucs["dyna", factors] > 0.7
+
+
+def test_the_density_is_chosen_by_the_law(advice: Advice) -> None:
+    def with_worst(mixture: float, matched: float | None) -> Advice:
+        laws = [Law("mocoda", X, mixture, mixture - 0.02, mixture + 0.02), Law("mocoda", Y, 0.5, 0.48, 0.52)]
+        laws += [] if matched is None else [Law(MATCHED, Y, matched, matched - 0.02, matched + 0.02)]
+        return replace(advice, laws=tuple(laws))
+
+    cases = {
+        (0.53, 0.5): 'For recipe mocoda, density="mixture" will do: a classifier hardly tells its parent sets from '
+        "recorded ones, AUC 0.53 [0.51, 0.55] at most (0.5 is perfect).",
+        (0.9, 0.52): 'For recipe mocoda, take density="matched": a classifier tells a mixture\'s (x, dx) from recorded '
+        "ones, AUC 0.90 [0.88, 0.92] (0.5 is perfect). Recorded ones that are matched give 0.52 [0.50, 0.54] at most.",
+        (0.9, 0.95): "Recipe mocoda does not keep the recorded distribution: a classifier tells a mixture's (x, dx) "
+        "from recorded ones, AUC 0.90 [0.88, 0.92], and matched recorded ones are no better, 0.95 [0.93, 0.97]. Record "
+        "more rows, or try more components.",
+        (0.9, None): "Recipe mocoda does not keep the recorded distribution: a classifier tells a mixture's (x, dx) "
+        "from recorded ones, AUC 0.90 [0.88, 0.92]. Try more components.",
+    }
+    for (mixture, matched), sentence in cases.items():
+        assert sentence in judge(with_worst(mixture, matched))[1]
+    densities = [choose_density(with_worst(*case))[0] for case in cases]
+    assert densities == ["mixture", "matched", "mixture", "mixture"]
+    assert choose_density(replace(advice, laws=())) == (None, [])
+    assert advice.density in ("mixture", "matched")
+
+
+def test_with_few_rows_nothing_is_said_about_the_law() -> None:
+    few = mocoda.check(bodies(2, 100, 0), alone(2), quick=True)
+    assert few.laws == () and few.density is None
+    assert "told from recorded" not in str(few)
 
 
 @settings(max_examples=30, deadline=None)
