@@ -29,6 +29,9 @@ NAMES = (
     "composer",
     "entanglement",
     "rewards",
+    "audit-navigation",
+    "audit-objects",
+    "audit-hooksweep2",
 )
 
 
