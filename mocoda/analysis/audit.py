@@ -312,7 +312,7 @@ def _beside(confirmed: Tensor, new: Tensor, group: Tensor | None = None) -> Cell
 def _by_recipe(table: Transitions, confirmed: Tensor) -> dict[str, Cell]:
     recipe = table.provenance.get("recipe")
     if recipe is None:
-        return {"unknown": share_of(confirmed)}
+        return {"all rows": share_of(confirmed)}
     names = {RECORDED: "recorded", **{i: name for i, name in enumerate(BUILT_IN, 1)}, OWN: "own"}
     numbers = sorted(set(recipe.tolist()), key=lambda number: (number == OWN, number))
     return {names.get(number, str(number)): share_of(confirmed[recipe == number]) for number in numbers}

@@ -41,7 +41,7 @@ def draw_audit(found: Mapping[str, Any], path: Path) -> None:
 def _headline(found: Mapping[str, Any]) -> str:
     low, high = found["interval"]
     recorded = found["by"]["recipe"].get("recorded")
-    kind = "rows" if list(found["by"]["recipe"]) in (["unknown"], ["recorded"]) else "generated rows"
+    kind = "rows" if list(found["by"]["recipe"]) in (["all rows"], ["recorded"]) else "generated rows"
     beside = f"; of the recorded ones, {100 * recorded['share']:.1f}%" if recorded and kind != "rows" else ""
     share = f"{100 * found['confirmed']:.1f}% ({100 * low:.1f} to {100 * high:.1f})"
     return f"{share} of {found['rows']:,} {kind} are true{beside}\n{_within(found['tolerance'])}"

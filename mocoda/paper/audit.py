@@ -21,6 +21,7 @@ from mocoda.augmentation.provenance import RECORDED, Provenance, recipe_number
 from mocoda.augmentation.support import fit_support, step_scale
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics.model import DynamicsConfig
+from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
@@ -54,6 +55,8 @@ class TaskAudit(Experiment[Measured]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.seeds != 1:
+            raise InputError(f"an audit has one seed, for its intervals are over rows, got {self.seeds} seeds.")
         self.check_positive("rows", "audited")
         check_columns(self.columns, COLUMNS)
 

@@ -37,11 +37,12 @@ def draw_audits(results: Mapping[str, Any], path: Path) -> None:
     names = ["recorded", *(name.replace(MATCHED, ", matched") for name in audits)]
     left.set_yticks(range(len(names)), names)
     left.set_ylim(len(names) - 0.4, -0.6)
-    one, other = below.subplots(1, 2)
+    one, other, last = below.subplots(1, 3)
+    _draw_neighbourhoods(last, audits)
     _draw_deciles(one, audits, "support")
     _draw_deciles(other, audits, "disagreement")
     one.legend(frameon=False, fontsize=8, ncols=2)
-    for axes in (left, middle, right, one, other):
+    for axes in (left, middle, right, one, other, last):
         bare(axes)
     save(figure, path)
 
@@ -141,3 +142,21 @@ def _draw_deciles(axes: Axes, audits: Mapping[str, Any], name: str) -> None:
     axes.set_ylabel("rows confirmed (%)")
     axes.set_xlabel(f"tenths of a recipe's rows, from least to most {name}")
     title_left(axes, f"Is {'more' if name == 'support' else 'less'} {name} a sign of truth?")
+
+
+def _draw_neighbourhoods(axes: Axes, audits: Mapping[str, Any]) -> None:
+    """The share of true rows where the sparsest graph holds, and where more affects more."""
+    for place, (column, one) in enumerate(audits.items()):
+        cells = one["by"]["local_graph"]
+        groups = [[cells["sparsest"]] if "sparsest" in cells else []]
+        groups.append([cell for name, cell in cells.items() if name != "sparsest"])
+        for shift, group, face in zip((-0.2, 0.2), groups, (_colour(column), "white"), strict=True):
+            rows = sum(cell["rows"] for cell in group)
+            if rows:
+                share = sum(cell["share"] * cell["rows"] for cell in group if cell["rows"]) / rows
+                axes.barh(place + shift, 100 * share, 0.36, facecolor=face, edgecolor=_colour(column))
+    axes.set_yticks(range(len(audits)), [name.replace(MATCHED, ", matched") for name in audits], fontsize=8)
+    axes.set_ylim(len(audits) - 0.4, -0.6)
+    axes.set_xlim(0, 102)
+    axes.set_xlabel("rows confirmed (%)")
+    title_left(axes, "Filled: the sparsest graph. Hollow: more edges")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mocoda.analysis.replay import replay
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.model import Dynamics
 from mocoda.engine.randomness import Stream, generator
@@ -22,7 +23,7 @@ from mocoda.tasks.hooksweep_expert import Episode, play
 EPISODES = 20  # of a job
 NOISE = 0.2  # of the expert when it is judged
 MOVED = 0.005  # metres in a step from which a box is said to move
-CONFIRMED = 0.01  # metres by which a gripper and both boxes may be off
+CONFIRMED = HookSweep2.tolerance  # metres by which a gripper and both boxes may be off
 FACTORS = {"gripper": [0, 1, 2], "box1": [6, 7], "box2": [11, 12]}  # the columns that say where each is
 
 
@@ -103,24 +104,19 @@ def confirmations(
     for name, (parents, model) in drawn.items():
         sampled = parents.sample(rows, seed=stream.child(name))
         candidates[name] = (sampled, model.sample(sampled, seed=stream.child(name, "model")))
-    with Workers(simulated, workers) as processes:
-        for name, (before, after) in candidates.items():
-            parts = processes.map(part.numpy() for part in before.cpu().split(100))
-            truth = torch.from_numpy(np.concatenate(list(parts)))
-            off = torch.stack([_distance(after.cpu(), truth, columns) for columns in FACTORS.values()], 1)
-            moving = torch.stack(
-                [_distance(before.cpu()[:, :16], truth, FACTORS[box]) > MOVED for box in ("box1", "box2")], 1
-            )
-            agreed = (off < CONFIRMED).all(1).float()
-            cell: dict[str, Any] = {"data": name, "rows": len(off), "confirmed": 100 * agreed.mean().item()}
-            pushed = agreed[moving.any(1)]
-            cell["confirmed_moving"] = 100 * pushed.mean().item() if len(pushed) else None
-            cells.append(cell | {"median_mm": (1e3 * off.median(0).values).tolist()})
+    whole = torch.cat([before.cpu() for before, _ in candidates.values()])
+    answers = replay(whole, HookSweep2().step, 16, workers=workers)
+    for (name, (before, after)), truth in zip(candidates.items(), answers.split(rows), strict=True):
+        off = torch.stack([_distance(after.cpu(), truth, columns) for columns in FACTORS.values()], 1)
+        moving = torch.stack(
+            [_distance(before.cpu()[:, :16], truth, FACTORS[box]) > MOVED for box in ("box1", "box2")], 1
+        )
+        agreed = (off < CONFIRMED).all(1).float()
+        cell: dict[str, Any] = {"data": name, "rows": len(off), "confirmed": 100 * agreed.mean().item()}
+        pushed = agreed[moving.any(1)]
+        cell["confirmed_moving"] = 100 * pushed.mean().item() if len(pushed) else None
+        cells.append(cell | {"median_mm": (1e3 * off.median(0).values).tolist()})
     return cells
-
-
-def simulated(rows: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return HookSweep2().step(torch.from_numpy(rows)).numpy()
 
 
 def mask_mistakes(task: HookSweep2, episodes: Sequence[Episode]) -> dict[str, Any]:

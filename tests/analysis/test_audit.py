@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mocoda
-from mocoda import Audit, InputError, Transitions, audit
+from mocoda import Audit, InputError, Transitions, audit, two_sample
 from mocoda.analysis import replay as replay_module
 from mocoda.analysis.audit_figure import draw_audit
 from mocoda.analysis.rates import area_under_curve, wilson
@@ -27,6 +29,11 @@ from mocoda.analysis.replay import EnvironmentStep, replay
 from mocoda.engine.randomness import Stream, generator
 
 MOCODA = 5  # the recipe's number
+
+
+@pytest.fixture(autouse=True)
+def hasty_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("mocoda.analysis.audit"), "two_sample", partial(two_sample, updates=20))
 
 
 # --- shares
@@ -175,6 +182,19 @@ def test_predictors_know_true_rows_as_well_as_they_do() -> None:
     assert found.predictors["disagreement"]["auroc"] == pytest.approx(0.7602, abs=0.02)
     low, high = found.predictors["disagreement"]["interval"]
     assert low < 0.7602 < high
+
+
+def test_odds_find_rows_that_are_wrong_because_they_are_where_nobody_was() -> None:
+    """Half of the generated rows are far away in x, and these are wrong."""
+    data = table(2_000, recipe=torch.tensor([0, MOCODA]).repeat(1_000))
+    away = (torch.arange(2_000) % 4 == 1).float()[:, None] * torch.tensor([6.0, 0, 0])
+    far = Transitions(
+        data.state + away, data.action, data.next_state + 2 * away, columns=COLUMNS, provenance=data.provenance
+    )
+    found = audit(far, step, GRAPH, tolerance=0.1)
+    assert found.confirmed == 0.5 and found.predictors["odds"]["auroc"] > 0.95
+    few = audit(table(60, recipe=torch.tensor([0] * 30 + [MOCODA] * 30)), step, GRAPH, tolerance=0.1)
+    assert "odds" not in few.predictors  # too few to train a classifier
 
 
 # --- replaying

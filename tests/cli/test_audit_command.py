@@ -6,6 +6,8 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import torch
 from command_line import below, done, refused, start
 
-from mocoda import Transitions, make_task, read
+from mocoda import Transitions, make_task, read, two_sample
 from mocoda.data import concatenate
 from mocoda.engine.randomness import Stream
 
@@ -53,6 +55,7 @@ def put(env, state):
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with an augmented table, some of whose rows are wrong, and graph files."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(import_module("mocoda.analysis.audit"), "two_sample", partial(two_sample, updates=5))
     walks = TASK.collect(250, seed=0)
     next_state = walks.next_state.clone()
     next_state[100 : 100 + WRONG, 0] += 0.02
@@ -138,7 +141,18 @@ def step(rows):
     return _step(rows)
 """
 )
-OFTEN = "import mocoda.analysis.replay as r, mocoda.cli; r.CHUNK, r.INTERVAL = 5, 0.0; mocoda.cli.main()"
+OFTEN = """
+from functools import partial
+from importlib import import_module
+
+import mocoda.analysis.replay as replay
+import mocoda.cli
+
+audit = import_module("mocoda.analysis.audit")
+replay.CHUNK, replay.INTERVAL = 5, 0.0
+audit.two_sample = partial(audit.two_sample, updates=5)
+mocoda.cli.main()
+"""
 
 
 def test_a_killed_audit_goes_on_to_the_same_bytes(desk: Path) -> None:

@@ -28,6 +28,7 @@ WORDS = [
     "check",
     "label",
     "augment",
+    "audit",
     "export",
     "train",
     "evaluate",

@@ -29,7 +29,11 @@ NAMES = (
     "composer",
     "entanglement",
     "rewards",
+    "ablation",
     "dose",
+    "audit-navigation",
+    "audit-objects",
+    "audit-hooksweep2",
 )
 
 

@@ -228,7 +228,7 @@ def test_the_share_is_that_of_rows_in_which_the_gripper_and_both_boxes_are_withi
     state = torch.zeros(4, 16)
     moved = state.clone()
     moved[:2, 6] = 2 * MOVED
-    monkeypatch.setattr(truth, "simulated", lambda rows: moved[rows[:, 16].astype(int)].numpy())
+    monkeypatch.setattr(HookSweep2, "step", lambda task, rows: moved[rows[:, 16].long()])
     offset = torch.zeros(4, 16)
     offset[1, 0], offset[2, 12] = 1.1 * CONFIRMED, 1.1 * CONFIRMED
     action = torch.arange(4.0)[:, None].expand(4, 4)  # by which the rows are known
