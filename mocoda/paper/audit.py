@@ -118,8 +118,7 @@ class TaskAudit(Experiment[Measured]):
     def _recipe(self, column: str) -> Recipe:
         settings: dict[str, Any] = {"components": self.components, "acceptance": self.acceptance}
         settings |= {"density_floor": self.density_floor}
-        settings |= {"density": "matched"} if column.endswith(MATCHED) else {}
-        return column_recipe(column.removesuffix(MATCHED), **settings)
+        return column_recipe(column, **settings)
 
     def write(self, measured: Measured, folder: Path) -> rich.table.Table:
         results = measured.results
