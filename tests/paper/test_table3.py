@@ -364,11 +364,11 @@ def test_whatever_stage_is_in_the_folder_the_seconds_are_not_those_of_the_whole(
         ({"total": 10}, "total must be at least the number of recorded rows, got 10 and 1100."),
         (
             {"columns": ("emp", "mocoda-full-p")},
-            f"there is no column 'mocoda-full-p'; there are: {', '.join(table3.KNOWN)}. Did you mean 'mocoda-full'?",
+            f"there is no column 'mocoda-full-p'; there are: {', '.join(table3.COLUMNS)}. Did you mean 'mocoda-full'?",
         ),
         (
             {"columns": ("x",)},
-            f"there is no column 'x'; there are: {', '.join(table3.KNOWN)}.",
+            f"there is no column 'x'; there are: {', '.join(table3.COLUMNS)}.",
         ),
         ({"columns": ("emp", "emp")}, "columns must name each data set once, and at least one, got ['emp', 'emp']."),
         ({"columns": ()}, "columns must name each data set once, and at least one, got []."),
@@ -396,7 +396,7 @@ def test_the_paper_s_cells_are_those_of_its_table() -> None:
 
 def test_the_paper_s_preset_has_the_paper_s_sizes() -> None:
     preset = Table3.presets["paper"]
-    assert (preset.seeds, preset.rows, preset.total, preset.columns) == (3, 1_000_000, 5_000_000, table3.COLUMNS)
+    assert (preset.seeds, preset.rows, preset.total, preset.columns) == (3, 1_000_000, 5_000_000, IN_PAPER)
     assert [agent.name for agent in preset.agents] == list(PAPER)
     assert set(preset.updates) == set(PAPER)
     assert preset.last == 50 and preset.density_floor == 0.05
