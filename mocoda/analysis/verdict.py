@@ -8,6 +8,8 @@ from mocoda.analysis.advice import MATCHED, Advice, Law, RecipeSamples
 
 FEW_ROWS = 1_000  # under which nothing here is certain
 LITTLE_GAIN = 1.5  # times the recorded cells: not worth augmenting for
+COUNTABLE = 0.5  # recorded cells a row: with more, most rows fill one of their own, and cells count nothing
+DOSE = 4  # generated rows for each recorded one, by `mocoda paper dose`
 NEAR, FAR = 3.0, 10.0  # times the held-out disagreement: as good as recorded, and hardly known
 BADLY_FITTED = 0.1  # nats a row behind a simpler density
 HARDLY_TOLD = 0.55  # AUC up to which a classifier hardly tells drawn from recorded parent sets
@@ -37,7 +39,8 @@ def judge(advice: Advice) -> tuple[str | None, tuple[str, ...]]:
             "If some factors do not depend on each other, or only in some states, say so in the graph."
         )
         return None, tuple(reasons)
-    if advice.times_larger < LITTLE_GAIN:
+    countable = advice.recorded_cells < COUNTABLE * advice.rows
+    if countable and advice.times_larger < LITTLE_GAIN:
         reasons.append(
             f"There is little to gain: recombining reaches only {advice.times_larger:.2g} times what is recorded. "
             "Train on the recorded rows."
@@ -45,9 +48,15 @@ def judge(advice: Advice) -> tuple[str | None, tuple[str, ...]]:
         return "emp", (*reasons, *choose_density(advice)[1])
     if any(child.judged for child in advice.children):
         reasons.append("No missing edge was found.")
-    reasons.append(f"Recombining reaches {advice.times_larger:.3g} times what is recorded.")
+    if countable or advice.times_larger >= LITTLE_GAIN:
+        reasons.append(f"Recombining reaches {advice.times_larger:.3g} times what is recorded.")
+    else:
+        reasons.append(
+            "How much recombining reaches cannot be counted: with so many columns, most rows fill a cell of their own."
+        )
     recipe, why = _choice({one.name: one for one in advice.recipes}, advice)
-    return recipe, (*reasons, *why, *choose_density(advice)[1], *_dose_advice(advice))
+    dose = [] if recipe is None else [_dose(advice)]
+    return recipe, (*reasons, *why, *choose_density(advice)[1], *dose)
 
 
 def choose_density(advice: Advice) -> tuple[str | None, list[str]]:
@@ -80,9 +89,12 @@ def _worst(laws: Iterable[Law], recipe: str) -> Law | None:
     return max((law for law in laws if law.recipe == recipe), key=lambda law: law.auc, default=None)
 
 
-def _dose_advice(advice: Advice) -> Iterable[str]:
-    """How many rows to generate for each recorded one, by what the law and the true error say."""
-    return ()
+def _dose(advice: Advice) -> str:
+    """How many rows to generate: what was enough in 2D Navigation, whatever the check said."""
+    return (
+        f"Generate about {DOSE * advice.rows:,} rows, {DOSE} for each recorded one: where it was measured, fewer "
+        "helped less and up to 64 did no harm."
+    )
 
 
 def _doubts(advice: Advice) -> Iterable[str]:

@@ -217,6 +217,11 @@ def test_the_verdict_follows_what_was_measured(advice: Advice) -> None:
         advice, recipes=tuple(replace(one, relative=50.0) if one.name == "mocoda" else one for one in advice.recipes)
     )
     assert judge(far)[0] == "coda"
+    own_cells = replace(advice, recorded_cells=advice.rows - 1, reachable_cells=advice.rows)
+    recipe, reasons = judge(own_cells)
+    assert recipe == "mocoda" and not any("little to gain" in reason for reason in reasons)
+    assert any(reason.startswith("How much recombining reaches cannot be counted") for reason in reasons)
+    assert reasons[-1].startswith(f"Generate about {4 * advice.rows:,} rows, 4 for each recorded one")
     few = replace(advice, rows=400)
     assert judge(few)[1][0] == "400 rows are few: with less than 1,000, nothing here is certain."
 

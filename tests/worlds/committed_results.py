@@ -15,9 +15,17 @@ RESULTS = Path(__file__).parents[2] / "results"
 def committed(name: str) -> dict[str, Any]:
     """A result with the settings it was measured under; those that there were none of then have their defaults."""
     found: dict[str, Any] = json.loads((RESULTS / name).read_text("utf-8"))
+    config = found.get("config", {})
     if found.get("table") == "table2":
-        found["config"].setdefault("stratified", False)
-    _update_agents(found.get("config", {}))
+        config.setdefault("stratified", False)
+    if found.get("table") == "table3":  # it used to have agents of a single seed, too
+        config.pop("once", None)
+        config["updates"] = {name: updates for name, updates in config["updates"].items() if name in config["agents"]}
+    if found.get("table") in ("table3", "scarcity"):
+        config.setdefault("half", False)
+    if found.get("table") == "scarcity":
+        config.setdefault("density", "mixture")
+    _update_agents(config)
     for name in ("dynamics", "object_dynamics"):
         if name in found.get("config", {}):
             settings = asdict(DynamicsConfig(**found["config"][name]))
@@ -27,9 +35,12 @@ def committed(name: str) -> dict[str, Any]:
 
 def _update_agents(config: Any) -> None:
     """Agents used to have `lowest` and `highest` where they have `value_range` now, and learned rewards as they are."""
-    for settings in config.values() if isinstance(config, dict) else ():
-        if isinstance(settings, dict) and "lowest" in settings:
-            settings["value_range"] = [settings.pop("lowest"), settings.pop("highest")]
-            settings |= {"scale_rewards": False, "decay": False, "standardise": False} | settings
-        else:
-            _update_agents(settings)
+    if not isinstance(config, dict):
+        return
+    if "lowest" in config:
+        config["value_range"] = [config.pop("lowest"), config.pop("highest")]
+        config |= {"scale_rewards": False, "decay": False, "standardise": False} | config
+    if config.get("agent") == "bcq":
+        config |= {"critics": 1, "temperature": 1.0} | config
+    for settings in config.values():
+        _update_agents(settings)
