@@ -295,6 +295,19 @@ def test_the_command_line_writes_a_policy_s_file_or_the_only_one_of_a_folder(
     )
 
 
+def test_the_command_line_writes_a_policy_with_only_what_it_acts_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agents = train_agents({"one": recorded()}, small("td3-bc"), seeds=[0], updates=1)
+    agents.save("agents")
+    Export("agents", to="less.safetensors").run()
+    assert set(Policy.load("less.safetensors").weights) == {
+        name for name in agents["one", 0].weights if "actor" in name
+    }
+    assert capsys.readouterr().out == "less.safetensors: td3-bc, 0.0 MB\n"
+
+
 def test_of_a_folder_with_several_policies_one_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     train_agents({"one": recorded()}, small("td3-bc"), seeds=[0, 1], updates=1).save("agents")
@@ -303,5 +316,7 @@ def test_of_a_folder_with_several_policies_one_must_be_named(tmp_path: Path, mon
     assert str(caught.value) == "'agents' holds 2 policies: name the file of one, policy-DATA-SEED.safetensors."
     with pytest.raises(InputError) as caught:
         Export("agents", to="policy.onnx", skip_bad_rows=True).run()
-    assert str(caught.value) == ("--episode-steps and --skip-bad-rows are about data, and an .onnx file is a policy.")
+    assert str(caught.value) == (
+        "--episode-steps, --skip-bad-rows and --where are about data, and an .onnx file is a policy."
+    )
     assert not Path("policy.onnx").exists()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mocoda import InputError, Policies, Policy, make_task, train_agents
 from mocoda.agents.agent import AGENTS
-from mocoda.agents.policy import to_task_range, to_unit_range
+from mocoda.agents.policy import SHIPPED, shipped_policy, to_task_range, to_unit_range
 from mocoda.engine.checkpoint import load_trained
 from mocoda.engine.files import VERSION
 from mocoda.engine.randomness import Stream
@@ -143,6 +143,36 @@ def test_a_loaded_policy_is_the_saved_one_to_the_bit(name: str, tmp_path: Path) 
     assert type(loaded.agent) is type(policy.agent)
     assert acted(loaded, STATE, seed=5).equal(acted(policy, STATE, seed=5))
     assert same(Policy.load(tmp_path / "folder" / "policy.safetensors", small(name)), policy)
+
+
+@each_agent
+def test_a_policy_acts_the_same_without_the_networks_that_it_was_trained_with(name: str, tmp_path: Path) -> None:
+    policy = untrained(small(name))
+    policy.save(tmp_path / "whole")
+    policy.without_training().save(tmp_path / "less")
+    less = Policy.load(tmp_path / "less")
+    assert acted(less, STATE, seed=5).equal(acted(policy, STATE, seed=5))
+    assert {key.split(".")[0] for key in less.weights} == set(policy.agent.acting)
+    smaller = (tmp_path / "less").stat().st_size < (tmp_path / "whole").stat().st_size
+    assert smaller or name == "bcq"  # which acts by all that it has
+
+
+def test_a_policy_without_a_network_that_it_acts_by_is_refused(tmp_path: Path) -> None:
+    policy = untrained(small("td3-bc"))
+    rest = {key: weight for key, weight in policy.weights.items() if key.startswith("critic")}
+    replace(policy, weights=rest).save(tmp_path / "policy")
+    with pytest.raises(InputError, match="actor"):
+        Policy.load(tmp_path / "policy")
+
+
+def test_the_policy_that_comes_along_is_small_and_knows_the_robot_s_columns() -> None:
+    policy = shipped_policy("hooksweep2")
+    assert (policy.state_width, policy.action_width) == (22, 4)
+    assert policy.columns[0] == "gripper_x" and policy.columns[-1] == "action_finger"
+    assert (SHIPPED / "hooksweep2.safetensors").stat().st_size < 3_000_000
+    with pytest.raises(InputError) as caught:
+        shipped_policy("navigation")
+    assert str(caught.value) == ("no trained policy for 'navigation' comes with mocoda; there is one for: hooksweep2.")
 
 
 def test_the_same_policy_is_the_same_file(tmp_path: Path) -> None:

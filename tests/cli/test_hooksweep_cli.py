@@ -181,6 +181,8 @@ def test_watch_films_the_expert_without_a_screen_and_without_being_told_how(tmp_
 @pytest.mark.parametrize(
     ("words", "chosen"),
     [
+        ("", "a trained agent"),
+        ("trained", "a trained agent"),
         ("FOLDER", "emp, seed 0"),
         ("FOLDER --data mocoda", "mocoda, seed 0"),
         ("FOLDER --agent-seed 1", "emp, seed 1"),
@@ -210,6 +212,10 @@ def test_watch_chooses_an_agent(
         (
             "none",
             "cannot read policy 'none': there is no such file. Train an agent and save it with `policy.save(path)`.",
+        ),
+        (
+            "trained --task navigation",
+            "no trained policy for 'navigation' comes with mocoda; there is one for: hooksweep2.",
         ),
         ("expert --task maze", "there is no task 'maze'; there are: navigation, hooksweep2, objects."),
         ("expert --out sweep.avi", "a video's name must end in .mp4 or .gif, got 'sweep.avi'."),
