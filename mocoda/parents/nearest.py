@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from mocoda.engine.randomness import Stream
 
+T = TypeVar("T")
 # Candidates are a tenth of the recorded rows: enough to be near, and few of them are the neighbours in time of the row
 # that a match is sought for, which have nearly the same values in all columns: with them nothing new would be made.
 # They are one of every `stride` consecutive rows, so that an episode's rows are as spread as can be.
@@ -39,13 +44,15 @@ class Nearest:
         """
         rows = len(self.points)
         stride = max(min(STRIDE, rows // FEWEST), -(-rows // MOST), 1)
-        candidates = rows // stride
-        block = 1_024 if queries.device.type == "cpu" else max(1, 2**28 // candidates)
-        found = [
-            self._find_block(own, avoid, stride, stream)
-            for own, avoid in zip(queries.split(block), never.split(block), strict=True)
+        on_cpu = queries.device.type == "cpu"
+        block = 1_024 if on_cpu else max(1, 2**28 // (rows // stride))
+        pairs = zip(queries.split(block), never.split(block), strict=True)
+        jobs = [
+            partial(self._find_block, own, avoid, stride, stream.child("block", number) if on_cpu else stream)
+            for number, (own, avoid) in enumerate(pairs)
             if len(own)
         ]
+        found = in_threads(jobs) if on_cpu else [job() for job in jobs]
         row = torch.cat([row for row, _ in found]) if found else never.new_zeros(0)
         distance = torch.cat([distance for _, distance in found]) if found else queries.new_zeros(0)
         return row, distance
@@ -81,3 +88,19 @@ class Nearest:
         squared = squared.masked_fill((row[members][:, :, None] == never[:, None]).any(2), torch.inf)
         member = (squared + TIE * stream.uniform(count, size)).argmin(1, keepdim=True)
         return row[members.gather(1, member)][:, 0], squared.gather(1, member)[:, 0].sqrt()
+
+
+def in_threads(jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """What the jobs return, as many at a time as torch has threads, with one each.
+
+    Torch would share each small product among its threads, and wait for the slowest after every one of them: where
+    another program is busy on a core, that takes many times as long.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or len(jobs) < 2:
+        return [job() for job in jobs]
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(lambda job: job(), jobs))
+    finally:
+        torch.set_num_threads(threads)
