@@ -7,6 +7,7 @@ from mocoda.paper.dose import Dose
 from mocoda.paper.entanglement import Entanglement
 from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
 from mocoda.paper.neighbourhoods import Neighbourhoods
+from mocoda.paper.proposals import Proposals
 from mocoda.paper.rewards import Rewards
 from mocoda.paper.reweighting import Reweighting
 from mocoda.paper.scarcity import Scarcity
@@ -31,6 +32,7 @@ for _kind in (
     Entanglement,
     Rewards,
     Ablation,
+    Proposals,
     Dose,
     NavigationAudit,
     ObjectsAudit,

@@ -30,6 +30,7 @@ NAMES = (
     "entanglement",
     "rewards",
     "ablation",
+    "proposals",
     "dose",
     "audit-navigation",
     "audit-objects",
