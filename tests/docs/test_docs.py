@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -25,11 +26,13 @@ from mocoda import (
     Policies,
     RewardConfig,
     Transitions,
+    audit,
     fit_dynamics_runs,
     fit_reward,
     make_agent,
     make_task,
     train_agents,
+    two_sample,
 )
 from mocoda.cli import read_command
 from mocoda.data.formats import FORMATS
@@ -64,7 +67,20 @@ def run_small(words: list[str]) -> None:
     command: Any = read_command(words)
     if words[0] not in ONLY_READ:
         small = {name: most for name, most in AT_MOST.items() if (getattr(command, name, None) or 0) > most}
+        if words[0] == "audit":
+            small["workers"] = 0  # processes take long to start
         replace(command, **small).run()
+
+
+def record_pendulum(rows: int) -> Transitions:
+    environment = gymnasium.make("Pendulum-v1")
+    environment.action_space.seed(0)
+    seen = [environment.reset(seed=0)[0]]
+    action = [environment.action_space.sample() for _ in range(rows)]
+    seen += [environment.step(one)[0] for one in action]
+    return Transitions(
+        np.array(seen[:-1]), np.array(action), np.array(seen[1:]), columns=["cos", "sin", "speed", "torque"]
+    )
 
 
 @pytest.fixture
@@ -82,6 +98,9 @@ def desk(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         Path(f"my_graph.{ending}").write_text((ROOT / f"examples/graphs/pushing.{ending}").read_text("utf-8"), "utf-8")
     graph, _, goals, _ = (block for *_, block in blocks((ROOT / "docs/graphs.md").read_text("utf-8"), "python"))
     Path("goal_graph.py").write_text(graph + goals, "utf-8")
+    *_, pendulum = (block for *_, block in blocks((ROOT / "docs/audit.md").read_text("utf-8"), "python"))
+    Path("pendulum.py").write_text(pendulum, "utf-8")
+    record_pendulum(100).save("pendulum.hdf5")
     navigation = make_task("navigation").collect(500, seed=0)
     text = document.read_text("utf-8")
     for name in ("data.hdf5", "augmented.hdf5"):
@@ -109,6 +128,8 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mocoda, "train_agents", few)
     brief = functools.partial(fit_reward, config=RewardConfig(updates=20))
     monkeypatch.setattr(mocoda.augmentation, "fit_reward", brief)
+    for place in (mocoda, sys.modules[audit.__module__]):
+        monkeypatch.setattr(place, "two_sample", functools.partial(two_sample, updates=20))
 
 
 @each_document

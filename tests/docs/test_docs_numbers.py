@@ -121,6 +121,87 @@ def test_the_first_page_s_steps_to_the_goal_are_as_measured() -> None:
     assert [line for line in lines("docs/index.md") if " ± " in line] == expected
 
 
+AUDITS = ("navigation", "objects", "hooksweep2")
+
+
+def audits(task: str) -> dict[str, dict[str, Any]]:
+    """What was audited in a task, by recipe."""
+    found: dict[str, dict[str, Any]] = json.loads((ROOT / f"results/audit-{task}.json").read_text("utf-8"))["audits"]
+    return found
+
+
+def confirmed(task: str, recipe: str) -> str:
+    own = audits(task)
+    if recipe == "recorded":
+        return percent(next(iter(own.values()))["by"]["recipe"]["recorded"]["share"])
+    return percent(own[recipe]["confirmed"]) if recipe in own else ""
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def words(page: str) -> str:
+    return " ".join((ROOT / page).read_text("utf-8").split())
+
+
+def test_the_audits_are_as_measured() -> None:
+    recipes = dict.fromkeys(["recorded", *(recipe for task in AUDITS for recipe in audits(task))])
+    table = [line for line in lines("docs/audit.md") if line.endswith(" |")]
+    for recipe in recipes:
+        title = recipe.replace("-matched", ", matched")
+        entries = [confirmed(task, recipe) for task in AUDITS]
+        assert row(title, entries).replace("  ", " ") in table
+    every = [one for task in AUDITS for one in audits(task).values()]
+    widest = max(abs(one["confirmed"] - end) for one in every for end in one["interval"])
+    assert f"Intervals are at most {percent(widest)} points" in words("docs/audit.md")
+
+
+def test_the_findings_of_the_audits_are_as_measured() -> None:
+    text = words("docs/audit.md")
+    for task, recipe, said in (
+        (
+            "hooksweep2",
+            "mocoda-matched",
+            "{0}% of mocoda's matched rows are confirmed under the sparsest local graph, and {1}%",
+        ),
+        ("objects", "mocoda", "of mocoda's rows {0}% under the sparsest and at most {1}% under any other"),
+        ("navigation", "mocoda", "in 2D Navigation {0}% and {1}%"),
+    ):
+        shares = {name: cell["share"] for name, cell in audits(task)[recipe]["by"]["local_graph"].items()}
+        assert said.format(percent(shares.pop("sparsest")), percent(max(shares.values()))) in text
+    for predictor, said in (
+        ("disagreement", "its AUROC is {2} in HookSweep2, {1} with objects and {0} in 2D Navigation"),
+        ("support", "Support has {2}, {1} and {0}"),
+        ("odds", "odds have {2}, {1} and {0}"),
+    ):
+        ranges = []
+        for task in AUDITS:
+            own = [one["predictors"][predictor]["auroc"] for name, one in audits(task).items() if "mocoda" in name]
+            ranges.append(f"{min(own):.2f} to {max(own):.2f}")
+        assert said.format(*ranges) in text
+    odds = [audits("navigation")[recipe]["predictors"]["odds"]["auroc"] for recipe in ("dyna", "rand")]
+    assert f"odds are better still ({odds[0]:.2f} and {odds[1]:.2f})" in text
+
+
+@pytest.mark.parametrize(
+    ("title", "task", "other"),
+    [
+        ("HookSweep2, 1,000,000 recorded rows", "hooksweep2", "mocoda-p"),
+        ("four objects, 40,000 (a small model)", "objects", "mocoda-u"),
+        ("2D Navigation, 40,000 (a small model)", "navigation", "mocoda-u"),
+    ],
+)
+def test_matched_parent_sets_are_confirmed_as_measured(title: str, task: str, other: str) -> None:
+    recipes = ["recorded", "mocoda", "mocoda-matched", other, f"{other}-matched"]
+    recorded, mixture, matched, *others = (confirmed(task, recipe) for recipe in recipes)
+    assert row(title, [recorded, mixture, matched, other, *others]) in lines("docs/recipes.md")
+
+
+def test_the_share_of_recorded_sweeps_that_are_confirmed_is_as_measured() -> None:
+    assert f"{confirmed('hooksweep2', 'recorded')}% of recorded rows are within 1 cm" in words("docs/hooksweep.md")
+
+
 def test_the_page_about_speed_is_as_measured() -> None:
     cpu, gpu = (
         {key: cell["mean"] for key, cell in cells(name).items()} for name in ("bench-cpu.json", "bench-h200.json")
