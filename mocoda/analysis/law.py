@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.advice import Law
-from mocoda.analysis.two_sample import FEWEST, FOLDS, STRETCHES, two_sample
+from mocoda.analysis.classifier import FEWEST, FOLDS, STRETCHES, two_sample
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress

@@ -15,8 +15,8 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.analysis.audit import judge, usual_tolerance
 from mocoda.analysis.replay import replay
+from mocoda.analysis.row_audit import judge, usual_tolerance
 from mocoda.augmentation.provenance import RECORDED, Provenance, recipe_number
 from mocoda.augmentation.support import fit_support, step_scale
 from mocoda.data.transitions import Transitions, concatenate

@@ -33,7 +33,7 @@ MOCODA = 5  # the recipe's number
 
 @pytest.fixture(autouse=True)
 def hasty_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("mocoda.analysis.audit"), "two_sample", partial(two_sample, updates=20))
+    monkeypatch.setattr(import_module("mocoda.analysis.row_audit"), "two_sample", partial(two_sample, updates=20))
 
 
 # --- shares

@@ -55,7 +55,7 @@ def put(env, state):
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with an augmented table, some of whose rows are wrong, and graph files."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(import_module("mocoda.analysis.audit"), "two_sample", partial(two_sample, updates=5))
+    monkeypatch.setattr(import_module("mocoda.analysis.row_audit"), "two_sample", partial(two_sample, updates=5))
     walks = TASK.collect(250, seed=0)
     next_state = walks.next_state.clone()
     next_state[100 : 100 + WRONG, 0] += 0.02
@@ -148,7 +148,7 @@ from importlib import import_module
 import mocoda.analysis.replay as replay
 import mocoda.cli
 
-audit = import_module("mocoda.analysis.audit")
+audit = import_module("mocoda.analysis.row_audit")
 replay.CHUNK, replay.INTERVAL = 5, 0.0
 audit.two_sample = partial(audit.two_sample, updates=5)
 mocoda.cli.main()

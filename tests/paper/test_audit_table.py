@@ -26,7 +26,7 @@ SMALL: dict[str, TaskAudit] = {
 
 @pytest.fixture(autouse=True)
 def hasty_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("mocoda.analysis.audit"), "two_sample", partial(two_sample, updates=5))
+    monkeypatch.setattr(import_module("mocoda.analysis.row_audit"), "two_sample", partial(two_sample, updates=5))
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -13,9 +13,9 @@ import rich.table
 import torch
 from torch import Tensor
 
+from mocoda.analysis.classifier import FEWEST, two_sample
 from mocoda.analysis.rates import Cell, area_under_curve, share_of
 from mocoda.analysis.replay import Step, replay
-from mocoda.analysis.two_sample import FEWEST, two_sample
 from mocoda.augmentation.provenance import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
@@ -138,8 +138,8 @@ class Audit:
     interval    its 95% confidence interval (Wilson)
     rows        generated rows that were audited
     by          shares with their intervals and rows: by recipe, local_graph, factor, and deciles of support and of
-                disagreement, as by["recipe"]["mocoda"]["share"]. Recorded rows are by["recipe"]["recorded"], and under
-                "recorded" in each of the others
+                disagreement, as `by["recipe"]["mocoda"]["share"]`. Recorded rows are `by["recipe"]["recorded"]`, and
+                under "recorded" in each of the others
     predictors  how well support, disagreement and odds tell true rows from others, for people without a simulator:
                 AUROC (0.5: not at all) with its 95% interval. Odds are those of `two_sample` that a row is recorded,
                 the product over parent sets, by classifiers trained on the recorded and generated rows
