@@ -100,12 +100,14 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(
     full = "error: the disk is full. Make room and run the same command again: it goes on from what is finished.\n"
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", fills_up)
-        assert here(*WORDS, cwd=tmp_path) == (2, "", full)
+        code, said, told = here(*WORDS, cwd=tmp_path)
+        assert (code, said) == (2, "") and told.endswith(full)  # a slow machine also tells how far it is
     assert len(parts(tmp_path)) == 2 and not (tmp_path / "data.hdf5").exists()
 
     with monkeypatch.context() as patch:  # and now for the file itself
         patch.setattr(Transitions, "save", lambda self, path: fills_up())
-        assert here(*WORDS, cwd=tmp_path) == (2, "", full)
+        code, said, told = here(*WORDS, cwd=tmp_path)
+        assert (code, said) == (2, "") and told.endswith(full)  # a slow machine also tells how far it is
     kept = parts(tmp_path)
     assert len(kept) >= 4 and not any(path.name.endswith(".part") for path in tmp_path.rglob("*"))
     with monkeypatch.context() as patch:

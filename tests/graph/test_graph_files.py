@@ -265,10 +265,11 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_pages_graphs_are_all_the_same_graph(tmp_path: Path) -> None:
-    near, static = (load_graph(write(tmp_path, text, "g.toml"), PUSHING) for text in blocks("toml"))
+    near, static, relative = (load_graph(write(tmp_path, text, "g.toml"), PUSHING) for text in blocks("toml"))
     python = load_graph(write(tmp_path, blocks("python")[0]), PUSHING)
     assert torch.equal(near.mask(PUSHED), python.mask(PUSHED))
     assert torch.equal(near.sparsest, static.sparsest) and static.factors == python.factors
+    assert torch.equal(near.sparsest, relative.sparsest) and dict(relative.relative) == {2: 0, 3: 1}
     assert 0 < near.shares(PUSHED)[1, 2] < 0.2
 
 
