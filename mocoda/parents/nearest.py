@@ -18,7 +18,8 @@ T = TypeVar("T")
 # that a match is sought for, which have nearly the same values in all columns: with them nothing new would be made.
 # They are one of every `stride` consecutive rows, so that an episode's rows are as spread as can be.
 STRIDE = 10
-FEWEST, MOST = 100, 100_000  # candidates: small data looks at more than a tenth, and at all rows if it must
+FEWEST = 100  # candidates: small data looks at more than a tenth, and at all rows if it must
+MOST = {"cpu": 5_000, "cuda": 100_000}  # by device: a tenth of many rows would take long
 GROUP = 32  # candidates that are compared as one before the best of them is found
 TIE = 1e-4  # squared distance (of 1: a standard deviation of the rest) within which matches are chosen among at random
 
@@ -43,8 +44,8 @@ class Nearest:
         never  (Q, K), rows that are not to be found
         """
         rows = len(self.points)
-        stride = max(min(STRIDE, rows // FEWEST), -(-rows // MOST), 1)
         on_cpu = queries.device.type == "cpu"
+        stride = max(min(STRIDE, rows // FEWEST), -(-rows // MOST["cpu" if on_cpu else "cuda"]), 1)
         block = 1_024 if on_cpu else max(1, 2**28 // (rows // stride))
         pairs = zip(queries.split(block), never.split(block), strict=True)
         jobs = [
