@@ -103,7 +103,7 @@ def test_agents_on_mixtures_per_neighbourhood_differ_in_their_data() -> None:
 
 # Rows that miss their target, and the share of it that they reach; docs/speed.md says so.
 MISSED = {"sweep-dynamics": 0.98, "sweep-agents": 0.79}
-UNMEASURED = ("matched-6",)  # on an H200, not yet
+UNMEASURED = ("matched-5", "matched-6")  # not yet on a quiet machine
 
 
 @pytest.mark.parametrize(("name", "kind"), [("bench-cpu.json", "cpu"), ("bench-h200.json", "cuda")])
