@@ -189,7 +189,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def test_two_processes_on_one_folder_and_ctrl_c() -> None:
-    words = (*TRAIN, "--updates", "60", "--evaluate-every", "1", "--out", "agents")
+    words = (*TRAIN, "--updates", "200", "--evaluate-every", "1", "--out", "agents")
     first = started(*words)
     wait_for(Path("agents/checkpoint.safetensors"), first)
     code, said = mocoda(*words)

@@ -171,6 +171,7 @@ def test_the_search_finds_what_a_slow_one_finds(rows: int, columns: int, seed: i
 
 def test_so_it_does_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nearest, "STRIDE", 1)  # all rows are candidates
+    monkeypatch.setitem(nearest.MOST, "cpu", 10_000)
     stream = Stream(0, "test")
     points, queries, never = stream.normal(8_192, 10), 2 * stream.normal(1_500, 10), stream.integers(8_192, 1_500, 3)
     found, distance = Nearest.among(points).find(queries, never, Stream(0, "search"))
