@@ -152,12 +152,12 @@ class Ablation(Experiment[Measured]):
     def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
         """Makes the data once, and trains every variant on it."""
         clock, resumed = Stopwatch(), begun(folder)
-        study = STUDIES[self.study]
+        study, variants = STUDIES[self.study], self.variants()
         seeds = range(FIRST, FIRST + self.seeds)
         task, datasets = self._data(study, seeds, device, folder, clock, progress, workers)
         measure, scale = ("steps", 1) if study.table == "table2" else ("success", 100)
         cells = []
-        for name, (agent, options) in self.variants().items():
+        for name, (agent, options) in variants.items():
             policies = fit_agents(
                 datasets,
                 agent,

@@ -8,13 +8,15 @@ import pytest
 import torch
 from experiment_contract import by_place, check_experiment
 
+from mocoda.paper import proposals
 from mocoda.paper.proposals import HIGH, LOW, TICKS, Proposals, interpolated, lattice, true_values
 from mocoda.tasks.navigation import Navigation
 
 TINY = Proposals("tiny", seeds=1, numbers=(2, 20), rows=2_000, episodes=20, components=4)
 
 
-def test_more_proposals_are_walked_faster(tmp_path: Path) -> None:
+def test_more_proposals_are_walked_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposals, "DRAWN", 64)
     measured = TINY.run(device="cpu", folder=tmp_path)
     check_experiment(TINY, measured, tmp_path / "written")
     found = by_place(measured.results)
