@@ -73,6 +73,7 @@ class Demo(Command):
     overwrite: Overwrite = False
 
     def run(self) -> None:
+        draw_without_screen()
         check_device(self.device)
         from mocoda.augmentation import Augmentation
         from mocoda.data import save_stream
@@ -106,7 +107,6 @@ class Demo(Command):
         from mocoda.agents.policy import shipped_policy
         from mocoda.tasks import make_task
 
-        draw_without_screen()
         file = self.out / "robot.gif"
         try:
             successes = film(file, make_task("hooksweep2"), shipped_policy("hooksweep2"), episodes=2)
