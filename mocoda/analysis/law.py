@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Parents
 from mocoda.parents.matched import MatchedParents
-from mocoda.parents.nearest import Nearest
 
 SMOOTH = ("rand", "mocoda", "mocoda-u")  # recipes that draw from densities; of others, rows may be recorded ones
 Fit = Callable[[str, Transitions], Parents]
@@ -75,18 +74,9 @@ def _drawn_by_fold(one: Draws, shown: Transitions, fold: Tensor, stream: Stream)
     for number in range(FOLDS):
         own = shown[fold == number]
         if isinstance(one.parents, MatchedParents):  # which columns count is known already, and takes longest to find
-            parents: Parents = _restricted(one.parents, own.rows)
+            parents: Parents = one.parents.among(own.rows)
         else:
             parents = one.fit(one.name, own)
         rows.append(parents.sample(len(one.rows) // FOLDS, seed=stream.child("fold", number)))
     of_rows = torch.arange(FOLDS, device=fold.device).repeat_interleave(len(rows[0]))
     return torch.cat(rows), of_rows
-
-
-def _restricted(parents: MatchedParents, rows: Tensor) -> MatchedParents:
-    """The same matching among some of the rows only."""
-    matches = {
-        key: replace(match, search=Nearest.among(match.metric(rows[:, list(match.known)])))
-        for key, match in parents.matches.items()
-    }
-    return replace(parents, recorded=rows, matches=matches)

@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from multiprocessing.reduction import ForkingPickler
@@ -22,7 +22,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import torch
 from torch import Tensor
 
 from mocoda.augmentation.generation import Augmentation, Piece
@@ -32,6 +31,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.files import announce, check_writable, write_json
 from mocoda.engine.hdf5 import hdf5_disk
 from mocoda.engine.progress import Progress, silent
+from mocoda.engine.threads import one_thread
 from mocoda.engine.workers import Workers
 
 UNFINISHED, FINISHED = "unfinished.hdf5", "unfinished.json"  # in the folder: the rows, and how many pieces they are
@@ -55,7 +55,7 @@ def augment_to_file(
     workers  processes that generate, 0: this one. The rows are the same, however many
     """
     check_writable(path)
-    with _one_thread():
+    with one_thread():
         plan = prepare()
     unfinished, note = Path(folder) / UNFINISHED, Path(folder) / FINISHED
     sizes = plan.sizes
@@ -63,7 +63,7 @@ def augment_to_file(
     identity = json.loads(json.dumps({"source": plan.source(0, 0), "fingerprint": _fingerprint(plan)}))
     done, drawn = _left_behind(unfinished, note, identity)
     if done == 0:
-        with _one_thread():
+        with one_thread():
             first = plan.piece(0)
         _lay_out(unfinished, first.table, sum(sizes))
         _write(unfinished, first.table, 0)
@@ -201,14 +201,3 @@ def _check_importable(work: _Work) -> None:
             f"other processes cannot be told what to do ({error}): prepare must be a function that they can import, or "
             "a partial of one. Or pass workers=0."
         ) from error
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """As in other processes: what is fitted must not depend on who fits it."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -36,7 +36,7 @@ class Paper(Command):
     settings: Flat[Any]
     device: Device = "cpu"
     workers: int | None = None
-    """Processes that simulate, for table3 and scarcity; without it one per core."""
+    """Processes that simulate, for experiments on HookSweep2; without it one per core."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """Folder to write; without it runs/EXPERIMENT-PRESET."""
     overwrite: Overwrite = False

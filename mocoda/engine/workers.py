@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from mocoda.engine.errors import InputError
+from mocoda.engine.threads import one_thread
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -235,14 +236,11 @@ def _end_with_parent() -> None:
 
 def _do_here(work: Callable[[Job], Answer], job: Job, future: Future[Answer]) -> None:
     """As another process would: with one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        future.set_result(work(job))
-    except Exception as error:
-        future.set_exception(error)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread():
+        try:
+            future.set_result(work(job))
+        except Exception as error:
+            future.set_exception(error)
 
 
 def _cores() -> int:

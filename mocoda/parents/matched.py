@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -114,6 +114,14 @@ class MatchedParents:
             return rows
         low, high = self.recorded.amin(0).minimum(rows), self.recorded.amax(0).maximum(rows)
         return (rows + self.noise * stream.child("noise").normal(*rows.shape)).clamp(low, high)
+
+    def among(self, rows: Tensor) -> MatchedParents:
+        """The same matching among other recorded rows (N, S + A)."""
+        matches = {
+            key: replace(match, search=Nearest.among(match.metric(rows[:, list(match.known)])))
+            for key, match in self.matches.items()
+        }
+        return replace(self, recorded=rows, matches=matches)
 
     def _draw(self, n: int, stream: Stream, found: dict[Step, tuple[Tensor, Tensor]] | None = None) -> Tensor:
         """n rows; `found` is filled with each match's rows as they were known, and the recorded rows found for them."""

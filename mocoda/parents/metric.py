@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mocoda.engine.randomness import Stream
+from mocoda.engine.threads import one_thread
 
 ROWS, PROBES = 20_000, 1_000  # rows that the regressor learns from, and at which its derivatives are taken
 HIDDEN, BATCH, UPDATES, LEARNING_RATE = 64, 512, 600, 3e-3
@@ -46,7 +45,7 @@ class Metric:
         inputs = ((shared[chosen].double() - centre) / scale).float().cpu()
         target = _standardised(rest[chosen].double().cpu())
         target = torch.cat([target, _standardised(target.square())], 1).float()
-        with _one_thread():
+        with one_thread():
             slopes = _slopes(inputs.clamp(-OUTLIER, OUTLIER), target, stream)
         columns = inputs.shape[1]
         product = torch.einsum("noi,noj->ij", slopes, slopes).double() / (len(slopes) * target.shape[1])
@@ -70,17 +69,6 @@ def moments(values: Tensor) -> tuple[Tensor, Tensor]:
 def _standardised(values: Tensor) -> Tensor:
     centre, scale = moments(values)
     return ((values - centre) / scale).clamp(-OUTLIER, OUTLIER)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The network is too small for two threads to help, and on a busy machine they wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _slopes(inputs: Tensor, target: Tensor, stream: Stream) -> Tensor:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from mocoda.engine.randomness import Stream
+from mocoda.engine.threads import in_threads
 
-T = TypeVar("T")
 # Candidates are a tenth of the recorded rows: enough to be near, and few of them are the neighbours in time of the row
 # that a match is sought for, which have nearly the same values in all columns: with them nothing new would be made.
 # They are one of every `stride` consecutive rows, so that an episode's rows are as spread as can be.
@@ -89,19 +86,3 @@ class Nearest:
         squared = squared.masked_fill((row[members][:, :, None] == never[:, None]).any(2), torch.inf)
         member = (squared + TIE * stream.uniform(count, size)).argmin(1, keepdim=True)
         return row[members.gather(1, member)][:, 0], squared.gather(1, member)[:, 0].sqrt()
-
-
-def in_threads(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """What the jobs return, as many at a time as torch has threads, with one each.
-
-    Torch would share each small product among its threads, and wait for the slowest after every one of them: where
-    another program is busy on a core, that takes many times as long.
-    """
-    threads = torch.get_num_threads()
-    if threads == 1 or len(jobs) < 2:
-        return [job() for job in jobs]
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(lambda job: job(), jobs))
-    finally:
-        torch.set_num_threads(threads)
