@@ -79,7 +79,9 @@ def raw_arrays(
     """
     arrays, ignored = _named(contents, kind)
     rows = len(arrays["state"])
-    step = whole_numbers(arrays.pop("step")) if "step" in arrays else None
+    step = whole_numbers(arrays["step"]) if {"step", "episode", "next_state"} <= arrays.keys() else None
+    if arrays.pop("step", None) is not None and step is None:
+        ignored.append("step")
     for name, array in arrays.items():
         if len(array) != rows:
             raise InputError(
