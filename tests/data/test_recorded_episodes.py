@@ -66,7 +66,8 @@ def test_what_is_no_episode_is_refused(given: dict[str, Any], message: str) -> N
 def test_choosing_moving_copying_and_saving_keep_them(tmp_path: Path) -> None:
     made = table(5, episode=[0, 0, 1, 1, -1], step=[0, 1, 4, 5, 0])
     assert places(made[torch.tensor([3, 0, 3])]) == [(1, 5), (0, 0), (1, 5)]
-    assert places(made[made.episode == 1]) == [(1, 4), (1, 5)]
+    assert made.episode is not None
+    assert places(made[made.episode.eq(1)]) == [(1, 4), (1, 5)]
     made.save(tmp_path / "data.hdf5")
     for same in (made.to("cpu"), copy.copy(made), Transitions.load(tmp_path / "data.hdf5")):
         assert places(same) == places(made)
@@ -90,7 +91,8 @@ def test_episodes_of_joined_tables_never_collide_and_stay_whole(given: list[list
     if all(one is None for one in given):
         assert joined.episode is None
         return
-    found, start, seen = places(joined), 0, set()
+    seen: set[int] = set()
+    found, start = places(joined), 0
     for one in tables:
         own = found[start : start + len(one)]
         start += len(one)
@@ -158,8 +160,9 @@ def test_a_step_that_counts_something_else_is_not_used(step: Any, tmp_path: Path
 
 
 def test_rows_left_out_leave_a_hole_in_their_episode() -> None:
-    given = {"observations": numbers(6, 2), "actions": numbers(6, 1), "episode": [0] * 6}
-    given["actions"][2] = np.nan
+    actions = numbers(6, 1)
+    actions[2] = np.nan
+    given = {"observations": numbers(6, 2), "actions": actions, "episode": [0] * 6}
     assert places(mocoda.read(given, skip_bad_rows=True)) == [(0, 0), (0, 1), (0, 3), (0, 4)]
 
 
