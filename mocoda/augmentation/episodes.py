@@ -194,7 +194,7 @@ def _reach(walks: _Walks, graph: LocalGraph, drawn: _Exchanges, way: int, most: 
         there = base[recorded] + way, donor[recorded] + way
         why[recorded] = _hindrance(walks, graph, *there, drawn.taken[active[recorded]])
         if most is not None:
-            why[steps[active] == most] = LONG
+            why[(steps[active] == most) & (why == GOES_ON)] = LONG
         stopped = why != GOES_ON
         cut[active[stopped]] = why[stopped]
         active = active[~stopped]

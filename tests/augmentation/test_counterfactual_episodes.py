@@ -84,10 +84,11 @@ def may(graph: LocalGraph, base: Tensor, donor: Tensor, factors: list[str]) -> t
     return apart[0] and apart[1], apart[2]
 
 
+@pytest.mark.parametrize("length", [None, 6])
 @pytest.mark.parametrize("name", ["navigation", "objects:3"])
-def test_an_episode_goes_on_until_something_stops_it_and_says_what(name: str) -> None:
+def test_an_episode_goes_on_until_something_stops_it_and_says_what(name: str, length: int | None) -> None:
     data, graph = DATA[name], make_task(name).graph
-    made = made_of(name, episodes=60)
+    made = made_of(name, episodes=60, length=length)
     where = {place: row for row, place in enumerate(places(data))}
     seen = set()
     for rows in walks(made).values():
@@ -95,18 +96,17 @@ def test_an_episode_goes_on_until_something_stops_it_and_says_what(name: str) ->
         factors = made.source["exchanged"][str(notes["exchanged"][0])]["factors"]
         base, donor, cut = notes["base"][0], notes["donor"][0], notes["cut"][0]
         seen.add(cut)
+        reasons = []
         for end, beyond in ((-1, 1), (0, -1)):
             after = (base, notes["base_step"][end] + beyond), (donor, notes["donor_step"][end] + beyond)
-            recorded = all(place in where for place in after)
-            apart, fits = (
-                may(graph, data.rows[[where[after[0]]]], data.rows[[where[after[1]]]], factors)
-                if recorded
-                else (True, True)
-            )
-            assert not (recorded and apart and fits)
-            if end == -1:
-                assert cut == (ENDED if not recorded else LINKED if not apart else MET)
-    assert seen == {ENDED, LINKED, MET} if name == "objects:3" else ENDED in seen
+            if not all(place in where for place in after):
+                reasons.append(ENDED)
+                continue
+            apart, fits = may(graph, data.rows[[where[after[0]]]], data.rows[[where[after[1]]]], factors)
+            reasons.append(LINKED if not apart else MET if not fits else LONG)
+        assert cut == reasons[0]
+        assert len(rows) == length if LONG in reasons else length is None or len(rows) <= length
+    assert seen >= ({ENDED, LINKED, MET} if name == "objects:3" else {ENDED}) and (LONG in seen) == (length is not None)
     assert {int(why) for why, one in made.source["cut"].items() if one["episodes"]} == seen
 
 
