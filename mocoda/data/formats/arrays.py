@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, NDArray[Any]]
 LISTED = 40  # arrays that an error message names
-LARGEST = 2**53  # whole numbers up to which every kind of number is exact
+LARGEST = 2**53  # up to which floats tell whole numbers apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +278,7 @@ def counted(last: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 def whole_numbers(array: NDArray[Any]) -> NDArray[np.int64] | None:
     """As int64, (N, 1) passing for (N,); None where some are anything else."""
-    if array.dtype.kind not in "biuf" or not (np.isfinite(array) & (abs(array) < LARGEST)).all():
+    if array.dtype.kind not in "biuf" or (array.dtype.kind in "uf" and not (abs(array) < LARGEST).all()):
         return None
     array = array.reshape(len(array)) if array.ndim == 2 and array.shape[1] == 1 else array
     numbers: NDArray[np.int64] = array.astype(np.int64)
