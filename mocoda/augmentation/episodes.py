@@ -118,6 +118,11 @@ class _Walks:
         goes_on = torch.zeros(len(order), dtype=torch.bool, device=data.device)
         goes_on[:-1] = (episode[1:] == episode[:-1]) & (step[1:] == step[:-1] + 1)
         goes_on[:-1] &= (next_state[:-1].view(torch.int32) == state[1:].view(torch.int32)).all(1)
+        if not bool(goes_on.any()):
+            raise InputError(
+                "in no episode is a row's next state the state of the next step, to the bit, so that no two steps "
+                "follow one another. Are steps missing, or are next states recorded apart?"
+            )
         return _Walks(data.rows[order], next_state, episode, step, goes_on)
 
 
@@ -204,6 +209,8 @@ def _reach(walks: _Walks, graph: LocalGraph, drawn: _Exchanges, way: int, most: 
 
 def _hindrance(walks: _Walks, graph: LocalGraph, base: Tensor, donor: Tensor, taken: Tensor) -> Tensor:
     """Why a row (M,) cannot take factors (M, parents) over from another one (M,): LINKED, MET, or GOES_ON if it can."""
+    if len(base) == 0:
+        return base
     one, other = graph.mask(walks.rows[base]), graph.mask(walks.rows[donor])
     child = taken[:, None, : len(graph.children)]
     linked = ((one | other) & (taken[:, :, None] != child)).any((1, 2))

@@ -141,6 +141,16 @@ def test_a_factor_goes_with_its_next_value_even_if_it_does_not_depend_on_it() ->
         assert made.next_state[rows].equal(made.action[rows])
 
 
+def test_a_local_rule_is_never_asked_about_no_rows() -> None:
+    def rule(rows: Tensor) -> Tensor:
+        assert len(rows) > 0
+        return make_task("navigation").graph.mask(rows)
+
+    graph = LocalGraph({"x": 0, "y": 1}, {"dx": 0, "dy": 1}, {"x": ["x", "dx"], "y": ["y", "dy"]}, local=rule)
+    made = augment_episodes(DATA["navigation"], graph, episodes=30, keep_recorded=False)
+    assert made.rows.equal(made_of("navigation").rows)
+
+
 # --- the table
 
 
@@ -215,6 +225,11 @@ def test_rows_without_episodes_or_of_one_are_refused() -> None:
     )
     assert refusal(lambda: augment_episodes(data[:5], graph, episodes=1)) == (
         "an exchange takes two recorded episodes, and these rows are of fewer."
+    )
+    apart = Transitions(data.state, data.action, data.next_state + 1, episode=data.episode)
+    assert refusal(lambda: augment_episodes(apart, graph, episodes=1)) == (
+        "in no episode is a row's next state the state of the next step, to the bit, so that no two steps follow one "
+        "another. Are steps missing, or are next states recorded apart?"
     )
     everything = LocalGraph(graph.state, graph.action, {"x": ["x", "dx", "y", "dy"], "y": ["x", "y", "dx", "dy"]})
     assert refusal(lambda: augment_episodes(data, everything, episodes=3)) == (
