@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mocoda.augmentation import RewardConfig as RewardConfig
     from mocoda.augmentation import Support as Support
     from mocoda.augmentation import augment as augment
+    from mocoda.augmentation import augment_episodes as augment_episodes
     from mocoda.augmentation import augment_to_file as augment_to_file
     from mocoda.augmentation import disagreement as disagreement
     from mocoda.augmentation import fit_reward as fit_reward
@@ -87,6 +88,7 @@ _ROOMS = {
     "dynamics": ("fit_dynamics", "fit_dynamics_runs", "Dynamics", "DynamicsConfig"),
     "augmentation": (
         "augment",
+        "augment_episodes",
         "Augmentation",
         "augment_to_file",
         "label",

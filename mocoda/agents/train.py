@@ -112,7 +112,7 @@ def train_agents(
         if report is not None:
             report(evaluator.new_metrics(evaluate_every, runs))
     tables = {id(run.data): run.data for run in runs}
-    sources = {key: {"data": fingerprint(*data.arrays().values())} for key, data in tables.items()}
+    sources = {key: {"data": fingerprint(*data.arrays(episodes=False).values())} for key, data in tables.items()}
     policies = {
         (run.name, run.seed): replace(learner.policy(number), fingerprints=sources[id(run.data)])
         for number, run in enumerate(runs)

@@ -1,5 +1,6 @@
 """Steps 1 and 2 together: new rows, labelled with the task's reward, after the recorded ones."""
 
+from mocoda.augmentation.episodes import augment_episodes
 from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward, label
 from mocoda.augmentation.streaming import augment_to_file
@@ -12,6 +13,7 @@ __all__ = [
     "RewardConfig",
     "Support",
     "augment",
+    "augment_episodes",
     "augment_to_file",
     "disagreement",
     "fit_reward",

@@ -45,6 +45,8 @@ def augment(
 ) -> Transitions:
     """The recorded rows, followed by `rows` generated ones.
 
+    Recorded rows keep their episodes; generated ones are of none (-1).
+
     parents           where new states and actions come from, as from `fit_parents`, or any object with
                       `sample(n, seed=)`
     model             predicts their next states; recipes that recombine recorded transitions ("emp", "coda") need none
@@ -155,10 +157,14 @@ class Augmentation:
         if self.keep_recorded and number == 0:
             notes = {} if self._provenance is None else self._provenance.of_recorded(self.data)
             recorded = _Rows(self.data.rows, self.data.next_state, notes)
-            return Piece(self._label(recorded, self._stream.child("recorded"), self.source(0, 0)), 0)
+            place = (self.data.episode, self.data.step)
+            return Piece(self._label(recorded, self._stream.child("recorded"), self.source(0, 0), *place), 0)
         part = self._stream.child(number - self.keep_recorded)
         rows, new = self._generate(self.sizes[number], part)
-        return Piece(self._label(rows, part, self.source(drawn + new, self._generated(number))), new)
+        source = self.source(drawn + new, self._generated(number))
+        known = self.keep_recorded and self.data.episode is not None
+        none = torch.full((len(rows.rows),), -1, device=self.data.device) if known else None
+        return Piece(self._label(rows, part, source, none, none), new)
 
     def source(self, drawn: int, generated: int | None = None) -> dict[str, Any]:
         """The table's source, when of `drawn` rows `generated` were accepted, all of them unless given."""
@@ -265,14 +271,17 @@ class Augmentation:
             check_shape("model.sample", "next states", next_state, (n, states))
         return rows, next_state
 
-    def _label(self, made: _Rows, stream: Stream, source: dict[str, Any]) -> Transitions:
+    def _label(
+        self, made: _Rows, stream: Stream, source: dict[str, Any], episode: Tensor | None, step: Tensor | None
+    ) -> Transitions:
         rows, next_state = (
             made.rows.float(),
             made.next_state.float(),
         )  # labels are those of the rows as the table keeps them
         state, action = rows.split([self.data.state.shape[1], self.data.action.shape[1]], 1)
         labels = labels_of(state, action, next_state, self.task, self.hindsight, stream)
-        return Transitions(state, action, next_state, *labels, self.data.columns, source, made.notes)
+        columns, notes = self.data.columns, made.notes
+        return Transitions(state, action, next_state, *labels, columns, source, notes, episode, step)
 
 
 def check_options(

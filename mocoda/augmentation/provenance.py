@@ -84,11 +84,18 @@ def local_graphs(graph: LocalGraph, rows: Tensor) -> dict[str, Any]:
 
 
 def _number(graph: LocalGraph, masks: Tensor) -> Tensor:
-    edges = graph.sparsest.numel()
-    if edges <= 63:
-        weights = [1 << edge for edge in range(edges)]
+    return set_number((masks != graph.sparsest.to(masks.device)).flatten(1))
+
+
+def set_number(members: Tensor) -> Tensor:
+    """A number for each set, given who is in it (N, members): int64 (N,).
+
+    Its binary digits are the members, the first one lowest; of more than 63 members it is a hash of those in the set.
+    """
+    size = members.shape[1]
+    if size <= 63:
+        weights = [1 << member for member in range(size)]
     else:
-        digests = (hashlib.sha256(str(edge).encode()).digest() for edge in range(edges))
+        digests = (hashlib.sha256(str(member).encode()).digest() for member in range(size))
         weights = [int.from_bytes(digest[:8], "big") & IDENTIFIER for digest in digests]
-    other = (masks != graph.sparsest.to(masks.device)).flatten(1)
-    return (other * torch.tensor(weights, device=masks.device)).sum(1) & IDENTIFIER
+    return (members * torch.tensor(weights, device=members.device)).sum(1) & IDENTIFIER

@@ -296,7 +296,7 @@ def fit_reward(
         rows = (inputs[train] - shift) / scale
         kinds = target[train] if values is not None else ((data.reward - mean) / spread)[train]
         _train(weights, rows, kinds, data.terminal[train] if ends else None, config, stream, progress)
-    source = {"data": fingerprint(*data.arrays().values())}
+    source = {"data": fingerprint(*data.arrays(episodes=False).values())}
     learned = LearnedReward(weights, shift, scale, values, (mean, spread), ends, {}, source)
     return replace(learned, held_out=_held_out(learned, data[test]))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.markup import escape
 
 from mocoda.data.formats import RawData, read_raw
-from mocoda.data.names import PROVENANCE
+from mocoda.data.names import EPISODES, PROVENANCE
 
 Floats = NDArray[np.float32]
 FAR, USUAL = 0.5, 5  # a jump is so many standard deviations long, and so many times the usual step of a column
@@ -144,7 +144,7 @@ def inspect(source: Any, *, episode_steps: int | None = None) -> Inspection:
         first_jump=(int(recorded[jumps[0]]), columns[farthest].name) if len(jumps) else None,
         bad_rows=len(bad),
         first_bad=int(bad[0]) if len(bad) else None,
-        duplicates=_duplicates([array for name, array in own.items() if not name.startswith(PROVENANCE)]),
+        duplicates=_duplicates([array for name, array in own.items() if not name.startswith((PROVENANCE, *EPISODES))]),
         terminals=int(terminal.sum()),
         goals=None if "goal" not in own else len(recorded) - _duplicates([own["goal"]]),
         source=raw.source,

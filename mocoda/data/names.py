@@ -1,6 +1,7 @@
 """How arrays are called, in tables, in files of ours and in those of others."""
 
-ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal")  # of a table, in the order of a file
+EPISODES = ("episode", "step")  # which row is which; rows are complete without
+ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal", *EPISODES)  # of a table, as in a file
 PROVENANCE = "provenance/"  # before the name of a provenance vector, in files and where arrays are listed
 
 # Our name and what others call it. An array of any other name is not read.
@@ -13,7 +14,8 @@ ALIASES = {
     "timeout": ("timeout", "timeouts", "truncated", "truncations"),
     "goal": ("goal", "goals", "infos/goal", "desired_goal"),
     "episode": ("episode", "episodes", "episode_id"),
+    "step": ("step",),
 }
 OUR_NAME = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
-VECTORS = ("reward", "terminal", "timeout", "episode")  # one value a row
+VECTORS = ("reward", "terminal", "timeout", *EPISODES)  # one value a row
 TEXTS = ("columns", "source")  # JSON that travels with the arrays

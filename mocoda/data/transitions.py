@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mocoda.data.formats.guarded import open_hdf5
 from mocoda.data.names import ARRAYS as ARRAYS
-from mocoda.data.names import PROVENANCE
+from mocoda.data.names import EPISODES, PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions, whole_file
 from mocoda.engine.hdf5 import hdf5_disk
@@ -29,7 +29,7 @@ Array = Tensor | np.ndarray[Any, Any] | ArrayLike
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Transitions:
-    """An immutable table of N transitions. Each row is complete in itself, so episodes are not needed.
+    """An immutable table of N transitions. Each row is complete in itself; which episode it is of may be known too.
 
     state       (N, S)  float32
     action      (N, A)  float32
@@ -41,8 +41,12 @@ class Transitions:
     source      how the rows were made, as JSON values; kept in files
     provenance  vectors (N,) by name, int64 or float32, that tell where each row comes from; empty unless given.
                 `mocoda.augment` lists those that it writes
+    episode     (N,)    int64, the row's episode, or -1 for a row of none; None where nobody knows
+    step        (N,)    int64, the row's place in its episode, from 0; -1 for a row of none. Unless given, rows of an
+                episode are counted as they come
 
-    Arrays may be numpy or torch; the table keeps its own copy, as torch, on the device that they are on.
+    Rows of an episode may be anywhere in the table, and some may be missing. Arrays may be numpy or torch; the table
+    keeps its own copy, as torch, on the device that they are on.
     """
 
     state: Tensor
@@ -54,6 +58,8 @@ class Transitions:
     columns: tuple[str, ...]
     source: Mapping[str, Any]
     provenance: Mapping[str, Tensor]
+    episode: Tensor | None
+    step: Tensor | None
 
     def __init__(
         self,
@@ -66,6 +72,8 @@ class Transitions:
         columns: Sequence[str] = (),
         source: Mapping[str, Any] | None = None,
         provenance: Mapping[str, Array] | None = None,
+        episode: Array | None = None,
+        step: Array | None = None,
     ) -> None:
         arrays = {"state": _own("state", state)}
         rows, states = _checked_shape("state", arrays["state"])
@@ -88,6 +96,7 @@ class Transitions:
             terminal = torch.zeros(rows, dtype=torch.bool, device=arrays["state"].device)
         arrays["terminal"] = _own("terminal", terminal, torch.bool)
         _check_vector("terminal", arrays["terminal"], rows)
+        arrays |= _own_episodes(episode, step, rows)
         for name in ARRAYS:
             object.__setattr__(self, name, arrays.get(name))
         object.__setattr__(self, "columns", _checked_columns(columns, states, actions))
@@ -101,9 +110,11 @@ class Transitions:
         reward = "None" if self.reward is None else f"({len(self):,},)"
         goal = "" if self.goal is None else f"goal={tuple(self.goal.shape)}, "
         provenance = f"provenance=[{', '.join(self.provenance)}], " if self.provenance else ""
+        episodes = "" if self.episode is None else f"episodes={len(self.episode[self.episode >= 0].unique()):,}, "
         return (
-            f"Transitions(rows={len(self):,}, state={tuple(self.state.shape)}, action={tuple(self.action.shape)}, "
-            f"reward={reward}, {goal}columns=[{', '.join(self.columns)}], {provenance}device={self.state.device.type})"
+            f"Transitions(rows={len(self):,}, {episodes}state={tuple(self.state.shape)}, "
+            f"action={tuple(self.action.shape)}, reward={reward}, {goal}columns=[{', '.join(self.columns)}], "
+            f"{provenance}device={self.state.device.type})"
         )
 
     def __getitem__(self, rows: slice | Tensor) -> Transitions:
@@ -143,9 +154,10 @@ class Transitions:
     def _with(self, arrays: Mapping[str, Tensor]) -> Transitions:
         return from_arrays(arrays, self.columns, self.source)
 
-    def arrays(self) -> dict[str, Tensor]:
-        """The arrays that the table has, by the names that they have in a file."""
-        own = {name: array for name in ARRAYS if (array := getattr(self, name)) is not None}
+    def arrays(self, *, episodes: bool = True) -> dict[str, Tensor]:
+        """The arrays that the table has, by the names that they have in a file; if asked, without episode and step."""
+        names = ARRAYS if episodes else (name for name in ARRAYS if name not in EPISODES)
+        own = {name: array for name in names if (array := getattr(self, name)) is not None}
         return own | {PROVENANCE + name: array for name, array in self.provenance.items()}
 
 
@@ -164,22 +176,29 @@ def as_tensor(array: Array | float) -> Tensor:
 
 
 def concatenate(tables: Sequence[Transitions], source: Mapping[str, Any] | None = None) -> Transitions:
-    """One table of all the rows, in order; columns, and the source unless given, are the first table's."""
+    """One table of all the rows, in order; columns, and the source unless given, are the first table's.
+
+    Episodes of later tables get new numbers, after those of the earlier ones. Rows of tables without are of none.
+    """
     if not tables:
         raise InputError("concatenate got no tables; expected at least 1.")
     first = tables[0]
     for table in tables[1:]:
         _check_alike(first, table)
-    joined = {name: torch.cat([table.arrays()[name] for table in tables]) for name in first.arrays()}
+    known, taken, parts = any(table.episode is not None for table in tables), 0, []
+    for table in tables:
+        part, taken = _numbered_on(table, known, taken)
+        parts.append(part)
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return from_arrays(joined, first.columns, first.source if source is None else source)
 
 
 def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
     """Writes tables one after the other into one file, holding one at a time in memory; the source is the last one's.
 
-    Returns the number of rows.
+    Episodes get numbers as in `concatenate`; where the first table has none, no other may. Returns the number of rows.
     """
-    rows = 0
+    rows = taken = 0
     with whole_file(path) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
         first: Transitions | None = None
         for table in tables:
@@ -187,7 +206,12 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
                 first = table
                 _write_header(file, table)
             _check_alike(first, table)
-            for name, array in table.arrays().items():
+            if first.episode is None and table.episode is not None:
+                raise InputError(
+                    "the first table has no episodes and a later one has; give the first one episode=-1 for every row."
+                )
+            arrays, taken = _numbered_on(table, first.episode is not None, taken)
+            for name, array in arrays.items():
                 stored = file[name]
                 stored.resize(rows + len(table), axis=0)
                 stored[rows:] = array.cpu().numpy()
@@ -259,6 +283,56 @@ def _own_note(name: str, array: Array, rows: int) -> Tensor:
     return note.float() if note.is_floating_point() else note.long()
 
 
+def _own_episodes(episode: Array | None, step: Array | None, rows: int) -> dict[str, Tensor]:
+    if episode is None:
+        if step is not None:
+            raise InputError(
+                "step is given without episode, and is a row's place in its episode; give both, or neither."
+            )
+        return {}
+    number = _own_whole("episode", episode, rows)
+    if bool((number < -1).any()):
+        raise InputError(f"episode must be -1, for a row of none, or larger, got {int(number.min())}.")
+    place = count_steps(number) if step is None else _own_whole("step", step, rows)
+    place = torch.where(number < 0, -1, place)
+    if bool(((place < 0) & (number >= 0)).any()):
+        raise InputError(f"step must be 0 or larger for rows of an episode, got {int(place[number >= 0].min())}.")
+    return {"episode": number, "step": place}
+
+
+def _own_whole(name: str, array: Array, rows: int) -> Tensor:
+    own = _own(name, array, None)
+    _check_vector(name, own, rows)
+    if own.is_floating_point():
+        raise InputError(f"{name} must be whole numbers, got {own.dtype}.")
+    return own.long()
+
+
+def count_steps(episode: Tensor) -> Tensor:
+    """The place (N,) of each row among those of its episode, in the order in which they come."""
+    order = episode.argsort(stable=True)
+    _, counts = torch.unique_consecutive(episode[order], return_counts=True)
+    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device) - first
+    return place
+
+
+def _numbered_on(table: Transitions, known: bool, taken: int) -> tuple[dict[str, Tensor], int]:
+    """A table's arrays when earlier ones have the episodes below `taken`, and the first number that is free then.
+
+    known  whether any table has episodes; if so, rows of one that has not are of none
+    """
+    arrays = table.arrays()
+    if not known:
+        return arrays, taken
+    if table.episode is None:
+        none = torch.full((len(table),), -1, device=table.device)
+        return {**arrays, "episode": none, "step": none}, taken
+    number = torch.where(table.episode < 0, table.episode, table.episode + taken)
+    return {**arrays, "episode": number}, max(taken, int(number.max()) + 1)
+
+
 def _checked_shape(name: str, array: Tensor, rows: int | None = None, columns: int | None = None) -> tuple[int, int]:
     expected = f"({'N' if rows is None else rows}, {'columns' if columns is None else columns})"
     bad = array.ndim != 2 or (rows is not None and len(array) != rows)
@@ -300,6 +374,6 @@ def _check_finite(name: str, array: Tensor) -> None:
 
 
 def _check_alike(first: Transitions, table: Transitions) -> None:
-    one, other = ({name: array.shape[1:] for name, array in t.arrays().items()} for t in (first, table))
+    one, other = ({name: array.shape[1:] for name, array in t.arrays(episodes=False).items()} for t in (first, table))
     if table.columns != first.columns or one != other:
         raise InputError(f"tables must have the same columns and arrays to be joined, got {first!r} and {table!r}.")

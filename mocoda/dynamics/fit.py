@@ -111,7 +111,7 @@ def fit_dynamics_runs(
     fitted = []
     for run, (data, scaling) in enumerate(zip(datasets, table.scaling, strict=True)):
         own = {name: weight[run] for name, weight in best.weights.items()}
-        source = {"data": fingerprint(*data.arrays().values()), "graph": rules[run]}
+        source = {"data": fingerprint(*data.arrays(episodes=False).values()), "graph": rules[run]}
         fitted.append(Dynamics(graph, architecture, config, own, scaling, probes[run], source))
     return fitted
 

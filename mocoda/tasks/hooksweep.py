@@ -19,7 +19,7 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream, generator
 from mocoda.engine.workers import Workers
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.tasks.hooksweep_env import BOX_COLUMNS, GOAL, JITTER, SHIFT, TOLERANCE, Simulator, sweep_reward
+from mocoda.tasks.hooksweep_env import BOX_COLUMNS, GOAL, HORIZON, JITTER, SHIFT, TOLERANCE, Simulator, sweep_reward
 from mocoda.tasks.hooksweep_expert import STYLES, Episode, play
 
 NEAR = 0.05  # L1 distance in xy below which each box is taken to depend on the other
@@ -144,7 +144,10 @@ class HookSweep2:
         reward, terminal = self.label(state, action, next_state, goal)
         counts = dict(zip(COUNTS, whole[3].sum(0).tolist(), strict=True))
         source = {"task": self.name, "rows": rows, "seed": stream.seed, "variety": variety, **counts}
-        return Transitions(state, action, next_state, reward, terminal, goal, columns=COLUMNS, source=source)
+        episode = torch.arange(rows) // HORIZON  # all have the same length
+        return Transitions(
+            state, action, next_state, reward, terminal, goal, columns=COLUMNS, source=source, episode=episode
+        )
 
 
 class Recording(NamedTuple):

@@ -106,9 +106,12 @@ class Navigation:
         if rows < 1:
             raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
         stream = as_stream(seed, "navigation-collect", device="cpu")
-        up = self._walks(rows // 2, axis=1, low=(0.6, 0.0), high=(1.0, 0.15), stream=stream.child("up"))
-        right = self._walks(rows - rows // 2, axis=0, low=(0.0, 0.0), high=(0.15, 0.4), stream=stream.child("right"))
-        walked = torch.cat([up, right])
+        up, up_place = self._walks(rows // 2, axis=1, low=(0.6, 0.0), high=(1.0, 0.15), stream=stream.child("up"))
+        right, right_place = self._walks(
+            rows - rows // 2, axis=0, low=(0.0, 0.0), high=(0.15, 0.4), stream=stream.child("right")
+        )
+        right_place[:, 0] += len(up_place[:, 0].unique())
+        walked, place = torch.cat([up, right]), torch.cat([up_place, right_place])
         next_state = self.step(walked)
         reward, terminal = self.label(walked[:, :2], walked[:, 2:], next_state)
         return Transitions(
@@ -119,6 +122,8 @@ class Navigation:
             terminal,
             columns=GRAPH.parents,
             source={"task": self.name, "rows": rows, "seed": stream.seed},
+            episode=place[:, 0],
+            step=place[:, 1],
         )
 
     def _walks(
@@ -128,8 +133,8 @@ class Navigation:
         low: tuple[float, float],
         high: tuple[float, float],
         stream: Stream,
-    ) -> Tensor:
-        """State-action rows (rows, 4) of walks along `axis`, one walk after the other."""
+    ) -> tuple[Tensor, Tensor]:
+        """State-action rows (rows, 4) of walks along `axis`, one walk after the other; and walk and step (rows, 2)."""
         walks = rows // 10 + 1  # a walk is never shorter than 10 steps
         corner, opposite = torch.tensor(low), torch.tensor(high)
         state = corner + (opposite - corner) * stream.uniform(walks, 2)
@@ -142,7 +147,8 @@ class Navigation:
             alive.append(going)
             state = self.step(recorded[-1])
             going = going & (state[:, axis] <= 0.9)
-        return torch.stack(recorded, 1)[torch.stack(alive, 1)][:rows]
+        kept = torch.stack(alive, 1)
+        return torch.stack(recorded, 1)[kept][:rows], kept.nonzero()[:rows]
 
 
 class Navigation2D(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):

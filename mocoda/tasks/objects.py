@@ -162,6 +162,7 @@ class Objects:
             *self.label(state, action, next_state),
             columns=self.columns,
             source={"task": self.name, "rows": rows, "seed": stream.seed},
+            episode=torch.arange(rows) // EPISODE,
         )
 
     def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -41,7 +41,7 @@ class Task(Protocol):
         """The lowest and the highest value of each column of state and action, (S + A,) each."""
 
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
-        """Records data and labels it with the target task's rewards."""
+        """Records data and labels it with the target task's rewards; rows know their episode if they are of any."""
 
     @property
     def label(self) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -23,7 +23,7 @@ from mocoda.parents import Dyna, Mocoda, Parents
 from mocoda.tasks.navigation import Navigation
 
 TASK, POINT = Navigation(), PointTask()
-ARRAYS = ("state", "action", "next_state", "reward", "terminal")
+ARRAYS = ("state", "action", "next_state", "reward", "terminal", "episode", "step")
 
 
 @pytest.fixture(scope="module")

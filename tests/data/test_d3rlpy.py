@@ -155,11 +155,13 @@ def test_d3rlpy_loads_the_file_with_all_rows(tmp_path: Path) -> None:
 
 
 def test_a_file_that_d3rlpy_dumped_itself_is_read(tmp_path: Path) -> None:
-    episode = Episode(numbers(4, 2), numbers(4, 1), numbers(4, 1), False)
+    episodes = [Episode(numbers(4, 2), numbers(4, 1), numbers(4, 1), False) for _ in range(2)]
     with (tmp_path / "own.h5").open("w+b") as handle:
-        ReplayBuffer(InfiniteBuffer(), episodes=[episode]).dump(handle)
+        ReplayBuffer(InfiniteBuffer(), episodes=episodes).dump(handle)
     data = read(str(tmp_path / "own.h5"))
-    assert data.next_state.equal(torch.tensor(numbers(4, 2)[1:])) and len(data) == 3
+    assert data.next_state[:3].equal(torch.tensor(numbers(4, 2)[1:])) and len(data) == 6
+    assert data.episode is not None and data.episode.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.step is not None and data.step.tolist() == [0, 1, 2, 0, 1, 2]
     assert data.source == {"d3rlpy": "own.h5"}
 
 

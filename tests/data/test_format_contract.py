@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+import torch
 from transition_tables import arrays, assert_identical, numbers, refusal, table
 
 import mocoda
@@ -123,6 +125,111 @@ def test_a_minari_data_set_that_exists_is_refused_before_any_work(
     (tmp_path / "me" / "x-v0").mkdir(parents=True)
     assert "already" in refusal(lambda: target_of("minari:me/x-v0"))
     assert "cannot name a Minari data set" in refusal(lambda: target_of("minari:me/x"))
+
+
+# --- episodes
+
+FORMATS_WITH_EPISODES = ["x.hdf5", "d4rl:x.hdf5", "x.npz", "x.parquet", "minari:x-v0", "d3rlpy:x.h5"]
+
+
+def recorded(random: np.random.Generator, lengths: tuple[int, ...] = (4, 1, 3), goals: bool = True) -> Transitions:
+    """Whole episodes, each row with its own goal, some rows terminal; then two rows of no episode."""
+    walks = [random.normal(size=(length + 1, 2)) for length in (*lengths, 1, 1)]
+    rows = sum(lengths) + 2
+    return Transitions(
+        np.concatenate([walk[:-1] for walk in walks]),
+        random.normal(size=(rows, 1)),
+        np.concatenate([walk[1:] for walk in walks]),
+        random.normal(size=rows),
+        random.random(rows) < 0.3,
+        random.normal(size=(rows, 3)) if goals else None,
+        columns=["x", "y", "push"],
+        source={"seed": 1},
+        provenance={"recipe": np.arange(rows)},
+        episode=np.append(np.repeat(2 * np.arange(len(lengths)), lengths), [-1, -1]),
+    )
+
+
+@pytest.mark.parametrize("target", FORMATS_WITH_EPISODES)
+@pytest.mark.parametrize("change", ["whole", "holes", "twice", "without"])
+def test_every_row_comes_back_as_the_step_of_its_episode(
+    target: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    made = recorded(np.random.default_rng(0))
+    if change == "holes":
+        made = made[torch.tensor([0, 2, 3, 6, 7, 9])]
+    elif change == "twice":
+        made = made[torch.tensor([0, 1, 1, 2, 8, 8])]
+    elif change == "without":
+        made = replace(made, episode=None, step=None)
+    mocoda.write(made, target)
+    back = mocoda.read(target if ":" in target else tmp_path / target)
+    assert_identical(back, made)
+    assert back.provenance["recipe"].equal(made.provenance["recipe"])
+    for name in ("episode", "step"):
+        one, other = getattr(back, name), getattr(made, name)
+        assert one is other is None if change == "without" else one.equal(other)
+
+
+@pytest.mark.parametrize("target", FORMATS_WITH_EPISODES)
+def test_shuffled_rows_come_back_with_their_places(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    made = recorded(np.random.default_rng(0))
+    mocoda.write(made[torch.tensor([5, 2, 8, 0, 7, 3, 6, 9, 1, 4])], target)
+    back = mocoda.read(target if ":" in target else tmp_path / target)
+    back = back[back.provenance["recipe"].argsort()]
+    assert_identical(back, made)
+    assert back.episode is not None and made.episode is not None
+    assert back.step is not None and made.step is not None
+    assert back.episode.equal(made.episode) and back.step.equal(made.step)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_episodes_of_a_table_are_episodes_for_others_too(
+    shuffled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import minari
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    whole = recorded(np.random.default_rng(0))
+    made = whole[torch.tensor([5, 2, 8, 0, 7, 3, 6, 9, 1, 4])] if shuffled else whole
+    order = [[0, 1, 2, 3], [4], [5, 6, 7], [8], [9]]
+
+    mocoda.write(made, "minari:x-v0")
+    found = sorted(minari.load_dataset("x-v0"), key=lambda one: one.infos["mocoda"]["recipe"][1])
+    assert [one.infos["mocoda"]["recipe"][1:].tolist() for one in found] == order
+    for one, rows in zip(found, order, strict=True):
+        part = whole[torch.tensor(rows)]
+        assert part.goal is not None and part.reward is not None
+        assert np.array_equal(one.observations["observation"], np.vstack([part.state, part.next_state[-1:]]))
+        assert np.array_equal(one.observations["desired_goal"][:-1], part.goal)
+        assert np.array_equal(one.actions, part.action) and np.array_equal(one.rewards, part.reward)
+        assert np.array_equal(one.terminations, part.terminal)
+        assert one.truncations.tolist() == [False] * (len(rows) - 1) + [not part.terminal[-1]]
+
+    mocoda.write(made, "d4rl:x.hdf5")
+    with h5py.File("x.hdf5") as file:
+        recipe, timeouts = file["provenance/recipe"][:], file["timeouts"][:]
+        assert sorted(recipe[timeouts | file["terminals"][:]]) == sorted(
+            {rows[-1] for rows in order} | {*whole.terminal.nonzero()[:, 0].tolist()}
+        )
+        last = np.isin(recipe, [rows[-1] for rows in order])
+        assert (file["next_observations"][:-1][~last[:-1]] == file["observations"][1:][~last[:-1]]).all()
+
+
+def test_d3rlpy_s_episodes_are_about_one_goal_and_end_with_the_task() -> None:
+    plain = recorded(np.random.default_rng(0), goals=False)
+    made = replace(plain, terminal=torch.arange(len(plain)) == 1)
+    lengths = [episode.transition_count for episode in mocoda.to_d3rlpy(made).episodes]
+    assert lengths == [2, 2, 1, 3, 1, 1]
+    about = replace(made, goal=torch.arange(len(made))[:, None] < 3)
+    assert [one.transition_count for one in mocoda.to_d3rlpy(about).episodes] == [2, 1, 1, 1, 3, 1, 1]
 
 
 # --- plain HDF5, and files that lack what is needed

@@ -126,6 +126,8 @@ def test_ogbench_s_terminals_end_episodes_and_stop_no_values(tmp_path: Path) -> 
         "episodes": 3,
         "dropped_last_rows": 3,
     }
+    assert read.episode is not None and read.episode.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert read.step is not None and read.step.tolist() == [0, 1, 2, 0, 1, 0, 1]
     np.savez(tmp_path / "labelled.npz", **arrays, rewards=ROWS)
     assert mocoda.read(tmp_path / "labelled.npz").source["dropped_terminals"] == 3
     assert "dropped_terminals" not in mocoda.read(f"ogbench:{tmp_path / 'labelled.npz'}").source

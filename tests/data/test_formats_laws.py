@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -15,6 +18,8 @@ from test_transitions_laws import FLOATS, parts
 
 import mocoda
 from mocoda import Transitions
+from mocoda.data.formats.chains import in_episodes
+from mocoda.data.transitions import ARRAYS
 
 TARGETS = ("data.hdf5", "d4rl:data.hdf5", "data.npz", "data.parquet")
 
@@ -28,17 +33,37 @@ def tables(draw: st.DrawFn) -> Transitions:
         "support": arrays(np.float32, rows, elements=FLOATS),
     }
     chosen = draw(st.sets(st.sampled_from(sorted(notes))))
+    if draw(st.booleans()):
+        made["episode"] = draw(arrays(np.int64, rows, elements=st.integers(-1, 2) | st.just(2**63 - 1)))
+        made["step"] = draw(st.none() | arrays(np.int64, rows, elements=st.integers(0, 5)))
     return Transitions(**made, provenance={name: draw(notes[name]) for name in sorted(chosen)})
 
 
 def bits(table: Transitions) -> dict[str, Any]:
     """All that a table holds, to the bit."""
-    held = {name: getattr(table, name) for name in ("state", "action", "next_state", "reward", "terminal", "goal")}
+    held = {name: getattr(table, name) for name in ARRAYS}
     held |= {f"provenance/{name}": note for name, note in table.provenance.items()}
     found = {
         name: (array.shape, array.dtype, array.numpy().tobytes()) for name, array in held.items() if array is not None
     }
     return {**found, "columns": table.columns, "source": table.source}
+
+
+@settings(max_examples=50, deadline=None)
+@given(tables())
+def test_exporters_put_an_episode_s_rows_together_in_the_order_of_its_steps(table: Transitions) -> None:
+    assert bits(in_episodes(in_episodes(table))) == bits(in_episodes(table))
+    if table.episode is None or table.step is None:
+        assert in_episodes(table) is table
+        return
+    rows = torch.arange(len(table))
+    marked = in_episodes(replace(table, provenance={"row": rows}))
+    order = marked.provenance["row"]
+    assert order.sort().values.equal(rows) and marked.rows.equal(table.rows[order])
+    episode, step = table.episode[order].tolist(), table.step[order].tolist()
+    assert len([*groupby(number for number in episode if number >= 0)]) == len({*episode} - {-1})
+    for (one, first), (other, second) in pairwise(zip(episode, step, strict=True)):
+        assert one != other or one < 0 or first <= second
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -49,5 +74,5 @@ def test_a_table_that_was_written_and_read_is_identical(target: str, table: Tran
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         mocoda.write(table, f"{kind}:{path}" if kind else path)
-        assert bits(mocoda.read(path)) == bits(table)
+        assert bits(mocoda.read(path)) == bits(in_episodes(table) if kind else table)
         assert [found.name for found in Path(folder).iterdir()] == [name]

@@ -85,6 +85,8 @@ def test_an_episode_of_t_plus_one_observations_is_t_rows_with_their_true_next_st
     assert data.reward is not None and data.reward.tolist() == [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
     assert data.columns == ("state0", "state1", "state2", "action0", "action1")
     assert data.source == {"minari": "plain-v0"}
+    assert data.episode is not None and data.episode.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.step is not None and data.step.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_only_what_terminates_is_terminal() -> None:

@@ -145,3 +145,14 @@ def test_a_small_mixture_is_fitted_as_on_a_cpu_and_lives_on_the_gpu() -> None:
     here, there = (GaussianMixture.fit(p, components=4, seed=0) for p in (points, points.cuda()))
     assert there.means.is_cuda and there.weights.is_cuda and there.covariances.is_cuda
     assert there.means.cpu().equal(here.means) and there.covariances.cpu().equal(here.covariances)
+
+
+def test_counterfactual_episodes_are_made_where_the_data_is_and_come_true() -> None:
+    task = mocoda.make_task("navigation")
+    made = mocoda.augment_episodes(recorded(), task.graph, episodes=50, task=task, keep_recorded=False)
+    assert made.episode is not None and made.step is not None
+    assert made.device.type == made.episode.device.type == "cuda"
+    follows = (made.episode[1:] == made.episode[:-1]).nonzero()[:, 0]
+    assert made.step[follows + 1].equal(made.step[follows] + 1)
+    assert made.next_state[follows].equal(made.state[follows + 1])
+    assert float((task.step(made.rows) - made.next_state).abs().max()) < 1e-6  # type: ignore[attr-defined]

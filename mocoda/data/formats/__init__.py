@@ -52,7 +52,8 @@ def read(
     skip_bad_rows  leave out rows with NaN or infinite numbers, after every row has got its next state
 
     Where there are no next states, that of a row is the following row of its episode, and each episode's last row is
-    left out. The table's `source` counts what was left out or ignored.
+    left out. Rows know their episode and step wherever the data marks the ends of episodes. The table's `source` counts
+    what was left out or ignored.
     """
     return read_raw(source, columns=columns, episode_steps=episode_steps).table(skip_bad_rows)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Contents
-from mocoda.data.names import ALIASES, OUR_NAME, PROVENANCE, VECTORS
+from mocoda.data.names import ALIASES, EPISODES, OUR_NAME, PROVENANCE, VECTORS
 from mocoda.engine.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, NDArray[Any]]
 LISTED = 40  # arrays that an error message names
+LARGEST = 2**53  # up to which floats tell whole numbers apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,8 @@ class RawData:
     """Rows as they were read; unlike in Transitions, numbers may be NaN or infinite.
 
     kind       what they were read as, in words
-    arrays     (N, ...) by the names that Transitions give them, float32 and bool; provenance as it was stored
+    arrays     (N, ...) by the names that Transitions give them, float32 and bool, episode and step int64; provenance
+               as it was stored
     columns    names of the state's and the action's columns; () where nobody gave any
     source     how the rows were made
     """
@@ -77,6 +79,9 @@ def raw_arrays(
     """
     arrays, ignored = _named(contents, kind)
     rows = len(arrays["state"])
+    step = whole_numbers(arrays["step"]) if {"step", "episode", "next_state"} <= arrays.keys() else None
+    if arrays.pop("step", None) is not None and step is None:
+        ignored.append("step")
     for name, array in arrays.items():
         if len(array) != rows:
             raise InputError(
@@ -93,14 +98,17 @@ def raw_arrays(
     if "next_state" not in arrays:
         arrays, paired = _paired(arrays, kind, episode_steps, contents.ends_only)
         source |= paired
-    elif arrays["next_state"].shape != arrays["state"].shape:
+    else:
         widths = arrays["next_state"].shape[1], arrays["state"].shape[1]
-        raise InputError(
-            f"{kind}: next_state has {widths[0]} columns, but state has {widths[1]}; they must have the same number."
-        )
+        if widths[0] != widths[1]:
+            raise InputError(
+                f"{kind}: next_state has {widths[0]} columns, but state has {widths[1]}; they must have the same "
+                "number."
+            )
+        arrays |= _known_episodes(arrays, step, contents.source is None)
     if "terminal" not in arrays or contents.ends_only:
         arrays["terminal"] = np.zeros(len(arrays["state"]), bool)
-    kept = {name: array for name, array in arrays.items() if name not in ("timeout", "episode")}
+    kept = {name: array for name, array in arrays.items() if name != "timeout"}
     return RawData(
         kind, kept, tuple(map(str, columns or contents.columns)), source if contents.source is None else contents.source
     )
@@ -143,6 +151,8 @@ def _named(contents: Contents, kind: str) -> tuple[Arrays, list[str]]:
             arrays[PROVENANCE + name[len(PROVENANCE) :]] = _array(name, value)
         elif (ours := OUR_NAME.get(name)) is None:
             unused.append(name)
+        elif ours == "step":  # of whatever it counts; looked at once episodes are known
+            arrays[ours] = np.asarray(value)
         elif ours in theirs:
             raise InputError(f"{theirs[ours]!r} and {name!r} are both names of {ours}; give one of them.")
         else:
@@ -231,7 +241,56 @@ def _paired(arrays: Arrays, kind: str, episode_steps: int | None, ends_only: boo
     if "terminal" in arrays and not ends_only:
         counts["dropped_terminals"] = int((arrays["terminal"] & last).sum())  # nobody knows what came after
     following = arrays["state"][kept + 1]
+    number, step = counted(last)
+    if "episode" in arrays and (border == last).all():
+        number = _episode_numbers(arrays["episode"], least=0)
+    arrays |= {"episode": number, "step": step}
     return {name: array[kept] for name, array in arrays.items()} | {"next_state": following}, counts
+
+
+def _known_episodes(arrays: Arrays, step: NDArray[np.int64] | None, foreign: bool) -> Arrays:
+    """Episode and step of rows that have next states; none where nothing tells.
+
+    foreign  not written by us, so that timeouts mark the ends of episodes that were recorded
+    """
+    rows = len(arrays["state"])
+    if "episode" in arrays:
+        number = _episode_numbers(arrays["episode"], least=-1)
+        if step is None or step.shape != (rows,) or (step[number >= 0] < 0).any():
+            order = np.argsort(number, kind="stable")
+            step = np.empty(rows, np.int64)
+            step[order] = counted(np.append(np.diff(number[order]) != 0, True))[1]
+        return {"episode": number, "step": step}
+    if not foreign or "timeout" not in arrays:
+        return {}
+    last = arrays["timeout"] | arrays.get("terminal", False)
+    last[:-1] |= (arrays["next_state"][:-1] != arrays["state"][1:]).any(1)
+    last[-1] = True
+    return dict(zip(EPISODES, counted(last), strict=True))
+
+
+def counted(last: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Numbers of episodes, and of steps in them, for rows that follow one another up to an episode's last one."""
+    number: NDArray[np.int64] = np.cumsum(last, dtype=np.int64) - last
+    first = np.append(0, np.flatnonzero(last)[:-1] + 1)
+    return number, np.arange(len(last), dtype=np.int64) - first[number]
+
+
+def whole_numbers(array: NDArray[Any]) -> NDArray[np.int64] | None:
+    """As int64, (N, 1) passing for (N,); None where some are anything else."""
+    if array.dtype.kind not in "biuf" or (array.dtype.kind in "uf" and not (abs(array) < LARGEST).all()):
+        return None
+    array = array.reshape(len(array)) if array.ndim == 2 and array.shape[1] == 1 else array
+    numbers: NDArray[np.int64] = array.astype(np.int64)
+    return numbers if (numbers == array).all() else None
+
+
+def _episode_numbers(episode: NDArray[Any], least: int) -> NDArray[np.int64]:
+    """Their numbers if they have such, from `least` on; else numbers in the order of their names."""
+    numbers = whole_numbers(episode)
+    if numbers is None or (least == 0 and (numbers < 0).any()):
+        numbers = np.unique(episode.astype(str) if episode.dtype.kind == "O" else episode, return_inverse=True)[1]
+    return np.maximum(numbers, least).astype(np.int64)
 
 
 def _episodes(episode: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

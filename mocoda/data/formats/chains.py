@@ -39,19 +39,43 @@ class Chains:
             yield slice(begin, end), slice(begin + number, end + number + 1)
 
 
-def chains(data: Transitions) -> Chains:
+def in_episodes(data: Transitions) -> Transitions:
+    """The same rows, each episode's together and in the order of its steps; as they are where they are already.
+
+    An episode comes where its first row is, and rows of none stay between the others.
+    """
+    import torch
+
+    if data.episode is None or data.step is None:
+        return data
+    episode, row = data.episode.cpu().numpy(), np.arange(len(data))
+    _, first, number = np.unique(episode, return_index=True, return_inverse=True)
+    order = np.lexsort((data.step.cpu().numpy(), np.where(episode < 0, row, first[number])))
+    return data if (order == row).all() else data[torch.from_numpy(order)]
+
+
+def chains(data: Transitions, *, one_task: bool = False) -> Chains:
     """The longest episodes that give back every row as it is.
 
-    A row goes on in the next one if it is not terminal, its next state is that one's state, bit by bit, and both are
-    about the same goal. Generated rows seldom do: they become episodes of one step.
+    A row goes on in the next one if its next state is that one's state, bit by bit, and if that is the next step of its
+    episode. Rows of no episode, or of an unknown one, go on if the first is not terminal and both are about the same
+    goal. Generated rows seldom do: they become episodes of one step.
+
+    one_task  ask for the same goal, and for no end but the last, of every row
     """
     state, next_state = _bits(data.state), _bits(data.next_state)
-    last = data.terminal.cpu().numpy().copy()
-    last[:-1] |= (next_state[:-1] != state[1:]).any(1)
+    last = np.ones(len(data), bool)
+    last[:-1] = (next_state[:-1] != state[1:]).any(1)
+    other = data.terminal.cpu().numpy()[:-1].copy()
     if data.goal is not None:
         goal = _bits(data.goal)
-        last[:-1] |= (goal[:-1] != goal[1:]).any(1)
-    last[-1] = True
+        other |= (goal[:-1] != goal[1:]).any(1)
+    if data.episode is not None and data.step is not None:
+        episode, step = data.episode.cpu().numpy(), data.step.cpu().numpy()
+        known = episode[:-1] >= 0
+        last[:-1] |= (episode[:-1] != episode[1:]) | (known & (step[1:] != step[:-1] + 1))
+        other &= ~known | one_task
+    last[:-1] |= other
     ends = np.flatnonzero(last)
     bounds = np.concatenate([[0], ends + 1]).astype(np.int64)
     place = np.arange(len(data)) + np.cumsum(last) - last  # of a row's state among the observations

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.arrays import raw_arrays
-from mocoda.data.formats.chains import chains
+from mocoda.data.formats.chains import chains, in_episodes
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import array_at, open_hdf5
-from mocoda.data.names import PROVENANCE
+from mocoda.data.names import EPISODES, PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 from mocoda.engine.hdf5 import hdf5_disk
@@ -61,7 +61,8 @@ class NextStates:
 def to_d3rlpy(data: Transitions) -> Any:
     """A `d3rlpy.dataset.ReplayBuffer` of all rows, for any of its algorithms with continuous actions.
 
-    It samples the rows of `data` uniformly. Goals are the observation's last columns.
+    It samples the rows of `data` uniformly. Goals are the observation's last columns, so an episode of ours is several
+    where the goal changes: a row's next observation must be about the row's own goal.
     """
     d3rlpy = _library()
     from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
@@ -97,6 +98,7 @@ def write(data: Transitions, place: str) -> None:
 
     Loaded so, terminal rows have next observations of zeros; `to_d3rlpy(read(path))` gives theirs, and the rest.
     """
+    data = in_episodes(data)
     buffer = to_d3rlpy(data)
     with whole_file(place) as part:
         with hdf5_disk(part) as disk:
@@ -108,6 +110,9 @@ def write(data: Transitions, place: str) -> None:
             file.create_dataset("mocoda", data=np.frombuffer(json.dumps(about).encode(), np.uint8))
             for name, note in data.provenance.items():
                 file[f"mocoda_provenance/{name}"] = note.cpu().numpy()
+            if data.episode is not None and data.step is not None:
+                file["mocoda_episodes/episode"] = data.episode.cpu().numpy()
+                file["mocoda_episodes/step"] = data.step.cpu().numpy()
 
 
 def read(place: str) -> Contents:
@@ -121,7 +126,12 @@ def read(place: str) -> Contents:
             contents = _contents(episodes, about.get("goal", 0), source, about.get("columns", ()))
             names = file.get("mocoda_provenance", ())
             notes = {PROVENANCE + name: array_at(file, f"mocoda_provenance/{name}") for name in names}
-            return replace(contents, arrays={**contents.arrays, **notes})
+            arrays = {**contents.arrays, **notes}
+            if about:  # we know whose rows these are, or that nobody does
+                arrays = {name: array for name, array in arrays.items() if name not in EPISODES}
+                known = EPISODES if "mocoda_episodes" in file else ()
+                arrays |= {name: array_at(file, f"mocoda_episodes/{name}") for name in known}
+            return replace(contents, arrays=arrays)
         except InputError:
             raise
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -147,8 +157,9 @@ def _library() -> Any:
 
 def _episodes(data: Transitions) -> Iterable[_Steps]:
     """Views of one array each; copies would be most of the work where episodes are single rows."""
+    data = in_episodes(data)
     assert data.reward is not None
-    episodes = chains(data)
+    episodes = chains(data, one_task=True)
     observation = episodes.observation
     if episodes.goal is not None:
         observation = np.concatenate([observation, episodes.goal], 1)
@@ -167,7 +178,7 @@ def _episodes(data: Transitions) -> Iterable[_Steps]:
 def _contents(episodes: Iterable[Any], goal: int, source: dict[str, Any], columns: Any = ()) -> Contents:
     parts: list[tuple[NDArray[Any], ...]] = []
     unknown = 0
-    for episode in episodes:
+    for number, episode in enumerate(episodes):
         observations, steps, terminated = episode.observations, len(episode.actions), bool(episode.terminated)
         if not isinstance(observations, np.ndarray) or observations.ndim != 2:
             raise InputError("observations of d3rlpy must be vectors, one array an episode, not images or tuples.")
@@ -177,15 +188,17 @@ def _contents(episodes: Iterable[Any], goal: int, source: dict[str, Any], column
             ends = np.zeros(rows, bool)
             ends[-1] = terminated and rows == steps
             following = observations[1 : rows + 1]
-            parts.append((observations[:rows], episode.actions[:rows], following, episode.rewards[:rows, 0], ends))
+            place = np.full(rows, number), np.arange(rows)
+            rewards = episode.rewards[:rows, 0]
+            parts.append((observations[:rows], episode.actions[:rows], following, rewards, ends, *place))
     if not parts:
         raise InputError("the replay buffer has no rows whose next state is known; expected at least one.")
-    observed, action, following, reward, terminal = (np.concatenate(part) for part in zip(*parts, strict=True))
+    observed, action, following, reward, *rest = (np.concatenate(part) for part in zip(*parts, strict=True))
     width = observed.shape[1] - goal
     if not 0 < width <= observed.shape[1]:
         raise InputError(f"goal must be a number of the {observed.shape[1]} observation columns, got {goal}.")
     arrays = {"state": observed[:, :width], "action": action, "next_state": following[:, :width], "reward": reward}
-    arrays["terminal"] = terminal
+    arrays |= dict(zip(("terminal", *EPISODES), rest, strict=True))
     if goal:
         arrays["goal"] = observed[:, width:]
     return Contents(arrays, columns, source | ({"terminal_rows_left_out": unknown} if unknown else {}))

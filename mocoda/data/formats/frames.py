@@ -2,8 +2,8 @@
 
 A column is called `state.x`, `action.dx`, `next_state.x` or `goal.x`: what the number belongs to, a dot, and its own
 name, which may have dots in turn (`state.box1.x` is the column `box1.x`, of the factor `box1`). `reward`, `terminal`,
-`timeout` and `episode` stand alone. Without `next_state.` columns, the next state is that of the following row of the
-same episode.
+`timeout`, `episode` and `step` stand alone. Without `next_state.` columns, the next state is that of the following row
+of the same episode.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
 from mocoda.data.formats.format import Contents, Format, begins_with
 from mocoda.data.formats.guarded import COMPRESSION, SMALL
-from mocoda.data.names import VECTORS
+from mocoda.data.names import EPISODES, VECTORS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 
@@ -39,7 +39,7 @@ def read_frame(frame: Any) -> Contents:
         if getattr(series.dtype, "kind", "O") in "biuf":
             values = series.to_numpy()
             return np.asarray(series.to_numpy("float64", na_value=np.nan) if values.dtype == object else values)
-        return np.asarray(series.astype(str) if names[place] == "episode" else series.to_numpy())
+        return np.asarray(series.astype(str) if names[place] in EPISODES else series.to_numpy())
 
     names = [".".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -133,7 +133,7 @@ def _contents(
 
 def _numbers(kind: str, name: str, fetch: Column) -> NDArray[Any]:
     values = np.asarray(fetch())
-    if name == "episode" or values.dtype.kind in "biuf":
+    if name in EPISODES or values.dtype.kind in "biuf":
         return values
     raise InputError(f"{kind}: the column {name!r} holds {values.dtype}, not numbers. Convert it, or leave it out.")
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
-from mocoda.data.formats.chains import chains
+from mocoda.data.formats.chains import chains, in_episodes
 from mocoda.data.formats.format import Contents, Format, begins_with
 from mocoda.data.formats.guarded import array_at, open_hdf5
 from mocoda.data.names import ALIASES, OUR_NAME, TEXTS
@@ -71,7 +71,9 @@ def read_ours(place: str) -> Contents:
 def read_plain(place: str) -> Contents:
     """The arrays that can be of use; the others are only looked at."""
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
-        arrays = _arrays(file, [name for name in OUR_NAME if "/" not in name])
+        arrays = _arrays(file, [name for name in OUR_NAME if "/" not in name and name != "step"])
+        if any(name in arrays for name in ALIASES["episode"]):  # else it counts something else
+            arrays |= _arrays(file, ["step"])
         if not any(name in arrays for name in ALIASES["goal"]):
             rows = {len(array) for array in arrays.values() if array.ndim}
             arrays |= {name: goal for name, goal in _arrays(file, ["infos/goal"]).items() if {*goal.shape[:1]} == rows}
@@ -92,7 +94,11 @@ def write_ours(data: Transitions, place: str) -> None:
 
 
 def write_d4rl(data: Transitions, place: str) -> None:
-    """Next observations included; timeouts mark the rows that neither end nor go on in the row after them."""
+    """Next observations included; timeouts mark the rows that neither end nor go on in the row after them.
+
+    Rows of an episode come together, in the order of its steps.
+    """
+    data = in_episodes(data)
     last = np.zeros(len(data), bool)
     last[chains(data).bounds[1:] - 1] = True
     with whole_file(place) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:

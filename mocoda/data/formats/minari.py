@@ -50,11 +50,11 @@ def read(name: str) -> Contents:
     achieved = [leaf for leaf in observed if goal and leaf.path[:1] == ("achieved_goal",)]
     state = [leaf for leaf in observed if leaf not in goal and leaf not in achieved]
     mine = _ours(about)
-    notes = mine.get("provenance", [])
+    notes, noted = mine.get("provenance", []), mine.get("episodes") is True
     parts: list[dict[str, NDArray[Any]]] = []
     for number, fetch in enumerate(episodes_of(name, folder, kind, about.get("total_episodes"))):
         try:
-            parts.append(rows_of(fetch, state + achieved, acted, goal, notes))
+            parts.append(rows_of(fetch, state + achieved, acted, goal, notes, None if noted else number))
         except (KeyError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
@@ -63,6 +63,8 @@ def read(name: str) -> Contents:
     columns, achieved_goal = columns_of(state, achieved, acted, arrays)
     if mine.get("reward") is False:
         del arrays["reward"]
+    if mine and not noted:  # those of rows that nobody knew an episode of
+        del arrays["episode"], arrays["step"]
     source = {"minari": name, **_environment(about), **achieved_goal}
     return Contents(arrays, mine.get("columns", columns), mine.get("source", source))
 
@@ -70,11 +72,12 @@ def read(name: str) -> Contents:
 def write(data: Transitions, name: str) -> None:
     """Writes a Minari data set called `name`, such as "me/pushing-v0": whole or not at all, and never over another.
 
-    Rows that follow one another become one episode, and every other row an episode of its own, so that each comes out
-    with its own next state. An episode that does not end in a terminal row ends truncated. Goals become the
-    `desired_goal` of Dict observations; provenance lies in infos["mocoda"], whose entry t + 1 is that of step t.
-    Rewards that are not there are written as zeros, and the metadata says so. The action space is [-1, 1] if all
-    actions lie there, else the box that they fill.
+    Episodes are the table's, or else rows that follow one another; every other row is one of its own, so that each
+    comes out with its own next state. Where a step of an episode is missing, the rest is another one. An
+    episode that does not end in a terminal row ends truncated. Goals become the `desired_goal` of Dict observations;
+    provenance lies in infos["mocoda"], and the table's episode and step in infos["mocoda_episodes"], whose entries
+    t + 1 are those of step t. Rewards that are not there are written as zeros, and the metadata says so. The action
+    space is [-1, 1] if all actions lie there, else the box that they fill.
 
     Minari keeps a group of arrays for every episode: 100,000 rows on their own take a core about a minute and 0.4 GB,
     and as long again to read. For millions of them, HDF5 of ours or in D4RL's layout is the better file.
@@ -106,6 +109,7 @@ def write(data: Transitions, name: str) -> None:
                     "source": dict(data.source),
                     "reward": data.reward is not None,
                     "provenance": list(data.provenance),
+                    "episodes": data.episode is not None,
                 },
             }
         )

@@ -22,6 +22,8 @@ from mocoda.engine.files import whole_file
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
+EPISODE_NAMES = (*ALIASES["episode"], *ALIASES["step"])  # which may be words
+
 
 def is_npz(path: Path) -> bool:
     return begins_with(path, b"PK")
@@ -49,7 +51,7 @@ def read_npz(place: str) -> Contents:
             if name in TEXTS:
                 texts[name] = json.loads(str(_member(file, member, "U")))
             elif name in OUR_NAME or name.startswith("provenance."):
-                arrays[name] = _member(file, member, "biufU" if name in ALIASES["episode"] else "biuf")
+                arrays[name] = _member(file, member, "biufU" if name in EPISODE_NAMES else "biuf")
             else:
                 others[name] = _shape(file, member)
     found = checked_texts(place, texts)

@@ -1,0 +1,190 @@
+"""Which episode a row is of: kept by whatever handles tables, found by readers, filled by tasks."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transition_tables import arrays, numbers, refusal, table
+from walks import walks
+
+import mocoda
+from mocoda import Transitions, concatenate, save_stream
+from mocoda.data.transitions import FORMAT_VERSION
+from mocoda.parents import fit_parents
+from mocoda.tasks import make_task
+
+quick = settings(max_examples=30, deadline=None)
+EPISODES = st.lists(st.integers(-1, 3), min_size=1, max_size=8)
+
+
+def places(data: Transitions) -> list[tuple[int, int]]:
+    """(episode, step) of every row."""
+    assert data.episode is not None and data.step is not None
+    assert data.episode.dtype == data.step.dtype == torch.int64
+    return list(zip(data.episode.tolist(), data.step.tolist(), strict=True))
+
+
+# --- tables
+
+
+def test_steps_are_counted_as_rows_come_unless_given() -> None:
+    made = table(6, episode=[3, 0, 3, -1, 0, 3])
+    assert places(made) == [(3, 0), (0, 0), (3, 1), (-1, -1), (0, 1), (3, 2)]
+    assert places(table(3, episode=[1, 1, -1], step=[5, 2, 9])) == [(1, 5), (1, 2), (-1, -1)]
+    assert table().episode is None and table().step is None
+    assert "rows=6, episodes=2, state=" in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"step": [0, 1, 2]},
+            "step is given without episode, and is a row's place in its episode; give both, or neither.",
+        ),
+        ({"episode": [0, 0]}, "episode must have shape (3,), one value a row, got (2,)."),
+        ({"episode": [0, -2, 0]}, "episode must be -1, for a row of none, or larger, got -2."),
+        ({"episode": [0.0, 1.0, 2.0]}, "episode must be whole numbers, got torch.float32."),
+        (
+            {"episode": [0, 0, -1], "step": [0, -3, 0]},
+            "step must be 0 or larger for rows of an episode, got -3.",
+        ),
+    ],
+)
+def test_what_is_no_episode_is_refused(given: dict[str, Any], message: str) -> None:
+    assert refusal(lambda: table(3, **given)) == message
+
+
+def test_choosing_moving_copying_and_saving_keep_them(tmp_path: Path) -> None:
+    made = table(5, episode=[0, 0, 1, 1, -1], step=[0, 1, 4, 5, 0])
+    assert places(made[torch.tensor([3, 0, 3])]) == [(1, 5), (0, 0), (1, 5)]
+    assert made.episode is not None
+    assert places(made[made.episode.eq(1)]) == [(1, 4), (1, 5)]
+    made.save(tmp_path / "data.hdf5")
+    for same in (made.to("cpu"), copy.copy(made), Transitions.load(tmp_path / "data.hdf5")):
+        assert places(same) == places(made)
+    assert places(Transitions.load(tmp_path / "data.hdf5", rows=slice(1, 3))) == [(0, 1), (1, 4)]
+
+
+def test_files_from_before_episodes_load_as_they_did(tmp_path: Path) -> None:
+    table(3, episode=[0, 0, 1]).save(tmp_path / "data.hdf5")
+    with h5py.File(tmp_path / "data.hdf5", "r+") as file:
+        assert file.attrs["format_version"] == FORMAT_VERSION == 1  # what reads version 1 reads these too
+        del file["episode"], file["step"]
+    for back in (Transitions.load(tmp_path / "data.hdf5"), mocoda.read(tmp_path / "data.hdf5")):
+        assert back.rows.equal(table(3).rows) and back.episode is None and back.step is None
+
+
+@quick
+@given(st.lists(st.none() | EPISODES, min_size=1, max_size=4))
+def test_episodes_of_joined_tables_never_collide_and_stay_whole(given: list[list[int] | None]) -> None:
+    tables = [table(3 if one is None else len(one), episode=one) for one in given]
+    joined = concatenate(tables)
+    if all(one is None for one in given):
+        assert joined.episode is None
+        return
+    seen: set[int] = set()
+    found, start = places(joined), 0
+    for one in tables:
+        own = found[start : start + len(one)]
+        start += len(one)
+        before = [(-1, -1)] * len(one) if one.episode is None else places(one)
+        assert [step for _, step in own] == [step for _, step in before]
+        renamed = {(old, new) for (old, _), (new, _) in zip(before, own, strict=True)}
+        assert len({old for old, _ in renamed}) == len(renamed) == len({new for _, new in renamed})
+        new = {number for number, _ in own} - {-1}
+        assert not new & seen
+        seen |= new
+
+
+def test_a_stream_numbers_episodes_as_concatenate_does(tmp_path: Path) -> None:
+    tables = [table(3, episode=[0, 2, 2]), table(2, episode=[0, -1]), table(2), table(1, episode=[0])]
+    save_stream(tmp_path / "data.hdf5", tables)
+    assert places(Transitions.load(tmp_path / "data.hdf5")) == places(concatenate(tables))
+    assert places(concatenate(tables)) == [(0, 0), (2, 0), (2, 1), (3, 0), (-1, -1), (-1, -1), (-1, -1), (4, 0)]
+    assert refusal(lambda: save_stream(tmp_path / "other.hdf5", [table(), tables[0]])) == (
+        "the first table has no episodes and a later one has; give the first one episode=-1 for every row."
+    )
+
+
+def test_labels_goals_and_hindsight_leave_episodes_alone() -> None:
+    task = make_task("hooksweep2")
+    data = Transitions(numbers(4, 16), numbers(4, 4), numbers(4, 16), columns=(), episode=[0, 0, 1, 1])
+    assert places(mocoda.label(data, task, hindsight=0.5)) == places(data)
+
+
+# --- readers
+
+
+def test_paired_rows_know_their_episodes() -> None:
+    given = {"observations": numbers(7, 2), "actions": numbers(7, 1)}
+    ends = mocoda.read(given | {"timeouts": [0, 0, 1, 0, 0, 0, 1]})
+    assert places(ends) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+    assert places(mocoda.read(given, episode_steps=4)) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    assert places(mocoda.read(given | {"episode": [7, 7, 7, 2, 2, 2, 2]}))[1:4] == [(7, 1), (2, 0), (2, 1)]
+    named = mocoda.read(given | {"episode": np.array(["b", "b", "b", "a", "a", "a", "a"])})
+    assert places(named)[1:4] == [(1, 1), (0, 0), (0, 1)]
+    cut = mocoda.read(given | {"episode": [7, 7, 7, 2, 2, 2, 2], "timeouts": [0, 0, 0, 0, 1, 0, 0]})
+    assert places(cut) == [(0, 0), (0, 1), (1, 0), (2, 0)]  # episode 2 is two: nothing leads from one to the other
+
+
+def test_rows_with_next_states_are_of_episodes_where_something_says_so() -> None:
+    state = numbers(6, 2)
+    given = {"observations": state, "actions": numbers(6, 1), "next_observations": np.roll(state, -1, 0)}
+    assert mocoda.read(given).episode is None
+    assert mocoda.read(given | {"terminals": [0, 0, 1, 0, 0, 1]}).episode is None  # time limits may have ended others
+    timed = given | {"timeouts": [0, 0, 1, 0, 0, 0]}
+    assert places(mocoda.read(timed)) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    shuffled = {name: np.asarray(array)[[0, 3, 1, 5, 4, 2]] for name, array in timed.items()}
+    assert {step for _, step in places(mocoda.read(shuffled))} == {0}
+    assert places(mocoda.read(given | {"episode": [1, 1, 0, 1, 0, 0]}))[:4] == [(1, 0), (1, 1), (0, 0), (1, 2)]
+    stepped = given | {"episode": [1, 1, 0, 1, 0, 0], "step": [4.0, 2, 0, 0, 1, 9]}
+    assert places(mocoda.read(stepped))[:4] == [(1, 4), (1, 2), (0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("step", [np.array(300), numbers(6), np.arange(9), np.array(["a"] * 6), np.arange(6) - 1])
+def test_a_step_that_counts_something_else_is_not_used(step: Any, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", **arrays(6), step=step)
+    read = mocoda.read(tmp_path / "data.npz")
+    assert read.episode is None and read.source["ignored"] == ["step"]
+    np.savez(tmp_path / "data.npz", **arrays(6), episode=[0, 0, 0, 1, 1, 1], step=step)
+    assert places(mocoda.read(tmp_path / "data.npz")) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+
+
+def test_rows_left_out_leave_a_hole_in_their_episode() -> None:
+    actions = numbers(6, 1)
+    actions[2] = np.nan
+    given = {"observations": numbers(6, 2), "actions": actions, "episode": [0] * 6}
+    assert places(mocoda.read(given, skip_bad_rows=True)) == [(0, 0), (0, 1), (0, 3), (0, 4)]
+
+
+# --- tasks and augmentation
+
+
+@pytest.mark.parametrize(("name", "rows"), [("navigation", 700), ("objects:2", 220), ("hooksweep2", 160)])
+def test_tasks_record_whole_episodes_one_after_the_other(name: str, rows: int) -> None:
+    data = make_task(name).collect(rows, seed=1)
+    for episode, steps in walks(data).items():
+        one = data[steps]
+        assert places(one) == [(episode, step) for step in range(len(one))]
+        assert one.next_state[:-1].equal(one.state[1:])
+    found = sorted({episode for episode, _ in places(data)})
+    assert found == list(range(len(found)))
+    assert data.episode is not None and bool((data.episode.diff() >= 0).all())
+
+
+def test_augmentation_keeps_the_episodes_of_recorded_rows_and_gives_generated_ones_none() -> None:
+    data = make_task("navigation").collect(200, seed=0)
+    parents = fit_parents(data, make_task("navigation").graph, "coda")
+    made = mocoda.augment(data, parents, rows=50)
+    assert places(made[:200]) == places(data) and set(places(made[200:])) == {(-1, -1)}
+    assert mocoda.augment(data, parents, rows=50, keep_recorded=False).episode is None
+    assert mocoda.augment(data[:50], parents, rows=5).rows[:50].equal(data.rows[:50])
