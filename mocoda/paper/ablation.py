@@ -96,13 +96,12 @@ STUDIES = {
     "table3-bcq": Study(
         "table3",
         "bcq",
-        {column: {} for column in ("mocoda-matched", "mocoda-p", "mocoda-p-matched")},
+        {"mocoda-p": {}, "mocoda-p-matched": {}},
         {
-            "one critic": {"critics": 1},
-            "two critics": {"critics": 2},
-            "two critics, temperature 0.5": {"critics": 2, "temperature": 0.5},
-            "two critics, 100 proposals": {"critics": 2, "proposals": 100},
-            "two critics, batch 2,000": {"critics": 2, "batch": 2_000},
+            "one critic": {"critics": 1, "half": True},
+            "two critics": {"critics": 2, "half": True},
+            "two critics, temperature 0.5": {"critics": 2, "temperature": 0.5, "half": True},
+            "two critics, 5 proposals": {"critics": 2, "proposals": 5, "half": True},
         },
     ),
 }

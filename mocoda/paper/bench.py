@@ -219,7 +219,8 @@ def sweeping(device: str, announce: Callable[[str], None]) -> Iterator[tuple[str
     made = [_seconds(lambda: bare(data, parents, model), device) for _ in range(2)]
     yield "sweep-rows", 20.0, made[-1]
     announce(MEANING["sweep-agents"])
-    yield "sweep-agents", 1e-3, mean_and_std(_update_seconds(settings.agents[0], data, 15, 1_000))[0]
+    agent = replace(settings.agents[0], batch=500)
+    yield "sweep-agents", 1e-3, mean_and_std(_update_seconds(agent, data, 15, 1_000))[0]
 
 
 def _made_up_sweeps(rows: int, device: str) -> Transitions:

@@ -324,7 +324,7 @@ Dose.presets.update(
             components=32,
         ),
         hooksweep2=Trial(
-            sizes=(5_000, 50_000),
+            sizes=(10_000, 100_000),
             seeds=3,
             dynamics=DynamicsConfig(
                 hidden=(512, 512),
@@ -335,10 +335,10 @@ Dose.presets.update(
                 window=20,
                 tf32=True,
             ),
-            agents=(_sweeper(hidden=(512, 512, 512), imitation=4.0),),
-            updates=12_000,
-            evaluations=6,
-            last=3,
+            agents=(_sweeper(hidden=(256, 256, 256), imitation=4.0),),
+            updates=40_000,
+            evaluations=10,
+            last=5,
             episodes=10,
             components=128,
             judged=1_000,

@@ -172,15 +172,16 @@ class Scarcity(Experiment[Measured]):
 Scarcity.presets.update(
     paper=Scarcity(
         "paper",
-        seeds=1,
-        sizes=(10_000, 30_000, 100_000, 300_000, 1_000_000),
-        dynamics=replace(Table3.presets["paper"].dynamics, epochs=300),
-        agent=Table3.presets["paper"].agents[0],
+        seeds=3,
+        sizes=(10_000, 100_000, 1_000_000),
+        dynamics=replace(Table3.presets["paper"].dynamics, epochs=200),
+        agent=replace(Table3.presets["paper"].agents[0], batch=2_000),
         total=1_500_000,
-        updates=40_000,
+        updates=25_000,
         evaluate_every=500,
         episodes=5,
-        last=40,
+        last=20,
+        half=True,
     ),
     quick=Scarcity(
         "quick",

@@ -103,7 +103,7 @@ def test_agents_on_mixtures_per_neighbourhood_differ_in_their_data() -> None:
 
 # Rows that miss their target, and the share of it that they reach; docs/speed.md says so.
 MISSED = {"sweep-dynamics": 0.98, "sweep-agents": 0.79}
-UNMEASURED = ("matched-5", "matched-6")  # not yet on a quiet machine
+UNMEASURED = {"cpu": ("matched-5",), "cuda": ()}  # not yet on a quiet machine
 
 
 @pytest.mark.parametrize(("name", "kind"), [("bench-cpu.json", "cpu"), ("bench-h200.json", "cuda")])
@@ -111,7 +111,7 @@ def test_benchmarks_reach_their_targets_but_for_two(name: str, kind: str) -> Non
     results = committed(name)
     assert ("H200" if kind == "cuda" else "CPU") in results["device"]
     found = by_place(results)
-    targets = {row: target for row, target in TARGETS[kind].items() if row not in UNMEASURED}
+    targets = {row: target for row, target in TARGETS[kind].items() if row not in UNMEASURED[kind]}
     assert {row for row, column in found if column == "ratio"} == set(targets)
     for row, target in targets.items():
         assert found[row, "target"]["values"] == [target]
@@ -130,7 +130,7 @@ def test_table_3_of_plainly_recorded_data_differs_in_the_recording() -> None:
 # Ablations
 
 
-@pytest.mark.parametrize("study", ["table2-bcq", "table3-td3-bc", "table3-bcq"])
+@pytest.mark.parametrize("study", ["table2-td3-bc", "table2-bcq", "table2-cql", "table3-td3-bc", "table3-bcq"])
 def test_ablations_are_of_seeds_that_no_table_uses_and_of_variants_as_the_code_has_them(study: str) -> None:
     results = committed(f"ablations/{study}.json")
     assert min(results["seeds"]) >= 100 and results["config"]["study"] == study

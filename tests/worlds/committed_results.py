@@ -21,10 +21,7 @@ def committed(name: str) -> dict[str, Any]:
     if found.get("table") == "table3":  # it used to have agents of a single seed, too
         config.pop("once", None)
         config["updates"] = {name: updates for name, updates in config["updates"].items() if name in config["agents"]}
-    if found.get("table") in ("table3", "scarcity"):
         config.setdefault("half", False)
-    if found.get("table") == "scarcity":
-        config.setdefault("density", "mixture")
     _update_agents(config)
     for name in ("dynamics", "object_dynamics"):
         if name in found.get("config", {}):
