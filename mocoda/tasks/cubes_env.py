@@ -88,7 +88,6 @@ def put(world: Any, state: Floats) -> None:
     set to zero, and the angles of the gripper's other joints, which are those of a gripper that closes on nothing.
     """
     model, data = world._model, world._data
-    mujoco.mj_resetData(model, data)
     cubes = state[ROBOT:].reshape(-1, CUBE)
     closing, joints = gripper_joints(len(cubes))
     angle = GRIPPER_RANGE * state[17] / CLOSED
@@ -96,6 +95,7 @@ def put(world: Any, state: Floats) -> None:
     position[ARM] = state[:6]
     position[GRIPPER] = [np.interp(angle, closing, joint) for joint in joints.T]
     position[GRIPPER.stop :] = np.hstack([cubes[:, :3] / SCALE + CENTRE, cubes[:, 3:7]]).ravel()
+    data.qvel[:], data.qacc_warmstart[:] = 0, 0
     data.qvel[ARM] = state[6:12]
     # OGBench moves the hand from where it was one substep before the state: MuJoCo's places lag by one.
     data.qpos[:] = position
@@ -137,7 +137,7 @@ class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
         self.goal = np.zeros(ROBOT + CUBE * cubes)
         self.task = 0
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)
-        anything = gymnasium.spaces.Box(-np.inf, np.inf, self.goal.shape, np.float64)
+        anything = gymnasium.spaces.Box(-100.0, 100.0, self.goal.shape, np.float64)
         self.observation_space = gymnasium.spaces.Dict(
             observation=anything, achieved_goal=anything, desired_goal=anything
         )
