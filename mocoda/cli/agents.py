@@ -171,6 +171,8 @@ class Evaluate(Command):
 
     folder: Annotated[Positional[Path], arg(metavar="FOLDER")]
     """What `mocoda train` wrote."""
+    task: str | None = None
+    """Another task than the one they were evaluated in as they trained: cube-double:4 is OGBench's fourth."""
     episodes: int = 50
     """Episodes of every agent."""
     seed: Seed = 0
@@ -183,13 +185,13 @@ class Evaluate(Command):
 
         check_device(self.device)
         policies = Policies.load(self.folder).to(self.device)
-        task = settings_of(self.folder)["task"]
+        task = self.task or settings_of(self.folder)["task"]
         if task is None:
             raise InputError(f"the agents in {str(self.folder)!r} were trained without a task; there is none to solve.")
         results = evaluate(policies, make_task(task), episodes=self.episodes, seed=self.seed)
         console.print(results)
         with RunFolder.reopen(self.folder):
-            write_json(self.folder / "evaluation.json", {**results.to_json(), "seed": self.seed})
+            write_json(self.folder / "evaluation.json", {**results.to_json(), "task": task, "seed": self.seed})
         say(f"Every agent's results: {self.folder / 'evaluation.json'}")
 
 
@@ -201,7 +203,8 @@ class Watch(Command):
     """A folder that `mocoda train` wrote, the file of a policy, or a word: trained (a policy that comes with mocoda) or
     expert."""
     task: str = "hooksweep2"
-    """A task whose environment draws pictures: hooksweep2."""
+    """A task whose environment draws pictures: hooksweep2, or OGBench's cube-single, cube-double or cube-triple
+    (cube-double:4 is its fourth official task)."""
     episodes: int = 3
     """Episodes to film, one after the other."""
     seed: Seed = 0

@@ -58,7 +58,7 @@ class Audit(Command):
     """Audit only so many rows, drawn at random."""
     seed: Seed = 0
     workers: int | None = None
-    """Processes that simulate; without it one per core for hooksweep2 and environments, and only this one for others.
+    """Processes that simulate; without it one per core for robots and environments, and only this one for others.
     The answer is the same."""
     keep: Annotated[str | None, arg(metavar="FILE")] = None
     """Write the data here with the verdicts, as provenance `confirmed`: 1 is true, 0 is not, -1 was not audited."""
@@ -79,7 +79,7 @@ class Audit(Command):
         world = self.world.load(data, self.data)
         truth = self._truth(data, world)
         workers = self.workers
-        if workers is None and self.environment is None and getattr(world, "name", "") != "hooksweep2":
+        if workers is None and self.environment is None and not world.name.startswith(("hooksweep2", "cube-")):
             workers = 0
         settings = {"data": self.data, **asdict(self.world), "environment": self.environment}
         settings |= {name: getattr(self, name) for name in ("tolerance", "columns", "rows", "seed")}

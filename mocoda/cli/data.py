@@ -7,7 +7,7 @@ import operator
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
@@ -56,9 +56,10 @@ class Collect(Command):
     """Transitions to record."""
     seed: Seed = 0
     variety: str | None = None
-    """How the expert of hooksweep2 sweeps: varied, or plain. Other tasks have no such option."""
+    """How hooksweep2's expert sweeps: varied, or plain; how OGBench's oracle moves cubes: play, one-cube or noisy.
+    Other tasks have no such option."""
     workers: int | None = None
-    """Processes that simulate hooksweep2; without it one per core. The rows are the same."""
+    """Processes that simulate a robot; without it one per core. The rows are the same."""
     out: Out = "data.hdf5"
     overwrite: Overwrite = False
 
@@ -78,8 +79,9 @@ class Collect(Command):
         folder = run_folder_of(target.path)
         with RunFolder(folder, "collect", settings, overwrite=self.overwrite, target=target.path) as run:
             parts = run.path / "parts"
-            options = {"variety": self.variety, "workers": self.workers, "folder": parts, "progress": run.progress}
-            chosen = {name: value for name, value in options.items() if name in accepted and value is not None}
+            options: dict[str, Any] = {"workers": self.workers, "folder": parts, "progress": run.progress}
+            options |= {} if self.variety is None else {"variety": self.variety}
+            chosen = {name: value for name, value in options.items() if name in accepted}
             data = task.collect(self.rows, seed=self.seed, **chosen)
             write(data, self.out)
             run.discard("parts")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,17 @@ class Shapes(Stream):
 def generator(*seed: int) -> Random:
     """numpy's generator, for simulations, which draw one number at a time."""
     return np.random.default_rng(seed)
+
+
+@contextmanager
+def numpy_seed(random: Random) -> Iterator[None]:
+    """Seeds numpy's global generator for code of others that draws from it, and puts it back as it was."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(random.integers(2**31))  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
 
 
 def tally(random: Random, draws: Any, shares: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,13 +12,12 @@ from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.files import whole_file
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream, generator
-from mocoda.engine.workers import Workers
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.hooksweep_env import BOX_COLUMNS, GOAL, HORIZON, JITTER, SHIFT, TOLERANCE, Simulator, sweep_reward
 from mocoda.tasks.hooksweep_expert import STYLES, Episode, play
+from mocoda.tasks.parts import parts as parts_of
 
 NEAR = 0.05  # L1 distance in xy below which each box is taken to depend on the other
 EPISODES = 20  # of a part, the job of one worker process
@@ -132,7 +129,11 @@ class HookSweep2:
         stream = as_stream(seed, "hooksweep-collect", variety, device="cpu")
         parts: list[Recording] = []
         have = 0
-        for part in _parts(stream, variety, workers, folder):
+
+        def seed_of(number: int) -> int:
+            return int(stream.child("part", number).integers(2**31, 1))
+
+        for part in parts_of(record, Recording, lambda number: (variety, seed_of(number)), seed_of, workers, folder):
             parts.append(part)
             have += len(part.action)
             progress("collect", min(have, rows), rows)
@@ -178,28 +179,3 @@ def record(job: tuple[str, int]) -> Recording:
         np.concatenate([np.zeros((0, 16), np.float32), *(states_of[1:] for states_of in states)]),
         counts,
     )
-
-
-def _parts(stream: Stream, variety: str, workers: int | None, folder: Path | None) -> Iterator[Recording]:
-    """Yields part after part without end; parts that are in the folder are not recorded again."""
-
-    def seed(number: int) -> int:
-        return int(stream.child("part", number).integers(2**31, 1))
-
-    saved = 0
-    while folder is not None and (file := _file(folder, seed(saved))).exists():
-        with np.load(file) as arrays:
-            yield Recording(*(arrays[name] for name in Recording._fields))
-        saved += 1
-    with Workers(record, workers) as processes:
-        jobs = ((variety, seed(number)) for number in count(saved))
-        for number, part in enumerate(processes.map(jobs), saved):
-            if folder is not None:
-                with whole_file(_file(folder, seed(number))) as unfinished, unfinished.open("wb") as handle:
-                    np.savez(handle, **part._asdict())
-            yield part
-
-
-def _file(folder: Path, seed: int) -> Path:
-    """A part's file, named by its seed so that parts of another recording are never mistaken for it."""
-    return folder / f"part-{seed}.npz"

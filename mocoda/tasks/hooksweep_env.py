@@ -267,7 +267,7 @@ class HookSweep2Env(gymnasium.Env[Any, NDArray[np.float32]]):
     def render(self) -> NDArray[np.uint8]:
         """Draws the scene from the side, with goals as translucent boxes on discs of the tolerance's size."""
         if self._renderer is None:
-            self._renderer = _renderer(self.simulator.model, *self._size)
+            self._renderer = make_renderer(self.simulator.model, *self._size)
         camera = mujoco.MjvCamera()
         camera.lookat, camera.distance, camera.azimuth, camera.elevation = [1.73, 0.84, 0.45], 1.3, 120, -42
         self._renderer.update_scene(self.simulator.data, camera)
@@ -333,12 +333,12 @@ def seen_poses() -> tuple[Floats, Floats]:
     return np.array(places), np.array(poses)
 
 
-def _renderer(model: Any, height: int, width: int) -> Any:
+def make_renderer(model: Any, height: int, width: int) -> Any:
     model.vis.global_.offheight, model.vis.global_.offwidth = height, width  # the largest picture
     try:
         renderer = mujoco.Renderer(model, height, width)
     except Exception as error:  # its type depends on the graphics library
-        raise _cannot_draw(error) from error
+        raise cannot_draw(error) from error
     # A renderer left open until Python ends would be closed after its graphics library, and print an error.
     atexit.register(_close, weakref.ref(renderer))
     return renderer
@@ -373,7 +373,7 @@ def _check_installed() -> None:
     if isinstance(broken, ModuleNotFoundError):
         raise InputError("HookSweep2 needs mujoco; pip install 'mocoda[hooksweep]'.") from broken
     if broken is not None:
-        raise _cannot_draw(broken) from broken
+        raise cannot_draw(broken) from broken
     version = tuple(int(part) for part in mujoco.__version__.split(".")[:2])
     if not TESTED[0] <= version <= TESTED[1]:
         first, last = (f"{major}.{minor}" for major, minor in TESTED)
@@ -383,7 +383,7 @@ def _check_installed() -> None:
         )
 
 
-def _cannot_draw(error: Exception) -> InputError:
+def cannot_draw(error: Exception) -> InputError:
     return InputError(
         f"MuJoCo cannot draw here ({error}). Without a screen, install EGL (libegl1) and set MUJOCO_GL=egl before "
         f"Python starts; it is {os.environ.get('MUJOCO_GL', 'not set')!r} now."

@@ -327,7 +327,7 @@ def test_the_command_needs_a_graph(tmp_path: Path) -> None:
         Check(file).run()
     assert str(error.value) == (
         f"nothing describes the graph of {file!r}: pass --graph with a graph file, or --task for data of a built-in "
-        "task (navigation, hooksweep2 or objects)."
+        "task (navigation, hooksweep2, objects, cube-single, cube-double or cube-triple)."
     )
     with pytest.raises(InputError) as error:
         Check(file, GraphOptions(Path("graph.py"), "navigation")).run()

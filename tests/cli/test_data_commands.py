@@ -248,10 +248,11 @@ def test_a_second_question_asks_the_same_model_and_another_graph_needs_another_f
 
 HERE = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
 WRITABLE = "Give a path in a folder that can be written."
-TASKS = "there is no task 'maze'; there are: navigation, hooksweep2, objects."
+KNOWN = "there are: navigation, hooksweep2, objects, cube-single, cube-double, cube-triple."
+TASKS = f"there is no task 'maze'; {KNOWN}"
 REFUSED = {
     "collect maze": TASKS,
-    "collect [x]": "there is no task '[x]'; there are: navigation, hooksweep2, objects.",
+    "collect [x]": f"there is no task '[x]'; {KNOWN}",
     "collect navigation --variety plain": "the task 'navigation' has no variety to choose: remove --variety.",
     "collect navigation --out FILE/x.hdf5": f"cannot write 'FILE/x.hdf5': 'FILE' is not a folder. {WRITABLE}",
     "augment walks.hdf5 --task maze": TASKS,
@@ -278,7 +279,7 @@ REFUSED = {
     ),
     "whatif mine.hdf5 --row 0 --change y=1": (
         "nothing describes the graph of 'mine.hdf5': pass --graph with a graph file, or --task for data of a built-in "
-        "task (navigation, hooksweep2 or objects)."
+        "task (navigation, hooksweep2, objects, cube-single, cube-double or cube-triple)."
     ),
     "label mine.hdf5 --task navigation --hindsight 2": (
         "hindsight must be a share of the rows between 0 and 1, got 2.0."

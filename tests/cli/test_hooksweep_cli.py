@@ -219,7 +219,11 @@ def test_watch_chooses_an_agent(
             "trained --task navigation",
             "no trained policy for 'navigation' comes with mocoda; there is one for: hooksweep2.",
         ),
-        ("expert --task maze", "there is no task 'maze'; there are: navigation, hooksweep2, objects."),
+        (
+            "expert --task maze",
+            "there is no task 'maze'; there are: navigation, hooksweep2, objects, "
+            "cube-single, cube-double, cube-triple.",
+        ),
         ("expert --out sweep.avi", "a video's name must end in .mp4 or .gif, got 'sweep.avi'."),
         ("expert --episodes 0", "episodes must be at least 1, got 0."),
         ("expert --task navigation", "the task 'navigation' has no scripted expert; hooksweep2 has one."),

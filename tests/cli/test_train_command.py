@@ -79,7 +79,7 @@ def test_evaluate_prints_a_table_and_writes_every_agent_s_results(here: Path) ->
     table = done("evaluate", "agents", "--episodes", 4, "--seed", 3)
     expected = evaluate(Policies.load(here), make_task("navigation"), episodes=4, seed=3)
     written = json.loads((here / "evaluation.json").read_text())
-    assert written == {**json.loads(json.dumps(expected.to_json())), "seed": 3}
+    assert written == {**json.loads(json.dumps(expected.to_json())), "task": "navigation", "seed": 3}
     assert table.splitlines()[-1] == "Every agent's results: agents/evaluation.json"
     for name in ("one", "two"):
         (row,) = (line for line in table.splitlines() if f" {name} " in line and "±" in line)

@@ -49,11 +49,14 @@ def test_an_unknown_task_is_answered_with_those_that_exist() -> None:
     with pytest.raises(InputError) as error:
         make_task("navigatoin")
     assert str(error.value) == (
-        "there is no task 'navigatoin'; there are: navigation, hooksweep2, objects. Did you mean 'navigation'?"
+        "there is no task 'navigatoin'; there are: navigation, hooksweep2, objects, cube-single, "
+        "cube-double, cube-triple. Did you mean 'navigation'?"
     )
     with pytest.raises(InputError) as error:
         mocoda.make_task("zzz")
-    assert str(error.value) == "there is no task 'zzz'; there are: navigation, hooksweep2, objects."
+    assert str(error.value) == (
+        "there is no task 'zzz'; there are: navigation, hooksweep2, objects, cube-single, cube-double, cube-triple."
+    )
 
 
 # --- dynamics

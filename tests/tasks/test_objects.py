@@ -67,7 +67,12 @@ def test_the_task_is_made_by_name_and_number() -> None:
             "the number of objects follows a task's name and a colon, as in objects:4, got 'objects:few'.",
         ),
         ("objects:", {}, "the number of objects follows a task's name and a colon, as in objects:4, got 'objects:'."),
-        ("objcts:2", {}, "there is no task 'objcts'; there are: navigation, hooksweep2, objects."),
+        (
+            "objcts:2",
+            {},
+            "there is no task 'objcts'; there are: navigation, hooksweep2, objects, "
+            "cube-single, cube-double, cube-triple.",
+        ),
     ],
 )
 def test_what_cannot_be_made_is_refused(name: str, options: dict[str, int], message: str) -> None:

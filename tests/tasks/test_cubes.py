@@ -1,0 +1,334 @@
+"""OGBench's cubes as tasks: graph, goals and labels as the benchmark has them; recordings that a replay confirms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from torch import Tensor
+
+import mocoda
+from mocoda import InputError, Transitions
+from mocoda.engine.randomness import generator
+from mocoda.tasks import cubes, cubes_env, is_simulated
+from mocoda.tasks.cubes import ACTION_COLUMNS, Cubes, local_mask, places
+from mocoda.tasks.cubes_env import CENTRE, SCALE, CubesEnv, put
+from mocoda.tasks.cubes_oracle import STRIP, Job, Recording, brushed, record
+
+needs_ogbench = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
+TASK = Cubes(2)
+LENGTH = 60
+
+
+@cache
+def recorded(variety: str = "play", rows: int = 150, workers: int = 0) -> Transitions:
+    return TASK.collect(rows, seed=0, variety=variety, length=LENGTH, workers=workers)
+
+
+def same(one: Transitions, other: Transitions) -> bool:
+    return all(array.equal(other.arrays()[name]) for name, array in one.arrays().items())
+
+
+def rows_with(hand: list[float], *places_of: list[float]) -> Tensor:
+    """A row with the hand and the cubes at these places, the rest of it zeros."""
+    row = torch.zeros(1, 19 + 9 * len(places_of) + 5)
+    row[0, 12:15] = torch.tensor(hand)
+    for number, place in enumerate(places_of):
+        row[0, 19 + 9 * number :][:3] = torch.tensor(place)
+    return row
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "official", "environment"),
+    [
+        ("cube-single", 1, None, "mocoda/CubeSingle-v0"),
+        ("cube-double", 2, None, "mocoda/CubeDouble-v0"),
+        ("cube-triple:4", 3, 4, "mocoda/CubeTriple4-v0"),
+    ],
+)
+def test_tasks_are_made_by_name(name: str, count: int, official: int | None, environment: str) -> None:
+    task = mocoda.make_task(name)
+    assert task == Cubes(count, official)
+    assert (task.name, task.environment) == (name, environment)
+    assert gymnasium.spec(environment).max_episode_steps == {1: 200, 2: 500, 3: 1000}[count]
+    assert not is_simulated(task)  # a state leaves some of the simulator open
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: mocoda.make_task("cube-double:second"),
+            "the number of an official task follows a task's name and a colon, as in cube-double:4, got "
+            "'cube-double:second'.",
+        ),
+        (lambda: mocoda.make_task("cube-double:6"), "the official tasks are numbered 1 to 5, got 6."),
+        (lambda: TASK.collect(0, seed=0), "rows must be at least 1, got 0."),
+        (lambda: TASK.collect(9, seed=0, length=0), "length must be at least 1, got 0."),
+        (
+            lambda: TASK.collect(9, seed=0, variety="many"),
+            "there is no variety 'many'; there are: play, one-cube, noisy.",
+        ),
+        (
+            lambda: Cubes(1).collect(9, seed=0, variety="one-cube"),
+            "cube-single has no cube to park, so its only varieties are play and noisy.",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        make()
+    assert str(error.value) == message
+
+
+def test_without_ogbench_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ogbench.manipspace.envs.cube_env", None)
+    with pytest.raises(InputError) as error:
+        cubes_env._ogbench()
+    assert str(error.value) == "the tasks with cubes need ogbench; pip install 'mocoda[ogbench]'."
+
+
+# --- the graph
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_columns_are_named_by_their_factors(count: int) -> None:
+    task = Cubes(count)
+    assert len(task.columns) == len(set(task.columns)) == 19 + 9 * count + 5
+    for factor, own in task.graph.factors.items():
+        assert all(task.columns[column].startswith(f"{factor}_") for column in own)
+    assert task.columns[-5:] == ACTION_COLUMNS
+    assert len(task.compared) == 3 + 3 * count
+    low, high = task.box
+    assert len(low) == len(high) == len(task.columns) and bool((low < high).all())
+
+
+def test_hand_and_cubes_depend_on_each_other_only_where_they_are_near() -> None:
+    rows = torch.cat(
+        [
+            rows_with([0, 0, 2], [1, 0, 0.2], [-1, 0, 0.2]),
+            rows_with([1, 0, 1.0], [1, 0, 0.2], [-1, 0, 0.2]),  # the hand is 8 cm above the first
+            rows_with([1, 0, 3.0], [1, 0, 0.2], [0.4, 0, 0.2]),  # the cubes' centres are 6 cm apart
+        ]
+    )
+    # robot, cube 1, cube 2, action -> robot, cube 1, cube 2
+    apart = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    assert local_mask(rows).int().tolist() == [
+        apart,
+        [[1, 1, 0], [1, 1, 0], [0, 0, 1], [1, 1, 0]],
+        [[1, 0, 0], [0, 1, 1], [0, 1, 1], [1, 0, 0]],
+    ]
+    assert TASK.graph.sparsest.int().tolist() == apart
+    assert TASK.graph.parent_sets == (("robot", "action"), ("cube1",), ("cube2",))
+    assert TASK.graph.mask(rows).equal(local_mask(rows))
+
+
+def test_features_are_where_the_cubes_lie_and_the_region_is_where_targets_are() -> None:
+    rows = torch.cat(
+        [rows_with([0, 0, 2], [1, 2, 0.2], [-1, 0, 0.2]), rows_with([0, 0, 2], [1, 3.3, 0.2], [0, 0, 0.2])]
+    )
+    assert TASK.features(rows[:1]).tolist() == [[1, 2, -1, 0]]
+    assert TASK.region(rows).tolist() == [True, False]
+
+
+# --- goals and rewards
+
+
+def test_an_episode_ends_with_reward_0_where_all_cubes_are_within_4_cm() -> None:
+    goal = rows_with([0, 0, 2], [1, 0, 0.2], [-1, 0, 0.2])[:, :-5]
+    near, far = goal.clone(), goal.clone()
+    near[:, [19, 28]] += 0.39
+    far[:, 28] += 0.41
+    states = torch.cat([goal, near, far])
+    reward, terminal = TASK.label(goal.expand(3, -1), torch.zeros(3, 5), states, goal.expand(3, -1))
+    assert reward.tolist() == [0, 0, -1] and terminal.tolist() == [True, True, False]
+    assert TASK.achieved(states).equal(states)
+
+
+@needs_ogbench
+def test_goals_are_those_of_the_official_tasks_in_any_order() -> None:
+    goals = TASK.goals(400, seed=0)
+    environment = CubesEnv(2)
+    shown = torch.tensor(
+        np.array(
+            [
+                environment.reset(seed=10 * task + i, options={"task_id": task})[0]["desired_goal"]
+                for task in (1, 2, 3, 4, 5)
+                for i in range(3)
+            ]
+        )
+    )
+
+    def kinds(states: Tensor) -> set[tuple[float, ...]]:
+        return {tuple((10 * state).round().tolist()) for state in places(states).flatten(1)}
+
+    assert kinds(shown) <= kinds(goals) and len(kinds(goals)) == 10
+    assert TASK.goals(37, seed=0).equal(goals[:37]) and not TASK.goals(37, seed=1).equal(goals[:37])
+    low, high = TASK.box
+    assert float(((goals >= low[:37]) & (goals <= high[:37])).float().mean()) > 0.99
+    assert kinds(Cubes(2, 5).goals(50, seed=0)) == {(0, 0, 2, 0, 0, 6), (0, 0, 6, 0, 0, 2)}
+
+
+# --- the environment
+
+
+@needs_ogbench
+def test_it_is_an_environment_and_a_seed_decides_the_episode() -> None:
+    environment = gymnasium.make("mocoda/CubeDouble-v0")
+    check_env(environment.unwrapped, skip_render_check=True)
+    first, info = environment.reset(seed=3)
+    assert info["task"] in (1, 2, 3, 4, 5)
+    environment.step(np.ones(5, np.float32))
+    environment.reset(seed=4)
+    again, _ = gymnasium.make("mocoda/CubeDouble-v0").reset(seed=3)
+    for name, array in first.items():
+        assert array.tolist() == again[name].tolist() == environment.reset(seed=3)[0][name].tolist()
+    with pytest.raises(InputError, match=r"^the official tasks are numbered 1 to 5, got 0\.$"):
+        environment.reset(options={"task_id": 0})
+
+
+@needs_ogbench
+def test_success_reward_and_end_are_those_of_the_labels() -> None:
+    environment = CubesEnv(2, official=2)
+    seen, _ = environment.reset(seed=0)
+    goal = torch.tensor(seen["desired_goal"])[None]
+    action = torch.zeros(1, 5)
+    for moved in (1, 2):  # one cube to its goal, and then both
+        state = torch.tensor(seen["observation"])[None]
+        state[:, 19 : 19 + 9 * moved] = goal[:, 19 : 19 + 9 * moved]
+        put(environment.world, state[0].numpy())
+        after, reward, terminated, truncated, info = environment.step(action[0].numpy())
+        expected, terminal = TASK.label(state, action, torch.tensor(after["observation"])[None], goal)
+        assert (reward, terminated, truncated) == (float(expected), bool(terminal), False)
+        assert info == {"is_success": moved == 2, "task": 2} and terminated == (moved == 2)
+
+
+@needs_ogbench
+@pytest.mark.skipif(os.environ.get("MUJOCO_GL") != "egl", reason="there is no EGL to draw with")
+def test_it_draws_pictures() -> None:
+    environment = CubesEnv(2, official=1, render_mode="rgb_array")
+    environment.reset(seed=0)
+    picture = environment.render()
+    assert picture.shape == (480, 640, 3) and picture.dtype == np.uint8
+    environment.step(np.ones(5, np.float32))
+    assert (environment.render() != picture).any(2).sum() > 100
+    environment.close()
+
+
+@needs_ogbench
+def test_policies_are_evaluated_on_an_official_task() -> None:
+    task = Cubes(1, official=1)
+    still = Transitions(
+        torch.zeros(4, 28), torch.zeros(4, 5), torch.zeros(4, 28), torch.zeros(4), goal=torch.ones(4, 28)
+    )
+    agent = mocoda.make_agent("td3-bc", hidden=(8,), batch=2)
+    agents = mocoda.train_agents({"still": still}, agent, seeds=[0], updates=1)
+    found = mocoda.evaluate(agents, task, episodes=1, workers=0)
+    assert [found[measure]["still", 0] for measure in ("steps", "success", "return")] == [200, 0, -200]
+
+
+# --- the true next state
+
+
+@needs_ogbench
+@pytest.mark.parametrize("variety", ["play", "one-cube"])
+def test_recorded_rows_are_true(variety: str) -> None:
+    data = recorded(variety)[::3]
+    found = mocoda.audit(data, TASK.step, TASK.graph, tolerance=TASK.tolerance, columns=TASK.compared)
+    assert found.confirmed >= 0.96 and list(found.tolerance) == ["robot", "cube1", "cube2"]
+    hand = (TASK.step(data.rows) - data.next_state)[:, 12:15].norm(dim=1)
+    assert float(hand.median()) < 1e-3  # 0.1 mm
+
+
+@needs_ogbench
+def test_rows_that_no_robot_made_are_replayed_too() -> None:
+    low, high = TASK.box
+    odd = low + (high - low) * torch.tensor(generator(0).uniform(-0.2, 1.2, (20, len(low))), dtype=torch.float32)
+    assert bool(TASK.step(odd).isfinite().all())
+
+
+# --- recordings
+
+
+@needs_ogbench
+@pytest.mark.parametrize("variety", ["play", "one-cube", "noisy"])
+def test_a_recording_has_episodes_of_one_length_and_says_what_it_is(variety: str) -> None:
+    data = recorded(variety)
+    assert data.columns == TASK.columns and data.episode is not None and data.step is not None
+    assert data.episode.tolist() == [i // LENGTH for i in range(150)] and data.step.tolist() == [
+        i % LENGTH for i in range(150)
+    ]
+    inner = data.step[1:] > 0
+    assert data.state[1:][inner].equal(data.next_state[:-1][inner])
+    kept = {"task": "cube-double", "rows": 150, "seed": 0, "variety": variety, "length": LENGTH}
+    assert data.source == {**kept, "episodes": 3, "dropped": 0}
+    assert float(data.action.abs().max()) <= 1
+    low, high = TASK.box
+    assert float(((data.rows >= low) & (data.rows <= high)).float().mean()) > 0.99
+    assert data.goal is not None and data.reward is not None
+    assert TASK.label(data.state, data.action, data.next_state, data.goal)[0].equal(data.reward)
+
+
+@needs_ogbench
+def test_one_cube_is_handled_and_the_other_rests_in_the_strip() -> None:
+    data = recorded("one-cube")
+    assert data.episode is not None
+    for episode in range(3):
+        cubes_of = places(data.state[data.episode == episode]).double().numpy()
+        moved = np.abs(cubes_of - cubes_of[0]).max((0, 2))
+        parked = cubes_of[0, moved.argmin(), :2] / SCALE + CENTRE[:2]
+        assert moved.min() < 0.01 and ((parked >= STRIP[0]) & (parked <= STRIP[1])).all()
+
+
+def test_an_episode_in_which_a_parked_cube_moves_is_brushed() -> None:
+    states = np.zeros((5, 37), np.float32)
+    states[3:, 19] = 2.0  # the first cube is carried 20 cm
+    assert not brushed(states, handled=0) and brushed(states, handled=1)
+    states[4, 30] = 0.02  # the second is lifted 2 mm
+    assert brushed(states, handled=0)
+
+
+@needs_ogbench
+def test_brushed_episodes_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = iter([True, False])
+    monkeypatch.setattr("mocoda.tasks.cubes_oracle.brushed", lambda states, handled: next(verdicts))
+    data = TASK.collect(10, seed=0, variety="one-cube", length=10)
+    assert (data.source["episodes"], data.source["dropped"], len(data)) == (2, 1, 10)
+    assert record(Job(2, "play", 3, seed=0)).counts.tolist() == [[1, 0]]
+
+
+@needs_ogbench
+def test_the_rows_are_the_same_in_another_process_and_numpy_s_generator_is_left_alone() -> None:
+    before = np.random.get_state(legacy=False)  # noqa: NPY002
+    assert same(recorded(workers=1), recorded())
+    after = np.random.get_state(legacy=False)  # noqa: NPY002
+    assert isinstance(before, dict) and isinstance(after, dict)
+    assert before["state"]["key"].tolist() == after["state"]["key"].tolist()
+
+
+@needs_ogbench
+def test_finished_episodes_are_kept_and_not_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = recorded()
+    TASK.collect(LENGTH, seed=0, length=LENGTH, folder=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    made: list[Job] = []
+
+    def watched(job: Job) -> Recording:
+        made.append(job)
+        return record(job)
+
+    monkeypatch.setattr(cubes, "record", watched)
+    assert same(TASK.collect(150, seed=0, length=LENGTH, folder=tmp_path), whole)
+    assert len(made) == 2 and len(list(tmp_path.iterdir())) == 3
+    assert same(TASK.collect(150, seed=0, length=LENGTH, folder=tmp_path), whole) and len(made) == 2
