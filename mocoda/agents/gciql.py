@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, policy, q_values, squared_error
+from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, q_values, squared_error
 from mocoda.agents.goals import GoalShares
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, mlp
@@ -30,7 +30,8 @@ class GCIQL(Agent):
 
     The value learns the expectile of the critics' minimum, the critics learn  r + discount · V(s', g),  and the actor
     minimises  -mean min(Q1, Q2)(s, π(s, g), g) / mean |Q| + imitation · ½ mean |π(s, g) - a|²,  the latter being the
-    negative log likelihood of a Gaussian of unit variance.
+    negative log likelihood of a Gaussian of unit variance. Its actions are clipped to the range, not squashed: an actor
+    that has gone too far is still pulled back.
 
     Shares of goals are (own state, a later state of the row's episode, the next state of any row). The value's later
     states are geometrically far, with the discount; the actor's are uniform over the rest of the episode.
@@ -93,13 +94,13 @@ class GCIQL(Agent):
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         state = batch.state if batch.actor_state is None else batch.actor_state
-        action = policy(weights, "actor", state)
-        q = q_values(weights, "critic", state, action).amin(1)
+        action = mlp(weights, "actor", state)
+        q = q_values(weights, "critic", state, action.clamp(-1, 1)).amin(1)
         distance = (action - batch.action).square().sum(-1).mean(-1)
         return 0.5 * self.imitation * distance - q.mean(-1) / (q.detach().abs().mean(-1) + 1e-6)
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
-        return policy(weights, "actor", state)
+        return mlp(weights, "actor", state).clamp(-1, 1)
 
     def value(self, weights: Weights, state: Tensor) -> Tensor:
         """Values (R, B) of states with their goals beside them (R, B, S + G)."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.agents.bcq import BCQ, MIN_SCALE
+from mocoda.agents.gciql import GCIQL
 from mocoda.agents.policy import Policy, acting_weights, agent_settings
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import VERSION, check_writable, whole_file
@@ -94,6 +95,8 @@ def _model(policy: Policy) -> onnx.ModelProto:
     if isinstance(agent, BCQ):
         inputs["noise"] = ["rows", agent.proposals, 2 + actions]
         action = _best_proposal(graph, agent, weights, actions)
+    elif isinstance(agent, GCIQL):
+        action = graph("Clip", _mlp(graph, weights, "actor", "observation"), _number(-1), _number(1))
     elif any(name.startswith("actor.") for name in weights):
         action = _actor(graph, weights, actions)
     else:
@@ -124,7 +127,7 @@ def _model(policy: Policy) -> onnx.ModelProto:
 
 
 def _actor(graph: _Graph, weights: Arrays, actions: int) -> str:
-    """The first outputs of the network "actor", squashed: those of TD3-BC and GCIQL, and the mean of SAC's Gaussian."""
+    """The first outputs of the network "actor", squashed: those of TD3-BC, and the mean of SAC's and CQL's Gaussian."""
     output = _mlp(graph, weights, "actor", "observation")
     return str(graph("Tanh", graph("Slice", output, _numbers(0), _numbers(actions), _numbers(-1))))
 

@@ -43,9 +43,9 @@ class _GeluNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        bent = (h * h).mul_(CUBE).add_(1).mul_(h).mul_(SLOPE).tanh_()
-        active = (bent + 1).mul_(h).mul_(0.5)
-        n, _, inverse = torch.native_layer_norm(active, [h.shape[-1]], None, None, EPSILON)
+        bent = torch.addcmul(h, h * h, h, value=CUBE).mul_(SLOPE).tanh_()
+        twice = torch.addcmul(h, h, bent)  # twice gelu(h): the norm divides the factor out
+        n, _, inverse = torch.native_layer_norm(twice, [h.shape[-1]], None, None, 4 * EPSILON)
         ctx.save_for_backward(h, bent, n, inverse, scale)
         return torch.addcmul(shift, n, scale)
 
@@ -58,9 +58,9 @@ class _GeluNorm(torch.autograd.Function):
             n_g = g * scale
             projected = (n_g * n).mean(-1, keepdim=True)
             n_g.sub_(n_g.mean(-1, keepdim=True)).addcmul_(n, projected, value=-1).mul_(inverse)
-            # The slope of gelu: (1 + t) / 2 + h/2 · (1 - t²) · SLOPE · (1 + 3 · CUBE · h²)
-            slope = (h * h).mul_(3 * CUBE * SLOPE).add_(SLOPE).mul_(h).mul_(1 - bent * bent).add_(bent).add_(1)
-            h_g = n_g.mul_(slope).mul_(0.5)
+            # The slope of twice gelu: 1 + t + h · (1 - t²) · SLOPE · (1 + 3 · CUBE · h²)
+            bend = (h * h).mul_(3 * CUBE * SLOPE).add_(SLOPE).mul_(h)
+            h_g = n_g.mul_(bend.addcmul_(bend * bent, bent, value=-1).add_(bent).add_(1))
         if ctx.needs_input_grad[1]:
             scale_g, shift_g = (g * n).sum(-2, keepdim=True), g.sum(-2, keepdim=True)
         return h_g, scale_g, shift_g
