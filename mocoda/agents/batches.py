@@ -117,7 +117,7 @@ class RunTable:
         if value_goal is not None and actor_goal is not None:
             actor_state = torch.cat([state, self._goal(goal, actor_goal)], -1)
             own, goal = goal, self._goal(goal, value_goal)
-            terminal = self._reached(own, goal, value_goal)[..., None].float()
+            terminal = self._reached(own, goal)[..., None].float()
             reward = terminal - 1
         if self.goal_width:
             state, next_state = torch.cat([state, goal], -1), torch.cat([next_state, goal], -1)
@@ -128,11 +128,10 @@ class RunTable:
         later = self.rows[:, -self.goal_width :][number.clamp(min=0)]
         return torch.where((number == OWN)[..., None], own, later)
 
-    def _reached(self, own: Tensor, goal: Tensor, number: Tensor) -> Tensor:
-        """Where a state has reached its goal, bool (R, B): at its own and, if the task knows, where that says so."""
-        assert self.goals is not None
-        reached = number == OWN
-        if self.goals.reached is not None:
+    def _reached(self, own: Tensor, goal: Tensor) -> Tensor:
+        """Where what states achieve is the goal or, if the task knows, as good as it: bool (R, B)."""
+        reached = (own == goal).all(-1)
+        if self.goals is not None and self.goals.reached is not None:
             shift, scale = (part[:, None, self.state_width :] for part in (self.shift, self.scale))
             given = ((part * scale + shift).flatten(0, 1) for part in (own, goal))
             reached = reached | self.goals.reached(*given).reshape(reached.shape)

@@ -24,8 +24,8 @@ class GCIQL(Agent):
 
     Goals are states of the data or, if the task has `achieved`, what these achieve; recorded goals and rewards are not
     used. The reward is -1 in every state but the goal, and 0 there, where the bootstrap ends: a value is minus the
-    discounted number of steps to go. A goal is reached in the very row whose own state was drawn as the goal, which
-    needs no threshold. Where goals are less than a state, other states reach it too: a task may tell them by
+    discounted number of steps to go. A goal is reached in the very same state, which needs no threshold: a share of the
+    goals are rows' own states. Where goals are less than a state, others may be as good: a task may tell by
     `reached(achieved, goal)`, of (N, G) each, bool (N,).
 
     The value learns the expectile of the critics' minimum, the critics learn  r + discount · V(s', g),  and the actor

@@ -56,7 +56,7 @@ class EpisodeGoals:
     """What goals are made of, row by row of a table, and when one is reached."""
 
     last: Tensor  # (N,), the last row of the row's episode, counted from the first of its data set
-    reached: Reached | None  # of achieved and goal (N, G), as the task has them: bool (N,)
+    reached: Reached | None  # the task's, of achieved and goal (N, G): bool (N,)
 
 
 def sorted_episodes(data: Transitions, name: str, task: Task | None) -> tuple[Transitions, Tensor, Tensor]:
