@@ -8,18 +8,20 @@ from mocoda.agents.battery import check_agent
 from mocoda.agents.bcq import BCQ
 from mocoda.agents.cql import CQL
 from mocoda.agents.evaluation import Evaluation, evaluate
+from mocoda.agents.gciql import GCIQL
 from mocoda.agents.policy import Policies, Policy
 from mocoda.agents.sac import SAC
 from mocoda.agents.td3_bc import TD3BC
 from mocoda.agents.train import train_agents
 
-for _kind in (TD3BC, BCQ, CQL, SAC):  # in this order, they are listed
+for _kind in (TD3BC, BCQ, CQL, SAC, GCIQL):  # in this order, they are listed
     AGENTS.add(_kind)
 
 __all__ = [
     "AGENTS",
     "BCQ",
     "CQL",
+    "GCIQL",
     "SAC",
     "TD3BC",
     "Agent",

@@ -35,13 +35,18 @@ class Batch(NamedTuple):
     terminal: Tensor  # (R, B), 1.0 where the episode ends
     low: Tensor  # (R, 1), the smallest value possible: that of `value_range`, or by the data's rewards
     high: Tensor  # (R, 1), the largest
+    actor_state: Tensor | None = None  # (R, B, S), the state beside its goal for the actor, if goals are of episodes
 
 
 class Network(NamedTuple):
-    """An MLP from sizes[0] inputs to sizes[-1] outputs; `members` makes an ensemble of them."""
+    """An MLP from sizes[0] inputs to sizes[-1] outputs, with ReLU or, with `norm`, GELU and layer norm between layers.
+
+    members  makes an ensemble of them
+    """
 
     sizes: tuple[int, ...]
     members: int | None = None
+    norm: bool = False
 
 
 class Stage(NamedTuple):
@@ -77,6 +82,8 @@ class Agent:
 
     name: ClassVar[str]
     acting: ClassVar[tuple[str, ...]] = ("actor",)  # the groups that `act` reads; all, in an agent without these
+    # Goals are states of the data's episodes: `draw_goals` chooses them, and the data needs neither goals nor rewards.
+    goals_from_episodes: ClassVar[bool] = False
 
     hidden: tuple[int, ...] = (512, 512)  # Widths of the hidden layers.
     batch: int = 500  # Rows of each update.
@@ -134,6 +141,14 @@ class Agent:
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         """One run's random numbers for `updates` updates, (updates, ...) each; its losses see (R, ...)."""
         return {}
+
+    def draw_goals(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> dict[str, Tensor]:
+        """One run's goals, "value_goal" and "actor_goal", for the rows of some updates, (updates, B) each.
+
+        Given are the rows' numbers, the last rows of their episodes, and how many rows there are; `GoalShares.draw`
+        makes goals of them.
+        """
+        raise NotImplementedError
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         """Actions (R, B, A) for states (R, B, S), as when evaluated."""

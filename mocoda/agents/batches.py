@@ -5,6 +5,7 @@ Axes: R runs (data sets × seeds), B rows of a batch, S, A and G columns of stat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mocoda.agents.agent import Agent, Batch
+from mocoda.agents.goals import OWN, EpisodeGoals, achieved_by, check_goals, sorted_episodes
 from mocoda.agents.policy import to_unit_range
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.errors import InputError
@@ -33,7 +35,9 @@ class Run(NamedTuple):
 class RunTable:
     """All data sets as one table on the device, each stored once; runs know where theirs begins."""
 
-    rows: Tensor  # (N, S + A + 1 + S + 1 + G): state, action in [-1, 1], reward, next state, terminal, goal
+    # (N, S + A + 1 + S + 1 + G): state, action in [-1, 1], reward, next state, terminal, goal. Where goals are of
+    # episodes, the goal is what the state achieves, and G more columns are what the next state achieves.
+    rows: Tensor
     offset: Tensor  # (R,)
     length: Tensor  # (R,)
     state_width: int
@@ -45,6 +49,7 @@ class RunTable:
     low: Tensor  # (R, 1), the smallest value possible, in the units of the reward column
     high: Tensor  # (R, 1), the largest
     columns: list[tuple[str, ...]]  # every run's names of state, goal and action
+    goals: EpisodeGoals | None = None  # where they are of episodes
 
     @property
     def device(self) -> torch.device:
@@ -60,20 +65,29 @@ class RunTable:
         distinct = {id(run.data): run for run in runs}
         first = runs[0].data
         action_range = _action_range(list(distinct.values()), task, actions)
-        states, goals = first.state.shape[1], _goal_width(first)
-        width = 2 * states + first.action.shape[1] + goals + 2
+        from_episodes = agent.goals_from_episodes
+        if from_episodes:
+            check_goals(task, agent.name)
+        states = first.state.shape[1]
+        goals = achieved_by(task)(first.state[:1]).shape[1] if from_episodes else _goal_width(first)
+        width = 2 * states + first.action.shape[1] + (2 if from_episodes else 1) * goals + 2
         # Filled in place: a table may take more than half of the memory that the data leaves.
         rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), width)
-        begins, scaling = {}, {}
+        begins, scaling, ends = {}, {}, []
         begin = 0
         for key, run in distinct.items():
-            data = run.data
+            data, achieved = run.data, None
+            if from_episodes:
+                data, achieved, last = sorted_episodes(data, run.name, task)
+                ends.append(last)
             seen = data.state if data.goal is None else torch.cat([data.state, data.goal], 1)
             shift, scale = _standard(seen, agent.standardise)
             reward, low, high = _learning_units(data, agent)
             seen, next_state = (seen - shift) / scale, (data.next_state - shift[:states]) / scale[:states]
             columns = [seen[:, :states], to_unit_range(data.action, *action_range), reward[:, None], next_state]
             columns += [data.terminal[:, None].float(), seen[:, states:]]
+            if achieved is not None:
+                columns.append((achieved - shift[states:]) / scale[states:])
             torch.cat(columns, 1, out=rows[begin : begin + len(data)])
             begins[key], scaling[key] = begin, (shift, scale, low, high)
             begin += len(data)
@@ -90,20 +104,45 @@ class RunTable:
             scale,
             low,
             high,
-            [_columns(run.data) for run in runs],
+            [_columns(run.data, goals) for run in runs],
+            EpisodeGoals(torch.cat(ends), getattr(task, "reached", None)) if from_episodes else None,
         )
 
-    def batch(self, index: Tensor) -> Batch:
-        """The rows (R, B) of all runs, one gather."""
+    def batch(self, index: Tensor, value_goal: Tensor | None = None, actor_goal: Tensor | None = None) -> Batch:
+        """The rows (R, B) of all runs, one gather; where goals are of episodes, with these goals beside them."""
         widths = [self.state_width, self.action_width, 1, self.state_width, 1, self.goal_width]
-        state, action, reward, next_state, terminal, goal = self.rows[index].split(widths, -1)
+        rows = self.rows[index][..., : sum(widths)]
+        state, action, reward, next_state, terminal, goal = rows.split(widths, -1)
+        actor_state = None
+        if value_goal is not None and actor_goal is not None:
+            actor_state = torch.cat([state, self._goal(goal, actor_goal)], -1)
+            own, goal = goal, self._goal(goal, value_goal)
+            terminal = self._reached(own, goal)[..., None].float()
+            reward = terminal - 1
         if self.goal_width:
             state, next_state = torch.cat([state, goal], -1), torch.cat([next_state, goal], -1)
-        return Batch(state, action, reward[..., 0], next_state, terminal[..., 0], self.low, self.high)
+        return Batch(state, action, reward[..., 0], next_state, terminal[..., 0], self.low, self.high, actor_state)
+
+    def _goal(self, own: Tensor, number: Tensor) -> Tensor:
+        """What the next states of numbered rows achieve, (R, B, G), or for OWN the row's own state."""
+        later = self.rows[:, -self.goal_width :][number.clamp(min=0)]
+        return torch.where((number == OWN)[..., None], own, later)
+
+    def _reached(self, own: Tensor, goal: Tensor) -> Tensor:
+        """Where what states achieve is the goal or, if the task knows, as good as it: bool (R, B)."""
+        reached = (own == goal).all(-1)
+        if self.goals is not None and self.goals.reached is not None:
+            shift, scale = (part[:, None, self.state_width :] for part in (self.shift, self.scale))
+            given = ((part * scale + shift).flatten(0, 1) for part in (own, goal))
+            reached = reached | self.goals.reached(*given).reshape(reached.shape)
+        return reached
 
 
-def runs_of(datasets: Mapping[str, Transitions | Sequence[Transitions]], seeds: list[int]) -> list[Run]:
-    """One run per data set and seed, data set by data set."""
+def runs_of(
+    datasets: Mapping[str, Transitions | Sequence[Transitions]], seeds: list[int], agent: Agent | None = None
+) -> list[Run]:
+    """One run per data set and seed, data set by data set; raises unless the agent can train on all of them at once."""
+    labelled = agent is None or not agent.goals_from_episodes
     if not datasets or not seeds:
         raise InputError(f"expected at least one data set and one seed, got {len(datasets)} and {len(seeds)}.")
     if len(set(seeds)) != len(seeds):
@@ -115,8 +154,8 @@ def runs_of(datasets: Mapping[str, Transitions | Sequence[Transitions]], seeds: 
             raise InputError(f"data set {name!r} must be one table, or one per seed: {len(seeds)}, got {len(tables)}.")
         runs += [Run(name, seed, table) for seed, table in zip(seeds, tables, strict=True)]
     for run in runs:
-        _check_alike(runs[0], run)
-        if run.data.reward is None:
+        _check_alike(runs[0], run, labelled)
+        if labelled and run.data.reward is None:
             raise InputError(
                 f"data set {run.name!r} has no rewards. Add them with `mocoda label`, or in Python with "
                 "mocoda.augment(..., task=task) or Transitions(..., reward=...)."
@@ -124,8 +163,8 @@ def runs_of(datasets: Mapping[str, Transitions | Sequence[Transitions]], seeds: 
     return runs
 
 
-def _check_alike(first: Run, run: Run) -> None:
-    """Raises unless two runs can be trained together."""
+def _check_alike(first: Run, run: Run, labelled: bool) -> None:
+    """Raises unless two runs can be trained together; goals matter if the data's own are used."""
     (states, actions), (expected_states, expected_actions) = (
         (data.state.shape[1], data.action.shape[1]) for data in (run.data, first.data)
     )
@@ -134,7 +173,7 @@ def _check_alike(first: Run, run: Run) -> None:
             f"data sets that train together need the same columns: {first.name!r} has {expected_states} of state and "
             f"{expected_actions} of action, {run.name!r} has {states} and {actions}. Train them separately."
         )
-    if _goal_width(run.data) != _goal_width(first.data):
+    if labelled and _goal_width(run.data) != _goal_width(first.data):
         raise InputError(
             f"data sets that train together need the same columns of goal: {first.name!r} has "
             f"{_goal_width(first.data)}, {run.name!r} has {_goal_width(run.data)}. Train them separately."
@@ -155,6 +194,10 @@ def _learning_units(data: Transitions, agent: Agent) -> tuple[Tensor, Tensor, Te
     that are possible span 1 / (1 - discount), as they do for rewards between -1 and 0.
     """
     assert data.reward is not None
+    if agent.goals_from_episodes:  # a batch's rewards come with its goals: -1, and 0 for a goal that is reached
+        ends = agent.value_range or (-1 / (1 - agent.discount) if agent.discount < 1 else -math.inf, 0.0)
+        low, high = data.reward.new_tensor(ends)[:, None]
+        return data.reward, low, high
     reward, weight = data.reward.double(), 1 - agent.discount * (1 - data.terminal.double())
     bounds = torch.stack(torch.aminmax(reward / weight))  # a policy that gets this at every step has this value
     span = (1 - agent.discount) * (bounds[1] - bounds[0])
@@ -221,10 +264,10 @@ def _standard(seen: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
     return seen.double().mean(0).float(), torch.where(scale > 1e-6, scale, 1.0)
 
 
-def _columns(data: Transitions) -> tuple[str, ...]:
+def _columns(data: Transitions, goals: int) -> tuple[str, ...]:
     """The names of state, goal and action."""
     states = data.state.shape[1]
-    return *data.columns[:states], *(f"goal{i}" for i in range(_goal_width(data))), *data.columns[states:]
+    return *data.columns[:states], *(f"goal{i}" for i in range(goals)), *data.columns[states:]
 
 
 def _goal_width(data: Transitions) -> int:

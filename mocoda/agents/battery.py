@@ -143,7 +143,7 @@ def _check_company(agent: Agent, together: Policies) -> None:
 
 
 def _check_file(agent: Agent, policy: Policy) -> None:
-    state = _data(2).state
+    state = Stream(2, "contract-states").normal(64, policy.state_width)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.safetensors"
         policy.save(file)
@@ -162,11 +162,13 @@ def _data(seed: int) -> Transitions:
     stream = Stream(seed, "contract-data")
     state, action = stream.normal(64, STATE), stream.uniform(64, ACTION, low=-1.0)
     terminal = stream.uniform(64) < 0.1
-    return Transitions(state, action, state + 0.1 * action.sum(1, keepdim=True), terminal.float() - 1, terminal)
+    next_state, episode = state + 0.1 * action.sum(1, keepdim=True), torch.arange(64) // 10
+    return Transitions(state, action, next_state, terminal.float() - 1, terminal, episode=episode)
 
 
 def _batch(rows: int) -> Batch:
     stream = Stream(0, "contract-batch")
     state, action = stream.normal(RUNS, rows, STATE), stream.uniform(RUNS, rows, ACTION, low=-1.0)
     reward, terminal = -stream.uniform(RUNS, rows), (stream.uniform(RUNS, rows) < 0.1).float()
-    return Batch(state, action, reward, state + 0.1, terminal, torch.full((RUNS, 1), -50.0), torch.zeros(RUNS, 1))
+    low, high, actor_state = torch.full((RUNS, 1), -50.0), torch.zeros(RUNS, 1), state.flip(1)
+    return Batch(state, action, reward, state + 0.1, terminal, low, high, actor_state)

@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.agents.bcq import BCQ, MIN_SCALE
+from mocoda.agents.gciql import GCIQL
 from mocoda.agents.policy import Policy, acting_weights, agent_settings
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import VERSION, check_writable, whole_file
+from mocoda.engine.normed import CUBE, EPSILON, SLOPE
 from mocoda.engine.randomness import Stream, as_stream
 
 if TYPE_CHECKING:
@@ -93,6 +95,8 @@ def _model(policy: Policy) -> onnx.ModelProto:
     if isinstance(agent, BCQ):
         inputs["noise"] = ["rows", agent.proposals, 2 + actions]
         action = _best_proposal(graph, agent, weights, actions)
+    elif isinstance(agent, GCIQL):
+        action = graph("Clip", _mlp(graph, weights, "actor", "observation"), _number(-1), _number(1))
     elif any(name.startswith("actor.") for name in weights):
         action = _actor(graph, weights, actions)
     else:
@@ -164,14 +168,24 @@ def _best_proposal(graph: _Graph, agent: BCQ, weights: Arrays, actions: int) -> 
 
 
 def _mlp(graph: _Graph, weights: Arrays, group: str, x: str) -> str:
-    """Linear layers with ReLU between them, as `mocoda.engine.networks.mlp`."""
+    """Linear layers with ReLU, or GELU and layer norm, between them, as `mocoda.engine.networks.mlp`."""
     layers = sum(name.startswith(f"{group}.") and name.endswith(".weight") for name in weights)
     for layer in range(layers):
         x = graph("MatMul", x, weights[f"{group}.{layer}.weight"])
         x = graph("Add", x, weights[f"{group}.{layer}.bias"])
-        if layer < layers - 1:
+        if f"{group}.{layer}.scale" in weights:
+            scale, shift = (weights[f"{group}.{layer}.{part}"][0] for part in ("scale", "shift"))
+            x = graph("LayerNormalization", _gelu(graph, x), scale, shift, axis=-1, epsilon=EPSILON)
+        elif layer < layers - 1:
             x = graph("Relu", x)
     return x
+
+
+def _gelu(graph: _Graph, x: str) -> str:
+    """GELU by its tanh formula, which is an operator of its own only since opset 20."""
+    cubic = graph("Add", _number(1), graph("Mul", graph("Mul", x, x), _number(CUBE)))
+    bent = graph("Tanh", graph("Mul", graph("Mul", x, cubic), _number(SLOPE)))
+    return str(graph("Mul", graph("Mul", x, _number(0.5)), graph("Add", bent, _number(1))))
 
 
 def _check_same_actions(policy: Policy, model: onnx.ModelProto) -> None:
@@ -192,8 +206,8 @@ def _check_same_actions(policy: Policy, model: onnx.ModelProto) -> None:
 
 def _no_onnx(policy: Policy, why: str) -> InputError:
     return InputError(
-        f"the agent {policy.agent.name!r} cannot be written as ONNX: {why}. These can: td3-bc, bcq, cql, sac, and "
-        "agents of your own whose act is policy(weights, 'actor', state)."
+        f"the agent {policy.agent.name!r} cannot be written as ONNX: {why}. These can: td3-bc, bcq, cql, sac, gciql, "
+        "and agents of your own whose act is policy(weights, 'actor', state)."
     )
 
 

@@ -119,7 +119,7 @@ class Policy:
             expected: dict[str, Tensor] = {}
             for group, network in agent.networks(width, len(low)).items():
                 leading = () if network.members is None else (network.members,)
-                expected |= mlp_weights(group, leading, network.sizes, Shapes())
+                expected |= mlp_weights(group, leading, network.sizes, Shapes(), network.norm)
             acting = acting_weights(agent, expected)
             check_tensors(tensors, acting if tensors.keys() == acting.keys() else expected)
             names = [column for column in columns if isinstance(column, str)]

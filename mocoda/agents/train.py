@@ -18,6 +18,7 @@ from torch import Tensor
 from mocoda.agents.agent import TARGET, Agent, Stage, make_agent
 from mocoda.agents.batches import Range, Run, RunTable, runs_of
 from mocoda.agents.evaluators import make_evaluator, metrics_of
+from mocoda.agents.goals import OWN
 from mocoda.agents.policy import Policies, Policy, acting_weights, agent_settings
 from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
@@ -51,7 +52,8 @@ def train_agents(
     """Trains an agent per data set and seed, on the device of the data; each is the same as if trained alone.
 
     datasets        by name: a table for all seeds, or one table per seed
-    agent           a name ("td3-bc", "bcq", "cql", "sac") or an `Agent`: one of `make_agent`, or of your own class
+    agent           a name ("td3-bc", "bcq", "cql", "sac", "gciql") or an `Agent`: one of `make_agent`, or of your own
+                    class
     task            gives the range of actions and evaluates the agents; without one, nothing is evaluated
     actions         without a task: the range of actions (low, high), a number or (A,) each. Data may lie outside, as
                     generated rows do; agents' actions never will. Unless given, all must lie in [-1, 1]
@@ -67,7 +69,7 @@ def train_agents(
     for name, number in (("updates", updates), ("evaluate_every", evaluate_every), ("episodes", episodes)):
         if number < 1:
             raise InputError(f"{name} must be at least 1, got {number}.")
-    runs = runs_of(datasets, list(seeds))
+    runs = runs_of(datasets, list(seeds), agent)
     table = RunTable.of(runs, agent, task, actions)
     streams = [Stream(run.seed, "agent", agent.name, device=table.device) for run in runs]
     learner = _Learner.of(agent, table, streams)
@@ -85,7 +87,8 @@ def train_agents(
             "half": half,
         }
         if checkpoint is not None:
-            identity["data"] = fingerprint(table.rows, table.offset, table.length)
+            ends = () if table.goals is None else (table.goals.last,)
+            identity["data"] = fingerprint(table.rows, table.offset, table.length, *ends)
         saved = Checkpoint(checkpoint, identity)
 
         def restore(tensors: Weights) -> None:
@@ -190,8 +193,17 @@ class _Learner:
             own = stream.child("updates", number, block)
             index = own.integers(int(self.table.length[run]), CHUNK, stage.batch)
             noise = self.agent.noise(own.child("noise"), CHUNK, self.table.action_width)
-            drawn.append({"index": index + self.table.offset[run], **noise})
+            drawn.append({"index": index + self.table.offset[run], **noise, **self._goals(own, run, index)})
         return {name: torch.stack([own[name] for own in drawn], 1) for name in drawn[0]}
+
+    def _goals(self, stream: Stream, run: int, index: Tensor) -> dict[str, Tensor]:
+        """A run's goals for rows (U, B) of its data, as numbers of rows of the table."""
+        if self.table.goals is None:
+            return {}
+        offset, rows = self.table.offset[run], int(self.table.length[run])
+        last = self.table.goals.last[index + offset]
+        drawn = self.agent.draw_goals(stream.child("goals"), index, last, rows)
+        return {name: torch.where(goal == OWN, OWN, goal + offset) for name, goal in drawn.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """All there is to save."""
@@ -240,7 +252,7 @@ class _Learner:
         names = {group: _names(self.weights, group) for group in stage.update_every}
 
         def update(part: Tensors, number: int) -> Tensor:
-            batch = self.table.batch(part["index"])
+            batch = self.table.batch(part["index"], part.get("value_goal"), part.get("actor_goal"))
             results = []
             for group, every in stage.update_every.items():
                 due = (number + 1) % every == 0
@@ -269,7 +281,8 @@ def initial_weights(agent: Agent, state: int, action: int, streams: Sequence[Str
         runs.append({})
         for group, network in agent.networks(state, action).items():
             leading = () if network.members is None else (network.members,)
-            runs[-1] |= mlp_weights(group, leading, network.sizes, stream.child("weights", group))
+            own = stream.child("weights", group)
+            runs[-1] |= mlp_weights(group, leading, network.sizes, own, network.norm)
     weights = {name: torch.stack([run[name] for run in runs]) for name in runs[0]}
     for group in {group for stage in agent.stages() for group in stage.update_every if group.startswith(TARGET)}:
         weights |= {TARGET + name: weights[name].clone() for name in _names(weights, group.removeprefix(TARGET))}

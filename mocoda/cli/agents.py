@@ -146,9 +146,10 @@ class Train(Command):
         from mocoda.data import read
 
         datasets = {}
+        labelled = not self.settings.goals_from_episodes
         for name, file in zip(names, self.data, strict=True):
             datasets[name] = read(file).to(self.device)
-            if datasets[name].reward is None:
+            if labelled and datasets[name].reward is None:
                 raise InputError(
                     f"{file!r} has no rewards to train on. `mocoda label {file}` with --task, --graph or --reward-from "
                     "adds them."

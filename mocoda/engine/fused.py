@@ -155,7 +155,7 @@ def _padded(inputs: int) -> int:
     return max(LEAST, int(triton.next_power_of_2(inputs)))
 
 
-def _kernel(function: Callable[..., Any]) -> Any:
+def kernel(function: Callable[..., Any]) -> Any:
     """`function`, which Triton compiles at its first call, and not again for another number of rows, or when x or g,
     which others made, begin at another address: nothing must be left to compile when a CUDA graph is captured."""
     if not available:
@@ -163,20 +163,20 @@ def _kernel(function: Callable[..., Any]) -> Any:
     return triton.jit(function, do_not_specialize=["rows"], do_not_specialize_on_alignment=["x", "g"])
 
 
-@_kernel
-def _tile(row: tl.tensor, column: tl.tensor, rows: tl.tensor, columns: tl.tensor) -> tl.tuple:
+@kernel
+def tile(row: tl.tensor, column: tl.tensor, rows: tl.tensor, columns: tl.tensor) -> tl.tuple:
     """Where the numbers of a block of a matrix lie, and which of them there are."""
     return row[:, None] * columns + column[None, :], (row < rows)[:, None] & (column < columns)[None, :]
 
 
-@_kernel
+@kernel
 def _behind_relu(h_g: tl.tensor, h: tl.tensor, there: tl.tensor) -> tl.tensor:
     """A block of h_g where h > 0 or, as in torch, NaN."""
     total = tl.load(h_g, there, 0.0).to(tl.float32)
     return tl.where(tl.load(h, there, 0.0).to(tl.float32) <= 0, 0.0, total)
 
 
-@_kernel
+@kernel
 def _first_layer(
     x: tl.tensor, weight: tl.tensor, bias: tl.tensor, h: tl.tensor, rows: tl.tensor,
     inputs: tl.constexpr, width: tl.constexpr, padded: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr,
@@ -185,19 +185,19 @@ def _first_layer(
     network = tl.program_id(2).to(tl.int64)  # N × B × H may not fit into 32 bits; B × H must
     row, i = tl.program_id(0) * tall + tl.arange(0, tall), tl.arange(0, padded)
     column = tl.program_id(1) * wide + tl.arange(0, wide)
-    place, there = _tile(row, i, rows, inputs)
+    place, there = tile(row, i, rows, inputs)
     left = tl.load(x + network * rows * inputs + place, there, 0.0)
-    place, there = _tile(i, column, inputs, width)
+    place, there = tile(i, column, inputs, width)
     right = tl.load(weight + network * inputs * width + place, there, 0.0)
     # Three products of TF32 parts: nearly as precise as float32, and cheap enough to hide behind the traffic.
     total = tl.dot(left, right, input_precision="tf32x3")
     total += tl.load(bias + network * width + column, column < width, 0.0)[None, :]
-    place, there = _tile(row, column, rows, width)
+    place, there = tile(row, column, rows, width)
     # Not a maximum, which would turn NaN into 0.
     tl.store(h + network * rows * width + place, tl.where(total <= 0, 0.0, total).to(h.dtype.element_ty), there)
 
 
-@_kernel
+@kernel
 def _bias_relu(
     h: tl.tensor, bias: tl.tensor, rows: tl.tensor, width: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -205,13 +205,13 @@ def _bias_relu(
     network = tl.program_id(2).to(tl.int64)
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     h += network * rows * width
-    place, there = _tile(tl.program_id(0) * tall + tl.arange(0, tall), column, rows, width)
+    place, there = tile(tl.program_id(0) * tall + tl.arange(0, tall), column, rows, width)
     total = tl.load(h + place, there, 0.0).to(tl.float32)
     total += tl.load(bias + network * width + column, column < width, 0.0)[None, :]
     tl.store(h + place, tl.where(total <= 0, 0.0, total).to(h.dtype.element_ty), there)
 
 
-@_kernel
+@kernel
 def _last_layer(
     h: tl.tensor, weight: tl.tensor, bias: tl.tensor, out: tl.tensor, rows: tl.tensor,
     outputs: tl.constexpr, width: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr,
@@ -220,7 +220,7 @@ def _last_layer(
     network = tl.program_id(1).to(tl.int64)
     row, column = tl.program_id(0) * tall + tl.arange(0, tall), tl.arange(0, wide)
     h, weight, out = h + network * rows * width, weight + network * width * outputs, out + network * rows * outputs
-    place, there = _tile(row, column, rows, width)
+    place, there = tile(row, column, rows, width)
     left = tl.load(h + place, there, 0.0).to(tl.float32)
     for o in tl.static_range(outputs):
         right = tl.load(weight + column * outputs + o, column < width, 0.0)
@@ -228,7 +228,7 @@ def _last_layer(
         tl.store(out + row * outputs + o, total, row < rows)
 
 
-@_kernel
+@kernel
 def _last_backward(
     g: tl.tensor, weight: tl.tensor, h: tl.tensor, masked: tl.tensor,
     weight_g: tl.tensor, bias_g: tl.tensor, hidden_bias_g: tl.tensor, rows: tl.tensor,
@@ -246,7 +246,7 @@ def _last_backward(
     bias_sum, hidden_sum = tl.zeros((tall, padded), tl.float32), tl.zeros((tall, wide), tl.float32)
     for start in range(0, rows, tall):
         row = start + tl.arange(0, tall)
-        place, there = _tile(row, column, rows, width)
+        place, there = tile(row, column, rows, width)
         activation = tl.load(h + place, there, 0.0).to(tl.float32)
         total = tl.zeros((tall, wide), tl.float32)
         for o in tl.static_range(outputs):
@@ -255,20 +255,20 @@ def _last_backward(
         total = tl.where(activation <= 0, 0.0, total)
         tl.store(masked + place, total.to(masked.dtype.element_ty), there)
         if weight_g is not None:
-            place, there = _tile(row, output, rows, outputs)
+            place, there = tile(row, output, rows, outputs)
             across = tl.load(g + place, there, 0.0)
             weight_sum = tl.dot(tl.trans(across), activation, weight_sum, input_precision="tf32x3")
             bias_sum += across
             hidden_sum += total
     if weight_g is not None:
-        place, there = _tile(column, output, width, outputs)
+        place, there = tile(column, output, width, outputs)
         tl.store(weight_g + network * width * outputs + place, tl.trans(weight_sum), there)
         tl.store(hidden_bias_g + network * width + column, tl.sum(hidden_sum, 0), column < width)
         first = (output < outputs) & (tl.program_id(0) == 0)  # one program is enough for this
         tl.store(bias_g + network * outputs + output, tl.sum(bias_sum, 0), first)
 
 
-@_kernel
+@kernel
 def _mask(
     h_g: tl.tensor, h: tl.tensor, masked: tl.tensor, bias_g: tl.tensor, rows: tl.tensor,
     width: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr,
@@ -279,7 +279,7 @@ def _mask(
     h_g, h, masked = h_g + network * rows * width, h + network * rows * width, masked + network * rows * width
     bias_sum = tl.zeros((tall, wide), tl.float32)
     for start in range(0, rows, tall):
-        place, there = _tile(start + tl.arange(0, tall), column, rows, width)
+        place, there = tile(start + tl.arange(0, tall), column, rows, width)
         total = _behind_relu(h_g + place, h + place, there)
         tl.store(masked + place, total.to(masked.dtype.element_ty), there)
         bias_sum += total
@@ -287,7 +287,7 @@ def _mask(
         tl.store(bias_g + network * width + column, tl.sum(bias_sum, 0), column < width)
 
 
-@_kernel
+@kernel
 def _first_backward(
     h_g: tl.tensor, h: tl.tensor, x: tl.tensor, weight_g: tl.tensor, bias_g: tl.tensor, rows: tl.tensor,
     inputs: tl.constexpr, width: tl.constexpr, padded: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr,
@@ -299,18 +299,18 @@ def _first_backward(
     weight_sum, bias_sum = tl.zeros((padded, wide), tl.float32), tl.zeros((tall, wide), tl.float32)
     for start in range(0, rows, tall):
         row = start + tl.arange(0, tall)
-        place, there = _tile(row, column, rows, width)
+        place, there = tile(row, column, rows, width)
         total = _behind_relu(h_g + place, h + place, there)
-        place, there = _tile(row, i, rows, inputs)
+        place, there = tile(row, i, rows, inputs)
         left = tl.trans(tl.load(x + place, there, 0.0))
         weight_sum = tl.dot(left, total, weight_sum, input_precision="tf32x3")
         bias_sum += total
-    place, there = _tile(i, column, inputs, width)
+    place, there = tile(i, column, inputs, width)
     tl.store(weight_g + network * inputs * width + place, weight_sum, there)
     tl.store(bias_g + network * width + column, tl.sum(bias_sum, 0), column < width)
 
 
-@_kernel
+@kernel
 def _inputs_backward(
     h_g: tl.tensor, h: tl.tensor, weight: tl.tensor, x_g: tl.tensor, rows: tl.tensor,
     inputs: tl.constexpr, width: tl.constexpr, padded: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr,
@@ -322,10 +322,10 @@ def _inputs_backward(
     x_sum = tl.zeros((tall, padded), tl.float32)
     for start in range(0, width, wide):
         column = start + tl.arange(0, wide)
-        place, there = _tile(row, column, rows, width)
+        place, there = tile(row, column, rows, width)
         total = _behind_relu(h_g + place, h + place, there)
-        place, there = _tile(i, column, inputs, width)
+        place, there = tile(i, column, inputs, width)
         right = tl.trans(tl.load(weight + place, there, 0.0))
         x_sum = tl.dot(total, right, x_sum, input_precision="tf32x3")
-    place, there = _tile(row, i, rows, inputs)
+    place, there = tile(row, i, rows, inputs)
     tl.store(x_g + network * rows * inputs + place, x_sum, there)

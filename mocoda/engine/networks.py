@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mocoda.engine import fused
+from mocoda.engine import fused, normed
 from mocoda.engine.randomness import Stream
 
 Weights = Mapping[str, Tensor]
@@ -51,17 +51,27 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
     return torch.baddbmm(bias, x, weight)[:, :batch, :outputs].reshape(*leading, batch, outputs)
 
 
-def mlp_weights(name: str, leading: Sequence[int], sizes: Sequence[int], stream: Stream) -> dict[str, Tensor]:
-    """The weights of linear layers from sizes[0] inputs through the hidden sizes to sizes[-1] outputs."""
+def mlp_weights(
+    name: str, leading: Sequence[int], sizes: Sequence[int], stream: Stream, norm: bool = False
+) -> dict[str, Tensor]:
+    """The weights of linear layers from sizes[0] inputs through the hidden sizes to sizes[-1] outputs.
+
+    norm: hidden layers also have `name.layer.scale` and `name.layer.shift` (*L, 1, out) of a layer norm, ones and zeros
+    """
     weights: dict[str, Tensor] = {}
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         weights |= linear_weights(f"{name}.{layer}", leading, inputs, outputs, stream)
+        if norm and layer < len(sizes) - 2:
+            for part, value in (("scale", 1.0), ("shift", 0.0)):
+                weights[f"{name}.{layer}.{part}"] = stream.uniform(*leading, 1, outputs, low=value, high=value)
     return weights
 
 
 def mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
-    """Linear layers with ReLU between them."""
+    """Linear layers with ReLU between them or, where they have a layer norm, with GELU and then the norm."""
     layers = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in weights)
+    if f"{name}.0.scale" in weights:
+        return _normed_mlp(weights, name, x, layers)
     if layers > 1 and x.shape[-1] <= FUSED_INPUTS and fused.usable(x):
         own = [weights[f"{name}.{layer}.{part}"] for part in ("weight", "bias") for layer in range(layers)]
         leading = own[0].shape[:-2]
@@ -73,6 +83,16 @@ def mlp(weights: Weights, name: str, x: Tensor) -> Tensor:
         if layer < layers - 1:
             x = x.relu()
     return x
+
+
+def _normed_mlp(weights: Weights, name: str, x: Tensor, layers: int) -> Tensor:
+    for layer in range(layers - 1):
+        own = [weights[f"{name}.{layer}.{part}"] for part in ("bias", "scale", "shift")]
+        if fused.usable(x):
+            x = normed.fused_layer(x, weights[f"{name}.{layer}.weight"], *own, half=_half.get())
+        else:
+            x = normed.gelu_norm(linear(weights, f"{name}.{layer}", x), *own[1:])
+    return linear(weights, f"{name}.{layers - 1}", x.float())
 
 
 @contextmanager

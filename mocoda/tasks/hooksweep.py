@@ -84,6 +84,10 @@ class HookSweep2:
         """The goals (N, 6) that states (N, 16) have reached."""
         return state[:, BOX_COLUMNS]
 
+    def reached(self, achieved: Tensor, goal: Tensor) -> Tensor:
+        """Whether achieved goals (N, 6) are within the tolerance of others, both boxes: bool (N,)."""
+        return sweep_reward(achieved, goal, achieved[:, 2])[1]
+
     def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         reward, success = sweep_reward(self.achieved(next_state), goal, next_state[:, 2])
         return reward, torch.zeros_like(success)  # episodes go on after success

@@ -17,7 +17,9 @@ class Task(Protocol):
     """The contract of a task. One of yours needs these members and no base class.
 
     One whose reward is about a goal has two more: `goals(n, seed=, device=)`, goals (n, G) of the target task, and
-    `achieved(state)`, the goals (N, G) that are reached in states (N, S).
+    `achieved(state)`, the goals (N, G) that are reached in states (N, S). It may have a third, `reached(achieved,
+    goal)`: whether what was achieved is as good as the goal, (N, G) each, bool (N,). Agents that make goals of states
+    ask it.
     """
 
     @property

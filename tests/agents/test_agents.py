@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from agents_world import SAMPLERS, A, S, each_agent
+from agents_world import SAMPLERS, A, S, each_agent, each_rewarded_agent
 from torch import Tensor
 from torch.distributions import (
     Categorical,
@@ -160,7 +160,7 @@ def test_what_td3s_twin_is_tested_on_has_every_case() -> None:
     assert bool(((target > batch.low) & (target < batch.high)).any()) and bool(batch.terminal.any())
 
 
-@each_agent
+@each_rewarded_agent
 def test_the_value_of_an_ended_episode_is_its_reward_and_positive_ones_are_not_clipped(name: str) -> None:
     agent = make_agent(name, **SMALL, **(SAMPLERS if name == "bcq" else {}))
     assert isinstance(agent, TD3BC | SAC | BCQ) and agent.value_range is None
@@ -496,7 +496,7 @@ def test_bcq_first_learns_its_samplers_and_then_its_critic() -> None:
 # Settings
 
 
-@each_agent
+@each_rewarded_agent
 def test_the_defaults_are_the_papers(name: str) -> None:
     agent = make_agent(name)
     assert (agent.hidden, agent.batch, agent.learning_rate) == ((512, 512), 500, 1e-3)
@@ -534,8 +534,11 @@ def refused(name: str, **settings: Any) -> str:
 
 
 def test_an_unknown_agent_is_answered_with_those_that_exist() -> None:
-    assert refused("td3_bc") == "there is no agent 'td3_bc'; there are: td3-bc, bcq, cql, sac. Did you mean 'td3-bc'?"
-    assert refused("dreamer") == "there is no agent 'dreamer'; there are: td3-bc, bcq, cql, sac."
+    assert (
+        refused("td3_bc")
+        == "there is no agent 'td3_bc'; there are: td3-bc, bcq, cql, sac, gciql. Did you mean 'td3-bc'?"
+    )
+    assert refused("dreamer") == "there is no agent 'dreamer'; there are: td3-bc, bcq, cql, sac, gciql."
 
 
 def test_an_unknown_setting_is_answered_with_those_that_exist() -> None:

@@ -12,7 +12,20 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from agents_world import HILL, SMALL, A, Hill, S, all_same, each_agent, learned_rewards, recorded, same, small
+from agents_world import (
+    HILL,
+    SMALL,
+    A,
+    Hill,
+    S,
+    all_same,
+    each_agent,
+    each_rewarded_agent,
+    learned_rewards,
+    recorded,
+    same,
+    small,
+)
 from cloning_agent import Cloning
 from torch import Tensor
 
@@ -162,7 +175,7 @@ def test_that_holds_for_other_settings_too(agent: Agent) -> None:
     assert same(alone["b", 9], together["b", 9])
 
 
-@each_agent
+@each_rewarded_agent
 def test_a_runs_evaluations_are_the_same_alone_and_in_company_too(name: str) -> None:
     alone = train_agents(
         {"other": HILL.collect(67, seed=1)}, small(name), seeds=[6], updates=8, task=HILL, evaluate_every=4, episodes=3
@@ -172,7 +185,7 @@ def test_a_runs_evaluations_are_the_same_alone_and_in_company_too(name: str) -> 
         assert alone.curves[measure][0].equal(trained(name).curves[measure][place])
 
 
-@each_agent
+@each_rewarded_agent
 def test_permuted_runs_give_permuted_policies(name: str) -> None:
     data = {"other": HILL.collect(67, seed=1), "one": HILL.collect(101, seed=0)}
     permuted = train_agents(data, small(name), seeds=[6, 5], updates=8, task=HILL, evaluate_every=4, episodes=3)
@@ -318,7 +331,7 @@ def whole_state(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize(("block", "decay"), [(100, False), (2, False), (2, True)])
-@each_agent
+@each_rewarded_agent
 def test_a_training_is_polyak_and_adam_on_the_agents_losses(
     name: str, block: int, decay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,7 +422,7 @@ def episodes_by_hand(policies: Policies, number: int, seed: int, key: tuple[str,
     )
 
 
-@each_agent
+@each_rewarded_agent
 def test_the_last_evaluation_is_a_fresh_rollout_of_the_policies(name: str) -> None:
     policies = trained(name)
     for place, key in enumerate(policies):
@@ -428,7 +441,7 @@ class Unit(Hill):
         return torch.tensor([-3.0, -3.0, -3.0, -1.0, -1.0]), torch.ones(5)
 
 
-@each_agent
+@each_rewarded_agent
 def test_what_is_learned_does_not_depend_on_when_it_is_evaluated(name: str) -> None:
     """Past the first hundred updates, whose rows and noise are drawn at once, and with chunks that end at odd ones."""
     fit = functools.partial(train_agents, {"one": recorded()}, slim(name), seeds=[0, 1], updates=107, episodes=1)
@@ -504,7 +517,7 @@ def test_without_a_task_actions_outside_the_unit_box_are_refused() -> None:
     )
 
 
-@each_agent
+@each_rewarded_agent
 def test_told_the_possible_actions_an_agent_is_as_with_the_task_that_knows_them(name: str) -> None:
     data = HILL.collect(40, seed=0)
     outside = HILL.labelled(data.state, 3 * data.action)  # as generated rows may be
@@ -562,7 +575,7 @@ def test_a_tasks_box_scales_the_actions() -> None:
     assert bool((action >= policy.action_low).all()) and bool((action <= policy.action_high).all())
 
 
-@each_agent
+@each_rewarded_agent
 def test_a_policys_actions_are_its_agents_in_the_tasks_box(name: str) -> None:
     policy, state = trained(name)["one", 5], recorded(9).state
     noise = policy.agent.acting_noise(Stream(3, "act"), 9, A)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from agents_world import HILL, SMALL, all_same, each_agent, recorded, small
+from agents_world import HILL, SMALL, all_same, each_rewarded_agent, recorded, small
 from cloning_agent import Cloning
 from torch import Tensor
 
@@ -117,7 +117,7 @@ def test_the_state_of_optimisers_is_told_from_weights_by_its_whole_name(
 
 
 @pytest.mark.usefixtures("at_every_chunk")
-@each_agent
+@each_rewarded_agent
 def test_a_finished_training_called_again_trains_no_more(name: str, tmp_path: Path) -> None:
     path, told = tmp_path / "checkpoint", []
     finished = train(name, checkpoint=path)
@@ -348,7 +348,7 @@ def test_weights_that_break_unseen_are_not_saved(tmp_path: Path, monkeypatch: py
     assert header["settings"]["done"] == 3 and all(bool(tensor.isfinite().all()) for tensor in tensors.values())
 
 
-@each_agent
+@each_rewarded_agent
 def test_extreme_data_stops_every_agent(name: str) -> None:
     data = recorded(50)
     extreme = Transitions(1e30 * data.state, data.action, data.next_state, data.reward, data.terminal)

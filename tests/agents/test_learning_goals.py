@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from agents_world import HILL, all_same, each_agent, same, small
+from agents_world import HILL, all_same, each_rewarded_agent, same, small
 from cloning_agent import Cloning
 from point_task import A, CorridorTask, G, PointTask, S
 from torch import Tensor
@@ -44,7 +44,7 @@ def without_goals(data: Transitions) -> Transitions:
     return Transitions(state, data.action, following, data.reward, data.terminal)
 
 
-@each_agent
+@each_rewarded_agent
 def test_agents_see_state_and_goal_side_by_side(name: str) -> None:
     agent = small(name)
     halved = Transitions(ONE.state, ONE.action / 2, ONE.next_state, ONE.reward, ONE.terminal, ONE.goal)

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from agents_world import HILL, SMALL, A, S, each_agent, recorded, small, untrained
+from agents_world import HILL, SMALL, A, S, each_agent, each_rewarded_agent, recorded, small, untrained
 from cloning_agent import Cloning
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,7 +81,7 @@ def test_it_does_so_for_networks_of_the_paper_s_size(name: str, tmp_path: Path) 
     assert_alike(running, policy, state, 3)
 
 
-@each_agent
+@each_rewarded_agent
 def test_agents_that_were_trained_on_standardised_states_take_them_as_they_are(name: str, tmp_path: Path) -> None:
     data = recorded(200)
     far = Transitions(0.05 * data.state + 1.85, data.action, 0.05 * data.next_state + 1.85, data.reward, data.terminal)
@@ -182,7 +182,7 @@ def test_an_agent_that_draws_nothing_has_no_noise() -> None:
 # The file
 
 
-@each_agent
+@each_rewarded_agent
 def test_the_file_is_sound_and_says_what_it_is(name: str, tmp_path: Path) -> None:
     agent = small(name)
     policy = train_agents({"one": recorded()}, agent, seeds=[0], updates=2)["one", 0]
@@ -233,7 +233,9 @@ class Still(Cloning):
         return weights["rest.0.bias"].expand(*state.shape[:-1], A)
 
 
-WAY_OUT = "These can: td3-bc, bcq, cql, sac, and agents of your own whose act is policy(weights, 'actor', state)."
+WAY_OUT = (
+    "These can: td3-bc, bcq, cql, sac, gciql, and agents of your own whose act is policy(weights, 'actor', state)."
+)
 
 
 def test_agents_that_act_in_other_ways_are_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agents_world import each_agent, learned_rewards, recorded, same, small
+from agents_world import each_agent, each_rewarded_agent, learned_rewards, recorded, same, small
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -77,7 +77,7 @@ def test_rewards_under_which_policies_rank_alike_are_learned_alike(a: float, b: 
 
 
 @pytest.mark.parametrize("terminals", [True, False])
-@each_agent
+@each_rewarded_agent
 def test_rewards_under_which_policies_rank_alike_train_the_same_policy(name: str, terminals: bool) -> None:
     data = recorded(101)
     assert data.reward is not None
@@ -114,7 +114,7 @@ def test_rewards_without_anything_to_learn_are_zero(reward: float, terminals: bo
         assert all(bool(weight.isfinite().all()) for weight in trained(some, small(name)).weights.values())
 
 
-@each_agent
+@each_rewarded_agent
 def test_extreme_rewards_are_learned(name: str) -> None:
     data = recorded(50)
     assert data.reward is not None
@@ -161,7 +161,7 @@ def test_a_wide_range_changes_nothing(name: str, scale_rewards: bool) -> None:
     assert all(weight.equal(wide.weights[key]) for key, weight in free.weights.items())
 
 
-@each_agent
+@each_rewarded_agent
 def test_a_range_clips_the_same_values_in_other_units(name: str) -> None:
     data = recorded(101)
     clipped = trained(data, small(name, value_range=(-2.0, 1.0)))

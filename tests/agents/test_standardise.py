@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from agents_world import HILL, each_agent, small
+from agents_world import HILL, each_rewarded_agent, small
 from point_task import PointTask
 
 from mocoda import Policy, Transitions, train_agents
@@ -33,7 +33,7 @@ def standardised_by_hand(data: Transitions) -> Transitions:
     return Transitions(parts[0], data.action, parts[1], data.reward, data.terminal, goal)
 
 
-@each_agent
+@each_rewarded_agent
 def test_a_policy_acts_on_raw_states_as_the_network_does_on_standardised_ones(name: str) -> None:
     ours = train_agents({"d": SHIFTED}, dataclasses.replace(small(name), standardise=True), seeds=[0], updates=20)
     theirs = train_agents({"d": standardised_by_hand(SHIFTED)}, small(name), seeds=[0], updates=20)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from agents_world import HILL, all_same, each_agent, recorded, small
+from agents_world import HILL, all_same, each_rewarded_agent, recorded, small
 from point_task import PointTask
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
@@ -62,7 +62,7 @@ def events(folder: Path) -> list[Metric]:
 # What is reported
 
 
-@each_agent
+@each_rewarded_agent
 def test_evaluations_are_the_curves(name: str) -> None:
     told: list[Metric] = []
     curves = train(told.extend, name).curves

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mocoda.engine.networks import half_precision, linear, linear_weights, mlp, mlp_weights, softplus
+from mocoda.engine.normed import EPSILON, gelu_norm
 from mocoda.engine.randomness import Stream
 
 LEADING = [(), (3,), (2, 3), (2, 1, 3)]
@@ -48,6 +49,44 @@ def test_mlp_equals_torch_linears_with_relu_between_them(leading: tuple[int, ...
             weight, bias = weights[f"net.{layer}.weight"][index], weights[f"net.{layer}.bias"][index]
             expected = F.linear(expected, weight.T, bias[0])
         torch.testing.assert_close(y[index], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("leading", LEADING)
+@pytest.mark.parametrize("hidden", [(6,), (6, 3)])
+def test_a_normed_mlp_has_gelu_and_then_a_layer_norm_between_its_layers(
+    leading: tuple[int, ...], hidden: tuple[int, ...]
+) -> None:
+    weights = mlp_weights("net", leading, (5, *hidden, 4), stream("weights"), norm=True)
+    fresh = {name: weight for name, weight in weights.items() if name.endswith(("scale", "shift"))}
+    assert {name: float(weight.unique()) for name, weight in fresh.items()} == {
+        f"net.{layer}.{part}": value for layer in range(len(hidden)) for part, value in (("scale", 1.0), ("shift", 0.0))
+    }
+    weights |= {name: stream("drawn", name).normal(*weight.shape) for name, weight in fresh.items()}
+    x = stream("x").normal(*leading, 7, 5)
+    y = mlp(weights, "net", x)
+    assert y.shape == (*leading, 7, 4)
+    for index in every(leading):
+        own = {name: weight[index] for name, weight in weights.items()}
+        expected = x[index]
+        for layer in range(len(hidden) + 1):
+            expected = F.linear(expected, own[f"net.{layer}.weight"].T, own[f"net.{layer}.bias"][0])
+            if layer < len(hidden):
+                scale, shift = own[f"net.{layer}.scale"][0], own[f"net.{layer}.shift"][0]
+                expected = F.layer_norm(F.gelu(expected, approximate="tanh"), scale.shape, scale, shift, eps=EPSILON)
+        torch.testing.assert_close(y[index], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradients_of_gelu_and_layer_norm_are_those_of_torch() -> None:
+    shapes = {"h": (3, 2, 7, 33), "scale": (3, 2, 1, 33), "shift": (3, 2, 1, 33)}
+    given = [stream("norm", name).normal(*shape, dtype=torch.float64) for name, shape in shapes.items()]
+    h, scale, shift = given = [tensor.requires_grad_() for tensor in given]
+    exact = F.layer_norm(F.gelu(h, approximate="tanh"), (33,), eps=EPSILON) * scale + shift
+    found, slope = gelu_norm(*given), stream("slope").normal(*shapes["h"], dtype=torch.float64)
+    torch.testing.assert_close(found, exact)
+    for one, other in zip(
+        torch.autograd.grad(found, given, slope), torch.autograd.grad(exact, given, slope), strict=True
+    ):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("shared", [(7, 5), (3, 7, 5), (1, 3, 7, 5), (2, 1, 7, 5), (1, 1, 7, 5)])
@@ -156,6 +195,7 @@ def taught(weights: dict[str, Tensor], x: Tensor, target: Tensor) -> list[Tensor
     return [made.detach(), *torch.autograd.grad(loss, [given, *leaves.values()])]
 
 
+@pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("sizes", "batch"),
@@ -163,9 +203,9 @@ def taught(weights: dict[str, Tensor], x: Tensor, target: Tensor) -> list[Tensor
     ids=str,
 )
 def test_a_network_is_the_same_alone_and_in_company_to_the_bit(
-    sizes: tuple[int, ...], batch: int, threads: int
+    sizes: tuple[int, ...], batch: int, threads: int, norm: bool
 ) -> None:
-    weights = mlp_weights("net", (5,), sizes, stream("weights"))
+    weights = mlp_weights("net", (5,), sizes, stream("weights"), norm)
     x, target = stream("x").normal(5, batch, sizes[0]), stream("target").normal(5, batch, sizes[-1])
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -25,6 +25,8 @@ SAMPLERS: dict[str, Any] = {
     "proposals": 6,
 }
 each_agent = pytest.mark.parametrize("name", AGENTS)
+# Those that learn from the data's rewards, also in tasks without goals.
+each_rewarded_agent = pytest.mark.parametrize("name", [n for n in AGENTS if not AGENTS[n].goals_from_episodes])
 
 
 def small(name: str, **settings: Any) -> Agent:
@@ -61,7 +63,8 @@ class Hill:
 
     def labelled(self, state: Tensor, action: Tensor) -> Transitions:
         next_state = self.step(torch.cat([state, action], 1))
-        return Transitions(state, action, next_state, *self.label(state, action, next_state))
+        episode = torch.arange(len(state)) // 10
+        return Transitions(state, action, next_state, *self.label(state, action, next_state), episode=episode)
 
     def features(self, rows: Tensor) -> Tensor:
         return rows[:, :2]
