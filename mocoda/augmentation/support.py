@@ -39,13 +39,23 @@ class Support:
         return share(self.least, ranks(self.mixtures, rows, self.known).amin(1))
 
 
-def fit_support(data: Transitions, graph: LocalGraph, *, components: int = 32, seed: int | Stream = 0) -> Support:
-    """Mixtures of the parent sets, as recipe "mocoda" has them, that tell common rows from rare ones."""
+def fit_support(
+    data: Transitions,
+    graph: LocalGraph,
+    *,
+    components: int = 32,
+    seed: int | Stream = 0,
+    reference: Tensor | None = None,
+) -> Support:
+    """Mixtures of the parent sets, as recipe "mocoda" has them, that tell common rows from rare ones.
+
+    reference  rows (M, S + A) whose densities tell what is rare; of those that the mixtures are fitted to unless given
+    """
     graph.check_data(data)
     stream = as_stream(seed, "support", device=data.device)
     chosen = data[stream.permutation(len(data))[:FITTED]]
     mixtures = MixtureParents.fit(chosen, graph, fewer_components(components, len(chosen), graph), stream)
-    reference = chosen.rows[:REFERENCE]
+    reference = (chosen.rows if reference is None else reference)[:REFERENCE]
     known = densities(mixtures, reference)
     return Support(mixtures, known, ranks(mixtures, reference, known).amin(1).sort().values)
 

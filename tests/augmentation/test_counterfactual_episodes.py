@@ -16,7 +16,7 @@ from walks import walks
 import mocoda
 from mocoda import LocalGraph, Transitions
 from mocoda.augmentation import augment_episodes
-from mocoda.augmentation.episodes import ENDED, LINKED, LONG, MET
+from mocoda.augmentation.episode_walks import ENDED, LINKED, LONG, MET
 from mocoda.engine.randomness import as_stream
 from mocoda.tasks import make_task
 
