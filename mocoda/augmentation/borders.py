@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mocoda.augmentation.episode_walks import DISPUTED, GOES_ON, RARE, UNSEEN
 from mocoda.augmentation.provenance import neighbourhood
-from mocoda.augmentation.support import REFERENCE, Support, disagreement, fit_support, step_scale
+from mocoda.augmentation.support import REFERENCE, Support, disagreement, fit_support, spread, step_scale
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
@@ -90,12 +90,8 @@ class Borders:
         known = torch.tensor(numbers, device=scale.device)
         return Borders(graph, ensemble, scale, known, tuple(supports), torch.stack(most))
 
-    def judge(self, rows: Tensor) -> Judged:
-        """Which rows (N, S + A) are within the borders."""
-        parts = [self._judge(block) for block in rows.split(BLOCK)]
-        return parts[0] if len(parts) == 1 else Judged(*(torch.cat(part) for part in zip(*parts, strict=True)))
-
-    def _judge(self, rows: Tensor) -> Judged:
+    def judge(self, rows: Tensor, mean: Tensor | None = None) -> Judged:
+        """Which rows (N, S + A) are within the borders; `mean` (E, N, S) is what the members expect, if known."""
         number = neighbourhood(self.graph, rows)
         place = torch.searchsorted(self.numbers, number).clamp(max=len(self.numbers) - 1)
         seen = self.numbers[place] == number
@@ -104,9 +100,16 @@ class Borders:
             here = (seen & (place == kind)).nonzero()[:, 0]
             if len(here):
                 support[here] = one.score(rows[here])
-        apart = torch.zeros_like(support) if self.model is None else disagreement(self.model, rows, self.scale)
+        apart = torch.zeros_like(support)
+        if self.model is not None:
+            apart = spread(self.model.predict(rows).mean if mean is None else mean, self.graph, self.scale)
         why = torch.full_like(number, GOES_ON)
-        why[apart > self.most[place]] = DISPUTED
+        why[~(apart <= self.most[place])] = DISPUTED
         why[~(support >= BEYOND)] = RARE
         why[~seen] = UNSEEN
         return Judged(support, apart, number, why)
+
+    def notes(self, rows: Tensor) -> dict[str, Tensor]:
+        """What provenance says of rows (N, S + A) that no model predicted."""
+        parts = [replace(self, model=None).judge(block).notes for block in rows.split(BLOCK)]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

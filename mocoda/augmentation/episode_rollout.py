@@ -25,6 +25,7 @@ from mocoda.augmentation.episode_walks import (
 from mocoda.augmentation.provenance import RECORDED, local_graphs, recipe_number
 from mocoda.augmentation.rewards import check_shape
 from mocoda.data.transitions import Transitions
+from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
@@ -107,13 +108,15 @@ def _roll(
         for factor in acting:
             columns = list(graph.factors[graph.parents[factor]])
             rows[:, columns] = walks.rows[donor[active, factor] + step][:, columns]
-        judged = borders.judge(rows)
+        mean = model.predict(rows).mean if isinstance(model, Ensemble) else None
+        judged = borders.judge(rows, mean)
         cut[active] = torch.where((judged.why == GOES_ON) & (step == length), LONG, judged.why)
         going = cut[active] == GOES_ON
         active, rows, judged = active[going], rows[going], judged.select(going)
         if len(active) == 0:
             break
-        next_state = model.sample(rows, seed=stream.child("model", step))
+        # The members' middle is nearer to the truth than any of them.
+        next_state = model.sample(rows, seed=stream.child("model", step)) if mean is None else mean[:, going].mean(0)
         check_shape("model.sample", "next states", next_state, (len(rows), graph.state_width))
         finite = next_state.isfinite().all(1)
         step += 1
@@ -134,9 +137,10 @@ def _roll(
 
 
 def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
-    """Recorded rows (n, parents) that go on: for every factor of a start that whose component is nearest.
+    """For every factor of a start (n, S + A), the recorded row (n, parents) whose component is nearest.
 
     Parents that are made of recorded parts are found again; what follows in their episode are actions that suit them.
+    A component with actions takes rows that go on.
     """
     parents = len(graph.parents)
     kinds, kind = torch.unique(graph.mask(starts), dim=0, return_inverse=True)
@@ -146,13 +150,14 @@ def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
         for label in set(labels):
             component = tuple(factor for factor in range(parents) if labels[factor] == label)
             components.setdefault(component, []).append(number)
-    candidates = walks.goes_on.nonzero()[:, 0]
-    recorded = walks.rows[candidates]
+    everywhere = torch.ones_like(walks.goes_on)
     donor = torch.empty(len(starts), parents, dtype=torch.long, device=starts.device)
     for component, numbers in sorted(components.items()):
         here = torch.isin(kind, torch.tensor(numbers, device=kind.device)).nonzero()[:, 0]
         columns = list(graph.columns([graph.parents[factor] for factor in component]))
-        nearest = candidates[_nearest(starts[here][:, columns], recorded[:, columns])]
+        acts = component[-1] >= len(graph.children)
+        candidates = (walks.goes_on if acts else everywhere).nonzero()[:, 0]
+        nearest = candidates[_nearest(starts[here][:, columns], walks.rows[candidates][:, columns])]
         donor[here[:, None], torch.tensor(component, device=here.device)] = nearest[:, None]
     return donor
 
@@ -204,11 +209,11 @@ def _made(
 
 def _recorded(data: Transitions, graph: LocalGraph, borders: Borders) -> dict[str, Tensor]:
     assert data.episode is not None and data.step is not None
-    notes = {"recipe": torch.full_like(data.step, RECORDED), **borders.judge(data.rows).notes}
-    notes |= {"disagreement": torch.zeros_like(notes["disagreement"]), "cut": torch.full_like(data.step, ENDED)}
-    return notes | {
-        name: note for names in _donor_names(graph) for name, note in zip(names, (data.episode, data.step), strict=True)
-    }
+    notes = {"recipe": torch.full_like(data.step, RECORDED), **borders.notes(data.rows)}
+    notes["cut"] = torch.full_like(data.step, ENDED)
+    for name, at in _donor_names(graph):
+        notes[name], notes[at] = data.episode, data.step
+    return notes
 
 
 def _donor_names(graph: LocalGraph) -> list[tuple[str, str]]:

@@ -44,7 +44,8 @@ def augment_episodes(
     but a thousandth of the recorded rows with that local graph.
 
     recipe         a name, for its default settings, or a recipe such as make_recipe("mocoda", density="matched")
-    model          says what is next, by `sample`, as in `augment`; "coda" needs none
+    model          says what is next: the mean of an ensemble's members, which is truer than the draws of `augment`, or
+                   what any other model's `sample` gives. "coda" needs none
     episodes       how many new ones, of 2 steps or more
     length         the most steps of each; None: as many as there are
     task           labels all rows; one with goals draws one for every episode. Without one, no row has a reward and
