@@ -18,12 +18,12 @@ LONGEST, LINES = 26, 4  # letters and lines of a name
 
 
 def draw_audit(found: Mapping[str, Any], path: Path) -> None:
-    """Draws `Audit.to_json()`: shares by recipe, factor and local graph, by support and disagreement, and AUROCs."""
+    """Draws `Audit.to_json()`: shares by recipe, factor, local graph, support, disagreement and step, and AUROCs."""
     by = found["by"]
-    lines = 2 if found["predictors"] else 1  # without provenance, nothing predicts
+    lines = 1 + bool(found["predictors"]) + ("step" in by)  # without provenance, nothing predicts
     figure = Figure(figsize=(15, 3.6 * lines), layout="constrained")
     figure.suptitle(_headline(found), x=0.01, ha="left", fontsize=13, color=INK)
-    axes = figure.subplots(lines, 3).flat
+    axes = list(figure.subplots(lines, 3).flat)
     _draw_recipes(axes[0], by["recipe"])
     draw_shares(axes[1], by["factor"], "Which factors are true")
     draw_shares(axes[2], dict(list(by["local_graph"].items())[:SHOWN]), "Under which local graph")
@@ -34,6 +34,14 @@ def draw_audit(found: Mapping[str, Any], path: Path) -> None:
             else:
                 one.set_axis_off()
         draw_predictors(axes[5], found["predictors"])
+    if "step" in by:
+        *_, steps, episodes, rest = axes
+        draw_deciles(steps, by["step"], "step", "Are rows as true late in an episode?")
+        draw_shares(episodes, by.get("episode", {}), "How many episodes are true to the last step")
+        for one in [rest] if "episode" in by else [rest, episodes]:
+            one.clear()
+            one.set_axis_off()
+    if lines > 1:
         legend_below(figure)
     save(figure, path)
 
@@ -108,7 +116,7 @@ def _short(name: str) -> str:
     return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], f"and {len(lines) - LINES + 1} more"])
 
 
-def draw_deciles(axes: Axes, cells: Mapping[str, Any], name: str) -> None:
+def draw_deciles(axes: Axes, cells: Mapping[str, Any], name: str, title: str | None = None) -> None:
     """The share of true rows from the tenth of the rows with the least of something to that with the most."""
     shown = [(label, cell) for label, cell in cells.items() if cell["rows"]]
     places = range(len(shown))
@@ -124,7 +132,7 @@ def draw_deciles(axes: Axes, cells: Mapping[str, Any], name: str) -> None:
     axes.set_ylim(0, 102)
     axes.set_ylabel("confirmed (%)")
     axes.set_xlabel(f"{name}, from (a tenth of the rows each)")
-    title_left(axes, f"Is {'more' if name == 'support' else 'less'} {name} a sign of truth?")
+    title_left(axes, title or f"Is {'more' if name == 'support' else 'less'} {name} a sign of truth?")
     bare(axes)
 
 
