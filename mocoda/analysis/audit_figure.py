@@ -24,7 +24,7 @@ def draw_audit(found: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(15, 3.6 * lines), layout="constrained")
     figure.suptitle(_headline(found), x=0.01, ha="left", fontsize=13, color=INK)
     axes = list(figure.subplots(lines, 3).flat)
-    _draw_recipes(axes[0], by["recipe"])
+    _draw_recipes(axes[0], by["recipe"], "How many rows are true, by recipe")
     draw_shares(axes[1], by["factor"], "Which factors are true")
     draw_shares(axes[2], dict(list(by["local_graph"].items())[:SHOWN]), "Under which local graph")
     if found["predictors"]:
@@ -37,10 +37,11 @@ def draw_audit(found: Mapping[str, Any], path: Path) -> None:
     if "step" in by:
         *_, steps, episodes, rest = axes
         draw_deciles(steps, by["step"], "step", "Are rows as true late in an episode?")
-        draw_shares(episodes, by.get("episode", {}), "How many episodes are true to the last step")
-        for one in [rest] if "episode" in by else [rest, episodes]:
-            one.clear()
-            one.set_axis_off()
+        rest.set_axis_off()
+        if "episode" in by:
+            _draw_recipes(episodes, by["episode"], "How many episodes are true to the last step")
+        else:
+            episodes.set_axis_off()
     if lines > 1:
         legend_below(figure)
     save(figure, path)
@@ -62,13 +63,13 @@ def _within(tolerance: Mapping[str, float]) -> str:
     return f"true: next values within {limits}{' …' if len(tolerance) > 6 else ''} of the simulator's"
 
 
-def _draw_recipes(axes: Axes, cells: Mapping[str, Any]) -> None:
+def _draw_recipes(axes: Axes, cells: Mapping[str, Any], title: str) -> None:
     order = [*(name for name in cells if name == "recorded"), *(name for name in cells if name != "recorded")]
     for place, name in enumerate(order):
         colour = GREY if name == "recorded" else RECIPES[name].colour if name in RECIPES else BLUE
         _bar(axes, place, cells[name], colour)
     _name_bars(axes, order)
-    title_left(axes, "How many rows are true, by recipe")
+    title_left(axes, title)
 
 
 def draw_shares(axes: Axes, cells: Mapping[str, Any], title: str) -> None:
