@@ -18,13 +18,13 @@ LONGEST, LINES = 26, 4  # letters and lines of a name
 
 
 def draw_audit(found: Mapping[str, Any], path: Path) -> None:
-    """Draws `Audit.to_json()`: shares by recipe, factor and local graph, by support and disagreement, and AUROCs."""
+    """Draws `Audit.to_json()`: shares by recipe, factor, local graph, support, disagreement and step, and AUROCs."""
     by = found["by"]
-    lines = 2 if found["predictors"] else 1  # without provenance, nothing predicts
+    lines = 1 + bool(found["predictors"]) + ("step" in by)  # without provenance, nothing predicts
     figure = Figure(figsize=(15, 3.6 * lines), layout="constrained")
     figure.suptitle(_headline(found), x=0.01, ha="left", fontsize=13, color=INK)
-    axes = figure.subplots(lines, 3).flat
-    _draw_recipes(axes[0], by["recipe"])
+    axes = list(figure.subplots(lines, 3).flat)
+    _draw_recipes(axes[0], by["recipe"], "How many rows are true, by recipe")
     draw_shares(axes[1], by["factor"], "Which factors are true")
     draw_shares(axes[2], dict(list(by["local_graph"].items())[:SHOWN]), "Under which local graph")
     if found["predictors"]:
@@ -34,6 +34,15 @@ def draw_audit(found: Mapping[str, Any], path: Path) -> None:
             else:
                 one.set_axis_off()
         draw_predictors(axes[5], found["predictors"])
+    if "step" in by:
+        *_, steps, episodes, rest = axes
+        draw_deciles(steps, by["step"], "step", "Are rows as true late in an episode?")
+        rest.set_axis_off()
+        if "episode" in by:
+            _draw_recipes(episodes, by["episode"], "How many episodes are true to the last step")
+        else:
+            episodes.set_axis_off()
+    if lines > 1:
         legend_below(figure)
     save(figure, path)
 
@@ -54,13 +63,13 @@ def _within(tolerance: Mapping[str, float]) -> str:
     return f"true: next values within {limits}{' …' if len(tolerance) > 6 else ''} of the simulator's"
 
 
-def _draw_recipes(axes: Axes, cells: Mapping[str, Any]) -> None:
+def _draw_recipes(axes: Axes, cells: Mapping[str, Any], title: str) -> None:
     order = [*(name for name in cells if name == "recorded"), *(name for name in cells if name != "recorded")]
     for place, name in enumerate(order):
         colour = GREY if name == "recorded" else RECIPES[name].colour if name in RECIPES else BLUE
         _bar(axes, place, cells[name], colour)
     _name_bars(axes, order)
-    title_left(axes, "How many rows are true, by recipe")
+    title_left(axes, title)
 
 
 def draw_shares(axes: Axes, cells: Mapping[str, Any], title: str) -> None:
@@ -108,7 +117,7 @@ def _short(name: str) -> str:
     return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], f"and {len(lines) - LINES + 1} more"])
 
 
-def draw_deciles(axes: Axes, cells: Mapping[str, Any], name: str) -> None:
+def draw_deciles(axes: Axes, cells: Mapping[str, Any], name: str, title: str | None = None) -> None:
     """The share of true rows from the tenth of the rows with the least of something to that with the most."""
     shown = [(label, cell) for label, cell in cells.items() if cell["rows"]]
     places = range(len(shown))
@@ -124,7 +133,7 @@ def draw_deciles(axes: Axes, cells: Mapping[str, Any], name: str) -> None:
     axes.set_ylim(0, 102)
     axes.set_ylabel("confirmed (%)")
     axes.set_xlabel(f"{name}, from (a tenth of the rows each)")
-    title_left(axes, f"Is {'more' if name == 'support' else 'less'} {name} a sign of truth?")
+    title_left(axes, title or f"Is {'more' if name == 'support' else 'less'} {name} a sign of truth?")
     bare(axes)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,16 @@ import rich.table
 import torch
 from torch import Tensor
 
+from mocoda.analysis.audit_groups import beside, by_decile, by_episode, by_local_graph, by_recipe
 from mocoda.analysis.classifier import FEWEST, two_sample
 from mocoda.analysis.rates import Cell, area_under_curve, share_of
 from mocoda.analysis.replay import Step, replay
-from mocoda.augmentation.provenance import OWN, RECORDED
+from mocoda.augmentation.provenance import RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents import BUILT_IN
 
 USUAL = 0.1  # the tolerance unless given: this share of a step's standard deviation
 GRAPHS = 12  # local graphs that are told apart, the commonest
@@ -41,6 +40,7 @@ def audit(
     tolerance: Tolerance | None = None,
     columns: Sequence[str | int] | None = None,
     rows: int | None = None,
+    episodes: int | None = None,
     seed: int | Stream = 0,
     workers: int | None = 0,
     checkpoint: str | Path | None = None,
@@ -57,18 +57,16 @@ def audit(
                 are not compared. Unless given, a tenth of the standard deviation of the factor's recorded steps
     columns     columns of the state that are compared, by name or number; all unless given
     rows        audit only so many rows, drawn at random from the whole table
+    episodes    audit only the rows of so many generated episodes, and of as many recorded ones, drawn at random. Each
+                row is replayed from its own state
     workers     processes that call `step`, which they must be able to import. None: one per core; 0: this process
     checkpoint  file that keeps what is finished, for a second call to go on from; it is not removed
     """
     graph.check_data(data)
     generated = _generated(data)
     limits = _limits(data, graph, tolerance, columns)
-    if rows is not None and rows < 1:
-        raise InputError(f"rows must be at least 1, the number of rows to audit, got {rows}.")
     stream = as_stream(seed, "audit", device="cpu")
-    chosen = torch.arange(len(data), device=data.device)
-    if rows is not None and rows < len(data):
-        chosen = stream.permutation(len(data))[:rows].sort().values.to(data.device)
+    chosen = _chosen(data, generated, rows, episodes, stream)
     if not bool(generated[chosen].any()):
         raise InputError(
             f"none of the {len(chosen):,} rows drawn is a generated one; {int(generated.sum()):,} of {len(data):,} "
@@ -84,7 +82,9 @@ def audit(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         progress=progress,
     )
-    found = judge(table, truth, graph, tolerance=limits, columns=columns, seed=stream)
+    found = judge(
+        table, truth, graph, tolerance=limits, columns=columns, seed=stream, whole=rows is None or rows >= len(data)
+    )
     verdict = torch.full((len(data),), NOT_AUDITED, device=data.device)
     verdict[chosen] = found.verdict
     return replace(found, verdict=verdict)
@@ -98,8 +98,12 @@ def judge(
     tolerance: Tolerance | None = None,
     columns: Sequence[str | int] | None = None,
     seed: int | Stream = 0,
+    whole: bool = True,
 ) -> Audit:
-    """The audit of a table whose true next states (N, S) are known, as from `replay`; options as for `audit`."""
+    """The audit of a table whose true next states (N, S) are known, as from `replay`; options as for `audit`.
+
+    whole  whether episodes have all their rows, so that it can be said of whole ones how many are true
+    """
     compared, limits = _compared(data, graph, columns), _limits(data, graph, tolerance, columns)
     off = torch.stack([_distance(data.next_state, truth, compared[factor]) for factor in limits], 1)
     within = off <= torch.tensor(list(limits.values()), dtype=off.dtype, device=off.device)
@@ -108,20 +112,21 @@ def judge(
     scores = {name: -values if name == "disagreement" else values for name, values in known.items()}
     if min(int(new.sum()), int((~new).sum())) >= FEWEST:
         scores["odds"] = _recorded_odds(data, graph, new, seed)
-    whole = share_of(confirmed[new])
+    total = share_of(confirmed[new])
     return Audit(
-        confirmed=whole["share"],
-        interval=whole["interval"],
-        rows=whole["rows"],
+        confirmed=total["share"],
+        interval=total["interval"],
+        rows=total["rows"],
         by={
-            "recipe": _by_recipe(data, confirmed),
-            "local_graph": _by_local_graph(data, graph, confirmed, new),
+            "recipe": by_recipe(data, confirmed),
+            "local_graph": by_local_graph(data, graph, confirmed, new),
+            **(by_episode(data, confirmed, new, whole) if _has_episodes(data, new) else {}),
             "factor": {
-                factor: _beside(within[:, i], new) | {"median_error": float(off[new, i].median())}
+                factor: beside(within[:, i], new) | {"median_error": float(off[new, i].median())}
                 for i, factor in enumerate(limits)
             },
             # No model predicted recorded rows, so nothing disagreed about them.
-            **{name: _by_decile(values, confirmed, new, beside=name == "support") for name, values in known.items()},
+            **{name: by_decile(values, confirmed, new, recorded=name == "support") for name, values in known.items()},
         },
         predictors={name: area_under_curve(score[new], confirmed[new]) for name, score in scores.items()},
         tolerance=limits,
@@ -139,7 +144,9 @@ class Audit:
     rows        generated rows that were audited
     by          shares with their intervals and rows: by recipe, local_graph, factor, and deciles of support and of
                 disagreement, as `by["recipe"]["mocoda"]["share"]`. Recorded rows are `by["recipe"]["recorded"]`, and
-                under "recorded" in each of the others
+                under "recorded" in each of the others. If generated rows are of episodes, also deciles of their step,
+                and by episode and recipe the share of `episodes` whose steps are all true, with the median number of
+                steps before the first that is not, `true_steps`
     predictors  how well support, disagreement and odds tell true rows from others, for people without a simulator:
                 AUROC (0.5: not at all) with its 95% interval. Odds are those of `two_sample` that a row is recorded,
                 the product over parent sets, by classifiers trained on the recorded and generated rows
@@ -195,16 +202,17 @@ class Audit:
 def _table(name: str, cells: Mapping[str, Cell]) -> rich.table.Table:
     table = rich.table.Table(title=f"Confirmed, by {name}", title_justify="left")
     table.add_column(name)
-    beside = any(cell.get("recorded") for cell in cells.values())
-    for head in ("rows", "confirmed", "95% CI", *(["recorded"] if beside else [])):
+    recorded_too = any(cell.get("recorded") for cell in cells.values())
+    count = "episodes" if name == "episode" else "rows"
+    for head in (count, "confirmed", "95% CI", *(["recorded"] if recorded_too else [])):
         table.add_column(head, justify="right")
     for group, cell in cells.items():
-        texts = [f"{cell['rows']:,}", "-", "-"]
+        texts = [f"{cell[count]:,}", "-", "-"]
         if cell["rows"]:
             low, high = cell["interval"]
             texts[1:] = [f"{100 * cell['share']:.1f}%", f"{100 * low:.1f} to {100 * high:.1f}"]
         recorded = cell.get("recorded")
-        if beside:
+        if recorded_too:
             texts.append(f"{100 * recorded['share']:.1f}%" if recorded else "-")
         table.add_row(group, *texts)
     return table
@@ -232,6 +240,30 @@ def _generated(data: Transitions) -> Tensor:
     recipe = data.provenance.get("recipe")
     made = torch.zeros(len(data), dtype=torch.bool, device=data.device) if recipe is None else recipe != RECORDED
     return made if bool(made.any()) else ~made
+
+
+def _has_episodes(data: Transitions, new: Tensor) -> bool:
+    return data.episode is not None and bool((data.episode[new] >= 0).any())
+
+
+def _chosen(data: Transitions, new: Tensor, rows: int | None, episodes: int | None, stream: Stream) -> Tensor:
+    """The rows to audit, ascending."""
+    if rows is not None and rows < 1:
+        raise InputError(f"rows must be at least 1, the number of rows to audit, got {rows}.")
+    if episodes is None:
+        if rows is None or rows >= len(data):
+            return torch.arange(len(data), device=data.device)
+        return stream.permutation(len(data))[:rows].sort().values.to(data.device)
+    if rows is not None:
+        raise InputError("rows and episodes both say how much to audit; give one of them.")
+    if episodes < 1:
+        raise InputError(f"episodes must be at least 1, the number of episodes to audit, got {episodes}.")
+    if not _has_episodes(data, new):
+        raise InputError("no generated row is known to be of an episode; audit rows=, or make augment_episodes.")
+    assert data.episode is not None
+    numbers = [data.episode[kind & (data.episode >= 0)].unique() for kind in (new, ~new)]
+    drawn = [own[stream.permutation(len(own))[:episodes].to(own.device)] for own in numbers]
+    return torch.isin(data.episode, torch.cat(drawn)).nonzero()[:, 0]
 
 
 def _compared(data: Transitions, graph: LocalGraph, columns: Sequence[str | int] | None) -> dict[str, list[int]]:
@@ -297,57 +329,3 @@ def _recorded_odds(data: Transitions, graph: LocalGraph, new: Tensor, seed: int 
     recorded, drawn = (rows[:: -(-len(rows) // ODDS_ROWS)] for rows in (data.rows[~new], data.rows[new]))
     found = two_sample(recorded, drawn, graph, seed=seed)
     return -torch.stack([one.log_odds(data.rows) for one in found.values()]).sum(0)
-
-
-# --- groups of rows
-
-
-def _beside(confirmed: Tensor, new: Tensor, group: Tensor | None = None) -> Cell:
-    """The share of generated rows, of a group if given, and that of recorded ones if there are any."""
-    chosen = torch.ones_like(new) if group is None else group
-    recorded = confirmed[chosen & ~new]
-    return share_of(confirmed[chosen & new]) | {"recorded": share_of(recorded) if len(recorded) else None}
-
-
-def _by_recipe(table: Transitions, confirmed: Tensor) -> dict[str, Cell]:
-    recipe = table.provenance.get("recipe")
-    if recipe is None:
-        return {"all rows": share_of(confirmed)}
-    names = {RECORDED: "recorded", **{i: name for i, name in enumerate(BUILT_IN, 1)}, OWN: "own"}
-    numbers = sorted(set(recipe.tolist()), key=lambda number: (number == OWN, number))
-    return {names.get(number, str(number)): share_of(confirmed[recipe == number]) for number in numbers}
-
-
-def _by_local_graph(table: Transitions, graph: LocalGraph, confirmed: Tensor, new: Tensor) -> dict[str, Cell]:
-    """The commonest local graphs of generated rows, called by the edges that the sparsest one lacks; then the rest."""
-    masks = torch.cat([graph.mask(block) for block in table.rows.split(65_536)])
-    kinds, number = torch.unique(masks.flatten(1), dim=0, return_inverse=True)
-    counts = torch.bincount(number[new], minlength=len(kinds))
-    order = [kind for kind in counts.argsort(descending=True, stable=True).tolist() if counts[kind]]
-    sparsest = graph.sparsest.to(masks.device)
-    cells = {}
-    for kind in order[:GRAPHS]:
-        mask = kinds[kind].view_as(sparsest)
-        more = [_edge(graph, edge) for edge in (mask & ~sparsest).nonzero().tolist()]
-        less = [_edge(graph, edge) for edge in (sparsest & ~mask).nonzero().tolist()]
-        name = ", ".join([*(f"+ {edge}" for edge in more), *(f"- {edge}" for edge in less)]) or "sparsest"
-        cells[name] = _beside(confirmed, new, number == kind)
-    if len(order) > GRAPHS:
-        rest = torch.isin(number, torch.tensor(order[:GRAPHS], device=number.device), invert=True)
-        cells[f"{len(order) - GRAPHS} others"] = _beside(confirmed, new, rest)
-    return cells
-
-
-def _edge(graph: LocalGraph, edge: list[int]) -> str:
-    return f"{graph.parents[edge[0]]} -> {graph.children[edge[1]]}"
-
-
-def _by_decile(values: Tensor, confirmed: Tensor, new: Tensor, beside: bool) -> dict[str, Cell]:
-    """Generated rows by tenths of their values, fewer where many are equal; `beside`: recorded ones in these bounds."""
-    ordered = values[new].double().sort().values
-    starts = ordered[[tenth * len(ordered) // 10 for tenth in range(10)]].unique()
-    number = torch.bucketize(values.double(), starts[1:], right=True)
-    digits = next(d for d in range(3, 18) if d == 17 or len({f"{start:.{d}g}" for start in starts}) == len(starts))
-    names = [f"{bound:.{digits}g}" for bound in (*starts.tolist(), float(ordered[-1]))]
-    cells = {f"{low} to {high}": _beside(confirmed, new, number == i) for i, (low, high) in enumerate(pairwise(names))}
-    return cells if beside else {name: cell | {"recorded": None} for name, cell in cells.items()}

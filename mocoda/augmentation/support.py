@@ -39,13 +39,23 @@ class Support:
         return share(self.least, ranks(self.mixtures, rows, self.known).amin(1))
 
 
-def fit_support(data: Transitions, graph: LocalGraph, *, components: int = 32, seed: int | Stream = 0) -> Support:
-    """Mixtures of the parent sets, as recipe "mocoda" has them, that tell common rows from rare ones."""
+def fit_support(
+    data: Transitions,
+    graph: LocalGraph,
+    *,
+    components: int = 32,
+    seed: int | Stream = 0,
+    reference: Tensor | None = None,
+) -> Support:
+    """Mixtures of the parent sets, as recipe "mocoda" has them, that tell common rows from rare ones.
+
+    reference  rows (M, S + A) whose densities tell what is rare; of those that the mixtures are fitted to unless given
+    """
     graph.check_data(data)
     stream = as_stream(seed, "support", device=data.device)
     chosen = data[stream.permutation(len(data))[:FITTED]]
     mixtures = MixtureParents.fit(chosen, graph, fewer_components(components, len(chosen), graph), stream)
-    reference = chosen.rows[:REFERENCE]
+    reference = (chosen.rows if reference is None else reference)[:REFERENCE]
     known = densities(mixtures, reference)
     return Support(mixtures, known, ranks(mixtures, reference, known).amin(1).sort().values)
 
@@ -84,7 +94,11 @@ def disagreement(model: Ensemble, rows: Tensor, scale: Tensor | None = None) -> 
         raise InputError(
             "this model does not know how long a step is; pass scale=mocoda.augmentation.support.step_scale(data)."
         )
-    mean = model.predict(rows).mean / scale
-    apart = mean.var(0, correction=0)  # (N, S)
-    children = [apart[:, list(model.graph.factors[child])].mean(1) for child in model.graph.children]
+    return spread(model.predict(rows).mean, model.graph, scale)
+
+
+def spread(mean: Tensor, graph: LocalGraph, scale: Tensor) -> Tensor:
+    """The `disagreement` (N,) of members that expect `mean` (E, N, S)."""
+    apart = (mean / scale).var(0, correction=0)  # (N, S)
+    children = [apart[:, list(graph.factors[child])].mean(1) for child in graph.children]
     return torch.stack(children, 1).amax(1).sqrt()

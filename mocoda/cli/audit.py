@@ -56,6 +56,8 @@ class Audit(Command):
     """Columns of the state that are compared; without it those of the task, or all."""
     rows: int | None = None
     """Audit only so many rows, drawn at random."""
+    episodes: int | None = None
+    """Audit only the rows of so many generated episodes, and of as many recorded ones, drawn at random."""
     seed: Seed = 0
     workers: int | None = None
     """Processes that simulate; without it one per core for robots and environments, and only this one for others.
@@ -82,7 +84,7 @@ class Audit(Command):
         if workers is None and self.environment is None and not world.name.startswith(("hooksweep2", "cube-")):
             workers = 0
         settings = {"data": self.data, **asdict(self.world), "environment": self.environment}
-        settings |= {name: getattr(self, name) for name in ("tolerance", "columns", "rows", "seed")}
+        settings |= {name: getattr(self, name) for name in ("tolerance", "columns", "rows", "episodes", "seed")}
         settings |= {"content": content_of(data), "provenance": _provenance(data)}
         settings |= {"graph_file": getattr(world, "fingerprint", None)}
         outputs, target = ("audit.json", "audit.png", CHECKPOINT), None if kept is None else kept.path
@@ -94,6 +96,7 @@ class Audit(Command):
                 tolerance=getattr(world, "tolerance", None) if tolerance is None else tolerance,
                 columns=self.columns or getattr(world, "compared", None),
                 rows=self.rows,
+                episodes=self.episodes,
                 seed=self.seed,
                 workers=workers,
                 checkpoint=run.path / CHECKPOINT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from mocoda.cli.options import (
     check_device,
     check_out,
     content_of,
+    counted,
     run_folder_of,
     say,
 )
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
     from mocoda.tasks import Task
 
 REWARD = "reward.safetensors"
+ROWS = 160_000  # to generate, unless given
 REWARDS = ("auto", "file", "learned", "none")
 
 
 @dataclass(frozen=True)
 class Augment(Command):
-    """Extend recorded data with counterfactual transitions.
+    """Extend recorded data with counterfactual transitions, or whole episodes of them.
 
     Fits a recipe and a dynamics model to the data, and writes the recorded rows and new ones after them. After a kill,
     the same command goes on where it was. The fields of the recipe that --recipe names are options too.
@@ -55,8 +57,13 @@ class Augment(Command):
     recipe: Annotated[str, arg(metavar="NAME")] = "mocoda"
     """How new states and actions are drawn: {recipes}."""
     world: Flat[GraphOptions] = NO_GRAPH
-    rows: int = 160_000
-    """Transitions to generate."""
+    rows: int | None = None
+    """Transitions to generate; without it, and without --episodes, 160,000."""
+    episodes: int | None = None
+    """Whole episodes to generate instead: with recipe coda each is made of two recorded ones, with others by the model,
+    from drawn starts and with recorded actions, as far as the data supports them."""
+    length: int | None = None
+    """With --episodes, the most steps of each."""
     seed: Seed = 0
     device: Device = "cpu"
     keep_recorded: bool = True
@@ -88,6 +95,7 @@ class Augment(Command):
         return str(self.settings.name)
 
     def run(self) -> None:
+        from mocoda.augmentation.episode_walks import Walks
         from mocoda.augmentation.streaming import FINISHED, UNFINISHED, augment_to_file, workers_for
         from mocoda.data.formats import convert
         from mocoda.engine.runs import RunFolder
@@ -95,7 +103,7 @@ class Augment(Command):
         target = check_out(self.out, (self.data, self.world.graph, self.model.model))
         folder = run_folder_of(target.path)
         self._check(folder)
-        workers = workers_for(self.rows, self.device) if self.workers is None else self.workers
+        workers = workers_for(self.count, self.device) if self.workers is None else self.workers
         if workers and self.device != "cpu":
             raise InputError(f"workers share the CPU, and {self.device} is one device: remove --workers.")
         recorded = self._recorded()
@@ -108,26 +116,64 @@ class Augment(Command):
         labels = self._reward_source(recorded, world)
         settings = self._identity(recorded, world)
         outputs = (FILE, REWARD, UNFINISHED, FINISHED)
+        if self.episodes is not None:
+            Walks.of(recorded)  # which refuses data without episodes
         with RunFolder(folder, "augment", settings, outputs, self.overwrite, target.path) as run:
             self._fit(recorded, folder, run.progress)
             if labels == "learned":
                 from mocoda.augmentation import LearnedReward
 
                 say(f"Rewards are learned from the data's own: {LearnedReward.load(folder / REWARD).in_words}")
-            file = target.path if target.streamed else folder / "augmented.hdf5"
-            source = augment_to_file(
-                file, partial(self.plan, folder), folder=folder, workers=workers, progress=run.progress
-            )
-            if not target.streamed:
-                convert(file, target)
-                run.discard(file.name)
-        total = self.rows + (len(recorded) if self.keep_recorded else 0)
-        say(f"{self.out}: {total:,} transitions, {self.rows:,} of them new by recipe {self.recipe}")
+            if self.episodes is not None:
+                source = self._write_episodes(recorded, world, folder, run.progress)
+            else:
+                file = target.path if target.streamed else folder / "augmented.hdf5"
+                source = augment_to_file(
+                    file, partial(self.plan, folder), folder=folder, workers=workers, progress=run.progress
+                )
+                if not target.streamed:
+                    convert(file, target)
+                    run.discard(file.name)
+        total = source["generated_rows"] + (len(recorded) if self.keep_recorded else 0)
+        new = f"{source['generated_rows']:,} of them new by recipe {self.recipe}"
+        new += "" if self.episodes is None else f", in {counted(self.episodes, 'episode')}"
+        say(f"{self.out}: {total:,} transitions, {new}")
         if labels == "none":
             why = "--reward none" if self.reward == "none" else "neither the data nor the graph file has any"
             say(f"No row has a reward: {why}.")
         if "filter" in source:
             say(f"The filters accepted {100 * source['filter']['accepted_share']:.3g}% of the rows drawn.")
+        for cut in source["cut"].values() if self.episodes is not None else ():
+            if cut["episodes"]:
+                say(f"{counted(cut['episodes'], 'new episode')} ended where {cut['why']}.")
+
+    @property
+    def count(self) -> int:
+        """Transitions to generate one by one."""
+        return ROWS if self.rows is None else self.rows
+
+    def _write_episodes(
+        self, data: Transitions, world: Task | FileTask, folder: Path, progress: Progress
+    ) -> Mapping[str, Any]:
+        """Writes recorded and new episodes, by the models in the folder; returns how they were made."""
+        from mocoda.augmentation import augment_episodes
+        from mocoda.data import write
+
+        assert self.episodes is not None
+        made = augment_episodes(
+            data,
+            world.graph,
+            recipe=self.settings,
+            model=self.model.load(folder, world.graph).to(self.device) if self.settings.needs_model else None,
+            episodes=self.episodes,
+            length=self.length,
+            task=self._labels(data, world, folder),
+            keep_recorded=self.keep_recorded,
+            seed=self.seed,
+            progress=progress,
+        )
+        write(made, self.out)
+        return made.source
 
     def plan(self, folder: Path) -> Augmentation:
         """What to write, by the models in the folder. Every process that generates rows calls it."""
@@ -141,7 +187,7 @@ class Augment(Command):
             data,
             fit_parents(data, world.graph, self.settings, task=world, model=model, seed=self.seed),
             model,
-            rows=self.rows,
+            rows=self.count,
             task=self._labels(data, world, folder),
             seed=self.seed,
             keep_recorded=self.keep_recorded,
@@ -159,8 +205,9 @@ class Augment(Command):
         self.world.check()
         self.model.check(folder)
         check_device(self.device)
-        if self.rows < 1:
-            raise InputError(f"rows must be positive, the number of rows to generate, got {self.rows}.")
+        if self.count < 1:
+            raise InputError(f"rows must be positive, the number of rows to generate, got {self.count}.")
+        self._check_episodes()
         if self.reward not in REWARDS:
             raise unknown_name("reward", self.reward, REWARDS)
         if not self.settings.needs_model and self.model != DynamicsOptions.of(["--quick"] if self.model.quick else []):
@@ -177,6 +224,28 @@ class Augment(Command):
             self.min_support,
         )
 
+    def _check_episodes(self) -> None:
+        from mocoda.augmentation.episodes import check_episodes
+
+        if self.episodes is None:
+            if self.length is not None:
+                raise InputError("--length is the most steps of an episode: give --episodes too, or remove it.")
+            return
+        given = {
+            "--rows": self.rows is not None,
+            "--hindsight": self.hindsight != 0,
+            "--no-provenance": not self.provenance,
+            "--max-disagreement": self.max_disagreement is not None,
+            "--min-support": self.min_support is not None,
+            "--workers": self.workers is not None,
+        }
+        refused = [option for option, is_given in given.items() if is_given]
+        if refused:
+            raise InputError(
+                f"--episodes makes whole episodes: remove {' and '.join(refused)}, which belong to single transitions."
+            )
+        check_episodes(self.settings, self.episodes, self.length)
+
     def _identity(self, recorded: Transitions, world: Task | FileTask) -> dict[str, Any]:
         """All that the rows depend on."""
         from mocoda.engine.checkpoint import fingerprint
@@ -184,6 +253,7 @@ class Augment(Command):
         settings = asdict(self)
         for name in ("workers", "out", "overwrite"):
             del settings[name]
+        settings["rows"] = self.count if self.episodes is None else None
         settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}
         if self.model.model is not None:
             weights = self.model.load(Path(), world.graph).weights

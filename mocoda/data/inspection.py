@@ -46,7 +46,9 @@ class Inspection:
     kind          what the data was read as
     rows          rows that were read; a row is a step
     generated     how many of them `augment` made, as the file says
-    episodes      runs of rows, each row's next state being the following row's state, up to a terminal one
+    episodes      as the data numbers them, or else runs of rows, each row's next state being the following row's
+                  state, up to a terminal one
+    numbered      whether the data numbers its episodes; rows of none are then not counted among theirs
     steps         the fewest, the median and the most rows of an episode
     columns       of state, action, goal and reward
     continuing    the share of rows, the last one aside, whose next state is the following row's state
@@ -65,6 +67,7 @@ class Inspection:
     rows: int
     generated: int
     episodes: int
+    numbered: bool
     steps: tuple[int, float, int]
     columns: tuple[Column, ...]
     continuing: float
@@ -104,8 +107,9 @@ class Inspection:
         few, median, most = self.steps
         goals = "no goals" if self.goals is None else f"{self.goals:,} different goals"
         runs = f"{self.episodes:,} episodes of {few:,} to {most:,} rows (median {median:g})"
+        how = "as the data numbers them" if self.numbered else "runs of rows, each next state the following row's state"
         lines = [
-            f"{runs}: runs of rows in which each next state is the following row's state",
+            f"{runs}: {how}",
             f"{self.continuing:.1%} of rows go on in the following one; {self.duplicates:,} duplicates, "
             f"{self.terminals:,} terminal, {goals}",
         ]
@@ -128,15 +132,20 @@ def inspect(source: Any, *, episode_steps: int | None = None) -> Inspection:
     varying = [place for place, column in enumerate(columns[: state.shape[1]]) if not column.constant]
     continues, breaks = _continuity(state, next_state, varying)
     columns = [replace(one, breaks=int(breaks[i])) if i < len(breaks) else one for i, one in enumerate(columns)]
-    ends = np.flatnonzero(np.append(~continues | terminal[:-1], True))
-    steps = np.diff(ends, prepend=-1)
+    numbers = own.get("episode", np.empty(0, np.int64))
+    numbered = bool((numbers >= 0).any())
+    if numbered:
+        steps = np.unique(numbers[numbers >= 0], return_counts=True)[1]
+    else:
+        steps = np.diff(np.flatnonzero(np.append(~continues | terminal[:-1], True)), prepend=-1)
     bad = np.flatnonzero(raw.bad_rows())
     jumps, farthest = _jumps(state, next_state)
     found = Inspection(
         kind=raw.kind,
         rows=rows,
         generated=generated,
-        episodes=len(ends),
+        episodes=len(steps),
+        numbered=numbered,
         steps=(int(steps.min()), float(np.median(steps)), int(steps.max())),
         columns=tuple(columns),
         continuing=float(continues.mean()) if len(continues) else 0.0,

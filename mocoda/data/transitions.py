@@ -19,6 +19,7 @@ from torch import Tensor
 from mocoda.data.formats.guarded import open_hdf5
 from mocoda.data.names import ARRAYS as ARRAYS
 from mocoda.data.names import EPISODES, PROVENANCE
+from mocoda.data.numbering import Numbering
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions, whole_file
 from mocoda.engine.hdf5 import hdf5_disk
@@ -178,17 +179,18 @@ def as_tensor(array: Array | float) -> Tensor:
 def concatenate(tables: Sequence[Transitions], source: Mapping[str, Any] | None = None) -> Transitions:
     """One table of all the rows, in order; columns, and the source unless given, are the first table's.
 
-    Episodes of later tables get new numbers, after those of the earlier ones. Rows of tables without are of none.
+    Episodes of later tables get new numbers, after those of the earlier ones; but a table that begins where the one
+    before it ends, at the next step of the same episode and to the bit in the same state, goes on in it: the parts of a
+    table that was cut anywhere have its episodes again. Rows of tables without are of none.
     """
     if not tables:
         raise InputError("concatenate got no tables; expected at least 1.")
     first = tables[0]
     for table in tables[1:]:
         _check_alike(first, table)
-    known, taken, parts = any(table.episode is not None for table in tables), 0, []
+    known, parts, numbering = any(table.episode is not None for table in tables), [], Numbering()
     for table in tables:
-        part, taken = _numbered_on(table, known, taken)
-        parts.append(part)
+        parts.append(numbering.on(table, known))
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return from_arrays(joined, first.columns, first.source if source is None else source)
 
@@ -198,7 +200,7 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
 
     Episodes get numbers as in `concatenate`; where the first table has none, no other may. Returns the number of rows.
     """
-    rows = taken = 0
+    rows, numbering = 0, Numbering()
     with whole_file(path) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
         first: Transitions | None = None
         for table in tables:
@@ -210,8 +212,7 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
                 raise InputError(
                     "the first table has no episodes and a later one has; give the first one episode=-1 for every row."
                 )
-            arrays, taken = _numbered_on(table, first.episode is not None, taken)
-            for name, array in arrays.items():
+            for name, array in numbering.on(table, first.episode is not None).items():
                 stored = file[name]
                 stored.resize(rows + len(table), axis=0)
                 stored[rows:] = array.cpu().numpy()
@@ -316,21 +317,6 @@ def count_steps(episode: Tensor) -> Tensor:
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device) - first
     return place
-
-
-def _numbered_on(table: Transitions, known: bool, taken: int) -> tuple[dict[str, Tensor], int]:
-    """A table's arrays when earlier ones have the episodes below `taken`, and the first number that is free then.
-
-    known  whether any table has episodes; if so, rows of one that has not are of none
-    """
-    arrays = table.arrays()
-    if not known:
-        return arrays, taken
-    if table.episode is None:
-        none = torch.full((len(table),), -1, device=table.device)
-        return {**arrays, "episode": none, "step": none}, taken
-    number = torch.where(table.episode < 0, table.episode, table.episode + taken)
-    return {**arrays, "episode": number}, max(taken, int(number.max()) + 1)
 
 
 def _checked_shape(name: str, array: Tensor, rows: int | None = None, columns: int | None = None) -> tuple[int, int]:

@@ -136,6 +136,67 @@ def test_the_verdict_is_kept_as_provenance_and_filters_rows(tmp_path: Path) -> N
     assert audit(true, step, GRAPH, tolerance=0.1).confirmed == 1.0
 
 
+# --- episodes
+
+
+def in_episodes(data: Transitions, steps: int = 10) -> Transitions:
+    """The rows of a table, as episodes of so many steps."""
+    return replace(data, episode=torch.arange(len(data)) // steps, step=torch.arange(len(data)) % steps)
+
+
+def test_an_episode_is_true_if_all_its_steps_are() -> None:
+    """Four recorded episodes, one of them with a wrong step; six generated ones, of which two go wrong at step 7."""
+    recipe = torch.tensor([0] * 40 + [MOCODA] * 60)
+    data = in_episodes(table(100, wrong=[25, 47, 48, 49, 57], by=(1, 0, 0), recipe=recipe))
+    found = audit(data, step, GRAPH, tolerance=0.1)
+    cells = {name: (cell["share"], cell["episodes"], cell["rows"]) for name, cell in found.by["episode"].items()}
+    assert cells == {"recorded": (0.75, 4, 40), "mocoda": (4 / 6, 6, 60)}
+    assert found.by["episode"]["mocoda"]["interval"] == wilson(4, 6)
+    assert found.by["episode"]["mocoda"]["true_steps"] == 10.0
+    late = audit(in_episodes(table(30, wrong=[7, 18, 29], by=(1, 0, 0))), step, GRAPH, tolerance=0.1)
+    assert late.by["episode"]["all episodes"]["true_steps"] == 8.0 and late.by["episode"]["all episodes"]["share"] == 0
+    shuffled = Stream(0, "order").permutation(100)
+    assert audit(data[shuffled], step, GRAPH, tolerance=0.1).by["episode"] == found.by["episode"]
+
+
+def test_rows_are_counted_by_their_step_and_recorded_ones_alike() -> None:
+    recipe = torch.tensor([0] * 100 + [MOCODA] * 100)
+    data = in_episodes(table(200, wrong=range(109, 200, 10), by=(1, 0, 0), recipe=recipe))
+    by = audit(data, step, GRAPH, tolerance=0.1).by["step"]
+    assert [cell["rows"] for cell in by.values()] == [10] * 10
+    assert [cell["share"] for cell in by.values()] == [1.0] * 9 + [0.0]
+    assert [cell["recorded"]["share"] for cell in by.values()] == [1.0] * 10
+
+
+def test_whole_episodes_are_drawn_of_generated_and_recorded_ones() -> None:
+    recipe = torch.tensor([0] * 200 + [MOCODA] * 300)
+    data = in_episodes(table(500, recipe=recipe))
+    found = audit(data, step, GRAPH, tolerance=0.1, episodes=12, seed=3)
+    counts = {name: (cell["episodes"], cell["rows"]) for name, cell in found.by["episode"].items()}
+    assert counts == {"recorded": (12, 120), "mocoda": (12, 120)}
+    assert data.episode is not None
+    audited = [found.verdict[data.episode == number].eq(-1).float().mean().item() for number in range(50)]
+    assert sorted(audited) == [0.0] * 24 + [1.0] * 26
+    assert audit(data, step, GRAPH, tolerance=0.1, episodes=12, seed=3).verdict.equal(found.verdict)
+    assert not audit(data, step, GRAPH, tolerance=0.1, episodes=12, seed=4).verdict.equal(found.verdict)
+    assert audit(data, step, GRAPH, tolerance=0.1, episodes=99).rows == 300
+
+
+def test_nothing_is_said_of_episodes_that_are_not_whole_or_not_generated() -> None:
+    recipe = torch.tensor([0] * 200 + [MOCODA] * 300)
+    data = in_episodes(table(500, recipe=recipe))
+    assert "episode" not in audit(data, step, GRAPH, tolerance=0.1, rows=200).by
+    assert "step" in audit(data, step, GRAPH, tolerance=0.1, rows=200).by
+    assert data.episode is not None
+    rows = replace(data, episode=torch.where(recipe > 0, -1, data.episode))
+    assert not {"episode", "step"} & set(audit(rows, step, GRAPH, tolerance=0.1).by)
+    assert fails(rows, step, episodes=3) == (
+        "no generated row is known to be of an episode; audit rows=, or make augment_episodes."
+    )
+    assert fails(data, step, episodes=3, rows=5) == "rows and episodes both say how much to audit; give one of them."
+    assert fails(data, step, episodes=0) == "episodes must be at least 1, the number of episodes to audit, got 0."
+
+
 # --- intervals and predictors
 
 
@@ -281,7 +342,12 @@ def test_an_audit_prints_draws_and_is_json(tmp_path: Path) -> None:
     for word in ("recorded", "coda", "by local graph", "by support", "least disagreement", "AUROC"):
         assert word in text
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["rows"] == 200
-    for number, one in enumerate((found, audit(table(20), step, GRAPH))):
+    told = in_episodes(table(200, wrong=[3], by=(1, 0, 0)))
+    others = [audit(table(20), step, GRAPH), audit(told, step, GRAPH), audit(told, step, GRAPH, rows=100)]
+    with console.capture() as printed:
+        console.print(others[1])
+    assert "by episode" in printed.get() and "by step" in printed.get() and "95.0%" in printed.get()
+    for number, one in enumerate((found, *others)):
         draw_audit(one.to_json(), tmp_path / f"{number}.png")
         assert np.asarray(matplotlib.image.imread(tmp_path / f"{number}.png")).std() > 0.01
 

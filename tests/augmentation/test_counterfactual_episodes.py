@@ -16,7 +16,7 @@ from walks import walks
 import mocoda
 from mocoda import LocalGraph, Transitions
 from mocoda.augmentation import augment_episodes
-from mocoda.augmentation.episodes import ENDED, LINKED, LONG, MET
+from mocoda.augmentation.episode_walks import ENDED, LINKED, LONG, MET
 from mocoda.engine.randomness import as_stream
 from mocoda.tasks import make_task
 
@@ -207,7 +207,11 @@ def test_new_episodes_are_episodes_in_a_minari_data_set(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"recipe": "dyna"}, "recipe must be 'coda', the one that exchanges parts of episodes, got 'dyna'."),
+        (
+            {"recipe": "codi"},
+            "there is no recipe 'codi'; there are: emp, coda, dyna, rand, mocoda, mocoda-u, mocoda-p. Did you mean "
+            "'coda'?",
+        ),
         ({"episodes": 0}, "episodes must be at least 1, the number of episodes to make, got 0."),
         ({"length": 1}, "length must be at least 2, the most steps of an episode, got 1."),
     ],
@@ -224,7 +228,7 @@ def test_rows_without_episodes_or_of_one_are_refused() -> None:
         "Transitions(..., episode=)."
     )
     assert refusal(lambda: augment_episodes(data[:5], graph, episodes=1)) == (
-        "an exchange takes two recorded episodes, and these rows are of fewer."
+        "new episodes are made of two recorded ones or more, and these rows are of fewer."
     )
     apart = Transitions(data.state, data.action, data.next_state + 1, episode=data.episode)
     assert refusal(lambda: augment_episodes(apart, graph, episodes=1)) == (

@@ -223,13 +223,22 @@ def test_episodes_of_a_table_are_episodes_for_others_too(
         assert (file["next_observations"][:-1][~last[:-1]] == file["observations"][1:][~last[:-1]]).all()
 
 
-def test_d3rlpy_s_episodes_are_about_one_goal_and_end_with_the_task() -> None:
+def test_d3rlpy_s_episodes_end_with_the_task_and_in_files_with_the_goal(tmp_path: Path) -> None:
     plain = recorded(np.random.default_rng(0), goals=False)
     made = replace(plain, terminal=torch.arange(len(plain)) == 1)
     lengths = [episode.transition_count for episode in mocoda.to_d3rlpy(made).episodes]
     assert lengths == [2, 2, 1, 3, 1, 1]
     about = replace(made, goal=torch.arange(len(made))[:, None] < 3)
-    assert [one.transition_count for one in mocoda.to_d3rlpy(about).episodes] == [2, 1, 1, 1, 3, 1, 1]
+    buffer = mocoda.to_d3rlpy(about)
+    assert [one.transition_count for one in buffer.episodes] == lengths
+    drawn = [buffer.transition_picker(one, step) for one in buffer.episodes for step in range(one.transition_count)]
+    assert about.goal is not None
+    for goal, state, one in zip(about.goal, about.next_state, drawn, strict=True):
+        assert one.observation[-1:].tolist() == one.next_observation[-1:].tolist() == goal.tolist()
+        assert one.next_observation[:-1].tolist() == state.tolist()
+    mocoda.write(about, f"d3rlpy:{tmp_path / 'x.h5'}")
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert int(file["num_episodes"][()]) == 7  # for d3rlpy itself would take the next row's goal for the row's
 
 
 # --- plain HDF5, and files that lack what is needed

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 from transition_tables import numbers, table
 
 import mocoda
@@ -130,6 +131,19 @@ def test_rows_that_augment_made_raise_no_alarm(provenance: bool, kept: bool) -> 
     if kept:
         assert found.episodes == mocoda.inspect(data).episodes
         assert "1,000 rows are generated; only the table above includes them" in str(found)
+
+
+def test_numbered_episodes_are_counted_as_they_are_numbered() -> None:
+    data = mocoda.make_task("navigation").collect(300, seed=0)
+    found = mocoda.inspect(data)
+    assert data.episode is not None and found.numbered
+    _, steps = data.episode.unique(return_counts=True)
+    assert (found.episodes, found.steps[0], found.steps[2]) == (len(steps), int(steps.min()), int(steps.max()))
+    shuffled = mocoda.inspect(data[torch.arange(299, -1, -1)])
+    assert (shuffled.episodes, shuffled.steps, shuffled.continuing) == (found.episodes, found.steps, 0.0)
+    assert "as the data numbers them" in str(shuffled)
+    alone = mocoda.inspect(Transitions(data.state, data.action, data.next_state, terminal=data.terminal))
+    assert not alone.numbered and "runs of rows" in str(alone)
 
 
 def test_pairs_across_a_border_go_away_with_the_length_of_episodes() -> None:

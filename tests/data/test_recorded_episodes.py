@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,42 @@ def test_episodes_of_joined_tables_never_collide_and_stay_whole(given: list[list
         seen |= new
 
 
+@quick
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=5), st.lists(st.integers(0, 20), max_size=4))
+def test_a_table_that_was_cut_anywhere_has_its_episodes_again(lengths: list[int], cuts: list[int]) -> None:
+    walks = [numbers(length + 1, 2) for length in lengths]
+    rows = sum(lengths)
+    whole = Transitions(
+        np.concatenate([walk[:-1] for walk in walks]),
+        numbers(rows, 1),
+        np.concatenate([walk[1:] for walk in walks]),
+        episode=np.repeat(np.arange(len(lengths)), lengths),
+    )
+    bounds = sorted({cut % rows for cut in cuts} | {0, rows})
+    joined = concatenate([whole[a:b] for a, b in pairwise(bounds)])
+    assert [step for _, step in places(joined)] == [step for _, step in places(whole)]
+    pairs = {(old, new) for (old, _), (new, _) in zip(places(whole), places(joined), strict=True)}
+    assert len(pairs) == len(lengths) == len({new for _, new in pairs})
+    again = concatenate([joined, joined])  # two recordings of the same: no row goes on in the first again
+    assert len({number for number, _ in places(again)}) == 2 * len(lengths)
+
+
+def test_a_table_goes_on_in_an_episode_only_at_its_next_step_and_state() -> None:
+    walk = numbers(7, 2)
+    whole = Transitions(walk[:-1], numbers(6, 1), walk[1:], episode=[0, 0, 0, 0, 1, 1])
+    assert places(concatenate([whole[:2], whole[2:]])) == places(whole)
+    assert places(concatenate([whole[:2], whole[3:]]))[2:] == [(1, 3), (2, 0), (2, 1)]
+    other = Transitions(walk[:-1] + 1, numbers(6, 1), walk[1:], episode=whole.episode)
+    assert places(concatenate([whole[:2], other[2:]]))[2:] == [(1, 2), (1, 3), (2, 0), (2, 1)]
+
+
 def test_a_stream_numbers_episodes_as_concatenate_does(tmp_path: Path) -> None:
     tables = [table(3, episode=[0, 2, 2]), table(2, episode=[0, -1]), table(2), table(1, episode=[0])]
     save_stream(tmp_path / "data.hdf5", tables)
+    walk = numbers(7, 2)
+    whole = Transitions(walk[:-1], numbers(6, 1), walk[1:], episode=[0, 0, 0, 0, 1, 1])
+    save_stream(tmp_path / "cut.hdf5", [whole[:2], whole[2:3], whole[3:]])
+    assert places(Transitions.load(tmp_path / "cut.hdf5")) == places(whole)
     assert places(Transitions.load(tmp_path / "data.hdf5")) == places(concatenate(tables))
     assert places(concatenate(tables)) == [(0, 0), (2, 0), (2, 1), (3, 0), (-1, -1), (-1, -1), (-1, -1), (4, 0)]
     assert refusal(lambda: save_stream(tmp_path / "other.hdf5", [table(), tables[0]])) == (

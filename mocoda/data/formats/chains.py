@@ -54,28 +54,28 @@ def in_episodes(data: Transitions) -> Transitions:
     return data if (order == row).all() else data[torch.from_numpy(order)]
 
 
-def chains(data: Transitions, *, one_task: bool = False) -> Chains:
+def chains(data: Transitions, *, one_end: bool = False, one_goal: bool = False) -> Chains:
     """The longest episodes that give back every row as it is.
 
     A row goes on in the next one if its next state is that one's state, bit by bit, and if that is the next step of its
     episode. Rows of no episode, or of an unknown one, go on if the first is not terminal and both are about the same
     goal. Generated rows seldom do: they become episodes of one step.
 
-    one_task  ask for the same goal, and for no end but the last, of every row
+    one_end   end an episode at its first terminal row too
+    one_goal  and where its goal changes
     """
     state, next_state = _bits(data.state), _bits(data.next_state)
     last = np.ones(len(data), bool)
     last[:-1] = (next_state[:-1] != state[1:]).any(1)
-    other = data.terminal.cpu().numpy()[:-1].copy()
-    if data.goal is not None:
-        goal = _bits(data.goal)
-        other |= (goal[:-1] != goal[1:]).any(1)
+    known = np.zeros(len(data) - 1, bool)
     if data.episode is not None and data.step is not None:
         episode, step = data.episode.cpu().numpy(), data.step.cpu().numpy()
         known = episode[:-1] >= 0
         last[:-1] |= (episode[:-1] != episode[1:]) | (known & (step[1:] != step[:-1] + 1))
-        other &= ~known | one_task
-    last[:-1] |= other
+    last[:-1] |= data.terminal.cpu().numpy()[:-1] & (~known | one_end)
+    if data.goal is not None:
+        goal = _bits(data.goal)
+        last[:-1] |= (goal[:-1] != goal[1:]).any(1) & (~known | one_goal)
     ends = np.flatnonzero(last)
     bounds = np.concatenate([[0], ends + 1]).astype(np.int64)
     place = np.arange(len(data)) + np.cumsum(last) - last  # of a row's state among the observations

@@ -3,7 +3,8 @@
 d3rlpy keeps episodes, and makes rows of them: it leaves out the last step of an episode that no terminal row ends, and
 gives a terminal row a next observation of zeros. So an episode of ours has one more observation than rows, the last
 row's next state; one that is not terminal has one more step too, of zeros, which is never drawn; and our buffers come
-with `NextStates`, which looks a terminal row's next observation up. An episode's last row has a next action of zeros.
+with `NextStates`, which looks a terminal row's next observation up, and keeps the row's goal in it. An episode's last
+row has a next action of zeros.
 """
 
 from __future__ import annotations
@@ -43,37 +44,48 @@ class _Steps(NamedTuple):
 
 
 class NextStates:
-    """Picks rows as d3rlpy does by default, but gives terminal ones the next observation of their episode."""
+    """Picks rows as d3rlpy does by default, but with the next state that each has, and about its own goal.
 
-    def __init__(self) -> None:
+    goal  columns of the goal, which are the observation's last
+    """
+
+    def __init__(self, goal: int = 0) -> None:
         from d3rlpy.dataset import BasicTransitionPicker
 
-        self._pick = BasicTransitionPicker()
+        self._pick, self._goal = BasicTransitionPicker(), goal
 
     def __call__(self, episode: Any, index: int) -> Any:
         """The `d3rlpy.dataset.Transition` number `index` of an episode."""
         row = self._pick(episode, index)
-        if row.terminal and len(episode.observations) > index + 1:
-            return replace(row, next_observation=episode.observations[index + 1])
-        return row
+        if len(episode.observations) == index + 1 or not (row.terminal or self._goal):
+            return row
+        following = np.array(episode.observations[index + 1])
+        width = len(following) - self._goal
+        following[width:] = row.observation[width:]
+        return replace(row, next_observation=following)
 
 
 def to_d3rlpy(data: Transitions) -> Any:
     """A `d3rlpy.dataset.ReplayBuffer` of all rows, for any of its algorithms with continuous actions.
 
-    It samples the rows of `data` uniformly. Goals are the observation's last columns, so an episode of ours is several
-    where the goal changes: a row's next observation must be about the row's own goal.
+    It samples the rows of `data` uniformly. Goals are the observation's last columns, and a row's next observation is
+    about the row's own goal. An episode of ours is several if it goes on after a terminal row.
     """
+    return _buffer(data)
+
+
+def _buffer(data: Transitions, one_goal: bool = False) -> Any:
+    """The buffer; if asked, with another episode wherever the goal changes."""
     d3rlpy = _library()
     from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 
     if data.reward is None:
         raise InputError("the rows have no rewards, and d3rlpy learns from them; label the rows with a task first.")
-    episodes = [Episode(*steps) for steps in _episodes(data)]
+    episodes = [Episode(*steps) for steps in _episodes(data, one_goal)]
     first = episodes[0]
     return ReplayBuffer(
         InfiniteBuffer(),
-        transition_picker=NextStates(),
+        transition_picker=NextStates(0 if data.goal is None else data.goal.shape[1]),
         episodes=episodes,
         observation_signature=first.observation_signature,
         action_signature=first.action_signature,
@@ -96,10 +108,11 @@ def from_d3rlpy(buffer: Any, goal: int = 0) -> Transitions:
 def write(data: Transitions, place: str) -> None:
     """Writes the file that d3rlpy's `ReplayBuffer.dump` does; its `load` gives all rows back.
 
-    Loaded so, terminal rows have next observations of zeros; `to_d3rlpy(read(path))` gives theirs, and the rest.
+    Loaded so, terminal rows have next observations of zeros, and an episode is several where its goal changes, for
+    d3rlpy would mistake the next row's goal for the row's own. `to_d3rlpy(read(path))` gives what is known.
     """
     data = in_episodes(data)
-    buffer = to_d3rlpy(data)
+    buffer = _buffer(data, one_goal=True)
     with whole_file(place) as part:
         with hdf5_disk(part) as disk:
             buffer.dump(disk)
@@ -155,11 +168,11 @@ def _library() -> Any:
     return d3rlpy
 
 
-def _episodes(data: Transitions) -> Iterable[_Steps]:
+def _episodes(data: Transitions, one_goal: bool) -> Iterable[_Steps]:
     """Views of one array each; copies would be most of the work where episodes are single rows."""
     data = in_episodes(data)
     assert data.reward is not None
-    episodes = chains(data, one_task=True)
+    episodes = chains(data, one_end=True, one_goal=one_goal)
     observation = episodes.observation
     if episodes.goal is not None:
         observation = np.concatenate([observation, episodes.goal], 1)

@@ -1,0 +1,182 @@
+"""Recipe "coda" for episodes: two recorded ones exchange a component for as long as nothing links it to the rest."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mocoda.augmentation.episode_walks import (
+    ATTEMPTS,
+    ENDED,
+    GOES_ON,
+    LINKED,
+    LONG,
+    MET,
+    SHORTEST,
+    Made,
+    Walks,
+    reasons,
+)
+from mocoda.augmentation.provenance import RECORDED, recipe_number, set_number
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.progress import Progress
+from mocoda.engine.randomness import Stream
+from mocoda.graph.local_graph import LocalGraph, connected_components
+
+FEWEST, MOST = 64, 1_024  # exchanges of a batch
+CUTS = {
+    ENDED: "one of the two recorded episodes ends, or lacks the next step",
+    LINKED: "an edge links the exchanged factors to others in one of the recorded episodes",
+    MET: "an edge links the exchanged factors to others in the new row only",
+    LONG: "it has as many steps as asked for",
+}
+
+
+def exchange(walks: Walks, graph: LocalGraph, n: int, length: int | None, stream: Stream, progress: Progress) -> Made:
+    """n episodes, each made of two recorded ones."""
+    made = _exchanges(walks, graph, n, length, stream, progress)
+    episode = torch.arange(n, device=made.steps.device).repeat_interleave(made.steps)
+    begin = made.steps.cumsum(0) - made.steps
+    step = torch.arange(len(episode), device=episode.device) - begin[episode]
+    base, donor, taken = made.base[episode] + step, made.donor[episode] + step, made.taken[episode]
+    notes = {
+        "recipe": torch.full_like(episode, recipe_number("coda")),
+        "base": walks.episode[base],
+        "base_step": walks.step[base],
+        "donor": walks.episode[donor],
+        "donor_step": walks.step[donor],
+        "exchanged": set_number(taken),
+        "cut": made.cut[episode],
+    }
+    return Made(
+        _combined(walks.rows, graph, base, donor, taken),
+        _combined(walks.next_state, graph, base, donor, taken),
+        made.steps,
+        notes,
+        _recorded,
+        {"exchanged": _sets(graph, made.taken), "cut": reasons(made.cut, CUTS)},
+    )
+
+
+def _recorded(data: Transitions) -> dict[str, Tensor]:
+    assert data.episode is not None and data.step is not None
+    none, zero = torch.full_like(data.step, -1), torch.zeros_like(data.step)
+    same = {"donor": none, "donor_step": none, "exchanged": zero, "cut": torch.full_like(zero, ENDED)}
+    return {"recipe": torch.full_like(zero, RECORDED), "base": data.episode, "base_step": data.step, **same}
+
+
+class _Exchanges(NamedTuple):
+    """E episodes: `base` and `donor` (E,) are the first rows of the two that make each, among those of the walks.
+
+    taken  (E, parents), the factors that come from the donor
+    steps  (E,)
+    cut    (E,) why it goes no further
+    """
+
+    base: Tensor
+    donor: Tensor
+    taken: Tensor
+    steps: Tensor
+    cut: Tensor
+
+    def select(self, index: Any) -> _Exchanges:
+        return _Exchanges(*(array[index] for array in self))
+
+
+def _exchanges(
+    walks: Walks, graph: LocalGraph, n: int, length: int | None, stream: Stream, progress: Progress
+) -> _Exchanges:
+    found: list[_Exchanges] = []
+    have = 0
+    for attempt in range(ATTEMPTS):
+        new = _try(walks, graph, min(MOST, max(FEWEST, n - have)), length, stream.child("exchange", attempt))
+        found.append(new)
+        have += len(new.steps)
+        progress("episodes", min(have, n), n)
+        if have >= n:
+            joined = _Exchanges(*(torch.cat(arrays) for arrays in zip(*found, strict=True)))
+            return joined.select(slice(n))
+    raise InputError(
+        f"recipe 'coda' found {have} of {n} episodes in {ATTEMPTS:,} attempts: in these episodes the local graphs "
+        f"connect everything, or leave nothing unconnected for {SHORTEST} steps."
+    )
+
+
+def _try(walks: Walks, graph: LocalGraph, n: int, length: int | None, stream: Stream) -> _Exchanges:
+    """At most n exchanges: each is drawn as one between two rows, and reaches as far as it can."""
+    base, donor = stream.integers(len(walks.rows), 2, n)
+    parents = len(graph.parents)
+    kinds, kind = torch.unique(graph.mask(walks.rows[base]) | graph.mask(walks.rows[donor]), dim=0, return_inverse=True)
+    # A factor goes with its own next value, whether or not an edge links the two.
+    own = torch.eye(parents, len(graph.children), dtype=torch.bool, device=kinds.device)
+    label = connected_components(kinds | own)[kind][:, :parents]
+    taken = label == label.gather(1, stream.integers(parents, n, 1))
+    sound = (walks.episode[base] != walks.episode[donor]) & ~taken.all(1)
+    sound &= _hindrance(walks, graph, base, donor, taken) == GOES_ON
+    drawn = _Exchanges(base, donor, taken, base, base).select(sound)
+    most = None if length is None else length - 1
+    back, _ = _reach(walks, graph, drawn, -1, most)
+    ahead, cut = _reach(walks, graph, drawn, 1, most)
+    steps, skipped = back + ahead + 1, torch.zeros_like(back)
+    if length is not None:
+        room = (steps - length).clamp(min=0)
+        skipped = (stream.child("window").uniform(len(room)) * (room + 1)).long().minimum(room)
+        cut = torch.where(skipped < room, LONG, cut)
+        steps = steps.clamp(max=length)
+    first = skipped - back
+    made = _Exchanges(drawn.base + first, drawn.donor + first, drawn.taken, steps, cut)
+    return made.select(steps >= SHORTEST)
+
+
+def _reach(walks: Walks, graph: LocalGraph, drawn: _Exchanges, way: int, most: int | None) -> tuple[Tensor, Tensor]:
+    """How many steps (E,) an exchange reaches, ahead (way 1) or back (-1), and why no further (E,)."""
+    steps, cut = torch.zeros_like(drawn.base), torch.zeros_like(drawn.base)
+    active = torch.arange(len(steps), device=steps.device)
+    while len(active):
+        base, donor = drawn.base[active] + way * steps[active], drawn.donor[active] + way * steps[active]
+        # Whether a step leads there; before the first row is the last one, which leads nowhere.
+        earlier = 0 if way > 0 else 1
+        recorded = walks.goes_on[base - earlier] & walks.goes_on[donor - earlier]
+        why = torch.full_like(active, ENDED)
+        there = base[recorded] + way, donor[recorded] + way
+        why[recorded] = _hindrance(walks, graph, *there, drawn.taken[active[recorded]])
+        if most is not None:
+            why[(steps[active] == most) & (why == GOES_ON)] = LONG
+        stopped = why != GOES_ON
+        cut[active[stopped]] = why[stopped]
+        active = active[~stopped]
+        steps[active] += 1
+    return steps, cut
+
+
+def _hindrance(walks: Walks, graph: LocalGraph, base: Tensor, donor: Tensor, taken: Tensor) -> Tensor:
+    """Why a row (M,) cannot take factors (M, parents) over from another one (M,): LINKED, MET, or GOES_ON if it can."""
+    if len(base) == 0:
+        return base
+    one, other = graph.mask(walks.rows[base]), graph.mask(walks.rows[donor])
+    child = taken[:, None, : len(graph.children)]
+    linked = ((one | other) & (taken[:, :, None] != child)).any((1, 2))
+    # Every child must depend in the new row on what it depended on where it comes from.
+    new = graph.mask(_combined(walks.rows, graph, base, donor, taken))
+    met = (new != torch.where(child, other, one)).any((1, 2))
+    return torch.where(linked, LINKED, torch.where(met, MET, GOES_ON))
+
+
+def _combined(values: Tensor, graph: LocalGraph, base: Tensor, donor: Tensor, taken: Tensor) -> Tensor:
+    """Rows, or next states, of which the columns of some factors (M, parents) come from the donor."""
+    owner = {column: number for number, name in enumerate(graph.parents) for column in graph.factors[name]}
+    of_column = torch.tensor([owner[column] for column in range(values.shape[1])], device=values.device)
+    return torch.where(taken[:, of_column], values[donor], values[base])
+
+
+def _sets(graph: LocalGraph, taken: Tensor) -> dict[str, Any]:
+    """What the numbers in `exchanged` stand for, and how many episodes have each."""
+    kinds, counts = taken.unique(dim=0, return_counts=True)
+    described = {}
+    for number, kind, count in zip(set_number(kinds).tolist(), kinds.tolist(), counts.tolist(), strict=True):
+        factors = [name for name, inside in zip(graph.parents, kind, strict=True) if inside]
+        described[str(number)] = {"factors": factors, "episodes": count}
+    return described

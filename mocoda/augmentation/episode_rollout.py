@@ -1,0 +1,223 @@
+"""Recipe "mocoda" for episodes: drawn parents, from which the model goes on with recorded actions."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mocoda.augmentation.borders import Borders, Judged
+from mocoda.augmentation.episode_walks import (
+    ATTEMPTS,
+    DISPUTED,
+    ENDED,
+    GOES_ON,
+    LONG,
+    RARE,
+    SHORTEST,
+    UNSEEN,
+    Made,
+    Walks,
+    reasons,
+)
+from mocoda.augmentation.provenance import RECORDED, local_graphs, recipe_number
+from mocoda.augmentation.rewards import check_shape
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics import Ensemble
+from mocoda.engine.errors import InputError
+from mocoda.engine.progress import Progress
+from mocoda.engine.randomness import Stream
+from mocoda.graph.local_graph import LocalGraph, connected_components
+from mocoda.parents import Model, Recipe, fit_parents
+
+FEWEST, MOST = 256, {"cpu": 4_096, "cuda": 65_536}  # starts of a batch
+HOPELESS, JUDGED = 0.001, 20_000  # the share of starts that make episodes below which the search is given up
+NEAREST, DISTANCES = 8, 2**24  # recorded rows that are compared exactly, and distances at a time
+CUTS = {
+    ENDED: "the recorded actions end",
+    LONG: "it has as many steps as asked for",
+    UNSEEN: "the local graph of the next row was recorded too seldom, or never",
+    RARE: "the next row is rarer than all but a thousandth of the recorded ones with its local graph",
+    DISPUTED: "the model disagrees more about the next row than about recorded ones with its local graph",
+}
+
+
+class _Rolled(NamedTuple):
+    """Some episodes, one after the other; `donor` (episodes, parents) are rows of the walks."""
+
+    rows: Tensor
+    next_state: Tensor
+    judged: Judged
+    steps: Tensor
+    cut: Tensor
+    donor: Tensor
+
+
+def roll_out(
+    data: Transitions,
+    walks: Walks,
+    graph: LocalGraph,
+    recipe: Recipe,
+    model: Model,
+    task: Any,
+    n: int,
+    length: int | None,
+    stream: Stream,
+    progress: Progress,
+) -> Made:
+    """n episodes that start where the recipe draws and end where support does."""
+    parents = fit_parents(data, graph, recipe, task=task, model=model, seed=stream.child("parents"))
+    assert data.episode is not None
+    borders = Borders.fit(data[data.episode >= 0], graph, model, stream.child("borders"))
+    found: list[_Rolled] = []
+    have = drawn = 0
+    for attempt in range(ATTEMPTS):
+        part = stream.child("rollout", attempt)
+        share = max(have, 1) / drawn if drawn else 1.0
+        size = min(MOST.get(data.device.type, FEWEST), max(FEWEST, round(1.1 * (n - have) / share)))
+        starts = parents.sample(size, seed=part.child("parents"))
+        check_shape(f"parents.sample({size})", "rows", starts, (size, graph.width))
+        starts = starts.float()
+        starts, drawn = starts[borders.judge(starts).why == GOES_ON], drawn + size
+        if len(starts):
+            found.append(_roll(starts, walks, graph, model, borders, length, part))
+            have += len(found[-1].steps)
+        progress("episodes", min(have, n), n)
+        if have >= n:
+            return _made(found, n, walks, graph, borders, recipe, drawn)
+        if drawn >= JUDGED and have < HOPELESS * drawn:
+            break
+    raise InputError(
+        f"recipe {recipe.name!r} found {have} of {n} episodes in {drawn:,} starts: nearly all leave what was recorded "
+        f"within {SHORTEST} steps. Does `mocoda check` find that the model and the graph fit the data?"
+    )
+
+
+def _roll(
+    starts: Tensor, walks: Walks, graph: LocalGraph, model: Model, borders: Borders, length: int | None, stream: Stream
+) -> _Rolled:
+    """The episodes of SHORTEST steps and more that begin at the states of starts (n, S + A), n > 0."""
+    donor, acting = _donors(starts, walks, graph), range(len(graph.children), len(graph.parents))
+    left = walks.left[donor[:, list(acting)]].amin(1)
+    active = torch.arange(len(starts), device=starts.device)
+    steps, cut = torch.zeros_like(active), torch.full_like(active, ENDED)
+    rows, step, kept = starts.clone(), 0, []
+    while len(active):
+        for factor in acting:
+            columns = list(graph.factors[graph.parents[factor]])
+            rows[:, columns] = walks.rows[donor[active, factor] + step][:, columns]
+        mean = model.predict(rows).mean if isinstance(model, Ensemble) else None
+        judged = borders.judge(rows, mean)
+        cut[active] = torch.where((judged.why == GOES_ON) & (step == length), LONG, judged.why)
+        going = cut[active] == GOES_ON
+        active, rows, judged = active[going], rows[going], judged.select(going)
+        if len(active) == 0:
+            break
+        # The members' middle is nearer to the truth than any of them.
+        next_state = model.sample(rows, seed=stream.child("model", step)) if mean is None else mean[:, going].mean(0)
+        check_shape("model.sample", "next states", next_state, (len(rows), graph.state_width))
+        finite = next_state.isfinite().all(1)
+        step += 1
+        steps[active[finite]] = step
+        kept.append((active[finite], rows[finite], next_state[finite].float(), *judged.select(finite)))
+        cut[active] = torch.where(finite, ENDED, RARE)
+        going = finite & (left[active] > step)
+        active, rows = active[going], rows[going]
+        rows[:, : graph.state_width] = next_state[going]
+    long = steps >= SHORTEST
+    if not bool(long.any()):
+        return _Rolled(rows[:0], rows[:0, : graph.state_width], judged.select(long[:0]), steps[:0], cut[:0], donor[:0])
+    number, rows, next_state, *notes = (torch.cat(part) for part in zip(*kept, strict=True))
+    order = number.argsort(stable=True)
+    order = order[long[number[order]]]
+    judged = Judged(*notes).select(order)
+    return _Rolled(rows[order], next_state[order], judged, steps[long], cut[long], donor[long])
+
+
+def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
+    """For every factor of a start (n, S + A), the recorded row (n, parents) whose component is nearest.
+
+    Parents that are made of recorded parts are found again; what follows in their episode are actions that suit them.
+    A component with actions takes rows that go on.
+    """
+    parents = len(graph.parents)
+    kinds, kind = torch.unique(graph.mask(starts), dim=0, return_inverse=True)
+    own = torch.eye(parents, len(graph.children), dtype=torch.bool, device=starts.device)
+    components: dict[tuple[int, ...], list[int]] = {}
+    for number, labels in enumerate(connected_components(kinds | own)[:, :parents].tolist()):
+        for label in set(labels):
+            component = tuple(factor for factor in range(parents) if labels[factor] == label)
+            components.setdefault(component, []).append(number)
+    everywhere = torch.ones_like(walks.goes_on)
+    donor = torch.empty(len(starts), parents, dtype=torch.long, device=starts.device)
+    for component, numbers in sorted(components.items()):
+        here = torch.isin(kind, torch.tensor(numbers, device=kind.device)).nonzero()[:, 0]
+        columns = list(graph.columns([graph.parents[factor] for factor in component]))
+        acts = component[-1] >= len(graph.children)
+        candidates = (walks.goes_on if acts else everywhere).nonzero()[:, 0]
+        nearest = candidates[_nearest(starts[here][:, columns], walks.rows[candidates][:, columns])]
+        donor[here[:, None], torch.tensor(component, device=here.device)] = nearest[:, None]
+    return donor
+
+
+def _nearest(wanted: Tensor, recorded: Tensor) -> Tensor:
+    """The number (n,) of the recorded row (M, C) that is nearest to each (n, C), in standard deviations of a column."""
+    scale = recorded.double().std(0, correction=0).float()
+    scale = torch.where(scale > 0, scale, 1.0)
+    wanted, recorded = wanted / scale, recorded / scale
+    found = []
+    for block in wanted.split(max(1, DISTANCES // len(recorded))):
+        # By matrix products, which are not exact; then exactly among the nearest.
+        few = torch.cdist(block, recorded).topk(min(NEAREST, len(recorded)), largest=False).indices.sort().values
+        exact = (block[:, None] - recorded[few]).square().sum(2)
+        found.append(few.gather(1, exact.min(1, keepdim=True).indices)[:, 0])
+    return torch.cat(found)
+
+
+def _made(
+    found: list[_Rolled], n: int, walks: Walks, graph: LocalGraph, borders: Borders, recipe: Recipe, drawn: int
+) -> Made:
+    """The first n episodes, with notes."""
+    steps, cut, donor = (torch.cat([getattr(one, name) for one in found])[:n] for name in ("steps", "cut", "donor"))
+    total = int(steps.sum())
+    rows, next_state = (torch.cat([getattr(one, name) for one in found])[:total] for name in ("rows", "next_state"))
+    judged = Judged(*(torch.cat(part)[:total] for part in zip(*(one.judged for one in found), strict=True)))
+    episode = torch.arange(n, device=steps.device).repeat_interleave(steps)
+    step = torch.arange(total, device=steps.device) - (steps.cumsum(0) - steps)[episode]
+    notes = {"recipe": torch.full_like(episode, recipe_number(recipe.name)), **judged.notes, "cut": cut[episode]}
+    for factor, (name, at) in enumerate(_donor_names(graph)):
+        # A state factor's value is recorded at the start only, and there if a recorded one was drawn.
+        row = donor[episode, factor] + step
+        if factor < len(graph.children):
+            columns = list(graph.factors[graph.parents[factor]])
+            recorded = (step == 0) & (rows[:, columns] == walks.rows[donor[episode, factor]][:, columns]).all(1)
+            row = torch.where(recorded, row, -1)
+        notes |= {
+            key: torch.where(row < 0, -1, values[row]) for key, values in ((name, walks.episode), (at, walks.step))
+        }
+    return Made(
+        rows,
+        next_state,
+        steps,
+        notes,
+        lambda data: _recorded(data, graph, borders),
+        {"cut": reasons(cut, CUTS), "starts": drawn, "local_graphs": local_graphs(graph, walks.rows)},
+    )
+
+
+def _recorded(data: Transitions, graph: LocalGraph, borders: Borders) -> dict[str, Tensor]:
+    assert data.episode is not None and data.step is not None
+    notes = {"recipe": torch.full_like(data.step, RECORDED), **borders.notes(data.rows)}
+    notes["cut"] = torch.full_like(data.step, ENDED)
+    for name, at in _donor_names(graph):
+        notes[name], notes[at] = data.episode, data.step
+    return notes
+
+
+def _donor_names(graph: LocalGraph) -> list[tuple[str, str]]:
+    """The notes on where each factor comes from: the recorded episode and its step."""
+    plain = [re.sub(r"\W", "_", name) for name in graph.parents]
+    plain = plain if len(set(plain)) == len(plain) else [str(number) for number in range(len(plain))]
+    return [(f"donor_{name}", f"donor_step_{name}") for name in plain]

@@ -1,0 +1,87 @@
+"""Recorded episodes, step by step, and what new ones are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+
+ATTEMPTS = 1_000  # batches of episodes to try
+SHORTEST = 2  # steps of an episode, at least
+# Why an episode goes no further.
+ENDED, LINKED, MET, LONG, UNSEEN, RARE, DISPUTED, GOES_ON = 0, 1, 2, 3, 4, 5, 6, -1
+
+
+class Made(NamedTuple):
+    """E new episodes, one after the other: N rows.
+
+    rows        (N, S + A)
+    next_state  (N, S)
+    steps       (E,)
+    notes       provenance, (N,) each
+    recorded    what to note of recorded rows in the same columns
+    source      what the table's source says of them, as JSON values
+    """
+
+    rows: Tensor
+    next_state: Tensor
+    steps: Tensor
+    notes: dict[str, Tensor]
+    recorded: Callable[[Transitions], dict[str, Tensor]]
+    source: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Walks:
+    """The rows that are of episodes, by episode and step.
+
+    goes_on  (N,) whether a row's next step is the row after it
+    """
+
+    rows: Tensor
+    next_state: Tensor
+    episode: Tensor
+    step: Tensor
+    goes_on: Tensor
+
+    @staticmethod
+    def of(data: Transitions) -> Walks:
+        if data.episode is None or data.step is None:
+            raise InputError(
+                "nobody knows which episodes these rows are of. Read them from a file that marks the ends of episodes, "
+                "or pass Transitions(..., episode=)."
+            )
+        order = data.step.argsort(stable=True)
+        order = order[data.episode[order].argsort(stable=True)]
+        order = order[data.episode[order] >= 0]
+        episode, step = data.episode[order], data.step[order]
+        if len(episode) == 0 or bool((episode == episode[0]).all()):
+            raise InputError("new episodes are made of two recorded ones or more, and these rows are of fewer.")
+        state, next_state = data.state[order], data.next_state[order]
+        goes_on = torch.zeros(len(order), dtype=torch.bool, device=data.device)
+        goes_on[:-1] = (episode[1:] == episode[:-1]) & (step[1:] == step[:-1] + 1)
+        goes_on[:-1] &= (next_state[:-1].view(torch.int32) == state[1:].view(torch.int32)).all(1)
+        if not bool(goes_on.any()):
+            raise InputError(
+                "in no episode is a row's next state the state of the next step, to the bit, so that no two steps "
+                "follow one another. Are steps missing, or are next states recorded apart?"
+            )
+        return Walks(data.rows[order], next_state, episode, step, goes_on)
+
+    @property
+    def left(self) -> Tensor:
+        """How many steps (N,) are recorded from a row on, its own included."""
+        last = (~self.goes_on).nonzero()[:, 0]
+        here = torch.arange(len(self.rows), device=last.device)
+        return last[torch.searchsorted(last, here)] - here + 1
+
+
+def reasons(cut: Tensor, said: dict[int, str]) -> dict[str, Any]:
+    """Why episodes (E,) go no further, and how many do not for each reason."""
+    return {str(why): {"why": words, "episodes": int((cut == why).sum())} for why, words in said.items()}

@@ -1,0 +1,293 @@
+"""Episodes of recipe "mocoda": drawn starts, recorded actions, and what the model says, as far as support reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transition_tables import assert_identical, refusal
+from walks import walks
+
+import mocoda
+from mocoda import LocalGraph, Transitions, augment_episodes, make_recipe, make_task
+from mocoda.augmentation.borders import BEYOND
+from mocoda.augmentation.episode_walks import DISPUTED, ENDED, LONG, RARE, UNSEEN
+from mocoda.augmentation.provenance import neighbourhood
+from mocoda.dynamics.model import Prediction
+from mocoda.engine.randomness import Stream
+
+DATA = {name: make_task(name).collect(rows, seed=0) for name, rows in (("navigation", 900), ("objects:3", 4_000))}
+MATCHED = make_recipe("mocoda", density="matched", stratified=True)
+quick = settings(max_examples=5, deadline=None)
+
+
+class Step:
+    """A model that is a function of rows."""
+
+    def __init__(self, step: Callable[[Tensor], Tensor]) -> None:
+        self.step = step
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        return self.step(rows)
+
+
+def truth(name: str) -> Step:
+    return Step(make_task(name).step)  # type: ignore[attr-defined]
+
+
+def made_of(name: str, **options: Any) -> Transitions:
+    usual: dict[str, Any] = {"recipe": MATCHED, "model": truth(name), "episodes": 30, "keep_recorded": False}
+    return augment_episodes(DATA[name], make_task(name).graph, **(usual | options))
+
+
+@cache
+def usual(name: str) -> Transitions:
+    return made_of(name)
+
+
+# --- the law
+
+
+@quick
+@given(
+    st.sampled_from(["navigation", "objects:3"]),
+    st.integers(0, 10**6),
+    st.sampled_from([None, 2, 7]),
+    st.sampled_from(["matched", "mixture"]),
+)
+def test_with_a_true_model_the_simulator_does_the_same_to_the_last_step(
+    name: str, seed: int, length: int | None, density: str
+) -> None:
+    task: Any = make_task(name)
+    made = made_of(name, recipe=make_recipe("mocoda", density=density), seed=seed, length=length)
+    assert len(walks(made)) == 30
+    for rows in walks(made).values():
+        episode = made[rows]
+        assert 2 <= len(episode) <= (length or 50)
+        state = episode.state[:1]
+        for step in range(len(episode)):
+            assert state.equal(episode.state[step : step + 1])
+            state = task.step(torch.cat([state, episode.action[step : step + 1]], 1))
+        assert state.equal(episode.next_state[-1:])
+
+
+@pytest.mark.parametrize("name", ["navigation", "objects:3"])
+def test_actions_are_those_of_recorded_steps_that_follow_one_another(name: str) -> None:
+    data, graph, made = DATA[name], make_task(name).graph, usual(name)
+    assert data.episode is not None and data.step is not None
+    where = {place: row for row, place in enumerate(zip(data.episode.tolist(), data.step.tolist(), strict=True))}
+    for factor in graph.parents:
+        columns = list(graph.factors[factor])
+        donors, steps = (made.provenance[f"{note}_{factor}"] for note in ("donor", "donor_step"))
+        known = donors >= 0
+        origin = [where[place] for place in zip(donors[known].tolist(), steps[known].tolist(), strict=True)]
+        assert made.rows[known][:, columns].equal(data.rows[origin][:, columns])
+        assert made.step is not None
+        first = made.step == 0
+        assert bool(known.all()) if factor in graph.action else not bool((known & ~first).any())
+        assert float(known[first].float().mean()) > 0.8  # but for those of an episode's last step, which has no next
+        if factor in graph.action:
+            for rows in walks(made).values():
+                assert len(donors[rows].unique()) == 1 and bool((steps[rows].diff() == 1).all())
+
+
+def test_actions_suit_what_they_act_on() -> None:
+    """Of matched parents each set is a recorded one: its actions are those that were taken from there on."""
+    made = usual("navigation")
+    assert made.step is not None
+    first = made[made.step.eq(0)]
+    for state, action in (("x", "dx"), ("y", "dy")):
+        known = first.provenance[f"donor_{state}"] >= 0
+        for note in ("donor", "donor_step"):
+            assert first.provenance[f"{note}_{state}"][known].equal(first.provenance[f"{note}_{action}"][known])
+    assert not first.provenance["donor_x"].equal(first.provenance["donor_y"])
+
+
+# --- how far
+
+
+@pytest.mark.parametrize("name", ["navigation", "objects:3"])
+def test_every_row_is_supported_and_the_next_one_is_not(name: str) -> None:
+    data, graph = DATA[name], make_task(name).graph
+    made = augment_episodes(data, graph, recipe=MATCHED, model=truth(name), episodes=60)
+    new = made[len(data) :]
+    assert float(new.provenance["support"].min()) >= BEYOND
+    recorded = neighbourhood(graph, data.rows).unique()
+    assert bool(torch.isin(neighbourhood(graph, new.rows), recorded).all())
+    assert new.provenance["neighbourhood"].equal(neighbourhood(graph, new.rows))
+    cut, ends = new.provenance["cut"], [int(rows[-1]) for rows in walks(new).values()]
+    for why, one in new.source["cut"].items():
+        assert one["episodes"] == int((cut[ends] == int(why)).sum())
+    least = float(made[: len(data)].provenance["support"].quantile(0.01))
+    assert least < 0.05  # recorded rows are judged alike
+
+
+def walk_about(episodes: int = 40, steps: int = 25) -> tuple[Transitions, LocalGraph]:
+    """Steps in a unit square; x and y are never both above 0.5."""
+    stream = Stream(0, "walks")
+    place, rows = stream.uniform(episodes, 2) * torch.tensor([1.0, 0.5]), []
+    for _ in range(steps):
+        move = stream.uniform(episodes, 2, low=-0.1, high=0.1)
+        high = torch.where(place[:, :1] > 0.5, 0.5, 1.0)
+        following = torch.cat(
+            [(place[:, :1] + move[:, :1]).clamp(0, 1), (place[:, 1:] + move[:, 1:]).clamp(0).minimum(high)], 1
+        )
+        following = torch.where((following > 0.5).all(1, keepdim=True), place, following)
+        rows.append(torch.cat([place, following - place, following], 1))
+        place = following
+    table = torch.stack(rows, 1).flatten(0, 1)
+    graph = LocalGraph({"x": 0, "y": 1}, {"dx": 0, "dy": 1}, {"x": ["x", "dx"], "y": ["y", "dy"]})
+    episode = torch.arange(episodes).repeat_interleave(steps)
+    return Transitions(table[:, :2], table[:, 2:4], table[:, 4:], episode=episode), graph
+
+
+def test_a_model_that_drifts_is_stopped_where_the_data_ends() -> None:
+    data, graph = walk_about()
+    drift = Step(lambda rows: rows[:, :2] + rows[:, 2:] + torch.tensor([0.2, 0.0]))
+    made = augment_episodes(data, graph, recipe="mocoda", model=drift, episodes=50, keep_recorded=False)
+    assert float(made.state[:, 0].max()) < 1.2 and float(made.next_state[:, 0].max()) > 1.0
+    assert made.source["cut"][str(RARE)]["episodes"] >= 35
+    assert max(len(rows) for rows in walks(made).values()) <= 7
+    lost = Step(lambda rows: torch.where(rows[:, :1] > 0.5, float("inf"), rows[:, :2] + rows[:, 2:]))
+    made = augment_episodes(data, graph, recipe="mocoda", model=lost, episodes=20, keep_recorded=False)
+    assert float(made.state[:, 0].max()) <= 0.5 and made.source["cut"][str(RARE)]["episodes"] > 0
+
+
+class Doubtful(Step):
+    """Two members that differ where x and y are both above 0.5, and are right together."""
+
+    def __init__(self, graph: LocalGraph) -> None:
+        super().__init__(lambda rows: rows[:, :2] + rows[:, 2:])
+        self.graph = graph
+
+    def predict(self, rows: Tensor) -> Prediction:
+        next_state = self.step(rows)
+        apart = torch.where((rows[:, :2] > 0.5).all(1, keepdim=True), 0.5, 0.0)
+        return Prediction(torch.stack([next_state - apart, next_state + apart]), torch.ones(2, *next_state.shape))
+
+
+def test_members_that_disagree_stop_an_episode() -> None:
+    data, graph = walk_about()
+    bold = augment_episodes(data, graph, recipe="mocoda", model=Doubtful(graph), episodes=60, keep_recorded=False)
+    alone = augment_episodes(
+        data, graph, recipe="mocoda", model=Step(Doubtful(graph).step), episodes=60, keep_recorded=False
+    )
+    assert bool((alone.state > 0.5).all(1).any())  # as far as support goes, there is nothing wrong with it
+    assert not bool((bold.state > 0.5).all(1).any())
+    assert bold.source["cut"][str(DISPUTED)]["episodes"] > 0
+    assert bold.next_state.allclose(bold.state + bold.action)  # the mean of the members
+
+
+def test_a_local_graph_that_was_never_recorded_ends_an_episode() -> None:
+    data, plain = walk_about()
+
+    def local(rows: Tensor) -> Tensor:
+        mask = plain.sparsest.repeat(len(rows), 1, 1)
+        mask[:, 0, 1] = (rows[:, :2] > 0.51).all(1)
+        return mask
+
+    graph = LocalGraph(plain.state, plain.action, plain.edges, local)
+    step = Step(lambda rows: rows[:, :2] + rows[:, 2:])
+    made = augment_episodes(data, graph, recipe="mocoda", model=step, episodes=60, keep_recorded=False)
+    assert not bool((made.state > 0.51).all(1).any()) and made.source["cut"][str(UNSEEN)]["episodes"] > 0
+
+
+def test_length_is_the_most_steps_and_actions_end_where_their_episode_does() -> None:
+    made = made_of("objects:3", length=5, episodes=80)
+    cut, lengths = zip(
+        *((int(made.provenance["cut"][rows[0]]), len(rows)) for rows in walks(made).values()), strict=True
+    )
+    assert max(lengths) == 5 and all(n == 5 for why, n in zip(cut, lengths, strict=True) if why == LONG)
+    assert cut.count(LONG) > 40
+    for rows in walks(usual("objects:3")).values():
+        notes = usual("objects:3").provenance
+        if int(notes["cut"][rows[-1]]) == ENDED:
+            assert int(notes["donor_step_move"][rows[-1]]) == 49
+
+
+# --- the table
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path: Path) -> None:
+    for name, seed in (("one", 3), ("same", 3), ("other", 4)):
+        made_of("navigation", seed=seed, keep_recorded=True).save(tmp_path / name)
+    one, same, other = ((tmp_path / name).read_bytes() for name in ("one", "same", "other"))
+    assert one == same != other
+
+
+def test_recorded_rows_come_first_and_all_are_labelled() -> None:
+    task, data = make_task("navigation"), DATA["navigation"]
+    made = augment_episodes(data, task.graph, recipe=MATCHED, model=truth("navigation"), episodes=10, task=task)
+    first, rest = made[: len(data)], made[len(data) :]
+    assert first.rows.equal(data.rows) and data.episode is not None and first.episode is not None
+    assert first.episode.equal(data.episode) and set(first.provenance["recipe"].tolist()) == {0}
+    assert set(rest.provenance["recipe"].tolist()) == {5} and made.source["recipe"] == "mocoda"
+    reward, terminal = task.label(rest.state, rest.action, rest.next_state)
+    assert rest.reward is not None and rest.reward.equal(reward) and rest.terminal.equal(terminal)
+    told: list[tuple[str, int, int]] = []
+    made_of("navigation", episodes=10, progress=lambda *words: told.append(words))
+    assert told[-1] == ("episodes", 10, 10)
+
+
+def test_names_that_are_no_words_are_noted_by_words() -> None:
+    data, graph = walk_about()
+    graph = LocalGraph({"the x": 0, "y": 1}, {"dx": 0, "dy": 1}, {"the x": ["the x", "dx"], "y": ["y", "dy"]})
+    step = Step(lambda rows: rows[:, :2] + rows[:, 2:])
+    made = augment_episodes(data, graph, recipe="mocoda", model=step, episodes=2)
+    assert {"donor_the_x", "donor_step_the_x"} < set(made.provenance)
+
+
+@pytest.mark.parametrize("target", ["x.hdf5", "d4rl:x.hdf5", "x.npz", "x.parquet", "minari:x-v0", "d3rlpy:x.h5"])
+@pytest.mark.parametrize("recipe", ["coda", "mocoda"])
+def test_every_format_gives_the_episodes_back(
+    target: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    task = make_task("objects:3")
+    made = augment_episodes(
+        DATA["objects:3"][:1_000], task.graph, recipe=recipe, model=truth("objects:3"), episodes=8, task=task
+    )
+    mocoda.write(made, target)
+    back = mocoda.read(target)
+    assert_identical(back, made)
+    assert back.episode is not None and made.episode is not None and back.step is not None and made.step is not None
+    assert back.episode.equal(made.episode) and back.step.equal(made.step)
+    assert {name: note.tolist() for name, note in back.provenance.items()} == {
+        name: note.tolist() for name, note in made.provenance.items()
+    }
+
+
+# --- bad input
+
+
+def test_what_makes_no_episodes_is_refused() -> None:
+    data, graph = walk_about()
+    assert refusal(lambda: made_of("navigation", model=None)) == (
+        "recipe 'mocoda' asks a model what is next; pass model=mocoda.fit_dynamics(data, graph), or use recipe 'coda', "
+        "which needs none."
+    )
+    assert refusal(lambda: made_of("navigation", recipe="emp")) == (
+        "recipe 'emp' makes rows and no episodes; use 'coda', which exchanges parts of episodes, or one that needs a "
+        "model, such as 'mocoda'."
+    )
+    assert refusal(lambda: made_of("navigation", model=Step(lambda rows: rows))) == (
+        "model.sample must return next states of shape (256, 2), got (256, 4)."
+    )
+    away = Step(lambda rows: rows[:, :2] + 100)
+    assert refusal(lambda: augment_episodes(data, graph, recipe="mocoda", model=away, episodes=3)) == (
+        "recipe 'mocoda' found 0 of 3 episodes in 21,118 starts: nearly all leave what was recorded within 2 steps. "
+        "Does `mocoda check` find that the model and the graph fit the data?"
+    )
+    few = data[:60]
+    assert refusal(lambda: augment_episodes(few, graph, recipe="mocoda", model=away, episodes=3)) == (
+        "no local graph holds in 50 rows of each half of the episodes, so that nothing tells where support ends; "
+        "record more."
+    )

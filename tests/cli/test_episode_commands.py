@@ -1,0 +1,99 @@
+"""`mocoda augment --episodes` and `mocoda audit --episodes`: whole episodes, made and replayed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_line import TINY, below, done, refused
+from transition_tables import assert_identical
+
+import mocoda
+from mocoda import Transitions, augment_episodes, make_task
+
+TASK = make_task("navigation")
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    TASK.collect(600, seed=0).save("walks.hdf5")
+    yield tmp_path
+
+
+def test_episodes_of_coda_are_those_of_augment_episodes() -> None:
+    words = ["augment", "walks.hdf5", "--recipe", "coda", "--episodes", 20, "--length", 7, "--out", "made.hdf5"]
+    printed = done(*words)
+    made = Transitions.load("made.hdf5")
+    data = Transitions.load("walks.hdf5")
+    assert_identical(made, augment_episodes(data, TASK.graph, recipe="coda", episodes=20, length=7, task=TASK))
+    assert made.episode is not None and data.episode is not None
+    assert int(made.episode.max()) == int(data.episode.max()) + 20
+    new = len(made) - 600
+    assert f"made.hdf5: {600 + new:,} transitions, {new:,} of them new by recipe coda, in 20 episodes" in printed
+    assert "ended where" in printed
+    assert "--overwrite" in refused(*words, "--seed", 1)
+
+
+def test_episodes_of_a_model_are_written_in_any_format_and_alone() -> None:
+    words = ["augment", "walks.hdf5", *TINY, "--episodes", 5, "--no-keep-recorded", "--density", "matched"]
+    done(*words, "--out", "made.hdf5")
+    made = Transitions.load("made.hdf5")
+    assert made.source["generated_episodes"] == 5 and made.source["recorded_rows"] == 0
+    for out in ("made.npz", "minari:made-v0", "d3rlpy:made.h5"):
+        done("export", "made.hdf5", "--to", out)
+        back = mocoda.read(out)
+        assert back.episode is not None and made.episode is not None and back.episode.equal(made.episode)
+    import minari
+
+    assert minari.load_dataset("made-v0").total_episodes == 5
+
+
+def test_what_makes_no_episodes_is_refused_before_anything_is_trained(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mocoda.dynamics.fit_dynamics", lambda *given, **named: pytest.fail("trained"))
+    before = below(tmp_path)
+    assert refused("augment", "walks.hdf5", "--episodes", 5, "--rows", 100, "--min-support", 0.1) == (
+        "--episodes makes whole episodes: remove --rows and --min-support, which belong to single transitions."
+    )
+    assert refused("augment", "walks.hdf5", "--length", 5) == (
+        "--length is the most steps of an episode: give --episodes too, or remove it."
+    )
+    assert refused("augment", "walks.hdf5", "--episodes", 0) == (
+        "episodes must be at least 1, the number of episodes to make, got 0."
+    )
+    assert refused("augment", "walks.hdf5", "--episodes", 5, "--recipe", "emp") == (
+        "recipe 'emp' makes rows and no episodes; use 'coda', which exchanges parts of episodes, or one that needs a "
+        "model, such as 'mocoda'."
+    )
+    assert below(tmp_path) == before
+    data = Transitions.load("walks.hdf5")
+    Transitions(data.state, data.action, data.next_state).save("alone.hdf5")
+    assert refused("augment", "alone.hdf5", "--task", "navigation", "--episodes", 5) == (
+        "nobody knows which episodes these rows are of. Read them from a file that marks the ends of episodes, or pass "
+        "Transitions(..., episode=)."
+    )
+
+
+# --- audit
+
+
+def test_whole_episodes_are_audited() -> None:
+    done("augment", "walks.hdf5", "--recipe", "coda", "--episodes", 20, "--out", "made.hdf5")
+    printed = done("audit", "made.hdf5", "--episodes", 8, "--out", "audit", "--keep", "kept.hdf5")
+    found = json.loads(Path("audit/audit.json").read_text())
+    assert {name: (cell["episodes"], cell["share"]) for name, cell in found["by"]["episode"].items()} == {
+        "recorded": (8, 1.0),
+        "coda": (8, 1.0),
+    }
+    assert "Confirmed, by episode" in printed and found["confirmed"] == 1.0
+    kept = Transitions.load("kept.hdf5")
+    assert kept.episode is not None
+    assert len(kept.episode[kept.provenance["confirmed"] == 1].unique()) == 16
+    assert refused("audit", "made.hdf5", "--episodes", 8, "--rows", 10, "--out", "other") == (
+        "rows and episodes both say how much to audit; give one of them."
+    )
