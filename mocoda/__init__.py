@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mocoda.agents import Policy as Policy
     from mocoda.agents import check_agent as check_agent
     from mocoda.agents import evaluate as evaluate
+    from mocoda.agents import evaluate_each as evaluate_each
     from mocoda.agents import make_agent as make_agent
     from mocoda.agents import train_agents as train_agents
     from mocoda.agents.onnx_export import export_onnx as export_onnx
@@ -100,7 +101,17 @@ _ROOMS = {
         "Support",
         "disagreement",
     ),
-    "agents": ("train_agents", "make_agent", "Agent", "Policy", "Policies", "check_agent", "evaluate", "Evaluation"),
+    "agents": (
+        "train_agents",
+        "make_agent",
+        "Agent",
+        "Policy",
+        "Policies",
+        "check_agent",
+        "evaluate",
+        "evaluate_each",
+        "Evaluation",
+    ),
     "agents.onnx_export": ("export_onnx",),
     "engine.metrics": ("MetricLog",),
     "analysis": ("check", "Advice", "two_sample", "TwoSample", "what_if", "WhatIf", "audit", "Audit"),

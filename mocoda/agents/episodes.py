@@ -55,10 +55,19 @@ def played_in_environment(
 
     workers  how many processes play; None: one per core. The result is the same
     """
+    return played_in_each(policies, [task], episodes=episodes, seed=seed, workers=workers)[0]
+
+
+def played_in_each(
+    policies: Sequence[Policy], tasks: Sequence[Task], *, episodes: int, seed: int, workers: int | None = None
+) -> list[Played]:
+    """As `played_in_environment` in each of the tasks alone, with all episodes shared out among the same processes."""
     stream = Stream(seed, "evaluate")
-    todo = (job for policy in policies for job in jobs(policy, task.environment, episodes, stream))
+    todo = (job for task in tasks for policy in policies for job in jobs(policy, task.environment, episodes, stream))
     with Workers(play, workers) as processes:
-        return gather(processes.map(todo), len(policies))
+        parts = processes.map(todo)
+        jobs_each = len(policies) * -(-episodes // SIDE_BY_SIDE)
+        return [gather(itertools.islice(parts, jobs_each), len(policies)) for _ in tasks]
 
 
 def jobs(policy: Policy, environment: str, episodes: int, stream: Stream) -> Iterator[Job]:

@@ -7,9 +7,9 @@ Axes: R runs, E episodes, S and A columns of state and action, T steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import rich.console
 import rich.table
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mocoda.agents.agent import Agent, Noise
-from mocoda.agents.episodes import Played, played_in_environment
+from mocoda.agents.episodes import Played, played_in_each
 from mocoda.agents.policy import Policy, agent_settings, to_task_range
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.networks import Weights
@@ -25,6 +25,7 @@ from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import Summary, probability_of_improvement, summarise
 from mocoda.tasks import SimulatedTask, Task, is_simulated
 
+Key = TypeVar("Key")
 MEASURES = {"steps": "fewer is better", "success": "more is better", "return": "more is better"}
 
 
@@ -160,18 +161,44 @@ def evaluate(
 
     workers  how many processes play, where the task needs its environment; None: one per core. The result is the same
     """
+    return evaluate_each(agents, {0: task}, episodes=episodes, seed=seed, workers=workers)[0]
+
+
+def evaluate_each(
+    agents: Mapping[tuple[str, int], Policy],
+    tasks: Mapping[Key, Task],
+    *,
+    episodes: int = 50,
+    seed: int = 0,
+    workers: int | None = None,
+) -> dict[Key, Evaluation]:
+    """Lets every agent play each of several tasks, as `evaluate` does one, with the same processes for all of them.
+
+    tasks  by any name, such as `make_task("cube-double").officials`
+    """
     if not agents:
         raise InputError("there are no agents to evaluate.")
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, got {episodes}.")
-    results: dict[tuple[str, int], list[float]] = {}
-    if is_simulated(task):
-        for keys in _alike(agents):
-            together = played([agents[key] for key in keys], task, episodes=episodes, seed=seed)
-            results |= dict(zip(keys, means(together).T.tolist(), strict=True))
-    else:
-        each = played_in_environment(list(agents.values()), task, episodes=episodes, seed=seed, workers=workers)
-        results = dict(zip(agents, means(each).T.tolist(), strict=True))
+    found: dict[Key, Evaluation] = {}
+    for name, task in tasks.items():
+        if is_simulated(task):
+            results: dict[tuple[str, int], list[float]] = {}
+            for keys in _alike(agents):
+                together = played([agents[key] for key in keys], task, episodes=episodes, seed=seed)
+                results |= dict(zip(keys, means(together).T.tolist(), strict=True))
+            found[name] = _evaluation(agents, results, episodes)
+    others = {name: task for name, task in tasks.items() if name not in found}
+    policies = list(agents.values())
+    played_each = played_in_each(policies, list(others.values()), episodes=episodes, seed=seed, workers=workers)
+    for name, each in zip(others, played_each, strict=True):
+        found[name] = _evaluation(agents, dict(zip(agents, means(each).T.tolist(), strict=True)), episodes)
+    return {name: found[name] for name in tasks}
+
+
+def _evaluation(
+    agents: Iterable[tuple[str, int]], results: Mapping[tuple[str, int], list[float]], episodes: int
+) -> Evaluation:
     return Evaluation({name: {key: results[key][i] for key in agents} for i, name in enumerate(MEASURES)}, episodes)
 
 

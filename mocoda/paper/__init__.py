@@ -3,6 +3,7 @@
 from mocoda.paper.ablation import Ablation
 from mocoda.paper.audit import HookSweepAudit, NavigationAudit, ObjectsAudit
 from mocoda.paper.composer import Composer
+from mocoda.paper.cubes import CubesTable
 from mocoda.paper.dose import Dose
 from mocoda.paper.entanglement import Entanglement
 from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
@@ -34,6 +35,7 @@ for _kind in (
     Ablation,
     Proposals,
     Dose,
+    CubesTable,
     NavigationAudit,
     ObjectsAudit,
     HookSweepAudit,

@@ -28,8 +28,8 @@ from mocoda.engine.randomness import Stream
 from mocoda.paper.audit_figure import draw_audits
 from mocoda.paper.columns import column_recipe
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_columns, text_table
-from mocoda.paper.stages import begun, fit_models
-from mocoda.paper.table3 import Table3, record
+from mocoda.paper.stages import begun, fit_models, record
+from mocoda.paper.table3 import Table3
 from mocoda.parents import BUILT_IN, ParentsWithChildren, Recipe, fit_parents
 from mocoda.tasks import make_task
 

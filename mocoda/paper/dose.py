@@ -32,8 +32,7 @@ from mocoda.paper.dose_figure import draw_dose
 from mocoda.paper.dose_gain import correlations, lines_of
 from mocoda.paper.dose_judge import AFTER, BEFORE, Case, judge, make_case
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_columns, spread, text_table
-from mocoda.paper.stages import agents_config, begun, fit_agents, fit_models, last_evaluations, load_agents
-from mocoda.paper.table3 import record
+from mocoda.paper.stages import agents_config, begun, fit_agents, fit_models, last_evaluations, load_agents, record
 from mocoda.parents import Parents, fit_parents
 from mocoda.parents.mocoda import Mocoda
 from mocoda.parents.stratified import fewer_components

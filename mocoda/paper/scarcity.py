@@ -25,8 +25,8 @@ from mocoda.engine.figures import COLOURS, INK, bare, legend_below, save
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_training, text_table
-from mocoda.paper.stages import begun, fit_agents, fit_models, last_evaluations, load_agents
-from mocoda.paper.table3 import EXPERT, Table3, record
+from mocoda.paper.stages import begun, fit_agents, fit_models, last_evaluations, load_agents, record
+from mocoda.paper.table3 import EXPERT, Table3
 from mocoda.paper.truth import as_transitions, model_errors, played_by_expert
 from mocoda.parents import MocodaP, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2

@@ -21,6 +21,23 @@ from mocoda.engine.statistics import bootstrap_interval, probability_of_improvem
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.paper.experiment import cell
 
+RECORDING = 0  # the seed of recorded data, the same for all seeds of a table
+
+
+class Recordable(Protocol):
+    """A task whose simulator takes long enough to record that episodes are kept one by one."""
+
+    def collect(
+        self,
+        rows: int,
+        *,
+        seed: int | Stream,
+        variety: str,
+        workers: int | None,
+        folder: Path | None,
+        progress: Progress,
+    ) -> Transitions: ...
+
 
 class World(Protocol):
     """A world whose true dynamics are known."""
@@ -36,6 +53,27 @@ class World(Protocol):
 def begun(folder: Path) -> bool:
     """Whether an earlier run of the same settings has left anything in the folder to continue from."""
     return any(path.suffix in STATES for path in folder.rglob("*"))
+
+
+def record(
+    task: Recordable,
+    rows: int,
+    variety: str,
+    folder: Path,
+    workers: int | None,
+    progress: Progress,
+    name: str = "recorded",
+) -> Transitions:
+    """Records the data, or loads it if the folder has it."""
+    file = folder / f"{name}.hdf5"
+    if not file.exists():
+        parts = folder / ("recording" if name == "recorded" else f"recording-{name}")
+        task.collect(rows, seed=RECORDING, variety=variety, workers=workers, folder=parts, progress=progress).save(file)
+        for part in parts.glob("part-*.npz"):
+            part.unlink()
+        if not any(parts.iterdir()):
+            parts.rmdir()
+    return Transitions.load(file)
 
 
 def fit_models(

@@ -43,6 +43,7 @@ from mocoda.paper.stages import (
     fit_models,
     last_evaluations,
     learning_curves,
+    record,
     runs_of,
 )
 from mocoda.paper.table3_figure import PLACES, WANTED, draw_figures
@@ -60,7 +61,6 @@ PAPER: dict[str, tuple[tuple[float, float], ...]] = {
 COLUMNS = (*IN_PAPER, "mocoda-matched", "mocoda-p-matched", "mocoda-matched-full", "mocoda-p-matched-full")
 SHOWN = 20_000  # rows of a data set whose boxes the figure shows
 EXPERT = 9  # the seed of the expert that is judged
-RECORDING = 0  # the seed of the recorded data, the same for all seeds of the table
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,18 +347,3 @@ Table3.presets.update(
         components=32,
     ),
 )
-
-
-def record(
-    task: HookSweep2, rows: int, variety: str, folder: Path, workers: int | None, progress: Progress
-) -> Transitions:
-    """Records the data, or loads it if the folder has it."""
-    file = folder / "recorded.hdf5"
-    if not file.exists():
-        parts = folder / "recording"
-        task.collect(rows, seed=RECORDING, variety=variety, workers=workers, folder=parts, progress=progress).save(file)
-        for part in parts.glob("part-*.npz"):
-            part.unlink()
-        if not any(parts.iterdir()):
-            parts.rmdir()
-    return Transitions.load(file)

@@ -105,6 +105,11 @@ class Cubes:
         return f"cube-{KINDS[self.cubes]}" + ("" if self.official is None else f":{self.official}")
 
     @property
+    def officials(self) -> dict[int, Cubes]:
+        """The five official tasks by their number."""
+        return {number: Cubes(self.cubes, number) for number in OFFICIAL}
+
+    @property
     def environment(self) -> str:
         return f"mocoda/Cube{KINDS[self.cubes].title()}{self.official or ''}-v0"
 

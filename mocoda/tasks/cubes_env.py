@@ -166,6 +166,8 @@ class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
         """Draws the scene from the front, with goals as translucent cubes."""
         if self.world._renderer is None:
             self.world._renderer = make_renderer(self.world._model, *PICTURE)
+            # Without a GPU, shadows of so fine a robot take longer than all the rest.
+            self.world._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
         picture: NDArray[np.uint8] = self.world.render()
         return picture
 

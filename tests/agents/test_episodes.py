@@ -16,7 +16,7 @@ from torch import Tensor
 from mocoda import Agent, InputError, Policy, evaluate
 from mocoda.agents import episodes
 from mocoda.agents.agent import Noise
-from mocoda.agents.episodes import SIDE_BY_SIDE, Played, flat, jobs, play, played_in_environment
+from mocoda.agents.episodes import SIDE_BY_SIDE, Played, flat, jobs, play, played_in_each, played_in_environment
 from mocoda.agents.evaluation import MEASURES
 from mocoda.agents.policy import acting_weights
 from mocoda.engine.networks import Weights, mlp_weights
@@ -207,6 +207,11 @@ def test_episodes_do_not_depend_on_the_number_of_processes(workers: int, here: P
 def test_nor_on_the_company(here: Played, policies: list[Policy]) -> None:
     alone = played_in_environment(policies[1:2], POINT, episodes=SIDE_BY_SIDE + 5, seed=2, workers=0)
     assert all(np.array_equal(part[0], whole[1]) for part, whole in zip(alone, here, strict=True))
+
+
+def test_several_tasks_are_played_as_each_alone(here: Played, policies: list[Policy]) -> None:
+    for each in played_in_each(policies, [POINT, POINT], episodes=SIDE_BY_SIDE + 5, seed=2, workers=0):
+        assert same(each, here)
 
 
 def test_another_seed_plays_other_episodes(here: Played, policies: list[Policy]) -> None:

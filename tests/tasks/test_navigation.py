@@ -42,7 +42,7 @@ def test_the_task_is_made_by_name() -> None:
     task = make_task("navigation")
     assert isinstance(task, Navigation)
     assert (task.name, task.environment, task.graph) == ("navigation", ID, GRAPH)
-    assert list(TASKS) == ["navigation", "hooksweep2", "objects"]
+    assert list(TASKS) == ["navigation", "hooksweep2", "objects", "cube-single", "cube-double", "cube-triple"]
 
 
 def test_an_unknown_task_is_answered_with_those_that_exist() -> None:
