@@ -9,6 +9,7 @@ from mocoda.agents.bcq import BCQ
 from mocoda.agents.cql import CQL
 from mocoda.agents.evaluation import Evaluation, evaluate, evaluate_each
 from mocoda.agents.gciql import GCIQL
+from mocoda.agents.goals import GoalShares
 from mocoda.agents.policy import Policies, Policy
 from mocoda.agents.sac import SAC
 from mocoda.agents.td3_bc import TD3BC
@@ -27,6 +28,7 @@ __all__ = [
     "Agent",
     "Batch",
     "Evaluation",
+    "GoalShares",
     "Network",
     "Policies",
     "Policy",

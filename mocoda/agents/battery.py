@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mocoda.agents.agent import TARGET, Agent, Batch
+from mocoda.agents.goals import OWN
 from mocoda.agents.policy import Policies, Policy, acting_weights, agent_settings
 from mocoda.agents.train import initial_weights, train_agents
 from mocoda.data.transitions import Transitions
@@ -31,6 +32,8 @@ def check_agent(agent: Agent) -> None:
     streams = [Stream(run, "contract") for run in range(RUNS)]
     weights = initial_weights(agent, STATE, ACTION, streams)
     _check_noise(agent)
+    if agent.goals_from_episodes:
+        _check_goals(agent)
     _check_losses(agent, weights)
     _check_actions(agent, weights)
     policies = _train(agent, {"a": _data(0), "b": _data(1)}, [0, 1])
@@ -71,6 +74,17 @@ def _check_noise(agent: Agent) -> None:
             _require(agent, len(value) == n, f"{method} {name!r} must be ({n}, ...), got {tuple(value.shape)}.")
             from_stream = value.equal(again[name]) and differs
             _require(agent, from_stream, f"{method} {name!r} is not drawn from the stream it is given.")
+
+
+def _check_goals(agent: Agent) -> None:
+    """Each kind of goal is a row, or the row's own state, and comes from the stream."""
+    row = torch.arange(20).expand(4, -1)
+    once, again = (agent.draw_goals(Stream(0, "contract"), row, row // 5 * 5 + 4, 20) for _ in range(2))
+    _require(agent, set(once) == {"value_goal", "actor_goal"}, f"draw_goals must return two goals, got {list(once)}.")
+    for name, goal in once.items():
+        inside = goal.shape == row.shape and bool(((goal >= OWN) & (goal < 20)).all())
+        _require(agent, inside, f"the {name} of rows (U, B) must be (U, B) numbers of rows, or {OWN}.")
+        _require(agent, goal.equal(again[name]), f"the same stream must give the same {name}.")
 
 
 def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:

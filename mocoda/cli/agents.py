@@ -157,13 +157,18 @@ class Train(Command):
         return datasets
 
     def _task_of(self, datasets: dict[str, Transitions]) -> str | None:
+        from mocoda.tasks import is_simulated, make_task
+
         if self.task is not None:
             return self.task
         tasks = {name: task_of(data) for name, data in datasets.items()}
         if len(set(tasks.values())) > 1:
             each = ", ".join(f"{name!r} of {task or 'no built-in task'}" for name, task in tasks.items())
             raise InputError(f"these data sets are not of one task: {each}. Choose one with --task.")
-        return next(iter(tasks.values()))
+        name = next(iter(tasks.values()))
+        # An agent that is trained for goals cannot be evaluated in a task that has none.
+        without_goals = self.settings.goals_from_episodes and name is not None and is_simulated(make_task(name))
+        return None if without_goals else name
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class _FusedNorm(torch.autograd.Function):
         h_g = torch.empty_like(h)
         sums = bias.new_empty(3, many, strips, width) if learns else None  # of bias, scale and shift, by strip
         sizes = (many, rows, width, _tall(width), triton.next_power_of_2(width), STRIP, SLOPE, CUBE, EPSILON)
-        _backward[strips, many](g, h, bias, scale, h_g, sums, *sizes)
+        _backward[strips, many](g, h, bias, scale, h_g, sums, *sizes, num_warps=8)
         if sums is None:
             return h_g, None, None, None
         return h_g, *sums.sum(2)[:, :, None].unbind()

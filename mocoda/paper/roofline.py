@@ -45,15 +45,16 @@ def work(agent: Agent, state: int, action: int) -> Work:
     stage = agent.stages()[-1]
     period = math.lcm(*stage.update_every.values())
     moved = 0.0
-    sizes = agent.networks(state, action)
+    sizes = agent.networks(2 * state if agent.goals_from_episodes else state, action)  # a goal is a state too
     for group, every in stage.update_every.items():
         network = sizes[group.removeprefix(TARGET)]
         layers = zip(network.sizes[:-1], network.sizes[1:], strict=True)
         weights = (network.members or 1) * sum(inputs * outputs + outputs for inputs, outputs in layers)
+        weights += (network.members or 1) * 2 * sum(network.sizes[1:-1]) * network.norm
         moved += 4 * weights * (3 if group.startswith(TARGET) else 7) / every
     stream = Stream(0, "roofline")
     rows = stream.normal(8, state)
-    data = Transitions(rows, stream.uniform(8, action, low=-1.0), rows, -torch.ones(8))
+    data = Transitions(rows, stream.uniform(8, action, low=-1.0), rows, -torch.ones(8), episode=torch.zeros(8).long())
     counts = []
     for updates in (0, period):  # the difference leaves out stages before the last
         with _unpadded(), _Products() as products:

@@ -40,6 +40,8 @@ TINY: dict[str, Any] = {"hidden": (7, 5), "batch": 6}
         small("cql", penalty="logsumexp", weight=5.0),
         small("sac"),
         small("sac", hidden=(), batch=1, entropy=0.0),
+        small("gciql"),
+        small("gciql", hidden=(), batch=1, standardise=True),
         Cloning(**TINY),
         Cloning(hidden=()),
     ],
@@ -287,7 +289,21 @@ def unnamed(group: str) -> str:
     return f"acting names 'actor', but act also reads {group!r}, which is missing in evaluations."
 
 
+class OneGoal(Cloning):
+    goals_from_episodes = True
+
+    def draw_goals(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> dict[str, Tensor]:
+        return {"value_goal": row}
+
+
+class GoalsBeyondTheData(OneGoal):
+    def draw_goals(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> dict[str, Tensor]:
+        return {"value_goal": row, "actor_goal": row + 1}
+
+
 MUTANTS: dict[type[Cloning], str] = {
+    OneGoal: "draw_goals must return two goals, got ['value_goal'].",
+    GoalsBeyondTheData: "the actor_goal of rows (U, B) must be (U, B) numbers of rows, or -1.",
     NotJson: "its settings are not JSON values (Object of type frozenset is not JSON serializable).",
     NoNetworks: "it has no networks, or no stages.",
     NoStages: "it has no networks, or no stages.",

@@ -1,0 +1,260 @@
+"""GCIQL: its losses, and worlds in which the answer is known."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from agents_world import all_same, same
+from command_line import done, refused
+from point_task import PointTask
+from torch import Tensor
+
+from mocoda import InputError, Policies, Transitions, evaluate, make_agent, make_task, train_agents
+from mocoda.agents import GCIQL, Batch
+from mocoda.agents import train as learning
+from mocoda.agents.agent import q_values
+from mocoda.agents.train import initial_weights
+from mocoda.engine.checkpoint import Checkpoint
+from mocoda.engine.networks import mlp
+from mocoda.engine.randomness import Stream
+
+SMALL: dict[str, Any] = {"hidden": (12, 8), "batch": 19, "learning_rate": 0.01}
+QUICK: dict[str, Any] = {"hidden": (32, 32), "batch": 128, "learning_rate": 5e-3, "polyak": 0.1, "discount": 0.9}
+
+
+# Losses
+
+
+def trial() -> tuple[dict[str, Tensor], Batch]:
+    stream = Stream(0, "test-gciql")
+    weights = initial_weights(GCIQL(**SMALL), 6, 2, [stream.child("run", run) for run in (0, 1)])
+    weights |= {n: w + 0.1 * stream.child(n).normal(*w.shape) for n, w in weights.items() if n.startswith("target-")}
+    state, following, other = (stream.normal(2, 30, 6) for _ in range(3))
+    terminal = (stream.uniform(2, 30) < 0.3).float()
+    action, low = stream.uniform(2, 30, 2, low=-1.0), torch.zeros(2, 1)
+    return weights, Batch(state, action, terminal - 1, following, terminal, low, low, other)
+
+
+def test_the_value_learns_an_expectile_of_the_lesser_target_critic() -> None:
+    weights, batch = trial()
+    q = q_values(weights, "target-critic", batch.state, batch.action)
+    gap = torch.minimum(q[:, 0], q[:, 1]) - mlp(weights, "value", batch.state)[..., 0]
+    expected = torch.where(gap > 0, 0.7, 0.3) * gap**2
+    found = GCIQL(expectile=0.7, **SMALL).value_loss(weights, batch, {})
+    torch.testing.assert_close(found, expected.mean(1))
+    assert bool((gap > 0).any() & (gap < 0).any())
+
+
+def test_critics_learn_the_reward_and_the_value_of_what_follows_until_the_goal() -> None:
+    weights, batch = trial()
+    target = batch.reward + 0.99 * (1 - batch.terminal) * mlp(weights, "value", batch.next_state)[..., 0]
+    q = q_values(weights, "critic", batch.state, batch.action)
+    expected = (q[:, 0] - target).square().mean(1) + (q[:, 1] - target).square().mean(1)
+    torch.testing.assert_close(GCIQL(**SMALL).critic_loss(weights, batch, {}), expected)
+
+
+def test_the_actor_climbs_the_critic_and_imitates_with_goals_of_its_own() -> None:
+    weights, batch = trial()
+    assert batch.actor_state is not None
+    action = mlp(weights, "actor", batch.actor_state)
+    q = q_values(weights, "critic", batch.actor_state, action.clamp(-1, 1)).amin(1)
+    imitation = 0.5 * (action - batch.action).square().sum(-1).mean(1)
+    expected = 0.3 * imitation - q.mean(1) / q.abs().mean(1)
+    torch.testing.assert_close(
+        GCIQL(imitation=0.3, **SMALL).actor_loss(weights, batch, {}), expected, rtol=1e-4, atol=1e-4
+    )
+
+
+# Worlds
+
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+def walk(step: Step, start: Tensor, steps: int, moves: Callable[[], Tensor]) -> Transitions:
+    """Episodes (E) of a random walk from starts (E, S)."""
+    places, actions = [start], []
+    for _ in range(steps):
+        actions.append(moves())
+        places.append(step(places[-1], actions[-1]))
+    state, action, following = (torch.stack(part, 1).flatten(0, 1) for part in (places[:-1], actions, places[1:]))
+    return Transitions(state, action, following, episode=torch.arange(len(start)).repeat_interleave(steps))
+
+
+def moved(place: Tensor, action: Tensor) -> Tensor:
+    return (place + 0.2 * action).clamp(-1, 1)
+
+
+def reached(act: Callable[[Tensor], Tensor], steps: int = 20) -> tuple[float, float]:
+    """Of 200 pairs of start and goal in the square: the share that is reached, and the mean steps by the least."""
+    stream = Stream(0, "test-gciql", "pairs")
+    place, goal = stream.uniform(200, 2, low=-1.0), stream.uniform(200, 2, low=-1.0)
+    least = (((place - goal).abs().amax(1) - 0.15) / 0.2).ceil().clamp(min=1)
+    taken = torch.full((200,), float(steps))
+    for step in range(steps):
+        place = moved(place, act(torch.cat([place, goal], 1)))
+        near = (place - goal).norm(dim=1) < 0.15
+        taken = torch.where(near, taken.clamp(max=step + 1), taken)
+    return float((taken < steps).float().mean()), float(taken.mean() / least.mean())
+
+
+def test_from_a_random_walk_it_learns_the_straight_way_to_every_goal() -> None:
+    stream = Stream(0, "test-gciql", "walk")
+    data = walk(moved, stream.uniform(100, 2, low=-1.0), 40, lambda: stream.uniform(100, 2, low=-1.0))
+    agents = {"gciql": GCIQL(imitation=0.1, **QUICK), "cloning": GCIQL(imitation=1e3, **QUICK)}
+    policies = {
+        name: train_agents({"walk": data}, agent, seeds=[0], updates=500)["walk", 0] for name, agent in agents.items()
+    }
+    success, detour = reached(lambda seen: torch.as_tensor(policies["gciql"].act(seen)))
+    cloned, cloned_detour = reached(lambda seen: torch.as_tensor(policies["cloning"].act(seen)))
+    random, _ = reached(lambda seen: stream.uniform(200, 2, low=-1.0))
+    assert success > 0.97 and detour < 1.5
+    assert cloned < 0.85 and cloned_detour > 2 * detour
+    assert random < 0.2
+
+
+def test_values_are_the_steps_to_go_also_between_places_that_no_episode_joins() -> None:
+    """A corridor of eleven places; no episode leaves its half of it."""
+    stream = Stream(0, "test-gciql", "halves")
+    low = 5.0 * (torch.arange(200) % 2)[:, None]
+
+    def step(place: Tensor, action: Tensor) -> Tensor:
+        return (10 * place + action).round().clamp(low, low + 5) / 10
+
+    start = (low + stream.integers(6, 200, 1)) / 10
+    data = walk(step, start, 20, lambda: 2.0 * stream.integers(2, 200, 1) - 1)
+    agent = GCIQL(expectile=0.97, value_goals=(0.2, 0.4, 0.4), **QUICK)
+    policy = train_agents({"halves": data}, agent, seeds=[0], updates=500)["halves", 0]
+    places = torch.arange(11) / 10
+    pairs = torch.cartesian_prod(places, places)[None]
+    found = agent.value({name: weight[None] for name, weight in policy.weights.items()}, pairs)[0].reshape(11, 11)
+    distance = 10 * (places[:, None] - places).abs()
+    expected = -(1 - 0.9**distance) / (1 - 0.9)
+    assert float((found - expected).abs().mean()) < 0.7
+    assert float(found.diagonal().abs().max()) < 0.6 < -float(found[0, 1]) < -float(found[0, 3]) < -float(found[0, 6])
+    assert float(found[0, 10]) < float(found[0, 8]) < -4
+
+
+# On the spine of all agents
+
+
+POINT = PointTask()
+
+
+def episodes(rows: int, seed: int) -> Transitions:
+    data = POINT.collect(rows, seed=seed)
+    return Transitions(data.state, data.action, data.next_state, episode=torch.arange(rows) // 13)
+
+
+def train(order: tuple[str, ...] = ("one", "other"), seeds: tuple[int, ...] = (0, 1), **more: Any) -> Policies:
+    """Evaluations after 2, 4, 6 and 8 of 9 updates."""
+    data = {"one": episodes(101, 0), "other": episodes(67, 1)}
+    settings: dict[str, Any] = {"updates": 9, "task": POINT, "evaluate_every": 2, "episodes": 3, "workers": 0}
+    agent = make_agent("gciql", **SMALL, standardise=True)
+    return train_agents({name: data[name] for name in order}, agent, seeds=seeds, **(settings | more))
+
+
+def test_a_run_is_the_same_alone_and_in_other_company() -> None:
+    together, alone = train(), train(("other",), (1,))
+    assert same(together["other", 1], alone["other", 1])
+    permuted = train(("other", "one"), (1, 0))
+    assert all(same(policy, permuted[key]) for key, policy in together.items())
+
+
+def test_what_is_learned_does_not_depend_on_when_it_is_evaluated() -> None:
+    often, never = train(), train(evaluate_every=100)
+    assert all(same(policy, never[key]) for key, policy in often.items())
+
+
+@pytest.mark.parametrize("end", [2, 5])
+def test_an_interrupted_training_goes_on_to_the_same_bytes(
+    end: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StopError(Exception):
+        pass
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if done > end:
+            raise StopError
+
+    monkeypatch.setattr(learning, "Checkpoint", functools.partial(Checkpoint, interval=0.0))
+    path = tmp_path / "checkpoint"
+    with pytest.raises(StopError):
+        train(checkpoint=path, progress=progress)
+    assert all_same(train(checkpoint=path), train())
+
+
+def test_other_ends_of_episodes_are_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "Checkpoint", functools.partial(Checkpoint, interval=0.0))
+    data = episodes(60, 0)
+    longer = Transitions(data.state, data.action, data.next_state, episode=torch.arange(60) // 20)
+    agent = make_agent("gciql", **SMALL)
+    train_agents({"one": data}, agent, seeds=[0], updates=3, checkpoint=tmp_path / "c")
+    with pytest.raises(InputError, match="data"):
+        train_agents({"one": longer}, agent, seeds=[0], updates=3, checkpoint=tmp_path / "c")
+
+
+def sweeps(episodes: int = 3) -> Transitions:
+    """Rows of HookSweep2's shape, made up."""
+    rows, (low, high) = 75 * episodes, make_task("hooksweep2").box
+    drawn = low + (high - low) * Stream(0, "test-gciql", "sweeps").uniform(rows, 20)
+    state, action = drawn.split([16, 4], 1)
+    source = {"task": "hooksweep2"}
+    return Transitions(state, action, state + 0.01, source=source, episode=torch.arange(rows) // 75)
+
+
+def test_it_trains_for_hooksweep2_whose_goals_are_places_of_boxes() -> None:
+    task = make_task("hooksweep2")
+    policies = train_agents({"sweeps": sweeps()}, make_agent("gciql", **SMALL), seeds=[0], updates=2, task=task)
+    policy = policies["sweeps", 0]
+    assert policy.state_width == 22 and policy.columns[16:22] == tuple(f"goal{i}" for i in range(6))
+    assert evaluate(policies, task, episodes=1, workers=0)["steps"]["sweeps", 0] == 75
+
+
+def test_the_command_line_trains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweeps().save("sweeps.hdf5")
+    sizes = ["--hidden", 8, "--batch", 16, "--seeds", 1, "--updates", 2, "--out", "agents"]
+    shares = ["--value-goals", 0.1, 0.6, 0.3, "--expectile", 0.8]
+    assert done("train", "sweeps.hdf5", "--agent", "gciql", *sizes, *shares).startswith("1 agent in agents;")
+    agent = Policies.load("agents")["sweeps", 0].agent
+    assert agent == GCIQL(hidden=(8,), batch=16, value_goals=(0.1, 0.6, 0.3), expectile=0.8)
+    make_task("navigation").collect(100, seed=0).save("walks.hdf5")  # its task has no goals to evaluate by
+    assert done("train", "walks.hdf5", "--agent", "gciql", *sizes[:-1], "walks").startswith(
+        "1 agent in walks; without a task none was evaluated."
+    )
+    data = sweeps()
+    Transitions(data.state, data.action, data.next_state, source=data.source).save("torn.hdf5")
+    assert refused("train", "torn.hdf5", "--agent", "gciql", *sizes[:-1], "torn").startswith(
+        "data set 'torn' has no episodes, from which this agent takes its goals."
+    )
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"expectile": 1.0}, "expectile must lie between 0 and 1, got 1.0."),
+        ({"imitation": -1.0}, "imitation must not be negative, got -1.0."),
+        ({"discount": 1.0}, "gciql draws goals by its discount, which must be less than 1, got 1."),
+        (
+            {"value_goals": (0.5, 0.6, 0.1)},
+            "value_goals must be three shares that add up to 1: own, future, random, got (0.5, 0.6, 0.1).",
+        ),
+        (
+            {"actor_goals": [0.5, 0.5]},
+            "actor_goals must be three shares that add up to 1: own, future, random, got (0.5, 0.5).",
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_agent("gciql", **settings)
+    assert str(caught.value) == message

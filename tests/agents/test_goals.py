@@ -1,0 +1,197 @@
+"""Goals from episodes: how they are drawn, and what a batch makes of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from agents_world import HILL, all_same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from point_task import PointTask
+from torch import Tensor
+
+from mocoda import InputError, Transitions, make_agent, train_agents
+from mocoda.agents.batches import RunTable, runs_of
+from mocoda.agents.goals import OWN, GoalShares, sorted_episodes
+from mocoda.engine.randomness import Stream
+
+DRAWS = 200_000
+SMALL = {"hidden": (8, 8), "batch": 16}
+
+
+def drawn(shares: GoalShares, row: int = 0, last: int = 10**6, rows: int = 10**9) -> Tensor:
+    full = torch.full((DRAWS,), row)
+    return shares.draw(Stream(0, "test-goals"), full, torch.full((DRAWS,), last), rows)
+
+
+def shares_of(goals: Tensor, *values: int) -> list[float]:
+    return [float((goals == value).float().mean()) for value in values]
+
+
+# Draws
+
+
+def test_goals_come_in_the_given_shares() -> None:
+    goals = drawn(GoalShares(0.2, 0.5, 0.9), row=0, last=1_000, rows=10**9)
+    own, future = float((goals == OWN).float().mean()), float(((goals >= 0) & (goals <= 1_000)).float().mean())
+    assert own == pytest.approx(0.2, abs=0.005)
+    assert future == pytest.approx(0.5, abs=0.005)
+
+
+def test_a_later_state_is_geometrically_far() -> None:
+    goals = drawn(GoalShares(0.0, 1.0, 0.9), row=7)
+    assert shares_of(goals, *range(7, 17)) == pytest.approx([0.1 * 0.9**k for k in range(10)], abs=0.003)
+    assert float((goals - 6).double().mean()) == pytest.approx(10, rel=0.01)  # steps ahead, on average
+
+
+def test_beyond_the_end_of_the_episode_its_last_state_is_the_goal() -> None:
+    goals = drawn(GoalShares(0.0, 1.0, 0.5), row=3, last=5)
+    assert shares_of(goals, 3, 4, 5) == pytest.approx([0.5, 0.25, 0.25], abs=0.005)
+
+
+def test_without_a_discount_all_later_states_are_alike() -> None:
+    goals = drawn(GoalShares(0.0, 1.0), row=3, last=7)
+    assert shares_of(goals, 3, 4, 5, 6, 7) == pytest.approx([0.2] * 5, abs=0.005)
+
+
+def test_random_goals_are_those_of_any_row_alike() -> None:
+    goals = drawn(GoalShares(0.0, 0.0, 0.9), row=3, last=3, rows=5)
+    assert shares_of(goals, 0, 1, 2, 3, 4) == pytest.approx([0.2] * 5, abs=0.005)
+
+
+def test_without_a_future_to_count_the_next_state_is_the_goal() -> None:
+    assert drawn(GoalShares(0.0, 1.0, 0.0), row=3).unique().tolist() == [3]
+    assert drawn(GoalShares(1.0, 0.0, 0.9), row=3).unique().tolist() == [OWN]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    discount=st.none() | st.floats(0, 0.999),
+    seed=st.integers(0, 99),
+)
+def test_a_future_goal_is_never_beyond_the_episode_nor_before_the_row(
+    lengths: list[int], discount: float | None, seed: int
+) -> None:
+    size = torch.tensor(lengths)
+    last = (size.cumsum(0) - 1).repeat_interleave(size).expand(30, -1)
+    row = torch.arange(len(last[0])).expand(30, -1)
+    goals = GoalShares(0.0, 1.0, discount).draw(Stream(seed, "law"), row, last, len(last[0]))
+    assert bool(((row <= goals) & (goals <= last)).all())
+
+
+# Episodes
+
+
+def walks(order: Tensor | None = None) -> Transitions:
+    """Two episodes, of 4 and 3 steps, and a row of none; every number is known by its column and time."""
+    episode, step = torch.tensor([0, 0, 0, 0, 2, 2, 2, -1]), torch.tensor([0, 1, 2, 3, 0, 1, 2, 0])
+    state = 100.0 * episode[:, None] + step[:, None] + torch.tensor([0.0, 0.25])
+    action = 0.1 * torch.arange(8.0)[:, None]
+    order = torch.arange(8) if order is None else order
+    return Transitions(state, action, state + 1, episode=episode, step=step)[order]
+
+
+def test_episodes_are_sorted_and_know_their_end() -> None:
+    shuffled = walks(torch.tensor([6, 0, 3, 7, 5, 1, 2, 4]))
+    made, later, last = sorted_episodes(shuffled, "walks", None)
+    plain, *_ = sorted_episodes(walks(), "walks", None)
+    assert last.tolist() == [3, 3, 3, 3, 6, 6, 6, 7]
+    assert made.state.equal(plain.state) and made.action.equal(plain.action) and made.goal is not None
+    assert made.goal.equal(made.state) and later.equal(made.next_state)
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    agent = make_agent("gciql", **SMALL)
+    one, other = (
+        train_agents({"walks": walks(order)}, agent, seeds=[0], updates=5)
+        for order in (None, torch.tensor([6, 0, 3, 7, 5, 1, 2, 4]))
+    )
+    assert all_same(one, other)
+
+
+def table_of(data: Transitions, task: PointTask | None = None, standardise: bool = False) -> RunTable:
+    agent = make_agent("gciql", standardise=standardise, **SMALL)
+    return RunTable.of(runs_of({"one": data, "again": data}, [0], agent), agent, task)
+
+
+def test_a_batch_has_goals_beside_states_and_the_rewards_of_reaching_them() -> None:
+    data = walks()
+    index, value, actor = (torch.tensor([numbers] * 2) for numbers in ([1, 1, 4, 7], [OWN, 3, 5, 7], [2, 3, OWN, 0]))
+    batch = table_of(data).batch(index, value, actor)
+    following = data.next_state
+    goal = torch.stack([data.state[1], following[3], following[5], following[7]])
+    actor_goal = torch.stack([following[2], following[3], data.state[4], following[0]])
+    assert batch.actor_state is not None
+    for run in (0, 1):
+        assert batch.state[run].equal(torch.cat([data.state[index[run]], goal], 1))
+        assert batch.next_state[run].equal(torch.cat([data.next_state[index[run]], goal], 1))
+        assert batch.actor_state[run, :, 2:].equal(actor_goal)
+        assert batch.actor_state[run, :, :2].equal(data.state[index[run]])
+        assert batch.reward[run].tolist() == [0, -1, -1, -1]
+        assert batch.terminal[run].tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_a_goal_is_reached_in_every_row_that_is_in_the_very_same_state(standardise: bool) -> None:
+    state = torch.tensor([[0.3], [0.7], [0.3], [0.1]])
+    following = torch.tensor([[0.7], [0.3], [0.1], [0.2]])
+    data = Transitions(state, torch.zeros(4, 1), following, episode=torch.zeros(4, dtype=torch.long))
+    batch = table_of(data, standardise=standardise).batch(
+        torch.tensor([[0, 0, 2, 3]] * 2), torch.tensor([[1, 0, 1, 1]] * 2), torch.tensor([[0, 0, 0, 0]] * 2)
+    )
+    assert batch.terminal.tolist() == [[1, 0, 1, 0]] * 2
+
+
+class NearTask(PointTask):
+    def reached(self, achieved: Tensor, goal: Tensor) -> Tensor:
+        return (achieved - goal).square().sum(1) < 0.04
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_a_task_says_what_states_achieve_and_when_that_is_as_good_as_the_goal(standardise: bool) -> None:
+    state = torch.tensor([[0.0, 0.0, 0.0], [0.1, 0.0, 0.1], [0.2, 0.0, 0.2], [0.3, 0.0, 0.3]])
+    data = Transitions(state, torch.zeros(4, 2), state + 0.1, episode=torch.zeros(4, dtype=torch.long))
+    index, goal = torch.tensor([[0, 0, 0, 0]] * 2), torch.tensor([[OWN, 0, 1, 3]] * 2)
+    for task, reached in ((PointTask(), [1, 0, 0, 0]), (NearTask(), [1, 1, 0, 0])):
+        table = table_of(data, task, standardise)
+        batch = table.batch(index, goal, goal)
+        assert table.seen_width == 5 and batch.state.shape == (2, 4, 5)
+        assert batch.terminal.tolist() == [reached] * 2
+        raw = batch.state[0] * table.scale[0] + table.shift[0]
+        torch.testing.assert_close(raw[:, 3:], torch.tensor([[0.0, 0.0], [0.1, 0.1], [0.2, 0.1], [0.4, 0.1]]))
+
+
+# Errors
+
+
+def test_data_without_episodes_is_refused() -> None:
+    data = walks()
+    agent = make_agent("gciql", **SMALL)
+    for episode in (None, torch.full((8,), -1)):
+        torn = Transitions(data.state, data.action, data.next_state, episode=episode)
+        with pytest.raises(InputError) as caught:
+            train_agents({"walks": torn}, agent, seeds=[0], updates=1)
+        assert str(caught.value) == (
+            "data set 'walks' has no episodes, from which this agent takes its goals. Give each row its episode: "
+            "Transitions(..., episode=...), or a file that has them."
+        )
+
+
+def test_a_task_without_goals_is_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        train_agents({"hill": HILL.collect(40, seed=0)}, make_agent("gciql", **SMALL), updates=1, task=HILL)
+    assert str(caught.value) == (
+        "task 'hill' has no goals, which the agent 'gciql' needs to act. Train it without a task, or on one whose "
+        "environment shows goals."
+    )
+
+
+def test_recorded_goals_and_rewards_are_not_used() -> None:
+    data, agent = PointTask().collect(60, seed=0), make_agent("gciql", **SMALL)
+    episode = torch.arange(60) // 20
+    full = Transitions(data.state, data.action, data.next_state, data.reward, data.terminal, data.goal, episode=episode)
+    bare = Transitions(data.state, data.action, data.next_state, episode=episode)
+    together = train_agents({"full": full, "bare": bare}, agent, seeds=[0], updates=5)
+    for name, weight in together["full", 0].weights.items():
+        assert weight.equal(together["bare", 0].weights[name])
