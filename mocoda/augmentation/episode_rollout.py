@@ -100,7 +100,7 @@ def _roll(
 ) -> _Rolled:
     """The episodes of SHORTEST steps and more that begin at the states of starts (n, S + A), n > 0."""
     donor, acting = _donors(starts, walks, graph), range(len(graph.children), len(graph.parents))
-    left = walks.left[donor[:, list(acting)]].amin(1)
+    left = 1 + walks.after[donor[:, list(acting)]].amin(1)
     active = torch.arange(len(starts), device=starts.device)
     steps, cut = torch.zeros_like(active), torch.full_like(active, ENDED)
     rows, step, kept = starts.clone(), 0, []
