@@ -27,6 +27,7 @@ from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
 
 FEWEST, MOST = 64, 1_024  # exchanges of a batch
+SPAN = 32  # steps of each that are looked at together
 CUTS = {
     ENDED: "one of the two recorded episodes ends, or lacks the next step",
     LINKED: "an edge links the exchanged factors to others in one of the recorded episodes",
@@ -133,22 +134,28 @@ def _try(walks: Walks, graph: LocalGraph, n: int, length: int | None, stream: St
 
 def _reach(walks: Walks, graph: LocalGraph, drawn: _Exchanges, way: int, most: int | None) -> tuple[Tensor, Tensor]:
     """How many steps (E,) an exchange reaches, ahead (way 1) or back (-1), and why no further (E,)."""
-    steps, cut = torch.zeros_like(drawn.base), torch.zeros_like(drawn.base)
-    active = torch.arange(len(steps), device=steps.device)
+    run = walks.after if way > 0 else walks.before
+    room = run[drawn.base].minimum(run[drawn.donor])
+    if most is not None:
+        room = room.clamp(max=most + 1)
+    steps, cut = torch.zeros_like(drawn.base), torch.full_like(drawn.base, ENDED)
+    active = (room > 0).nonzero()[:, 0]
     while len(active):
-        base, donor = drawn.base[active] + way * steps[active], drawn.donor[active] + way * steps[active]
-        # Whether a step leads there; before the first row is the last one, which leads nowhere.
-        earlier = 0 if way > 0 else 1
-        recorded = walks.goes_on[base - earlier] & walks.goes_on[donor - earlier]
-        why = torch.full_like(active, ENDED)
-        there = base[recorded] + way, donor[recorded] + way
-        why[recorded] = _hindrance(walks, graph, *there, drawn.taken[active[recorded]])
+        # Many steps at a time: the first that is hindered ends the exchange.
+        span = (room[active] - steps[active]).clamp(max=SPAN)
+        place = torch.arange(len(active), device=active.device).repeat_interleave(span)
+        which, first = active[place], (span.cumsum(0) - span)[place]
+        step = steps[which] + 1 + torch.arange(len(place), device=place.device) - first
+        there = drawn.base[which] + way * step, drawn.donor[which] + way * step
+        why = _hindrance(walks, graph, *there, drawn.taken[which])
         if most is not None:
-            why[(steps[active] == most) & (why == GOES_ON)] = LONG
-        stopped = why != GOES_ON
-        cut[active[stopped]] = why[stopped]
-        active = active[~stopped]
-        steps[active] += 1
+            why[(step > most) & (why == GOES_ON)] = LONG
+        stops = (why != GOES_ON).nonzero()[:, 0]
+        end = torch.full_like(active, len(place)).scatter_reduce(0, place[stops], stops, "amin")
+        stopped = end < len(place)
+        steps[active] = torch.where(stopped, step[end.clamp(max=len(place) - 1)] - 1, steps[active] + span)
+        cut[active[stopped]] = why[end[stopped]]
+        active = active[~stopped & (steps[active] < room[active])]
     return steps, cut
 
 

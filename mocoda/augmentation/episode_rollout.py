@@ -34,6 +34,7 @@ from mocoda.parents import Model, Recipe, fit_parents
 
 FEWEST, MOST = 256, {"cpu": 4_096, "cuda": 65_536}  # starts of a batch
 HOPELESS, JUDGED = 0.001, 20_000  # the share of starts that make episodes below which the search is given up
+MIXING = 6_364_136_223_846_793_005  # makes one number of the bits of a row
 NEAREST, DISTANCES = 8, 2**24  # recorded rows that are compared exactly, and distances at a time
 CUTS = {
     ENDED: "the recorded actions end",
@@ -100,7 +101,7 @@ def _roll(
 ) -> _Rolled:
     """The episodes of SHORTEST steps and more that begin at the states of starts (n, S + A), n > 0."""
     donor, acting = _donors(starts, walks, graph), range(len(graph.children), len(graph.parents))
-    left = walks.left[donor[:, list(acting)]].amin(1)
+    left = 1 + walks.after[donor[:, list(acting)]].amin(1)
     active = torch.arange(len(starts), device=starts.device)
     steps, cut = torch.zeros_like(active), torch.full_like(active, ENDED)
     rows, step, kept = starts.clone(), 0, []
@@ -137,10 +138,10 @@ def _roll(
 
 
 def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
-    """For every factor of a start (n, S + A), the recorded row (n, parents) whose component is nearest.
+    """For every factor of a start (n, S + A), the recorded row (n, parents) that its component is of; -1: of none.
 
-    Parents that are made of recorded parts are found again; what follows in their episode are actions that suit them.
-    A component with actions takes rows that go on.
+    A component with actions, unless it is that of a row which goes on, takes the nearest of these: what follows in its
+    episode are actions that suit the component.
     """
     parents = len(graph.parents)
     kinds, kind = torch.unique(graph.mask(starts), dim=0, return_inverse=True)
@@ -157,9 +158,25 @@ def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
         columns = list(graph.columns([graph.parents[factor] for factor in component]))
         acts = component[-1] >= len(graph.children)
         candidates = (walks.goes_on if acts else everywhere).nonzero()[:, 0]
-        nearest = candidates[_nearest(starts[here][:, columns], walks.rows[candidates][:, columns])]
-        donor[here[:, None], torch.tensor(component, device=here.device)] = nearest[:, None]
+        wanted, recorded = starts[here][:, columns], walks.rows[candidates][:, columns]
+        found = _equal(wanted, recorded)
+        unknown = found < 0
+        if acts and bool(unknown.any()):
+            found[unknown] = _nearest(wanted[unknown], recorded)
+        row = torch.where(found < 0, -1, candidates[found])
+        donor[here[:, None], torch.tensor(component, device=here.device)] = row[:, None]
     return donor
+
+
+def _equal(wanted: Tensor, recorded: Tensor) -> Tensor:
+    """The number (n,) of a recorded row (M, C) that equals each (n, C) to the bit; -1: none."""
+    weights = torch.tensor(
+        [pow(MIXING, power + 1, 2**61 - 1) for power in range(wanted.shape[1])], device=wanted.device
+    )
+    keys, wanted_keys = ((rows.contiguous().view(torch.int32) * weights).sum(1) for rows in (recorded, wanted))
+    keys, order = keys.sort(stable=True)
+    found = order[torch.searchsorted(keys, wanted_keys).clamp(max=len(keys) - 1)]
+    return torch.where((wanted == recorded[found]).all(1), found, -1)
 
 
 def _nearest(wanted: Tensor, recorded: Tensor) -> Tensor:
@@ -189,10 +206,11 @@ def _made(
     notes = {"recipe": torch.full_like(episode, recipe_number(recipe.name)), **judged.notes, "cut": cut[episode]}
     for factor, (name, at) in enumerate(_donor_names(graph)):
         # A state factor's value is recorded at the start only, and there if a recorded one was drawn.
-        row = donor[episode, factor] + step
+        own = donor[episode, factor]
+        row = own + step
         if factor < len(graph.children):
             columns = list(graph.factors[graph.parents[factor]])
-            recorded = (step == 0) & (rows[:, columns] == walks.rows[donor[episode, factor]][:, columns]).all(1)
+            recorded = (step == 0) & (own >= 0) & (rows[:, columns] == walks.rows[own][:, columns]).all(1)
             row = torch.where(recorded, row, -1)
         notes |= {
             key: torch.where(row < 0, -1, values[row]) for key, values in ((name, walks.episode), (at, walks.step))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -74,12 +75,21 @@ class Walks:
             )
         return Walks(data.rows[order], next_state, episode, step, goes_on)
 
-    @property
-    def left(self) -> Tensor:
-        """How many steps (N,) are recorded from a row on, its own included."""
+    @cached_property
+    def after(self) -> Tensor:
+        """How many steps (N,) follow a row in its episode, without a gap."""
         last = (~self.goes_on).nonzero()[:, 0]
         here = torch.arange(len(self.rows), device=last.device)
-        return last[torch.searchsorted(last, here)] - here + 1
+        return last[torch.searchsorted(last, here)] - here
+
+    @cached_property
+    def before(self) -> Tensor:
+        """How many steps (N,) precede it."""
+        first = torch.ones_like(self.goes_on)
+        first[1:] = ~self.goes_on[:-1]
+        here = torch.arange(len(self.rows), device=first.device)
+        begins = here[first]
+        return here - begins[first.cumsum(0) - 1]
 
 
 def reasons(cut: Tensor, said: dict[int, str]) -> dict[str, Any]:

@@ -151,9 +151,20 @@ def test_a_small_mixture_is_fitted_as_on_a_cpu_and_lives_on_the_gpu() -> None:
     assert there.means.cpu().equal(here.means) and there.covariances.cpu().equal(here.covariances)
 
 
-def test_counterfactual_episodes_are_made_where_the_data_is_and_come_true() -> None:
+class TrueModel:
+    """What the simulator of 2D Navigation does, as a model."""
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        following: Tensor = mocoda.make_task("navigation").step(rows)  # type: ignore[attr-defined]
+        return following
+
+
+@pytest.mark.parametrize("recipe", ["coda", "mocoda"])
+def test_counterfactual_episodes_are_made_where_the_data_is_and_come_true(recipe: str) -> None:
     task = mocoda.make_task("navigation")
-    made = mocoda.augment_episodes(recorded(), task.graph, episodes=50, task=task, keep_recorded=False)
+    made = mocoda.augment_episodes(
+        recorded(), task.graph, recipe=recipe, model=TrueModel(), episodes=50, task=task, keep_recorded=False
+    )
     assert made.episode is not None and made.step is not None
     assert made.device.type == made.episode.device.type == "cuda"
     follows = (made.episode[1:] == made.episode[:-1]).nonzero()[:, 0]
