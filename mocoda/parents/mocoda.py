@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -85,21 +86,22 @@ class Mocoda(Recipe):
     ) -> MixtureParents | MatchedParents | StratifiedParents | LinkedParents:
         """One density of parent sets for all rows, or one for each local graph."""
         stream = as_stream(seed, "parents", device=data.device)
+        manifold = Manifold.of(data.rows, graph) if self.project and self.density == "mixture" else None
         if self.stratified and graph.local is not None:
             if self.density == "matched":
                 even = self.neighbourhoods == "even"
                 return LinkedParents.fit(data, graph, stream, self.shuffle, self.smoothing, even)
-            return StratifiedParents.fit(data, graph, self._fit_one, self.components, self.neighbourhoods, stream)
-        return self._fit_one(data, graph, self.components, stream)
-
-    def _fit_one(
-        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream
-    ) -> MixtureParents | MatchedParents:
+            fit_mixtures = partial(self._fit_mixtures, manifold=manifold)
+            return StratifiedParents.fit(data, graph, fit_mixtures, self.components, self.neighbourhoods, stream)
         if self.density == "matched":
-            return MatchedParents.fit(data, graph, seed, self.shuffle, self.smoothing)
+            return MatchedParents.fit(data, graph, stream, self.shuffle, self.smoothing)
+        return self._fit_mixtures(data, graph, self.components, stream, manifold)
+
+    def _fit_mixtures(
+        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream, manifold: Manifold | None
+    ) -> MixtureParents:
         mixtures = MixtureParents.fit(data, graph, components, seed, self.covariance, self.shuffle)
-        if self.project:
-            mixtures = replace(mixtures, manifold=Manifold.of(data.rows, graph))
+        mixtures = replace(mixtures, manifold=manifold)
         return mixtures.with_mixtures(GaussianMixture.with_equal_weights) if self.published_code else mixtures
 
 

@@ -44,7 +44,7 @@ def joints_at(target: Tensor) -> Tensor:
 def held(state: Tensor, which: slice) -> Tensor:
     """Where an object is held, bool (N,)."""
     own = state[:, which]
-    near = (place(state[:, :2]) - own[:, :2]).norm(dim=1) < 0.05
+    near: Tensor = (place(state[:, :2]) - own[:, :2]).norm(dim=1) < 0.05
     return near & (state[:, 7] > 0.5) & ((state[:, 4] - own[:, 2]).abs() < 0.06)
 
 
@@ -157,8 +157,8 @@ def collect(rows: int, *, seed: int, steps: int = 100) -> Transitions:
         wanted = torch.where(drops, stream.integers(2, n), wanted)
         target = torch.where(drops[:, None], _places(n, stream), target)
         state = after
-    tables = [torch.stack(part, 1).flatten(0, 1)[:rows] for part in zip(*parts, strict=True)]
-    return Transitions(*tables, columns=COLUMNS)
+    before, done, after = (torch.stack(part, 1).flatten(0, 1)[:rows] for part in zip(*parts, strict=True))
+    return Transitions(before, done, after, columns=COLUMNS)
 
 
 def _places(n: int, stream: Stream) -> Tensor:
