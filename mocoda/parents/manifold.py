@@ -63,13 +63,13 @@ class Manifold:
         return rows
 
     def outside(self, rows: Tensor) -> Tensor:
-        """The share of rows (N, S + A) in which each column leaves its range, (S + A,); 0 for unit vectors."""
+        """Which columns of rows (N, S + A) are outside of their range, bool (N, S + A); unit vectors never are."""
         slack = 1e-5 * (self.high - self.low)
-        shares = ((rows < self.low - slack) | (rows > self.high + slack)).double().mean(0)
-        shares[[column for unit in self.units for column in unit]] = 0.0
-        return shares
+        outside = (rows < self.low - slack) | (rows > self.high + slack)
+        outside[:, [column for unit in self.units for column in unit]] = False
+        return outside
 
-    def broken(self, rows: Tensor) -> list[float]:
-        """The share of rows (N, S + A) in which each unit vector has another length."""
-        lengths = (rows[:, list(unit)].double().norm(dim=1) for unit in self.units)
-        return [float(((length - 1).abs() > UNIT).double().mean()) for length in lengths]
+    def broken(self, rows: Tensor) -> list[tuple[tuple[int, ...], float]]:
+        """Unit vectors, and in which share of the rows (N, S + A) each has another length."""
+        lengths = ((unit, rows[:, list(unit)].double().norm(dim=1)) for unit in self.units)
+        return [(unit, float(((length - 1).abs() > UNIT).double().mean())) for unit, length in lengths]
