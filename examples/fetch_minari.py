@@ -201,7 +201,7 @@ def main(size: Sizes) -> None:
     near = distance(data.rows, parts) < NEAR
     print(f"recorded  {len(data):,} rows, the gripper near the block in {near.float().mean():.0%}")
 
-    parents = mocoda.fit_parents(data, graph, mocoda.make_recipe("mocoda", components=16))
+    parents = mocoda.fit_parents(data, graph)
     config = mocoda.DynamicsConfig(members=3, hidden=(128, 128), epochs=size.epochs, window=min(5, size.epochs))
     model = mocoda.fit_dynamics(data, graph, config=config)
     task = Placing(data, list(parts["block"]))

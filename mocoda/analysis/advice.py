@@ -12,7 +12,11 @@ from rich.text import Text
 
 from mocoda.analysis.edges import MissingEdge
 
-MATCHED = "mocoda, matched"  # the recipe with density="matched", where recipes are listed
+# How recipe mocoda is listed with other settings than its own.
+UNSTRATIFIED = "mocoda, unstratified"  # stratified=False
+MIXTURE = "mocoda, mixture"  # the paper's: density="mixture", stratified=False, project=False
+LOCAL_MIXTURE = "mocoda, mixture by local graph"  # density="mixture"
+VARIANTS = ("mocoda", UNSTRATIFIED, LOCAL_MIXTURE, MIXTURE)
 
 
 @dataclass(frozen=True)
@@ -67,14 +71,19 @@ class ChildErrors:
 
 @dataclass(frozen=True)
 class RecipeSamples:
-    """What a recipe draws, seen by the ensemble and by the mixtures.
+    """What a recipe draws, seen by the ensemble, and by densities of rows that it was not fitted to.
 
     not_here      why the recipe cannot be used; then all else is None
     disagreement  of the ensemble, in standard deviations of a step: the mean over rows
     relative      how many times that on held-out rows
-    support       the median, over rows, of the share of recorded rows that are as rare
+    support       the median, over rows, of the share of recorded rows that are as rare, each part among those that are
+                  linked alike
     unsupported   the share of rows that are rarer than 99% of the recorded ones
     strange       the share of rows under a local graph that hardly any recorded row has
+    outside       the share of rows with a column outside of its recorded range
+    broken        the share of rows with a unit vector of another length
+    columns       those that leave their range most often, and in which share of the rows
+    vectors       unit vectors that have another length, and in which share of the rows
     true_error    of the recipe's next states, in standard deviations of a step, where the true step is known
     """
 
@@ -85,7 +94,20 @@ class RecipeSamples:
     support: float | None = None
     unsupported: float | None = None
     strange: float | None = None
+    outside: float | None = None
+    broken: float | None = None
+    columns: tuple[tuple[str, float], ...] = ()
+    vectors: tuple[tuple[str, float], ...] = ()
     true_error: float | None = None
+
+
+@dataclass(frozen=True)
+class LocalShare:
+    """The share of rows under a local graph, which is named by what it links: recorded, and drawn by each recipe."""
+
+    links: str
+    recorded: float
+    drawn: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -122,8 +144,10 @@ class Advice:
     recorded_cells         cells of a grid, ten per column, that the data fills
     reachable_cells        cells that recombining its parent sets can fill, by count (by estimate, where sets overlap)
     laws                   whether recipes keep the recorded distribution of parent sets, which only mocoda promises
+    local_graphs           how often the commonest local graphs are recorded, and drawn
     recipe                 the one that is worth trying; None: none is, as things are
-    density                the one for recipe mocoda by these laws, "mixture" or "matched"; None: too few rows to say
+    density, stratified    the settings for recipe mocoda; None: no recipe mocoda can be had
+    min_support            what to filter recipe mocoda's rows by; None: a filter does not help
     verdict                why, in sentences
     """
 
@@ -138,8 +162,11 @@ class Advice:
     recipes: tuple[RecipeSamples, ...]
     filters: tuple[Filtered, ...]
     laws: tuple[Law, ...] = ()
+    local_graphs: tuple[LocalShare, ...] = ()
     recipe: str | None = None
     density: str | None = None
+    stratified: bool | None = None
+    min_support: float | None = None
     verdict: tuple[str, ...] = ()
 
     @property
@@ -161,6 +188,8 @@ class Advice:
             f"reached by recombining: {self.times_larger:.3g} times as many."
         )
         parts: list[Any] = [Text(looked), self._sets(), Text(larger), self._children(), self._recipes()]
+        if self.local_graphs:
+            parts.append(self._local_graphs())
         if self.laws:
             parts.append(self._laws())
         if self.filters:
@@ -195,14 +224,23 @@ class Advice:
 
     def _recipes(self) -> rich.table.Table:
         title = "What recipes would draw (disagreement as a multiple of that on held-out rows)"
-        heads = ("disagreement", "median support", "rarer than 99%", "strange local graph", "true error")
+        heads = ["disagreement", "median support", "rarer than 99%", "strange local graph"]
+        heads += ["out of range", "broken norm", "true error"]
         table = _table(title, "recipe", heads)
         for one in self.recipes:
             if one.not_here is not None:
                 table.add_row(one.name, f"[dim]{one.not_here}[/dim]")
                 continue
-            shares = (_percent(share) for share in (one.support, one.unsupported, one.strange, one.true_error))
-            table.add_row(one.name, f"{one.relative:.2f} ×", *shares)
+            shares = (one.support, one.unsupported, one.strange, one.outside, one.broken, one.true_error)
+            table.add_row(one.name, f"{one.relative:.2f} ×", *map(_percent, shares))
+        return table
+
+    def _local_graphs(self) -> rich.table.Table:
+        recipes = [name for name in self.local_graphs[0].drawn if name in ("coda", *VARIANTS)]
+        heads = ("recorded", *(name.replace("mocoda, ", "") for name in recipes))
+        table = _table("What is linked beyond the sparsest graph, in which share of the rows", "local graph", heads)
+        for one in self.local_graphs:
+            table.add_row(one.links, _percent(one.recorded), *(_percent(one.drawn[name]) for name in recipes))
         return table
 
     def _laws(self) -> rich.table.Table:

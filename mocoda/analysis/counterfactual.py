@@ -100,8 +100,9 @@ def what_if(
 
     row            the factual transition, such as data[17:18]; or several, each answered by itself
     changes        factor -> its value: one for all rows, or one per row
-    parents        fitted mixtures, of recipe "mocoda", "mocoda-u" or "mocoda-p"; with stratified=True, support is
-                   measured among the rows with the same local graph, so that objects may not meet as they never did
+    parents        fitted mixtures, of recipe "mocoda", "mocoda-u" or "mocoda-p" with density="mixture". If they are
+                   stratified, as by default, support is measured among the rows with the same local graph, so that
+                   objects may not meet as they never did, and nothing can be resampled; stratified=False allows both
     model          as from `fit_dynamics`, or any object with `predict` and `sample`
     resample       factors to draw given all the others; those neither changed nor resampled stay as they are
     data           the recorded rows that say what is rare; samples of the parents unless given
@@ -121,9 +122,7 @@ def what_if(
     after = _changed(row.rows, changes, graph).repeat(worlds, 1)
     if resample:
         if isinstance(mixtures, StratifiedParents):
-            raise InputError(
-                "resample draws from mixtures of all the data; pass parents fitted without stratified=True."
-            )
+            raise InputError("resample draws from mixtures of all the data; pass parents fitted with stratified=False.")
         after = drawn_given_rest(mixtures, after, set(graph.columns(resample)), stream.child("parents"))
     reached = reached_children(graph, before, after)
     resampled = _by_column(graph, reached)
@@ -191,7 +190,8 @@ def _mixtures(parents: Parents) -> MixtureParents | StratifiedParents:
     if not isinstance(first, MixtureParents):
         raise InputError(
             "what_if needs the mixtures of recipe 'mocoda', or of 'mocoda-u' and 'mocoda-p' by rejection, got "
-            f"{type(first).__name__}. Pass parents=mocoda.fit_parents(data, graph)."
+            f"{type(first).__name__}. Pass parents fitted by mocoda.make_recipe('mocoda', density='mixture', "
+            "stratified=False)."
         )
     assert isinstance(proposals, MixtureParents | StratifiedParents)
     return proposals

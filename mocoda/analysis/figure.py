@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mocoda.analysis.advice import MATCHED, Advice
+from mocoda.analysis.advice import LOCAL_MIXTURE, MIXTURE, UNSTRATIFIED, VARIANTS, Advice
 from mocoda.engine.figures import BLUE, COLOURS, GREY, INK, RED, bare, save
 from mocoda.parents import RECIPES
 
@@ -17,7 +17,7 @@ ERRORS = (
     ("heldout_full", "unfactored, held-out rows", COLOURS["full"], ""),
     ("recombined_full", "unfactored, recombined rows", COLOURS["full"], "///"),
 )
-MATCHED_COLOUR = "#2a9d8f"
+VARIANT_COLOURS = {UNSTRATIFIED: "#2a9d8f", LOCAL_MIXTURE: "#8fc9a8", MIXTURE: "#8a94a6"}
 DENSITIES = (("independent", "independent columns", "|"), ("gaussian", "one Gaussian", "_"), ("box", "box", "x"))
 
 
@@ -42,7 +42,8 @@ def _headline(advice: Advice) -> str:
         return "; ".join(str(edge) for edge in advice.missing[:3]) + (" …" if len(advice.missing) > 3 else "")
     larger = f"recombining reaches {advice.times_larger:.3g} times what is recorded"
     tried = "no recipe is worth trying yet" if advice.recipe is None else f"worth trying: {advice.recipe}"
-    tried += f", density {advice.density}" if advice.recipe == "mocoda" and advice.density else ""
+    if advice.recipe == "mocoda" and (advice.density, advice.stratified) != ("matched", True):
+        tried += f", density {advice.density}, {'' if advice.stratified else 'un'}stratified"
     return f"{larger}; {tried}"
 
 
@@ -106,7 +107,7 @@ def _draw_laws(axes: Axes, advice: Advice) -> None:
         own = {law.factors: law for law in advice.laws if law.recipe == recipe}
         places = [i + 0.7 * ((number + 0.5) / len(recipes) - 0.5) for i in range(len(sets))]
         ends = [[own[s].auc - own[s].low for s in sets], [own[s].high - own[s].auc for s in sets]]
-        promised = recipe in ("mocoda", MATCHED)
+        promised = recipe in VARIANTS
         axes.errorbar(
             [own[s].auc for s in sets],
             places,
@@ -128,7 +129,7 @@ def _draw_laws(axes: Axes, advice: Advice) -> None:
 
 
 def _colour(recipe: str) -> str:
-    return MATCHED_COLOUR if recipe == MATCHED else RECIPES[recipe].colour
+    return VARIANT_COLOURS[recipe] if recipe in VARIANT_COLOURS else RECIPES[recipe].colour
 
 
 def _draw_filters(axes: Axes, advice: Advice) -> None:

@@ -1,7 +1,7 @@
 """Checks a graph against the data: which edges are missing, and which recipe is worth trying.
 
 Nothing here needs an environment. Of long data, only every so many rows are used. These are cut into blocks of rows
-recorded together, and models are fitted to some blocks and evaluated on the others.
+recorded together, and models and recipes are fitted to some blocks and evaluated on, and by, the others.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocoda.analysis.advice import MATCHED, Advice, ChildErrors, Filtered, RecipeSamples
+from mocoda.analysis.advice import LOCAL_MIXTURE, MIXTURE, UNSTRATIFIED, Advice, ChildErrors, Filtered, RecipeSamples
 from mocoda.analysis.coverage import coverage
 from mocoda.analysis.edges import Child, missing_edges, owners
+from mocoda.analysis.judge import Judge, leaving, local_shares
 from mocoda.analysis.law import Draws, examine
-from mocoda.analysis.verdict import choose_density, judge
+from mocoda.analysis.verdict import choose_settings, judge
 from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.fit import fit_dynamics
@@ -27,7 +28,8 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
 from mocoda.parents import RECIPES, Parents, ParentsWithChildren, fit_parents, make_recipe
-from mocoda.parents.flattening import ReweightedParents, by_volume
+from mocoda.parents.linked import codes_of
+from mocoda.parents.manifold import Manifold
 
 FEWEST = 100  # rows that can be checked at all
 BLOCKS, SHOWN = 200, 120  # blocks of neighbouring rows, and how many of them models are trained on
@@ -35,6 +37,13 @@ FITTED, CHOSEN = 140, 160  # blocks that the search for edges is fitted to, and 
 BATCH, EPOCHS = 256, 15
 KNOWN_GRAPH = 50  # rows under a local graph from which on it counts as known
 KEPT = (1.0, 0.9, 0.75, 0.5, 0.25)  # shares of rows that filters leave
+FILTERS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of support that are tried
+MANY = 20  # local graphs, from which on one set of mixtures each takes long
+VARIANT_SETTINGS: dict[str, dict[str, Any]] = {
+    UNSTRATIFIED: {"stratified": False},
+    LOCAL_MIXTURE: {"density": "mixture"},
+    MIXTURE: {"density": "mixture", "stratified": False, "project": False},
+}
 
 
 @dataclass(frozen=True)
@@ -88,18 +97,26 @@ def check(
     edges = missing_edges(graph, used.rows, error, block, parts, seed=stream.child("edges"), progress=progress)
     usual = float(disagreement(factored, held_out.rows, scale).mean())
     names = [name for name in RECIPES if name != "mocoda-p"]  # which is about a task, not about the data
-    names.insert(names.index("mocoda") + 1, MATCHED)
+    variants = [UNSTRATIFIED, LOCAL_MIXTURE, MIXTURE] if graph.local is not None else [MIXTURE]
+    after = names.index("mocoda") + 1
+    names[after:after] = variants
 
     def fit(name: str, data: Transitions) -> Parents:
-        return _parents(name, data, graph, support, factored, task, stream)
+        recipe = make_recipe("mocoda", **VARIANT_SETTINGS[name]) if name in VARIANT_SETTINGS else name
+        return fit_parents(data, graph, recipe, task=task, model=factored, seed=stream)
 
     fitted = {name: _fitted(name, shown, graph, fit) for name in names}
     rows = {name: _draw(name, effort.samples, one, stream) for name, one in fitted.items()}
-    recipes = [_recipe(name, drawn, graph, support, factored, scale, usual, used, task) for name, drawn in rows.items()]
+    half = place[place >= SHOWN] % 2 == 0
+    view = _View(
+        graph, Judge.fit(held_out, half, graph, stream.child("judge")), Manifold.of(used.rows, graph), factored, scale
+    )
+    recipes = [_recipe(name, drawn, view, usual, used, task) for name, drawn in rows.items()]
+    drawn_rows = {name: drawn[0] for name, drawn in rows.items() if not isinstance(drawn, str)}
     draws = [
         Draws(name, one, drawn[0], fit)
         for (name, one), drawn in zip(fitted.items(), rows.values(), strict=True)
-        if not isinstance(one, str) and not isinstance(drawn, str)
+        if not isinstance(one, str) and not isinstance(drawn, str) and name != "mocoda-u"  # which means to differ
     ]
     laws = examine(draws, used, place < SHOWN, graph, effort.classifier_updates, stream.child("law"), progress)
     covered = coverage(data, shown, held_out, graph, support.mixtures, seed=stream.child("coverage"))
@@ -115,9 +132,19 @@ def check(
         recipes=tuple(recipes),
         filters=_filters(rows["mocoda"], support, factored, scale, task),
         laws=laws,
+        local_graphs=local_shares(graph, used.rows, drawn_rows),
     )
+    chosen = choose_settings(advice)[0]
+    if chosen is not None:
+        options = VARIANT_SETTINGS.get(chosen, {})
+        advice = replace(
+            advice,
+            density=options.get("density", "matched"),
+            stratified=options.get("stratified", True),
+            min_support=_filter(drawn_rows[chosen], support, view.judge),
+        )
     recipe, verdict = judge(advice)
-    return replace(advice, recipe=recipe, density=choose_density(advice)[0], verdict=verdict)
+    return replace(advice, recipe=recipe, verdict=verdict)
 
 
 def _model(
@@ -195,21 +222,15 @@ def _size(error: Tensor) -> float:
 # --- recipes
 
 
-def _parents(
-    name: str,
-    data: Transitions,
-    graph: LocalGraph,
-    support: Support,
-    model: Dynamics,
-    task: Any,
-    stream: Stream,
-) -> Parents:
-    if name == "mocoda":
-        return support.mixtures
-    if name == "mocoda-u":
-        return ReweightedParents(support.mixtures.with_mixtures(by_volume))
-    recipe = make_recipe("mocoda", density="matched") if name == MATCHED else name
-    return fit_parents(data, graph, recipe, task=task, model=model, seed=stream)
+@dataclass(frozen=True, eq=False)
+class _View:
+    """What drawn rows are seen by; the judge knows none of the rows that they were drawn from."""
+
+    graph: LocalGraph
+    judge: Judge
+    manifold: Manifold
+    model: Dynamics
+    scale: Tensor  # (S,), of a step
 
 
 def _fitted(
@@ -218,6 +239,8 @@ def _fitted(
     """What a recipe draws from; or why it cannot be used here."""
     if name == "coda" and int(connected_components(graph.sparsest[None]).max()) == 0:
         return "the graph connects everything"
+    if name == LOCAL_MIXTURE and len(graph_codes := codes_of(graph, data.rows).unique()) > MANY:
+        return f"there are {len(graph_codes):,} local graphs; one set of mixtures each takes long"
     try:
         return fit(name, data)
     except InputError as error:
@@ -238,20 +261,14 @@ def _draw(name: str, n: int, parents: Parents | str, stream: Stream) -> tuple[Te
 
 
 def _recipe(
-    name: str,
-    drawn: tuple[Tensor, Tensor | None] | str,
-    graph: LocalGraph,
-    support: Support,
-    model: Dynamics,
-    scale: Tensor,
-    usual: float,
-    used: Transitions,
-    task: Any,
+    name: str, drawn: tuple[Tensor, Tensor | None] | str, view: _View, usual: float, used: Transitions, task: Any
 ) -> RecipeSamples:
     if isinstance(drawn, str):
         return RecipeSamples(name, drawn)
     rows, children = drawn
-    apart, score = float(disagreement(model, rows, scale).mean()), support.score(rows)
+    graph, manifold, model, scale = view.graph, view.manifold, view.model, view.scale
+    apart, score = float(disagreement(model, rows, scale).mean()), view.judge.score(rows)
+    broken = [(", ".join(used.columns[i] for i in unit), one) for unit, one in manifold.broken(rows)]
     masks, number = torch.unique(
         torch.cat([graph.mask(rows), graph.mask(used.rows)]).flatten(1), dim=0, return_inverse=True
     )
@@ -268,8 +285,25 @@ def _recipe(
         support=float(score.median()),
         unsupported=float((score < 0.01).float().mean()),
         strange=strange,
+        outside=float(manifold.outside(rows).any(1).double().mean()),
+        broken=max((share for _, share in broken), default=0.0),
+        columns=leaving(used.columns, manifold.outside(rows).double().mean(0)),
+        vectors=tuple((names, share) for names, share in broken if share > 0),
         true_error=true_error,
     )
+
+
+def _filter(rows: Tensor, support: Support, judge: Judge) -> float | None:
+    """The least support that halves the share of rows that are beyond the data, if at least a quarter passes."""
+    beyond, score = judge.score(rows) < 0.01, support.score(rows)
+    share = float(beyond.double().mean())
+    for limit in FILTERS if share > 0.05 else ():
+        passing = score >= limit
+        if float(passing.double().mean()) < 0.25:
+            break
+        if float(beyond[passing].double().mean()) < 0.5 * share:
+            return limit
+    return None
 
 
 def _filters(

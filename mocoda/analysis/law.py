@@ -16,9 +16,15 @@ from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Parents
+from mocoda.parents.flattening import ReweightedParents
+from mocoda.parents.linked import LinkedParents
 from mocoda.parents.matched import MatchedParents
+from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.rand import UniformParents
+from mocoda.parents.stratified import StratifiedParents
 
-SMOOTH = ("rand", "mocoda", "mocoda-u")  # recipes that draw from densities; of others, rows may be recorded ones
+# These draw from densities; of others, rows may be recorded ones, or of recorded parts.
+SMOOTH = (MixtureParents, StratifiedParents, ReweightedParents, UniformParents)
 Fit = Callable[[str, Transitions], Parents]
 
 
@@ -56,7 +62,7 @@ def examine(
     for number, one in enumerate(draws):
         progress("check: law", number, len(draws))
         part, folds, rows = stream.child(one.name), None, one.rows
-        if one.name not in SMOOTH:
+        if not isinstance(one.parents, SMOOTH):
             try:
                 rows, of_rows = _drawn_by_fold(one, shown, of_shown, part)
             except InputError:  # what can be fitted to all rows may not be to those of a fold
@@ -73,7 +79,9 @@ def _drawn_by_fold(one: Draws, shown: Transitions, fold: Tensor, stream: Stream)
     rows = []
     for number in range(FOLDS):
         own = shown[fold == number]
-        if isinstance(one.parents, MatchedParents):  # which columns count is known already, and takes longest to find
+        if isinstance(
+            one.parents, MatchedParents | LinkedParents
+        ):  # which columns count is known already, and takes longest to find
             parents: Parents = one.parents.among(own.rows)
         else:
             parents = one.fit(one.name, own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mocoda.analysis.advice import MATCHED, Advice, Law, RecipeSamples
+from mocoda.analysis.advice import LOCAL_MIXTURE, MIXTURE, UNSTRATIFIED, VARIANTS, Advice, RecipeSamples
 
 FEW_ROWS = 1_000  # under which nothing here is certain
 LITTLE_GAIN = 1.5  # times the recorded cells: not worth augmenting for
@@ -13,6 +13,13 @@ DOSE = 4  # generated rows for each recorded one, by `mocoda paper dose`
 NEAR, FAR = 3.0, 10.0  # times the held-out disagreement: as good as recorded, and hardly known
 BADLY_FITTED = 0.1  # nats a row behind a simpler density
 HARDLY_TOLD = 0.55  # AUC up to which a classifier hardly tells drawn from recorded parent sets
+FEW, SOME = 0.01, 0.05  # shares of rows that are a fault: with broken norms, and with anything else
+SETTINGS = {
+    "mocoda": "the defaults",
+    UNSTRATIFIED: "stratified=False",
+    LOCAL_MIXTURE: 'density="mixture"',
+    MIXTURE: 'density="mixture", stratified=False',
+}
 BADLY_PREDICTED = 0.3  # standard deviations of a step: recorded next states are better than a model's
 
 
@@ -45,7 +52,7 @@ def judge(advice: Advice) -> tuple[str | None, tuple[str, ...]]:
             f"There is little to gain: recombining reaches only {advice.times_larger:.2g} times what is recorded. "
             "Train on the recorded rows."
         )
-        return "emp", (*reasons, *choose_density(advice)[1])
+        return "emp", (*reasons, *choose_settings(advice)[1])
     if any(child.judged for child in advice.children):
         reasons.append("No missing edge was found.")
     if countable or advice.times_larger >= LITTLE_GAIN:
@@ -56,37 +63,75 @@ def judge(advice: Advice) -> tuple[str | None, tuple[str, ...]]:
         )
     recipe, why = _choice({one.name: one for one in advice.recipes}, advice)
     dose = [] if recipe is None else [_dose(advice)]
-    return recipe, (*reasons, *why, *choose_density(advice)[1], *dose)
+    return recipe, (*reasons, *why, *choose_settings(advice)[1], *dose)
 
 
-def choose_density(advice: Advice) -> tuple[str | None, list[str]]:
-    """The density for recipe mocoda, by which of them keeps the recorded distribution of parent sets, and why."""
-    mixture, matched = (_worst(advice.laws, name) for name in ("mocoda", MATCHED))
-    if mixture is None:
+def choose_settings(advice: Advice) -> tuple[str | None, list[str]]:
+    """How recipe mocoda is best drawn, one of VARIANTS, and why; None: it cannot be."""
+    recipes = {one.name: one for one in advice.recipes}
+    here = [name for name in VARIANTS if name in recipes and recipes[name].not_here is None]
+    if not here:
         return None, []
-    told = f"a classifier tells a mixture's ({', '.join(mixture.factors)}) from recorded ones, AUC {_auc(mixture)}"
-    if mixture.auc <= HARDLY_TOLD or mixture.low <= 0.5:
-        why = f"a classifier hardly tells its parent sets from recorded ones, AUC {_auc(mixture)} at most"
-        return "mixture", [f'For recipe mocoda, density="mixture" will do: {why} (0.5 is perfect).']
-    if matched is None:
-        return "mixture", [f"Recipe mocoda does not keep the recorded distribution: {told}. Try more components."]
-    if matched.auc < mixture.auc:
-        return "matched", [
-            f'For recipe mocoda, take density="matched": {told} (0.5 is perfect). Recorded ones that are matched give '
-            f"{_auc(matched)} at most."
-        ]
-    return "mixture", [
-        f"Recipe mocoda does not keep the recorded distribution: {told}, and matched recorded ones are no better, "
-        f"{_auc(matched)}. Record more rows, or try more components."
-    ]
+    faults = {name: _faults(recipes[name], recipes["emp"], advice) for name in here}
+    chosen = min(here, key=lambda name: (len(faults[name]), here.index(name)))
+    said = f"For recipe mocoda, {_settings(chosen)}: "
+    if faults[chosen]:
+        said += f"even so, {'; '.join(faults[chosen])}."
+    else:
+        said += "its rows are as common as recorded ones, in ranges, norms, local graphs and parent sets."
+    reasons = [said]
+    for name in here:
+        if name != chosen and faults[name]:
+            reasons.append(f"Not with {SETTINGS[name]}: {'; '.join(faults[name])}.")
+        elif name != chosen and name == MIXTURE:
+            reasons.append(f"{SETTINGS[name]} would do, too.")
+    if advice.min_support is not None:
+        reasons.append(
+            f"Add --min-support {advice.min_support:g}, which rejects most of the rows that are rarer than 99% of the "
+            "recorded ones."
+        )
+    return chosen, reasons
 
 
-def _auc(law: Law) -> str:
-    return f"{law.auc:.2f} [{law.low:.2f}, {law.high:.2f}]"
+def _settings(name: str) -> str:
+    return "keep the defaults" if name == "mocoda" else f"take {SETTINGS[name]}"
 
 
-def _worst(laws: Iterable[Law], recipe: str) -> Law | None:
-    return max((law for law in laws if law.recipe == recipe), key=lambda law: law.auc, default=None)
+def _faults(one: RecipeSamples, recorded: RecipeSamples, advice: Advice) -> list[str]:
+    """What is wrong with the rows that a recipe draws, in words."""
+    assert one.unsupported is not None and one.strange is not None
+    assert one.outside is not None and one.broken is not None
+    usual = recorded.unsupported or 0.0
+    faults = []
+    if one.broken > FEW:
+        vectors = " and ".join(f"({names})" for names, _ in one.vectors[:2])
+        faults.append(f"{_share(one.broken)} of its rows break the length of the unit vector {vectors}")
+    if one.outside > SOME:
+        columns = " and ".join(f"{name} in {_share(share)}" for name, share in one.columns[:2])
+        faults.append(f"{_share(one.outside)} leave a column's recorded range, such as {columns}")
+    lost = [local for local in advice.local_graphs if local.recorded >= SOME]
+    lost = [local for local in lost if local.drawn[one.name] < 0.5 * local.recorded]
+    if lost:
+        worst = max(lost, key=lambda local: local.recorded)
+        faults.append(
+            f"the local graph with {worst.links} is drawn in {_share(worst.drawn[one.name])} of the rows, and recorded "
+            f"in {_share(worst.recorded)}"
+        )
+    if one.strange > SOME:
+        faults.append(f"{_share(one.strange)} are under local graphs that hardly any recorded row has")
+    if one.unsupported > max(SOME, 2 * usual):
+        faults.append(
+            f"{_share(one.unsupported)} are rarer than 99% of the recorded rows where the same factors are linked"
+        )
+    law = max((law for law in advice.laws if law.recipe == one.name), key=lambda law: law.auc, default=None)
+    if law is not None and law.auc > HARDLY_TOLD and law.low > 0.5:
+        told = f"a classifier tells its ({', '.join(law.factors)}) from recorded ones"
+        faults.append(f"{told}, AUC {law.auc:.2f} [{law.low:.2f}, {law.high:.2f}], where 0.5 is perfect")
+    return faults
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _dose(advice: Advice) -> str:
@@ -104,21 +149,20 @@ def _doubts(advice: Advice) -> Iterable[str]:
         if one.gain < -BADLY_FITTED:
             yield (
                 f"The mixture of {', '.join(one.factors)} describes held-out rows worse than a simpler density does "
-                f"(by {-one.gain:.2g} nats per row): what recipe mocoda draws of it is doubtful."
+                f"(by {-one.gain:.2g} nats per row): what mixtures draw of it is doubtful, and so is support."
             )
 
 
 def _choice(recipes: Mapping[str, RecipeSamples], advice: Advice) -> tuple[str | None, list[str]]:
-    mocoda, exchanges = recipes["mocoda"], recipes["coda"].not_here is None
+    chosen, exchanges = choose_settings(advice)[0], recipes["coda"].not_here is None
+    if chosen is None:
+        absent = f"Recipe mocoda cannot be had: {recipes['mocoda'].not_here}"
+        return ("coda" if exchanges else None), [absent]
+    mocoda = recipes[chosen]
     worst = max(advice.children, key=lambda child: child.heldout_factored)
-    assert mocoda.relative is not None and mocoda.strange is not None
+    assert mocoda.relative is not None
     agreement = f"the ensemble disagrees {mocoda.relative:.2g} times as much on its samples as on held-out rows"
-    why = []
-    if mocoda.strange > 0.05:
-        why.append(
-            f"{100 * mocoda.strange:.0f}% of what recipe mocoda draws is under local graphs that hardly any recorded "
-            "row has, where the model cannot know what happens: filter by disagreement."
-        )
+    why: list[str] = []
     if worst.heldout_factored > BADLY_PREDICTED:
         why.append(
             f"A small model's error on {worst.name} is {100 * worst.heldout_factored:.0f}% of a step's spread: it is "

@@ -52,7 +52,8 @@ class WhatIf(Command):
     def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
         from mocoda.parents import RECIPES
 
-        return {"parents": RECIPES["mocoda"](), "model": DynamicsOptions.of(words)}
+        mixtures = RECIPES.make("mocoda", density="mixture", stratified=False, project=False)
+        return {"parents": mixtures, "model": DynamicsOptions.of(words)}
 
     def run(self) -> None:
         from mocoda.analysis import what_if

@@ -35,6 +35,7 @@ from mocoda.engine.optimise import device_name
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.paper.agents import paper_agent
+from mocoda.paper.columns import column_recipe
 from mocoda.paper.experiment import cell, text_table
 from mocoda.paper.matched_speed import matched_parents
 from mocoda.paper.roofline import work
@@ -360,7 +361,7 @@ def _generator(device: str) -> tuple[Task, Transitions, Parents, Dynamics]:
     task = make_task("navigation")
     data = task.collect(40_000, seed=0).to(device)
     model = fit_dynamics(data, task.graph, seed=0, config=DynamicsConfig(epochs=1, window=1))
-    return task, data, fit_parents(data, task.graph, seed=0), model
+    return task, data, fit_parents(data, task.graph, column_recipe("mocoda"), seed=0), model
 
 
 def _streaming_memory(rows: int, device: str) -> float:
@@ -382,7 +383,8 @@ def _streaming_memory(rows: int, device: str) -> float:
 def _stream_to_disk(rows: int, device: str, saved: Path, answer: Connection) -> None:
     task = make_task("navigation")
     data = task.collect(40_000, seed=0).to(device)
-    model, parents = Dynamics.load(saved, task.graph).to(device), fit_parents(data, task.graph, seed=0)
+    model = Dynamics.load(saved, task.graph).to(device)
+    parents = fit_parents(data, task.graph, column_recipe("mocoda"), seed=0)
     plan = partial(Augmentation, data, parents, model, task=task, provenance=False)
     list(plan(rows=1_000).chunks())  # so that nothing is loaded or allocated for the first time
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here

@@ -13,6 +13,8 @@ from mocoda.engine.registry import settings_of
 from mocoda.parents import RECIPES, Recipe, make_recipe
 
 MATCHED, FULL = "-matched", "-full"
+# The paper's recipes: one set of mixtures for all rows, wherever these draw.
+PUBLISHED: dict[str, Any] = {"density": "mixture", "stratified": False, "project": False}
 
 
 class Column(NamedTuple):
@@ -37,7 +39,8 @@ def column_recipe(column: str, **settings: Any) -> Recipe:
     """The recipe of a column, with those of an experiment's settings that it has: only mixtures have components."""
     name, density, _ = Column.of(column)
     known = settings_of(RECIPES[name])
-    return make_recipe(name, **{key: v for key, v in (settings | {"density": density}).items() if key in known})
+    chosen = PUBLISHED | settings | {"density": density}
+    return make_recipe(name, **{key: value for key, value in chosen.items() if key in known})
 
 
 def recipe_title(column: str) -> str:

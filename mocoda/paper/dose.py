@@ -28,6 +28,7 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.workers import Workers
 from mocoda.paper.agents import paper_agent
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.dose_figure import draw_dose
 from mocoda.paper.dose_gain import correlations, lines_of
 from mocoda.paper.dose_judge import AFTER, BEFORE, Case, judge, make_case
@@ -210,7 +211,8 @@ class Dose(Experiment[Measured]):
         made = {}
         for density in self.densities:
             for (size, seed), recorded in parts.items():
-                recipe = Mocoda(components=fewer_components(trial.components, size, task.graph), density=density)
+                components = fewer_components(trial.components, size, task.graph)
+                recipe = Mocoda(components=components, **(PUBLISHED | {"density": density}))
                 made[size, density, seed] = recipe, fit_parents(recorded, task.graph, recipe, seed=seed, task=task)
         return made
 

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mocoda.analysis.advice import MATCHED
 from mocoda.analysis.law import Draws, examine
 from mocoda.augmentation.support import disagreement
 from mocoda.data.transitions import Transitions
@@ -94,7 +93,7 @@ def _auc(case: Case, graph: LocalGraph, rows: int) -> float:
         return fit_parents(data, graph, recipe, seed=case.seed)
 
     parents, stream = fit("", shown), Stream(case.seed, "dose-law")
-    name = MATCHED if recipe.density == "matched" else recipe.name
+    name = "mocoda, matched" if recipe.density == "matched" else recipe.name
     draws = Draws(name, parents, parents.sample(rows, seed=stream.child("rows")), fit)
     laws = examine([draws], used, is_shown, graph, UPDATES, stream, silent)
     if not laws:

@@ -26,6 +26,7 @@ from mocoda.engine.files import write_json
 from mocoda.engine.networks import Weights, mlp
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, text_table
 from mocoda.paper.stages import fit_models
 from mocoda.paper.values import Lesson, ValueConfig, fit_values, true_values
@@ -118,7 +119,7 @@ class Entanglement(Experiment[Measured]):
 
     def _lessons(self, task: Objects, data: Transitions, model: Dynamics, seed: int) -> list[Lesson]:
         """In the order of VALUES. To learn true returns is to learn rewards after which nothing follows."""
-        parents = fit_parents(data, task.graph, MocodaP(components=self.components), task=task, seed=seed)
+        parents = fit_parents(data, task.graph, MocodaP(components=self.components, **PUBLISHED), task=task, seed=seed)
         made = [
             augment(data, parents, one, rows=self.made, task=task, seed=seed, provenance=False)
             for one in (model, _Truth(task))

@@ -28,6 +28,7 @@ from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, text_table
 from mocoda.paper.stages import World, next_state_errors
 from mocoda.paper.table1 import Table1
@@ -124,7 +125,7 @@ class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
         stream = Stream(seed, "neighbourhoods-rows", column, device=data.device)
         if column == "recorded":  # afresh
             return world.collect(self.test_rows, seed=stream).rows.to(data.device), None
-        recipe = make_recipe(**{"name": "mocoda", "components": self.components, **COLUMNS[column]})
+        recipe = make_recipe(**{"name": "mocoda", "components": self.components, **PUBLISHED, **COLUMNS[column]})
         parents = fit_parents(data, world.graph, recipe, seed=seed)
         return parents.sample(self.test_rows, seed=stream), parents
 

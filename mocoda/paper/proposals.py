@@ -21,6 +21,7 @@ from mocoda.engine.figures import BLUE, GREY, INK, ORANGE, bare, legend_below, s
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, cell, text_table
 from mocoda.paper.table2 import PAPER
 from mocoda.parents.mocoda import MixtureParents, Mocoda
@@ -58,7 +59,7 @@ class Proposals(Experiment[Measured]):
         for seed in range(FIRST, FIRST + self.seeds):
             data = task.collect(self.rows, seed=seed).to(device)
             for draws, published in DRAWS.items():
-                recipe = Mocoda(components=self.components, published_code=published)
+                recipe = Mocoda(components=self.components, published_code=published, **PUBLISHED)
                 parents = recipe.fit(data, task.graph, task=task, model=None, seed=seed)
                 assert isinstance(parents, MixtureParents)
                 stream = Stream(seed, "proposals", device=device)

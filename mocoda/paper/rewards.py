@@ -24,6 +24,7 @@ from mocoda.engine.figures import BLUE, GREEN, GREY, ORANGE, RED, bare, legend_b
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
+from mocoda.paper.columns import column_recipe
 from mocoda.paper.experiment import (
     Experiment,
     Measured,
@@ -117,7 +118,7 @@ class Rewards(Experiment[Measured]):
 
     def _walks(self, task: Navigation, seed: int, device: str) -> Transitions:
         recorded = task.collect(self.rows, seed=seed).to(device)
-        parents = fit_parents(recorded, task.graph, seed=seed)
+        parents = fit_parents(recorded, task.graph, column_recipe("mocoda"), seed=seed)
         more = self.total - self.rows
         return augment(recorded, parents, _TrueModel(task), rows=more, task=task, seed=seed, provenance=False)
 

@@ -25,6 +25,7 @@ from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, text_table
 from mocoda.parents import Parents, fit_parents, make_recipe
 from mocoda.parents.flattening import FlattenedParents
@@ -99,7 +100,7 @@ class Reweighting(Experiment[Measured]):
         graph = graph_of(factors)
 
         def fitted(recipe: str, **options: Any) -> Parents:
-            settled = make_recipe(recipe, components=self.components, **options)
+            settled = make_recipe(recipe, components=self.components, **PUBLISHED, **options)
             return fit_parents(data, graph, settled, seed=seed)
 
         plain, flat = fitted("mocoda"), fitted("mocoda-u", flatten="reweighting")

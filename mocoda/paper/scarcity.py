@@ -24,6 +24,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.figures import COLOURS, INK, bare, legend_below, save
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_training, text_table
 from mocoda.paper.stages import begun, fit_agents, fit_models, last_evaluations, load_agents, record
 from mocoda.paper.table3 import EXPERT, Table3
@@ -137,10 +138,10 @@ class Scarcity(Experiment[Measured]):
         datasets: dict[str, list[Transitions]] = {}
         for (size, seed), recorded in parts.items():
             recipe = MocodaP(
-                density=self.density,
                 components=self.components,
                 acceptance=self.acceptance,
                 density_floor=self.density_floor,
+                **(PUBLISHED | {"density": self.density}),
             )
             parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task)
             for architecture in ARCHITECTURES:

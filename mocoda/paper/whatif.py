@@ -28,6 +28,7 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, text_table
 from mocoda.paper.stages import begun, fit_models
 from mocoda.paper.worlds import Knowing, NoisyWorld, bodies, navigation
@@ -126,8 +127,8 @@ class WhatIfs(Experiment[Measured]):
         recorded, noise = world.collect(self.questions, Stream(seed, "whatif", world.name, "test"))
         factual, noise = recorded.to(data.device), noise.to(data.device)
         parents, stratified = (
-            fit_parents(data, world.graph, Mocoda(components=self.components, stratified=wanted), seed=seed)
-            for wanted in (False, True)
+            fit_parents(data, world.graph, Mocoda(components=self.components, **(PUBLISHED | wanted)), seed=seed)
+            for wanted in ({}, {"stratified": True})
         )
         ask = partial(what_if, factual, data=data, least_support=0, seed=seed)
         everything = _dense(world.graph)

@@ -12,6 +12,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.manifold import Manifold
 from mocoda.parents.metric import Metric, moments
 from mocoda.parents.nearest import Nearest
 from mocoda.parents.tree import drawing_order
@@ -72,6 +73,7 @@ class MatchedParents:
     orders     in which the sets are drawn, by turns
     matches    (set, columns known before) -> how its rest is found
     noise      (S + A,), standard deviation of what is added to each column
+    manifold   the ranges and unit vectors that noise respects
     """
 
     name = "mocoda"
@@ -81,6 +83,7 @@ class MatchedParents:
     orders: tuple[tuple[int, ...], ...]
     matches: Mapping[Step, Match]
     noise: Tensor | None = None
+    manifold: Manifold | None = None
 
     @staticmethod
     def fit(
@@ -102,18 +105,19 @@ class MatchedParents:
                 if known and rest and (number, known) not in matches:
                     label = stream.child("match", number, *sorted(known))
                     matches[number, known] = Match.fit(rows, sorted(known), rest, graph.relative, label)
-        noise = smoothing * _spread(rows) if smoothing else None
-        fitted = MatchedParents(rows, sets, orders, matches, noise)
+        noise, manifold = (smoothing * spread(rows), Manifold.of(rows, graph)) if smoothing else (None, None)
+        fitted = MatchedParents(rows, sets, orders, matches, noise, manifold)
         fitted._check_reach(data, graph, stream.child("pilot"))
         return fitted
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         stream = as_stream(seed, "matched", device=self.recorded.device)
         rows = self._draw(n, stream)
-        if self.noise is None:
+        if self.noise is None or self.manifold is None:
             return rows
-        low, high = self.recorded.amin(0).minimum(rows), self.recorded.amax(0).maximum(rows)
-        return (rows + self.noise * stream.child("noise").normal(*rows.shape)).clamp(low, high)
+        low, high = self.manifold.low.minimum(rows), self.manifold.high.maximum(rows)
+        moved = (rows + self.noise * stream.child("noise").normal(*rows.shape)).clamp(low, high)
+        return self.manifold.of_unit_length(moved)
 
     def among(self, rows: Tensor) -> MatchedParents:
         """The same matching among other recorded rows (N, S + A)."""
@@ -126,7 +130,8 @@ class MatchedParents:
     def _draw(self, n: int, stream: Stream, found: dict[Step, tuple[Tensor, Tensor]] | None = None) -> Tensor:
         """n rows; `found` is filled with each match's rows as they were known, and the recorded rows found for them."""
         rows = self.recorded.new_zeros(n, self.recorded.shape[1])
-        whole = {number: self._passes(n, stream.child("first", number)) for number in self._firsts}
+        recorded = len(self.recorded)
+        whole = {number: passes(recorded, n, stream.child("first", number)) for number in self._firsts}
         turns = len(self.orders)
         first = int(stream.integers(turns, 1))
         for turn, order in enumerate(self.orders[first:] + self.orders[:first]):
@@ -151,11 +156,6 @@ class MatchedParents:
     def _firsts(self) -> set[int]:
         """The sets that are drawn without columns known, in some order."""
         return {number for order in self.orders for number, known in _steps(self.sets, order) if not known}
-
-    def _passes(self, n: int, stream: Stream) -> Tensor:
-        """n rows, none of them again before all have been drawn: (n,)."""
-        rows = len(self.recorded)
-        return torch.cat([stream.permutation(rows) for _ in range(max(1, -(-n // rows)))])[:n]
 
     def _check_reach(self, data: Transitions, graph: LocalGraph, stream: Stream) -> None:
         """Raises if what a set is matched on is nowhere near recorded rows: in a cycle, or with few rows, it may be."""
@@ -205,7 +205,12 @@ def _steps(sets: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[Step]:
     return steps
 
 
-def _spread(rows: Tensor) -> Tensor:
+def passes(rows: int, n: int, stream: Stream) -> Tensor:
+    """n of so many rows, none of them again before all have been drawn: (n,)."""
+    return torch.cat([stream.permutation(rows) for _ in range(max(1, -(-n // rows)))])[:n]
+
+
+def spread(rows: Tensor) -> Tensor:
     """The standard deviation of each column (S + A,); 0 for constant columns and those of few distinct values."""
     distinct = torch.tensor([len(column.unique()) for column in rows.T], device=rows.device)
     _, scale = moments(rows)

@@ -1,11 +1,12 @@
-"""MoCoDA: mixtures of parent sets, drawn in turn (Algorithm 1)."""
+"""MoCoDA: parent sets as recorded, in new combinations: recorded ones, or by mixtures of them (Algorithm 1)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,13 +15,15 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.linked import LinkedParents
+from mocoda.parents.manifold import Manifold
 from mocoda.parents.matched import MatchedParents
 from mocoda.parents.mixture import GaussianMixture, check_mixture
 from mocoda.parents.recipe import Model, Parents, Recipe, TaskHints
 from mocoda.parents.stratified import StratifiedParents
 from mocoda.parents.tree import drawing_order
 
-DENSITIES = ("mixture", "matched")
+DENSITIES = ("matched", "mixture")
 NEIGHBOURHOODS = ("empirical", "even")
 
 
@@ -28,13 +31,16 @@ NEIGHBOURHOODS = ("empirical", "even")
 class Mocoda(Recipe):
     """Parent sets recombined: each as recorded, together in new ways (MoCoDA).
 
-    density         of every parent set: a Gaussian "mixture", or recorded ones "matched" on the columns they share
-    smoothing       if matched, noise on the rows drawn, in standard deviations of each column; 0: none
+    density         of every parent set: recorded ones, "matched" on the columns they share, or a Gaussian "mixture"
+    smoothing       if matched, noise on the rows drawn, in standard deviations of each column; 0: none. It stays in the
+                    recorded ranges and keeps unit vectors, but not columns that follow from others
     components      of every parent set's Gaussian mixture
     covariance      of each component, "full" or "diag"
     shuffle         draw the parent sets in random order
-    stratified      fit mixtures for every local graph, which draw only where it holds (Appendix B.2)
+    stratified      where the graph has a local rule, draw for every local graph what belongs together there, and only
+                    where it holds (Appendix B.2): what touches stays as recorded together
     neighbourhoods  if stratified, how often each local graph is drawn: as recorded, "empirical", or uniformly, "even"
+    project         keep what a mixture draws in the recorded ranges, and unit vectors at length 1
     published_code  as the paper's code rather than its text: draw the components of a mixture uniformly
     """
 
@@ -42,13 +48,14 @@ class Mocoda(Recipe):
     title: ClassVar[str] = "MoCoDA"
     colour: ClassVar[str] = "#2563a8"
 
-    density: str = "mixture"
+    density: str = "matched"
     smoothing: float = 0.0
     components: int = 32
     covariance: str = "full"
     shuffle: bool = False
-    stratified: bool = False
+    stratified: bool = True
     neighbourhoods: str = "empirical"
+    project: bool = True
     published_code: bool = False
 
     def __post_init__(self) -> None:
@@ -60,13 +67,13 @@ class Mocoda(Recipe):
         if self.density == "mixture" and self.smoothing:
             raise InputError("smoothing is for density='matched': a mixture is smooth already. Leave it out.")
         if self.density == "matched" and self.published_code:
-            raise InputError("the published code draws from mixtures; leave out published_code or density='matched'.")
+            raise InputError("the published code draws from mixtures; pass density='mixture' too.")
         if self.neighbourhoods not in NEIGHBOURHOODS:
             raise unknown_name("way to draw neighbourhoods", self.neighbourhoods, NEIGHBOURHOODS)
         if self.neighbourhoods != "empirical" and not self.stratified:
             raise InputError(
                 f"neighbourhoods={self.neighbourhoods!r} says how often each local graph is drawn, which only "
-                "stratified mixtures choose; pass stratified=True too."
+                "stratified parents choose; leave out stratified=False."
             )
 
     def fit(
@@ -76,19 +83,25 @@ class Mocoda(Recipe):
 
     def fit_density(
         self, data: Transitions, graph: LocalGraph, seed: int | Stream
-    ) -> MixtureParents | MatchedParents | StratifiedParents:
+    ) -> MixtureParents | MatchedParents | StratifiedParents | LinkedParents:
         """One density of parent sets for all rows, or one for each local graph."""
         stream = as_stream(seed, "parents", device=data.device)
-        if self.stratified:
-            return StratifiedParents.fit(data, graph, self._fit_one, self.components, self.neighbourhoods, stream)
-        return self._fit_one(data, graph, self.components, stream)
-
-    def _fit_one(
-        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream
-    ) -> MixtureParents | MatchedParents:
+        manifold = Manifold.of(data.rows, graph) if self.project and self.density == "mixture" else None
+        if self.stratified and graph.local is not None:
+            if self.density == "matched":
+                even = self.neighbourhoods == "even"
+                return LinkedParents.fit(data, graph, stream, self.shuffle, self.smoothing, even)
+            fit_mixtures = partial(self._fit_mixtures, manifold=manifold)
+            return StratifiedParents.fit(data, graph, fit_mixtures, self.components, self.neighbourhoods, stream)
         if self.density == "matched":
-            return MatchedParents.fit(data, graph, seed, self.shuffle, self.smoothing)
+            return MatchedParents.fit(data, graph, stream, self.shuffle, self.smoothing)
+        return self._fit_mixtures(data, graph, self.components, stream, manifold)
+
+    def _fit_mixtures(
+        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream, manifold: Manifold | None
+    ) -> MixtureParents:
         mixtures = MixtureParents.fit(data, graph, components, seed, self.covariance, self.shuffle)
+        mixtures = replace(mixtures, manifold=manifold)
         return mixtures.with_mixtures(GaussianMixture.with_equal_weights) if self.published_code else mixtures
 
 
@@ -106,6 +119,7 @@ class MixtureParents:
     width: int
     sets: tuple[tuple[tuple[int, ...], GaussianMixture], ...]  # columns of a row, and their mixture
     shuffle: bool = False
+    manifold: Manifold | None = None  # that rows are projected onto
 
     @staticmethod
     def fit(
@@ -125,8 +139,17 @@ class MixtureParents:
             sets.append((columns, mixture))
         return MixtureParents(graph.width, tuple(sets), shuffle)
 
+    @property
+    def source(self) -> dict[str, Any]:
+        """What a table made of it should say."""
+        return {} if self.manifold is None else {"projected": {"unit_vectors": list(map(list, self.manifold.units))}}
+
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         stream = as_stream(seed, "mocoda", device=self.sets[0][1].means.device)
+        rows = self._sample(n, stream)
+        return rows if self.manifold is None else self.manifold.project(rows)
+
+    def _sample(self, n: int, stream: Stream) -> Tensor:
         if not self.shuffle:
             return self._sample_in(self.order(), n, stream)
         orders = max(1, min(n, 16))

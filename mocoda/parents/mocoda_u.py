@@ -10,6 +10,7 @@ from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.flattening import FlattenedParents, ReweightedParents, by_volume
+from mocoda.parents.linked import LinkedParents
 from mocoda.parents.matched import MatchedParents
 from mocoda.parents.mocoda import Mocoda
 from mocoda.parents.recipe import FeatureMap, Model, Parents, Region, TaskHints
@@ -51,8 +52,8 @@ class MocodaU(Mocoda):
             raise unknown_name("way to flatten", self.flatten, FLATTEN)
         if self.flatten == "reweighting" and self.density == "matched":
             raise InputError(
-                "reweighting draws the components of a mixture by volume, and density='matched' has none; use "
-                "flatten='rejection'."
+                "reweighting draws the components of a mixture by volume, and density='matched' has none; pass "
+                "density='mixture' too."
             )
 
     def fit(
@@ -70,7 +71,7 @@ class MocodaU(Mocoda):
     def propose(self, data: Transitions, graph: LocalGraph, seed: int | Stream) -> Parents:
         """What is drawn before any is rejected."""
         fitted = self.fit_density(data, graph, seed)
-        if self.flatten == "rejection" or isinstance(fitted, MatchedParents):
+        if self.flatten == "rejection" or isinstance(fitted, MatchedParents | LinkedParents):
             return fitted
         return ReweightedParents(fitted.with_mixtures(by_volume), self.region)
 

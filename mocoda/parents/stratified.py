@@ -22,7 +22,7 @@ from mocoda.parents.recipe import Parents, Region
 
 LEAST_ROWS = 50  # of a neighbourhood that can be fitted
 ROWS_PER_COLUMN = 10  # of every component, at least: small neighbourhoods have fewer components
-WAY_OUT = "Does its local graph hold on a thin set only? Leave out stratified=True."
+WAY_OUT = "Does its local graph hold on a thin set only? Pass stratified=False."
 
 
 def fewer_components(components: int, rows: int, graph: LocalGraph) -> int:
@@ -37,7 +37,7 @@ class Neighbourhood:
 
     mask: Tensor  # bool (parents, children)
     rows: int
-    mixtures: Any  # MixtureParents, or MatchedParents
+    mixtures: Any  # MixtureParents
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class StratifiedParents:
         if not kept:
             raise InputError(
                 f"no local graph holds in {LEAST_ROWS} rows, the fewest to draw from; the commonest of "
-                f"{len(counts)} holds in {int(counts.max())}. Record more data, or leave out stratified=True."
+                f"{len(counts)} holds in {int(counts.max())}. Record more data, or pass stratified=False."
             )
         return StratifiedParents(graph, tuple(kept), tuple(skipped), shares_by)
 
@@ -87,7 +87,8 @@ class StratifiedParents:
     def source(self) -> dict[str, Any]:
         """What a table made of it should say: the recorded rows of each neighbourhood, and of those left out."""
         rows, skipped = [one.rows for one in self.neighbourhoods], [rows for _, rows in self.skipped]
-        return {"neighbourhoods": {"drawn": self.shares_by, "rows": rows, "skipped": skipped}}
+        own = {"neighbourhoods": {"drawn": self.shares_by, "rows": rows, "skipped": skipped}}
+        return own | getattr(self.neighbourhoods[0].mixtures, "source", {})
 
     @property
     def shares(self) -> Tensor:

@@ -6,7 +6,9 @@ import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import holding_world as world
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,11 +17,11 @@ from torch import Tensor
 
 import mocoda
 from mocoda import Advice, InputError, LocalGraph, Transitions
-from mocoda.analysis.advice import MATCHED, Law
+from mocoda.analysis.advice import LOCAL_MIXTURE, MIXTURE, UNSTRATIFIED, Law, LocalShare
 from mocoda.analysis.coverage import joined
 from mocoda.analysis.edges import GROUP, MissingEdge, _stand_ins, _Test, missing_edges
 from mocoda.analysis.graph_check import _recombined
-from mocoda.analysis.verdict import choose_density, judge
+from mocoda.analysis.verdict import choose_settings, judge
 from mocoda.cli.data import Check
 from mocoda.cli.options import GraphOptions
 from mocoda.engine.randomness import Stream
@@ -179,7 +181,7 @@ def test_on_recombined_rows_the_unfactored_model_is_worse(advice: Advice) -> Non
 
 def test_filtering_by_disagreement_lowers_the_true_error(advice: Advice) -> None:
     errors = [one.true_error for one in advice.filters if one.by == "disagreement"]
-    assert errors[1] < 0.5 * errors[0] and errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.7 * errors[0]
     assert {one.name: one.true_error for one in advice.recipes}["coda"] == pytest.approx(0, abs=1e-5)
 
 
@@ -226,43 +228,94 @@ def test_the_verdict_follows_what_was_measured(advice: Advice) -> None:
     assert judge(few)[1][0] == "400 rows are few: with less than 1,000, nothing here is certain."
 
 
-def test_the_law_is_examined_for_every_recipe_and_both_densities(advice: Advice) -> None:
-    drawn = [one.name for one in advice.recipes if one.not_here is None]
+def test_the_law_is_examined_for_every_recipe_but_the_one_that_means_to_differ(advice: Advice) -> None:
+    drawn = [one.name for one in advice.recipes if one.not_here is None and one.name != "mocoda-u"]
+    assert {"mocoda", UNSTRATIFIED, LOCAL_MIXTURE, MIXTURE} < set(drawn)
     assert [(law.recipe, law.factors) for law in advice.laws] == [(n, s) for n in drawn for s in (X, Y)]
     aucs = {(law.recipe, law.factors): law.auc for law in advice.laws}
     for factors in (X, Y):
-        assert abs(aucs["emp", factors] - 0.5) < 0.06 and abs(aucs[MATCHED, factors] - 0.5) < 0.06
+        assert abs(aucs["emp", factors] - 0.5) < 0.06 and abs(aucs["mocoda", factors] - 0.5) < 0.06
         assert aucs["rand", factors] > 0.8 and aucs["dyna", factors] > 0.7
 
 
-def test_the_density_is_chosen_by_the_law(advice: Advice) -> None:
-    def with_worst(mixture: float, matched: float | None) -> Advice:
-        laws = [Law("mocoda", X, mixture, mixture - 0.02, mixture + 0.02), Law("mocoda", Y, 0.5, 0.48, 0.52)]
-        laws += [] if matched is None else [Law(MATCHED, Y, matched, matched - 0.02, matched + 0.02)]
-        return replace(advice, laws=tuple(laws))
+def test_rows_are_judged_where_they_are_linked_alike(advice: Advice) -> None:
+    """In the quadrant nobody was seen to move right, though many did elsewhere."""
+    found = {one.name: one for one in advice.recipes}
+    recorded = found["emp"].unsupported or 0.0
+    assert (found["mocoda"].unsupported or 0.0) < recorded + 0.03
+    assert (found[UNSTRATIFIED].unsupported or 0.0) > recorded + 0.05
+    assert advice.density == "matched" and advice.stratified is True and advice.min_support is None
+    for one in advice.local_graphs:
+        assert one.drawn["mocoda"] == pytest.approx(one.recorded, abs=0.05)
 
-    cases = {
-        (0.53, 0.5): 'For recipe mocoda, density="mixture" will do: a classifier hardly tells its parent sets from '
-        "recorded ones, AUC 0.53 [0.51, 0.55] at most (0.5 is perfect).",
-        (0.9, 0.52): 'For recipe mocoda, take density="matched": a classifier tells a mixture\'s (x, dx) from recorded '
-        "ones, AUC 0.90 [0.88, 0.92] (0.5 is perfect). Recorded ones that are matched give 0.52 [0.50, 0.54] at most.",
-        (0.9, 0.95): "Recipe mocoda does not keep the recorded distribution: a classifier tells a mixture's (x, dx) "
-        "from recorded ones, AUC 0.90 [0.88, 0.92], and matched recorded ones are no better, 0.95 [0.93, 0.97]. Record "
-        "more rows, or try more components.",
-        (0.9, None): "Recipe mocoda does not keep the recorded distribution: a classifier tells a mixture's (x, dx) "
-        "from recorded ones, AUC 0.90 [0.88, 0.92]. Try more components.",
-    }
-    for (mixture, matched), sentence in cases.items():
-        assert sentence in judge(with_worst(mixture, matched))[1]
-    densities = [choose_density(with_worst(*case))[0] for case in cases]
-    assert densities == ["mixture", "matched", "mixture", "mixture"]
-    assert choose_density(replace(advice, laws=())) == (None, [])
-    assert advice.density in ("mixture", "matched")
+
+def test_settings_are_chosen_by_what_is_wrong_with_their_rows(advice: Advice) -> None:
+    clean = {"unsupported": 0.01, "strange": 0.0, "outside": 0.0, "broken": 0.0, "columns": (), "vectors": ()}
+    plain = replace(
+        advice,
+        recipes=tuple(replace(one, **clean) for one in advice.recipes),  # type: ignore[arg-type]
+        laws=(),
+        local_graphs=(LocalShare("hand - cube", 0.4, {one.name: 0.4 for one in advice.recipes}),),
+    )
+
+    def with_faults(name: str, **faults: Any) -> Advice:
+        return replace(
+            plain, recipes=tuple(replace(one, **faults) if one.name == name else one for one in plain.recipes)
+        )
+
+    assert choose_settings(plain) == (
+        "mocoda",
+        [
+            "For recipe mocoda, keep the defaults: its rows are as common as recorded ones, in ranges, norms, local "
+            "graphs and parent sets.",
+            'density="mixture", stratified=False would do, too.',
+        ],
+    )
+    broken = with_faults(MIXTURE, broken=0.3, vectors=(("a.cos, a.sin", 0.3),), outside=0.5, columns=(("u", 0.5),))
+    assert choose_settings(broken)[1][1] == (
+        'Not with density="mixture", stratified=False: 30% of its rows break the length of the unit vector (a.cos, '
+        "a.sin); 50% leave a column's recorded range, such as u in 50%."
+    )
+    rare = with_faults("mocoda", unsupported=0.4)
+    assert choose_settings(rare)[0] == UNSTRATIFIED
+    assert choose_settings(rare)[1][:2] == [
+        "For recipe mocoda, take stratified=False: its rows are as common as recorded ones, in ranges, norms, local "
+        "graphs and parent sets.",
+        "Not with the defaults: 40% are rarer than 99% of the recorded rows where the same factors are linked.",
+    ]
+    lost = replace(plain, local_graphs=(LocalShare("hand - cube", 0.4, plain.local_graphs[0].drawn | {MIXTURE: 0.1}),))
+    assert choose_settings(lost)[1][1].endswith(
+        "the local graph with hand - cube is drawn in 10% of the rows, and recorded in 40%."
+    )
+    told = replace(plain, laws=(Law(MIXTURE, X, 0.9, 0.88, 0.92),))
+    assert choose_settings(told)[1][1].endswith(
+        "a classifier tells its (x, dx) from recorded ones, AUC 0.90 [0.88, 0.92], where 0.5 is perfect."
+    )
+    filtered = choose_settings(replace(plain, min_support=0.05))[1]
+    assert filtered[-1] == (
+        "Add --min-support 0.05, which rejects most of the rows that are rarer than 99% of the recorded ones."
+    )
+    absent = replace(plain, recipes=tuple(replace(one, not_here="too few.") for one in plain.recipes))
+    assert choose_settings(absent) == (None, [])
+
+
+def test_a_check_sees_what_a_mixture_breaks() -> None:
+    """Hand and objects are drawn independently, unit vectors leave their circle, and actions their range."""
+    found = mocoda.check(world.collect(3_000, seed=0), world.GRAPH, quick=True)
+    ours, mixture = ({one.name: one for one in found.recipes}[name] for name in ("mocoda", MIXTURE))
+    assert (ours.outside, ours.broken) == (0, 0)
+    assert (mixture.outside or 0) > 0.5 and (mixture.broken or 0) > 0.5
+    vectors = {f"{name}.cos, {name}.sin" for name in ("hand", "object1", "object2")}
+    assert {name for name, _ in mixture.vectors} == vectors
+    holding = next(one for one in found.local_graphs if one.links == "hand - object1, object1 - action")
+    assert holding.drawn[MIXTURE] < 0.5 * holding.recorded
+    assert (found.density, found.stratified) == ("matched", True)
+    assert any(said.startswith('Not with density="mixture"') for said in found.verdict)
 
 
 def test_with_few_rows_nothing_is_said_about_the_law() -> None:
     few = mocoda.check(bodies(2, 100, 0), alone(2), quick=True)
-    assert few.laws == () and few.density is None
+    assert few.laws == ()
     assert "told from recorded" not in str(few)
 
 

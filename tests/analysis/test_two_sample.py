@@ -12,6 +12,7 @@ from torch import Tensor
 import mocoda
 from mocoda import InputError, LocalGraph, make_recipe
 from mocoda.engine.randomness import Stream
+from mocoda.paper.columns import PUBLISHED
 from mocoda.tasks.navigation import Navigation
 
 SET = ("x", "u")
@@ -158,7 +159,9 @@ def test_on_navigation_matched_sets_keep_the_law_and_one_gaussian_does_not() -> 
         for i in range(5)
     ]
     folds = of_held_out, torch.arange(5).repeat_interleave(600)
-    coarse = mocoda.fit_parents(shown, task.graph, make_recipe("mocoda", components=1)).sample(3_000, seed=0)
+    coarse = mocoda.fit_parents(shown, task.graph, make_recipe("mocoda", components=1, **PUBLISHED)).sample(
+        3_000, seed=0
+    )
     kept = mocoda.two_sample(held_out, torch.cat(matched), task.graph, folds=folds, updates=100)
     broken = mocoda.two_sample(held_out, coarse, task.graph, updates=100)
     assert all(one.interval[0] <= 0.5 <= one.interval[1] and one.auc < 0.56 for one in kept.values())

@@ -14,13 +14,14 @@ from mocoda import GaussianMixture, InputError, LocalGraph, Transitions, fit_par
 from mocoda.analysis.counterfactual import WIDTH, WhatIf, drawn_given_rest, reached_children, what_if
 from mocoda.dynamics.model import Prediction
 from mocoda.engine.randomness import Stream
+from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, MocodaU
 from mocoda.parents.mocoda import MixtureParents
 from mocoda.tasks.navigation import Navigation
 
 TASK = Navigation()
 DATA = TASK.collect(4_000, seed=0)
-PARENTS = fit_parents(DATA, TASK.graph, Mocoda(components=8))
+PARENTS = fit_parents(DATA, TASK.graph, Mocoda(components=8, **PUBLISHED))
 UP, ALONG = DATA[1_000:1_001], DATA[3_000:3_001]  # a step of a walk up the right side, and of one along the bottom
 numbers = st.floats(-1, 2, width=32)
 
@@ -133,7 +134,7 @@ def test_in_a_deterministic_invertible_world_the_answer_is_the_true_one(seed: in
     )
     rows = stream.normal(200, 4)
     data = Transitions(rows[:, :3], rows[:, 3:], step(rows))
-    parents = fit_parents(data, graph, Mocoda(components=2))
+    parents = fit_parents(data, graph, Mocoda(components=2, **PUBLISHED))
     value = stream.normal(50, 1)
     answer = what_if(data[:50], {"b": value}, parents=parents, model=Moved(step), graph=graph, least_support=0)
     true = rows[:50].clone()
@@ -232,20 +233,20 @@ def test_stratified_parents_refuse_what_was_never_met_though_every_part_was_seen
     ]  # where both axes listen to all, and dx is always small
     moves = {"dx": 0.6}
     assert ask(inside, moves, least_support=0.01).support > 0.1
-    stratified = fit_parents(DATA, TASK.graph, Mocoda(components=8, stratified=True))
+    stratified = fit_parents(DATA, TASK.graph, Mocoda(components=8, density="mixture"))
     with pytest.raises(InputError, match=r"in row 0 the parents \(x, y, dx, dy\) would be rarer than 100% of the data"):
         ask(inside, moves, parents=stratified, least_support=0.01)
     assert ask(inside, {"dx": 0.01}, parents=stratified, least_support=0.01).resampled.all()
     with pytest.raises(InputError) as caught:
         ask(inside, {"x": 0.7}, parents=stratified, resample=["dx"])
     assert str(caught.value) == (
-        "resample draws from mixtures of all the data; pass parents fitted without stratified=True."
+        "resample draws from mixtures of all the data; pass parents fitted with stratified=False."
     )
 
 
 def test_a_local_graph_that_the_data_does_not_have_is_refused() -> None:
     outside = DATA[~(DATA.rows[:, :2] > 0.5).all(1)]
-    stratified = fit_parents(outside, TASK.graph, Mocoda(components=8, stratified=True))
+    stratified = fit_parents(outside, TASK.graph, Mocoda(components=8, density="mixture"))
     with pytest.raises(InputError, match=r"in row 0 the local graph would be one that hardly any recorded row has\."):
         ask(UP[:1], {"x": 0.8, "y": 0.8}, parents=stratified, data=outside, least_support=0.01)
 
@@ -294,7 +295,8 @@ def test_an_answer_prints_as_a_table_that_says_what_was_asked_anew() -> None:
             {"y": 1.0},
             {"parents": fit_parents(DATA, TASK.graph, "emp")},
             "what_if needs the mixtures of recipe 'mocoda', or of 'mocoda-u' and 'mocoda-p' by rejection, got "
-            "RecordedParents. Pass parents=mocoda.fit_parents(data, graph).",
+            "RecordedParents. Pass parents fitted by mocoda.make_recipe('mocoda', density='mixture', "
+            "stratified=False).",
         ),
     ],
 )
@@ -307,5 +309,5 @@ def test_questions_that_cannot_be_are_refused_in_full(
 
 
 def test_flattened_parents_serve_by_their_mixtures() -> None:
-    flat = fit_parents(DATA, TASK.graph, MocodaU(components=8))
+    flat = fit_parents(DATA, TASK.graph, MocodaU(components=8, **PUBLISHED))
     assert ask(UP, {"x": 0.7}, parents=flat, data=DATA).support == ask(UP, {"x": 0.7}).support

@@ -18,7 +18,7 @@ from mocoda.augmentation.generation import CHUNK, Augmentation, augment
 from mocoda.augmentation.provenance import local_graphs
 from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream, as_stream
-from mocoda.paper.columns import column_recipe
+from mocoda.paper.columns import PUBLISHED, column_recipe
 from mocoda.parents import Dyna, Mocoda, Parents
 from mocoda.tasks.navigation import Navigation
 
@@ -444,7 +444,7 @@ def test_generated_next_states_obey_the_model(data: Transitions) -> None:
     recorded = TASK.collect(2_000, seed=1)
     config = DynamicsConfig(members=2, hidden=(32, 32), features=16, epochs=30, batch=128, learning_rate=4e-3)
     model = fit_dynamics(recorded, TASK.graph, config=config)
-    parents = fit_parents(recorded, TASK.graph, Mocoda(components=8))
+    parents = fit_parents(recorded, TASK.graph, Mocoda(components=8, **PUBLISHED))
     table = augment(recorded, parents, model, rows=500, task=TASK, keep_recorded=False)
     mean, scale = model.predict(table.rows)
     nearest = ((table.next_state - mean).abs() / scale).amax(-1).amin(0)

@@ -17,7 +17,7 @@ from mocoda.augmentation import generation as module
 from mocoda.augmentation.provenance import neighbourhood
 from mocoda.augmentation.support import disagreement, fit_support, step_scale
 from mocoda.engine.randomness import Stream
-from mocoda.paper.columns import column_recipe
+from mocoda.paper.columns import PUBLISHED, column_recipe
 from mocoda.parents import BUILT_IN, Mocoda
 from mocoda.tasks.navigation import Navigation
 
@@ -188,7 +188,7 @@ def test_recorded_rows_are_not_filtered() -> None:
 def test_pieces_are_filtered_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.CHUNK, "cpu", 64)
     whole = rows_of("mocoda", min_support=0.5)
-    parents = fit_parents(DATA, TASK.graph, Mocoda(components=4), seed=0)
+    parents = fit_parents(DATA, TASK.graph, Mocoda(components=4, **PUBLISHED), seed=0)
     plan = module.Augmentation(
         DATA, parents, MODEL, rows=500, task=TASK, keep_recorded=False, min_support=0.5, graph=TASK.graph
     )

@@ -28,6 +28,7 @@ from mocoda.engine.files import versions
 from mocoda.engine.statistics import mean_and_std
 from mocoda.paper import bench
 from mocoda.paper.bench import MEANING, TARGETS, as_table, measure
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.table3 import Table3
 from mocoda.tasks.hooksweep import HookSweep2
 
@@ -51,7 +52,7 @@ def small_generator(device: str) -> tuple[Any, ...]:
     data = task.collect(300, seed=0)
     tiny = DynamicsConfig(members=2, hidden=(8,), features=8, epochs=1, window=1, batch=64)
     model = fit_dynamics(data, task.graph, config=tiny)
-    return task, data, fit_parents(data, task.graph, make_recipe("mocoda", components=2)), model
+    return task, data, fit_parents(data, task.graph, make_recipe("mocoda", components=2, **PUBLISHED)), model
 
 
 def fewer_rows(*given: Any, rows: int, **options: Any) -> Transitions:

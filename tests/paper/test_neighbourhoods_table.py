@@ -10,6 +10,7 @@ import torch
 from experiment_contract import check_experiment, files_in
 
 from mocoda.dynamics.model import DynamicsConfig
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.neighbourhoods import COLUMNS, Judge, MeasuredNeighbourhoods, Neighbourhoods
 from mocoda.paper.worlds import Bodies
 from mocoda.parents import Mocoda, fit_parents
@@ -80,7 +81,9 @@ def test_the_judge_finds_one_recorded_row_in_a_hundred_and_all_that_was_never_se
     right = recorded[coupled(recorded)].clone()
     right[:, 2] = 0.6
     assert judge.unsupported(right).all()
-    drawn = fit_parents(task.collect(4_000, seed=0), task.graph, Mocoda(components=6)).sample(2_000, seed=0)
+    drawn = fit_parents(task.collect(4_000, seed=0), task.graph, Mocoda(components=6, **PUBLISHED)).sample(
+        2_000, seed=0
+    )
     moving = coupled(drawn) & (drawn[:, 2] > 0.2)
     assert moving.any() and judge.unsupported(drawn)[moving].all()
 

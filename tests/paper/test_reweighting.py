@@ -13,6 +13,7 @@ from experiment_contract import check_experiment, files_in
 from parents_world import DATA, TASK, entropy, message
 
 from mocoda.paper import Measured
+from mocoda.paper.columns import PUBLISHED
 from mocoda.paper.reweighting import Reweighting, graph_of, imbalanced
 from mocoda.parents import GaussianMixture, Mocoda, MocodaU, fit_parents, make_recipe
 from mocoda.parents.flattening import FlattenedParents, ReweightedParents, by_volume
@@ -66,12 +67,12 @@ def test_conditional_draws_follow_the_new_weights() -> None:
 
 
 def flat_of(recipe: str = "mocoda-u", **options: Any) -> Any:
-    options = {"components": 16, "flatten": "reweighting", **options}
+    options = {"components": 16, "flatten": "reweighting", **PUBLISHED, **options}
     return fit_parents(DATA, GRAPH, make_recipe(recipe, **options), task=TASK)
 
 
 def test_every_parent_set_is_reweighted_and_nothing_else_changed() -> None:
-    plain, flat = fit_parents(DATA, GRAPH, Mocoda(components=16)), flat_of()
+    plain, flat = fit_parents(DATA, GRAPH, Mocoda(components=16, **PUBLISHED)), flat_of()
     assert isinstance(plain, MixtureParents) and isinstance(flat.mixtures, MixtureParents)
     for (columns, before), (same, after) in zip(plain.sets, flat.mixtures.sets, strict=True):
         assert columns == same and after.means.equal(before.means)
@@ -80,7 +81,7 @@ def test_every_parent_set_is_reweighted_and_nothing_else_changed() -> None:
 
 
 def test_reweighting_is_flatter_than_mocoda_and_costs_no_more_draws() -> None:
-    flat, plain = flat_of(), fit_parents(DATA, GRAPH, Mocoda(components=16))
+    flat, plain = flat_of(), fit_parents(DATA, GRAPH, Mocoda(components=16, **PUBLISHED))
     assert entropy(flat.sample(5_000, seed=0)[:, :2]) > entropy(plain.sample(5_000, seed=0)[:, :2]) + 0.1
     assert flat.sample(0, seed=0).shape == (0, 4)
     assert flat.sample(50, seed=3).equal(flat.mixtures.sample(50, seed=3))
@@ -88,7 +89,9 @@ def test_reweighting_is_flatter_than_mocoda_and_costs_no_more_draws() -> None:
 
 def test_two_intervals_of_one_length_are_drawn_alike() -> None:
     data = imbalanced(3, 0.05, 20_000, seed=0)
-    flat = fit_parents(data, graph_of(3), MocodaU(components=8, flatten="reweighting")).sample(20_000, seed=0)
+    flat = fit_parents(data, graph_of(3), MocodaU(components=8, flatten="reweighting", **PUBLISHED)).sample(
+        20_000, seed=0
+    )
     recorded, drawn = ((rows[:, :3] > 0.5).float().mean(0) for rows in (data.rows, flat))
     assert recorded == pytest.approx([0.05] * 3, abs=0.01)
     assert drawn == pytest.approx([0.5] * 3, abs=0.06)
@@ -109,7 +112,7 @@ def test_mocoda_p_thins_what_is_reweighted() -> None:
 
 
 def test_every_neighbourhood_is_reweighted() -> None:
-    flat, plain = flat_of(stratified=True), fit_parents(DATA, GRAPH, Mocoda(components=16, stratified=True))
+    flat, plain = flat_of(stratified=True), fit_parents(DATA, GRAPH, Mocoda(components=16, density="mixture"))
     assert isinstance(flat.mixtures, StratifiedParents) and isinstance(plain, StratifiedParents)
     for one, before in zip(flat.mixtures.neighbourhoods, plain.neighbourhoods, strict=True):
         for (_, after), (_, mixture) in zip(one.mixtures.sets, before.mixtures.sets, strict=True):

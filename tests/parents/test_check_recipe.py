@@ -16,6 +16,7 @@ from mocoda import check_recipe, make_recipe
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import BUILT_IN, Coda, Emp, Mocoda, MocodaP, Model, Recipe, TaskHints
 from mocoda.parents.emp import RecordedParents
 
@@ -35,9 +36,9 @@ def test_every_built_in_recipe_keeps_its_promises(name: str) -> None:
     "recipe",
     [
         Coda(published_code=True),
-        Mocoda(components=4, shuffle=True, covariance="diag"),
-        Mocoda(components=4, stratified=True, neighbourhoods="even"),
-        MocodaP(components=4, flatten="reweighting", acceptance=0.5),
+        Mocoda(components=4, shuffle=True, covariance="diag", **PUBLISHED),
+        Mocoda(components=4, neighbourhoods="even", density="mixture"),
+        MocodaP(components=4, flatten="reweighting", acceptance=0.5, **PUBLISHED),
     ],
     ids=str,
 )
@@ -45,7 +46,7 @@ def test_so_it_does_with_other_settings(recipe: Recipe) -> None:
     check_recipe(recipe)
 
 
-@pytest.mark.parametrize("recipe", [Emp(), Coda(), MocodaP(components=8)], ids=str)
+@pytest.mark.parametrize("recipe", [Emp(), Coda(), MocodaP(components=8, **PUBLISHED)], ids=str)
 def test_a_recipe_may_be_checked_on_a_task_of_its_own(recipe: Recipe) -> None:
     check_recipe(recipe, TASK)
 

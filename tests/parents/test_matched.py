@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parents_world import DATA, TASK, message
+from parents_world import DATA, message
 from scipy.stats import ks_2samp
 from torch import Tensor
 
@@ -21,11 +21,11 @@ from mocoda import check_recipe, fit_parents, make_recipe
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, MocodaP, MocodaU, Recipe, nearest
 from mocoda.parents.matched import MatchedParents
 from mocoda.parents.metric import Metric
 from mocoda.parents.nearest import Nearest
-from mocoda.parents.stratified import StratifiedParents
 from mocoda.tasks.navigation import GRAPH
 
 OVERLAP = LocalGraph(
@@ -42,7 +42,7 @@ def table(rows: Any, states: int = 3) -> Transitions:
 
 
 def matched(data: Transitions, graph: LocalGraph, **options: Any) -> MatchedParents:
-    parents = fit_parents(data, graph, Mocoda(density="matched", **options))
+    parents = fit_parents(data, graph, Mocoda(stratified=False, **options))
     assert isinstance(parents, MatchedParents)
     return parents
 
@@ -273,7 +273,7 @@ def test_what_is_relative_moves_along_with_what_it_is_measured_from() -> None:
 def test_mixtures_do_not_look_at_what_is_relative() -> None:
     data = table(held(200, 0))
     one, other = (
-        fit_parents(data, replace(OVERLAP, relative=moves), Mocoda(components=2)).sample(50, seed=0)
+        fit_parents(data, replace(OVERLAP, relative=moves), Mocoda(components=2, **PUBLISHED)).sample(50, seed=0)
         for moves in ({}, {1: 0})
     )
     assert one.equal(other)
@@ -302,11 +302,11 @@ def test_smoothing_adds_noise_in_standard_deviations_and_leaves_discrete_columns
 @pytest.mark.parametrize(
     "recipe",
     [
-        Mocoda(density="matched"),
-        Mocoda(density="matched", shuffle=True, smoothing=0.05),
-        Mocoda(density="matched", stratified=True, neighbourhoods="even"),
-        MocodaU(density="matched", acceptance=0.5),
-        MocodaP(density="matched", acceptance=0.5),
+        Mocoda(),
+        Mocoda(shuffle=True, smoothing=0.05),
+        Mocoda(neighbourhoods="even"),
+        MocodaU(acceptance=0.5),
+        MocodaP(acceptance=0.5),
     ],
     ids=str,
 )
@@ -315,24 +315,17 @@ def test_recipes_keep_their_promises(recipe: Recipe, monkeypatch: pytest.MonkeyP
     check_recipe(recipe)
 
 
-def test_stratified_rows_are_matched_within_their_neighbourhood() -> None:
-    parents = fit_parents(DATA, GRAPH, Mocoda(density="matched", stratified=True), task=TASK)
-    assert isinstance(parents, StratifiedParents)
-    assert all(isinstance(one.mixtures, MatchedParents) for one in parents.neighbourhoods)
-    assert parents.sample(200, seed=0).shape == (200, 4)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
         (
             "mocoda",
             {"density": "machted"},
-            "there is no density 'machted'; there are: mixture, matched. Did you mean 'matched'?",
+            "there is no density 'machted'; there are: matched, mixture. Did you mean 'matched'?",
         ),
         (
             "mocoda",
-            {"smoothing": 0.1},
+            {"density": "mixture", "smoothing": 0.1},
             "smoothing is for density='matched': a mixture is smooth already. Leave it out.",
         ),
         ("mocoda", {"density": "matched", "smoothing": -1.0}, "smoothing must be 0 or a positive number, got -1.0."),
@@ -340,13 +333,13 @@ def test_stratified_rows_are_matched_within_their_neighbourhood() -> None:
         (
             "mocoda",
             {"density": "matched", "published_code": True},
-            "the published code draws from mixtures; leave out published_code or density='matched'.",
+            "the published code draws from mixtures; pass density='mixture' too.",
         ),
         (
             "mocoda-u",
             {"density": "matched", "flatten": "reweighting"},
-            "reweighting draws the components of a mixture by volume, and density='matched' has none; use "
-            "flatten='rejection'.",
+            "reweighting draws the components of a mixture by volume, and density='matched' has none; pass "
+            "density='mixture' too.",
         ),
     ],
 )
@@ -358,12 +351,6 @@ def test_fewer_rows_than_parent_sets_are_refused() -> None:
     data = table(common_cause(3, 0))
     assert message(matched, data, OVERLAP) == (
         "density='matched' takes each of 3 parent sets from another recorded row, and there are 3 rows; record more."
-    )
-
-
-def test_a_neighbourhood_of_too_few_rows_is_refused() -> None:
-    assert message(fit_parents, DATA[:40], GRAPH, Mocoda(density="matched", stratified=True)).startswith(
-        "no local graph holds in 50 rows, the fewest to draw from; the commonest of "
     )
 
 

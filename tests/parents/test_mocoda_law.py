@@ -27,6 +27,7 @@ from mocoda_samples import (
 from scipy.stats import ks_2samp
 
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, fit_parents
 from mocoda.parents.mocoda import MixtureParents
 
@@ -262,7 +263,7 @@ def test_columns_of_interleaved_factors_come_back_in_their_places() -> None:
 
 def test_log_prob_has_a_column_for_each_set() -> None:
     data = two_ways(500, 0)
-    parents = fit_parents(transitions(data, 2), DISJOINT, Mocoda(components=3))
+    parents = fit_parents(transitions(data, 2), DISJOINT, Mocoda(components=3, **PUBLISHED))
     assert isinstance(parents, MixtureParents)
     rows = torch.from_numpy(data[:40])
     found = parents.log_prob(rows)
@@ -274,7 +275,7 @@ def test_log_prob_has_a_column_for_each_set() -> None:
 
 def test_log_prob_tells_supported_combinations_from_others() -> None:
     data = two_ways(4_000, 0)
-    parents = fit_parents(transitions(data, 2), DISJOINT, Mocoda(components=2))
+    parents = fit_parents(transitions(data, 2), DISJOINT, Mocoda(components=2, **PUBLISHED))
     assert isinstance(parents, MixtureParents)
     recombined = data.copy()
     recombined[:, [1, 3]] = data[::-1, [1, 3]]
@@ -363,7 +364,7 @@ def test_a_seed_determines_every_byte(groups: list[list[int]], seed: int, shuffl
     dims = sum(map(len, groups))
     data = transitions(gaussian(seed, 40, dims), dims - 1)
     graph = graph_of(groups, dims)
-    fits = [fit_parents(data, graph, Mocoda(components=2, shuffle=shuffle), seed=seed) for _ in range(2)]
+    fits = [fit_parents(data, graph, Mocoda(components=2, shuffle=shuffle, **PUBLISHED), seed=seed) for _ in range(2)]
     one, again = (fit.sample(30, seed=seed) for fit in fits)
     assert one.dtype == torch.float32 and one.shape == (30, dims)
     assert one.equal(again)

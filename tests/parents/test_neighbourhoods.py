@@ -15,8 +15,10 @@ from torch import Tensor
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, MocodaU, fit_parents, make_recipe
 from mocoda.parents.flattening import FlattenedParents, ReweightedParents
+from mocoda.parents.matched import MatchedParents
 from mocoda.parents.mocoda import MixtureParents
 from mocoda.parents.stratified import LEAST_ROWS, StratifiedParents, graph_at
 from mocoda.tasks.navigation import GRAPH, coupled
@@ -55,7 +57,7 @@ def recorded(rows: int, seed: int) -> Transitions:
 
 
 def stratified(data: Transitions, graph: LocalGraph = GRAPH_XY, **options: Any) -> StratifiedParents:
-    parents = fit_parents(data, graph, Mocoda(**{"components": 4, "stratified": True, **options}))
+    parents = fit_parents(data, graph, Mocoda(**{"components": 4, "density": "mixture", "project": False, **options}))
     assert isinstance(parents, StratifiedParents)
     return parents
 
@@ -100,7 +102,7 @@ def test_within_every_neighbourhood_the_parent_sets_keep_their_distribution(rows
 
 
 def test_without_neighbourhoods_the_sparsest_graph_s_sets_are_all_that_is_kept() -> None:
-    plain = fit_parents(DATA_XY, GRAPH_XY, Mocoda(components=4))
+    plain = fit_parents(DATA_XY, GRAPH_XY, Mocoda(components=4, **PUBLISHED))
     assert isinstance(plain, MixtureParents)
     mine = plain.sample(6_000, seed=1)
     assert float(np.corrcoef(mine[right(mine)][:, :2].T)[0, 1]) > -0.2
@@ -121,7 +123,7 @@ def test_every_sample_lies_in_a_recorded_neighbourhood(
 ) -> None:
     monkeypatch.setattr("mocoda.parents.flattening.PROPOSALS", 4_096)
     flat = {} if recipe == "mocoda" else {"acceptance": 0.5}
-    settled = make_recipe(recipe, components=8, stratified=True, **flat, **options)
+    settled = make_recipe(recipe, components=8, density="mixture", **flat, **options)
     parents = fit_parents(DATA, GRAPH, settled, task=TASK, seed=1)
     drawn = parents.sample(500, seed=2)
     assert drawn.shape == (500, 4) and torch.isfinite(drawn).all()
@@ -133,7 +135,7 @@ def test_every_sample_lies_in_a_recorded_neighbourhood(
 
 
 def test_unstratified_rows_move_right_in_the_quadrant() -> None:
-    drawn = fit_parents(DATA, GRAPH, Mocoda(components=8)).sample(5_000, seed=2)
+    drawn = fit_parents(DATA, GRAPH, Mocoda(components=8, **PUBLISHED)).sample(5_000, seed=2)
     assert (drawn[coupled(drawn), 2].abs() > 0.15).float().mean() > 0.2
 
 
@@ -191,9 +193,9 @@ def test_a_small_neighbourhood_has_fewer_components() -> None:
 
 
 def test_data_without_any_neighbourhood_large_enough_is_refused() -> None:
-    assert message(fit_parents, DATA_XY[:40], GRAPH_XY, Mocoda(stratified=True)) == (
+    assert message(fit_parents, DATA_XY[:40], GRAPH_XY, Mocoda(density="mixture")) == (
         f"no local graph holds in 50 rows, the fewest to draw from; the commonest of 2 holds in "
-        f"{int((~right(DATA_XY.rows[:40])).sum())}. Record more data, or leave out stratified=True."
+        f"{int((~right(DATA_XY.rows[:40])).sum())}. Record more data, or pass stratified=False."
     )
 
 
@@ -207,7 +209,7 @@ def test_a_neighbourhood_that_its_mixtures_miss_is_refused() -> None:
     parents = stratified(Transitions(DATA_XY.state, action, DATA_XY.next_state), thin, components=1)
     assert message(parents.sample, 1_000, seed=0) == (
         "the neighbourhood holds 0 of 2,002,944 proposals: the recorded parts hardly combine into it. "
-        "Does its local graph hold on a thin set only? Leave out stratified=True."
+        "Does its local graph hold on a thin set only? Pass stratified=False."
     )
 
 
@@ -237,10 +239,10 @@ def test_given_parent_sets_stay_and_children_with_more_edges_add_their_own() -> 
 # With the other options
 
 
-def test_a_graph_that_is_the_same_everywhere_is_one_neighbourhood() -> None:
+@pytest.mark.parametrize(("density", "kind"), [("mixture", MixtureParents), ("matched", MatchedParents)])
+def test_a_graph_that_is_the_same_everywhere_has_nothing_to_stratify(density: str, kind: type) -> None:
     everywhere = LocalGraph(GRAPH.state, GRAPH.action, GRAPH.edges)
-    (one,) = stratified(DATA, everywhere).neighbourhoods
-    assert one.rows == len(DATA) and one.mask.equal(GRAPH.sparsest)
+    assert isinstance(fit_parents(DATA, everywhere, Mocoda(density=density)), kind)
 
 
 def test_the_published_code_s_even_components_reach_every_neighbourhood() -> None:
@@ -251,10 +253,10 @@ def test_the_published_code_s_even_components_reach_every_neighbourhood() -> Non
 
 def test_flattened_and_reweighted_tables_say_their_neighbourhoods() -> None:
     for options in ({"acceptance": 0.5}, {"flatten": "reweighting"}):
-        parents = fit_parents(DATA, GRAPH, make_recipe("mocoda-u", components=4, stratified=True, **options))
+        parents = fit_parents(DATA, GRAPH, make_recipe("mocoda-u", components=4, density="mixture", **options))
         assert isinstance(parents, FlattenedParents | ReweightedParents)
         assert sum(parents.source["neighbourhoods"]["rows"]) == len(DATA)
-    assert "neighbourhoods" not in getattr(fit_parents(DATA, GRAPH, MocodaU(components=4)), "source", {})
+    assert "neighbourhoods" not in getattr(fit_parents(DATA, GRAPH, MocodaU(components=4, **PUBLISHED)), "source", {})
 
 
 def test_a_stream_is_a_seed_too(parents: StratifiedParents) -> None:

@@ -20,7 +20,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper.columns import column_recipe
+from mocoda.paper.columns import PUBLISHED, column_recipe
 from mocoda.parents import (
     RECIPES,
     Mocoda,
@@ -34,6 +34,7 @@ from mocoda.parents import (
     make_recipe,
 )
 from mocoda.parents.flattening import FlattenedParents
+from mocoda.parents.linked import LinkedParents
 from mocoda.parents.mocoda import MixtureParents
 from mocoda.tasks.navigation import GRAPH, Navigation
 
@@ -63,7 +64,7 @@ def test_there_are_seven_recipes_and_two_of_them_need_no_model() -> None:
 
 
 def test_mocoda_is_the_default() -> None:
-    assert isinstance(fit_parents(DATA[:200], GRAPH), MixtureParents)
+    assert isinstance(fit_parents(DATA[:200], GRAPH), LinkedParents)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -76,13 +77,14 @@ def test_a_name_is_that_recipe_with_its_default_settings(name: str) -> None:
 def test_recipes_are_values_and_their_settings_are_json() -> None:
     assert make_recipe("mocoda-u", bandwidth=0.1) == MocodaU(bandwidth=0.1) != MocodaU()
     assert MocodaU(bandwidth=0.1, features=first_column).settings == {
-        "density": "mixture",
+        "density": "matched",
         "smoothing": 0.0,
         "components": 32,
         "covariance": "full",
         "shuffle": False,
-        "stratified": False,
+        "stratified": True,
         "neighbourhoods": "empirical",
+        "project": True,
         "published_code": False,
         "bandwidth": 0.1,
         "density_floor": 0.01,
@@ -112,9 +114,9 @@ def test_recipes_are_values_and_their_settings_are_json() -> None:
         ),
         (
             "mocoda",
-            {"neighbourhoods": "even"},
-            "neighbourhoods='even' says how often each local graph is drawn, which only stratified mixtures choose; "
-            "pass stratified=True too.",
+            {"neighbourhoods": "even", "stratified": False},
+            "neighbourhoods='even' says how often each local graph is drawn, which only stratified parents choose; "
+            "leave out stratified=False.",
         ),
         ("mocoda-u", {"bandwidth": -1.0}, "bandwidth must be positive, got -1.0."),
         ("mocoda-u", {"density_floor": 0.0}, "density_floor must be positive, got 0.0."),
@@ -229,12 +231,12 @@ def test_mocoda_p_honours_features_and_region_of_ones_own(task: Navigation | Non
     def region(rows: Tensor) -> Tensor:
         return rows[:, 0] > 0.6
 
-    parents = fit_parents(DATA, GRAPH, MocodaP(components=8, features=features, region=region), task=task)
+    parents = fit_parents(DATA, GRAPH, MocodaP(components=8, features=features, region=region, **PUBLISHED), task=task)
     rows = parents.sample(2_000, seed=0)
     assert isinstance(parents, FlattenedParents) and parents.reference.shape == (10_000, 1)
     assert seen and (rows[:, 0] > 0.6).all()
     assert not TASK.region(rows).all()  # one's own region replaces the task's
-    plain = fit_parents(DATA, GRAPH, Mocoda(components=8)).sample(20_000, seed=0)
+    plain = fit_parents(DATA, GRAPH, Mocoda(components=8, **PUBLISHED)).sample(20_000, seed=0)
     assert entropy(rows[:, 1:2]) > entropy(plain[region(plain)][:2_000, 1:2]) + 0.05
 
 
@@ -250,7 +252,7 @@ def test_mocoda_p_takes_from_the_task_what_is_not_given() -> None:
 
 @pytest.mark.usefixtures("small_batches")
 def test_mocoda_p_with_features_alone_spreads_them_everywhere() -> None:
-    parents = fit_parents(DATA, GRAPH, MocodaP(components=8, features=first_column))
+    parents = fit_parents(DATA, GRAPH, MocodaP(components=8, features=first_column, **PUBLISHED))
     assert isinstance(parents, FlattenedParents) and parents.region is None
 
 
@@ -355,7 +357,7 @@ def test_mocoda_crosses_the_square_that_the_data_only_skirts() -> None:
 
 @pytest.mark.parametrize("covariance", ["full", "diag"])
 def test_mixtures_have_the_components_and_covariance_asked_for(covariance: str) -> None:
-    parents = fit_parents(DATA, GRAPH, Mocoda(components=5, covariance=covariance))
+    parents = fit_parents(DATA, GRAPH, Mocoda(components=5, covariance=covariance, **PUBLISHED))
     assert isinstance(parents, MixtureParents)
     for _, mixture in parents.sets:
         assert mixture.means.shape == (5, 2)
@@ -407,7 +409,7 @@ def test_a_bandwidth_that_sees_nothing_to_flatten_is_refused(scale: float) -> No
         return scale * rows[:, :2]
 
     with pytest.raises(InputError) as caught:
-        fit_parents(DATA, GRAPH, MocodaU(features=features))
+        fit_parents(DATA, GRAPH, MocodaU(features=features, **PUBLISHED))
     text = str(caught.value)
     assert text.startswith(
         "with bandwidth 0.05 and density_floor 0.01 all proposals are equally dense: there is nothing to flatten. "

@@ -10,6 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, fit_parents
 
 Floats = NDArray[np.float64]
@@ -79,6 +80,6 @@ def sampled(
     covariance: str = "full",
     seed: int = 0,
 ) -> Floats:
-    recipe = Mocoda(components=components, shuffle=shuffle, covariance=covariance)
+    recipe = Mocoda(components=components, shuffle=shuffle, covariance=covariance, **PUBLISHED)
     parents = fit_parents(transitions(rows, graph.state_width), graph, recipe, seed=seed)
     return parents.sample(n, seed=seed).double().numpy()

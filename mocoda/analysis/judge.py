@@ -1,0 +1,139 @@
+"""A judge of drawn rows, who knows other recorded rows than those that they were drawn from.
+
+Parts of a row are compared with recorded ones that are linked in the same way: a cube that lies by itself with those
+that do, and a hand with its cube with other grasps. A cube in the air without a hand is then as rare as it should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mocoda.analysis.advice import LocalShare
+from mocoda.augmentation.support import share
+from mocoda.data.transitions import Transitions
+from mocoda.engine.randomness import Stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.linked import Groups, codes_of, linked_sets
+from mocoda.parents.mixture import GaussianMixture
+
+LEAST_ROWS = 40  # of a group, in either half of the rows, by which it can be judged
+MOST_GROUPS, MOST_ROWS, COMPONENTS, ROWS_PER_COLUMN = 40, 4_000, 16, 10
+SHOWN = 5  # local graphs, the commonest, whose shares are shown
+
+
+@dataclass(frozen=True, eq=False)
+class Density:
+    """A parent set of a group: its columns, their mixture, and its ascending log densities at other rows."""
+
+    columns: tuple[int, ...]
+    mixture: GaussianMixture
+    known: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """How common rows are, by densities of what their local graphs link.
+
+    groups  a group's name (see Groups) -> the densities of its parent sets
+    least   what recorded rows have of `_rarest`, ascending
+    """
+
+    graph: LocalGraph
+    groups: Mapping[int, tuple[Density, ...]]
+    least: Tensor
+
+    @staticmethod
+    def fit(data: Transitions, is_fitted: Tensor, graph: LocalGraph, stream: Stream) -> Judge:
+        """Mixtures of some of the rows, and at the others how rare rows usually are by them."""
+        fitted, others = data.rows[is_fitted], data.rows[~is_fitted]
+        places = [_places(graph, rows) for rows in (fitted, others)]
+        found = {}
+        commonest = sorted(places[0], key=lambda name: -len(places[0][name][0]))
+        for name in commonest[:MOST_GROUPS]:
+            own, mask, members = places[0][name]
+            again = places[1].get(name, (own[:0], mask, members))[0]
+            if min(len(own), len(again)) < LEAST_ROWS:
+                continue
+            sets = [one for one in linked_sets(graph, mask) if members.issuperset(one)]
+            parts = []
+            for names in sets:
+                columns = graph.columns(names)
+                points = fitted[own[:: -(-len(own) // MOST_ROWS)]][:, columns]
+                components = max(1, min(COMPONENTS, len(points) // (ROWS_PER_COLUMN * len(columns))))
+                mixture = GaussianMixture.fit(points, components, seed=stream.child(*names))
+                known = mixture.log_prob(others[again][:, columns]).sort().values
+                parts.append(Density(columns, mixture, known))
+            found[name] = tuple(parts)
+        judge = Judge(graph, found, fitted.new_zeros(0))
+        return replace(judge, least=judge._rarest(others).sort().values)
+
+    def score(self, rows: Tensor) -> Tensor:
+        """The share of recorded rows, (N,), whose rarest part is as rare as that of rows (N, S + A)."""
+        return share(self.least, self._rarest(rows))
+
+    def _rarest(self, rows: Tensor) -> Tensor:
+        """The share of recorded parts that are as rare as a row's rarest one, (N,); 0 for parts never seen."""
+        rarest = torch.ones(len(rows), device=rows.device)
+        for name, (own, _, _) in _places(self.graph, rows).items():
+            if name not in self.groups:
+                rarest[own] = 0.0
+            for one in self.groups.get(name, ()):
+                ranks = share(one.known, one.mixture.log_prob(rows[own][:, one.columns]))
+                rarest[own] = rarest[own].minimum(ranks.float())
+        return rarest
+
+
+Place = tuple[Tensor, Tensor, set[str]]  # rows that have a group; the local graph of one of them; the group's factors
+
+
+def _places(graph: LocalGraph, rows: Tensor) -> dict[int, Place]:
+    """The rows (n,) that have each group, by its name."""
+    groups = Groups.of(graph, rows)
+    found: dict[int, Place] = {}
+    for factor in range(len(graph.parents)):
+        leads = groups.is_first[groups.kind, factor].nonzero()[:, 0]
+        pool = groups.pool[groups.kind[leads], factor]
+        order = pool.argsort(stable=True)
+        pools, counts = torch.unique(pool[order], return_counts=True)
+        for number, own in zip(pools.tolist(), leads[order].split(counts.tolist()), strict=True):
+            kind = groups.kind[own[0]]
+            members = (groups.first[kind] == factor).nonzero()[:, 0].tolist()
+            found[int(groups.names[number])] = own, groups.masks[kind], {graph.parents[i] for i in members}
+    return found
+
+
+def local_shares(graph: LocalGraph, recorded: Tensor, drawn: Mapping[str, Tensor]) -> tuple[LocalShare, ...]:
+    """How often the commonest local graphs of recorded rows (N, S + A) are drawn, and all others together."""
+    if graph.local is None:
+        return ()
+    codes = codes_of(graph, recorded)
+    names, counts = torch.unique(codes, return_counts=True)
+    order = counts.argsort(descending=True, stable=True)[:SHOWN]
+    own = {recipe: codes_of(graph, rows) for recipe, rows in drawn.items()}
+    shares = []
+    for code in names[order].tolist():
+        mask = graph.mask(recorded[(codes == code).nonzero()[:1, 0]])[0]
+        found = {recipe: float((them == code).double().mean()) for recipe, them in own.items()}
+        shares.append(LocalShare(_named(graph, mask), float((codes == code).double().mean()), found))
+    if len(names) <= SHOWN and not any(sum(one.drawn[recipe] for one in shares) < 1 - 1e-9 for recipe in own):
+        return tuple(shares)
+    rest = {recipe: max(0.0, 1 - sum(one.drawn[recipe] for one in shares)) for recipe in own}
+    return (*shares, LocalShare("all others", max(0.0, 1 - sum(one.recorded for one in shares)), rest))
+
+
+def _named(graph: LocalGraph, mask: Tensor) -> str:
+    """What a local graph links beyond the sparsest: hand - cube1, if at least one of them depends on the other."""
+    more = (mask & ~graph.sparsest.to(mask.device)).nonzero().tolist()
+    pairs = [sorted((parent, child)) for parent, child in more]
+    linked = dict.fromkeys(f"{graph.parents[one]} - {graph.parents[other]}" for one, other in pairs if one != other)
+    return ", ".join(linked) or "the sparsest graph"
+
+
+def leaving(columns: Sequence[str], shares: Tensor) -> tuple[tuple[str, float], ...]:
+    """The columns that leave their range in a share of the rows, the worst first; of many, three."""
+    worst = shares.argsort(descending=True, stable=True)[:3].tolist()
+    return tuple((columns[column], float(shares[column])) for column in worst if shares[column] > 0)

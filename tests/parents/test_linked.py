@@ -1,0 +1,202 @@
+"""mocoda.parents.linked: what touches stays as recorded together, in a world where nothing else is possible."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import holding_world as world
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mocoda import LocalGraph, Transitions, fit_parents
+from mocoda.engine.randomness import Stream
+from mocoda.paper.columns import PUBLISHED
+from mocoda.parents import Mocoda
+from mocoda.parents.linked import LinkedParents, codes_of, linked_sets
+from mocoda.parents.manifold import Manifold
+from mocoda.tasks.objects import Objects
+
+DATA = world.collect(6_000, seed=0)
+GRAPH = world.GRAPH
+
+
+def linked(data: Transitions = DATA, graph: LocalGraph = GRAPH, **options: Any) -> LinkedParents:
+    parents = fit_parents(data, graph, Mocoda(**options))
+    assert isinstance(parents, LinkedParents)
+    return parents
+
+
+@pytest.fixture(scope="module")
+def rows() -> Tensor:
+    return linked().sample(12_000, seed=0)
+
+
+def broken(manifold: Manifold, rows: Tensor) -> float:
+    return max(share for _, share in manifold.broken(rows))
+
+
+def shares(graph: LocalGraph, rows: Tensor) -> dict[int, float]:
+    return {code: count / len(rows) for code, count in Counter(codes_of(graph, rows).tolist()).items()}
+
+
+# The law
+
+
+def test_rows_are_as_possible_as_recorded_ones(rows: Tensor) -> None:
+    recorded = float(world.impossible(DATA.rows).float().mean())
+    assert float(world.impossible(rows).float().mean()) <= recorded + 0.005
+    flat = fit_parents(DATA, GRAPH, Mocoda(stratified=False)).sample(2_000, seed=0)
+    assert float(world.impossible(flat).float().mean()) > 0.5  # so much touches
+
+
+def test_every_factor_does_what_it_was_recorded_to_do(rows: Tensor) -> None:
+    """The simulator's next value of each factor is one that was recorded after the same value of that factor."""
+    after = world.step(rows[:2_000])
+    for name in GRAPH.children:
+        columns = list(GRAPH.factors[name])
+        known = {tuple(row) for row in torch.cat([DATA.rows[:, columns], after_of(columns)], 1).tolist()}
+        found = torch.cat([rows[:2_000][:, columns], (after[:, columns] * 1e3).round()], 1).tolist()
+        assert sum(tuple(row) in known for row in found) > 0.99 * len(found)
+
+
+def after_of(columns: list[int]) -> Tensor:
+    return (world.step(DATA.rows)[:, columns] * 1e3).round()
+
+
+def test_local_graphs_are_drawn_as_often_as_recorded(rows: Tensor) -> None:
+    recorded, drawn = shares(GRAPH, DATA.rows), shares(GRAPH, rows)
+    assert drawn.keys() == recorded.keys()
+    for code, share in recorded.items():
+        assert drawn[code] == pytest.approx(share, abs=1e-6)  # two passes over all rows
+
+
+def test_they_are_drawn_equally_often_if_asked() -> None:
+    drawn = shares(GRAPH, linked(neighbourhoods="even").sample(8_000, seed=0))
+    assert all(share == pytest.approx(1 / len(drawn), abs=0.02) for share in drawn.values())
+
+
+def test_held_objects_stay_in_the_hand(rows: Tensor) -> None:
+    for which in world.OBJECTS:
+        drawn, recorded = (float(world.held(part[:, :19], which).float().mean()) for part in (rows, DATA.rows))
+        assert recorded > 0.1 and drawn == pytest.approx(recorded, abs=0.02)
+
+
+def test_what_does_not_touch_becomes_independent(rows: Tensor) -> None:
+    known = {tuple(row) for row in DATA.rows.tolist()}
+    assert sum(tuple(row) in known for row in rows[:2_000].tolist()) < 0.35 * 2_000  # those that touch both
+    alone = (codes_of(GRAPH, rows) == codes_of(GRAPH, rows[~GRAPH.mask(rows)[:, 0, 1:].any(1)][:1])).nonzero()[:, 0]
+    one, other = rows[alone][:, 12], rows[alone][:, 17]  # the cosines of both
+    assert len(alone) > 500 and abs(float(np.corrcoef(one, other)[0, 1])) < 0.1
+
+
+def test_a_group_comes_from_all_rows_that_have_it_whatever_else_these_link() -> None:
+    """Object 2 rests at the left while object 1 is held, and at the right only while nothing is."""
+    state, action = DATA.state.clone(), DATA.action
+    near = GRAPH.mask(DATA.rows)[:, 0, 1:]
+    state[:, 14] = torch.where(near[:, 0], -5.0, 5.0)
+    moved = Transitions(state, action, DATA.next_state)[~near[:, 1]]
+    drawn = linked(moved).sample(4_000, seed=0)
+    holding = GRAPH.mask(drawn)[:, 0, 1]
+    assert 0.3 < float((drawn[holding][:, 14] > 0).float().mean()) < 0.9
+
+
+def test_ranges_and_norms_are_kept(rows: Tensor) -> None:
+    manifold = Manifold.of(DATA.rows, GRAPH)
+    assert manifold.units == world.UNITS
+    assert not manifold.outside(rows).any() and broken(manifold, rows) == 0
+
+
+# Small and many local graphs
+
+
+@settings(deadline=None, max_examples=20, derandomize=True)
+@given(st.integers(1, 40), st.integers(0, 100), st.integers(0, 60))
+def test_any_rows_will_do(rows: int, seed: int, n: int) -> None:
+    data = DATA[Stream(seed, "test-linked").permutation(len(DATA))[:rows]]
+    drawn = linked(data).sample(n, seed=seed)
+    assert drawn.shape == (n, 24) and set(shares(GRAPH, drawn)) <= set(shares(GRAPH, data.rows))
+    for columns in ([0, 1, 2, 3], [9, 10, 11], [14, 15, 16]):
+        assert set(map(tuple, drawn[:, columns].tolist())) <= set(map(tuple, data.rows[:, columns].tolist()))
+
+
+def test_thousands_of_local_graphs_all_come_again() -> None:
+    task = Objects(8)
+    data = task.collect(4_000, seed=0)
+    parents = linked(data, task.graph)
+    drawn = parents.sample(4_000, seed=0)
+    assert len(parents.groups.codes) > 500
+    assert shares(task.graph, drawn) == shares(task.graph, data.rows)
+    known = {tuple(row) for row in data.rows.tolist()}
+    assert sum(tuple(row) in known for row in drawn.tolist()) < 0.05 * len(drawn)
+    assert parents.source["neighbourhoods"]["skipped"] == [] and len(parents.source["neighbourhoods"]["rows"]) == 100
+
+
+# Parent sets that overlap
+
+SHARED = LocalGraph(
+    state={"g": 0, "a": 1, "b": 2},
+    action={"u": 0},
+    edges={"g": ["g", "u"], "a": ["g", "a"], "b": ["g", "b"]},
+    local=lambda rows: _touching(rows),
+)
+
+
+def _touching(rows: Tensor) -> Tensor:
+    mask = SHARED.sparsest.repeat(len(rows), 1, 1)
+    mask[:, 1, 2] = mask[:, 2, 1] = rows[:, 0] > 1
+    return mask
+
+
+def test_sets_that_overlap_anyway_are_matched_and_those_that_touch_are_not() -> None:
+    rng = np.random.default_rng(0)
+    g = rng.normal(size=6_000)
+    noise = rng.normal(size=(6_000, 2))
+    table = torch.tensor(np.stack([g, g + 0.3 * noise[:, 0], -g + 0.3 * noise[:, 0], noise[:, 1]], 1)).float()
+    drawn = linked(Transitions(table[:, :3], table[:, 3:], table[:, :3]), SHARED).sample(6_000, seed=0)
+    a, b = (drawn[:, 1] - drawn[:, 0]).numpy(), (drawn[:, 2] + drawn[:, 0]).numpy()
+    touching = (drawn[:, 0] > 1).numpy()
+    assert a.std() == pytest.approx(0.3, rel=0.1) and b.std() == pytest.approx(0.3, rel=0.1)
+    assert abs(np.corrcoef(a[~touching], b[~touching])[0, 1]) < 0.1  # matched, and independent given g
+    assert np.corrcoef(a[touching], b[touching])[0, 1] > 0.99  # as recorded together
+
+
+def test_sets_that_touch_and_overlap_are_one() -> None:
+    both = GRAPH.sparsest.clone()
+    both[0, 1:] = both[3, 1:] = True
+    assert linked_sets(GRAPH, both) == [("hand", "object1", "object2", "action")]
+    one = GRAPH.sparsest.clone()
+    one[0, 1] = one[3, 1] = one[1, 0] = True
+    assert linked_sets(GRAPH, one) == [("object2",), ("hand", "object1", "action")]
+    assert linked_sets(GRAPH, GRAPH.sparsest) == [("hand", "action"), ("object1",), ("object2",)]
+
+
+# Noise and mixtures
+
+
+def test_noise_keeps_ranges_norms_and_local_graphs() -> None:
+    drawn = linked(smoothing=0.02).sample(3_000, seed=0)
+    manifold = Manifold.of(DATA.rows, GRAPH)
+    assert not manifold.outside(drawn).any() and broken(manifold, drawn) == 0
+    assert set(shares(GRAPH, drawn)) <= set(shares(GRAPH, DATA.rows))
+    assert not drawn.equal(linked().sample(3_000, seed=0))
+
+
+def test_mixtures_are_projected_unless_they_are_the_paper_s() -> None:
+    manifold = Manifold.of(DATA.rows, GRAPH)
+    projected = fit_parents(DATA, GRAPH, Mocoda(density="mixture", stratified=False, components=4))
+    drawn = projected.sample(1_000, seed=0)
+    assert not manifold.outside(drawn).any() and broken(manifold, drawn) == 0
+    assert projected.source == {"projected": {"unit_vectors": [[5, 6], [12, 13], [17, 18]]}}  # type: ignore[attr-defined]
+    published = fit_parents(DATA, GRAPH, Mocoda(components=4, **PUBLISHED)).sample(1_000, seed=0)
+    assert manifold.outside(published).float().mean(0).max() > 0.2 and broken(manifold, published) > 0.5
+
+
+def test_the_same_seed_draws_the_same_rows() -> None:
+    parents = linked()
+    assert parents.sample(100, seed=3).equal(parents.sample(100, seed=3))
+    assert not parents.sample(100, seed=3).equal(parents.sample(100, seed=4))
