@@ -1,7 +1,7 @@
 """Every table and figure of the paper, one file an experiment, and the benchmarks."""
 
 from mocoda.paper.ablation import Ablation
-from mocoda.paper.audit import HookSweepAudit, NavigationAudit, ObjectsAudit
+from mocoda.paper.audit import CubesAudit, HookSweepAudit, NavigationAudit, ObjectsAudit
 from mocoda.paper.composer import Composer
 from mocoda.paper.cubes import CubesTable
 from mocoda.paper.dose import Dose
@@ -39,5 +39,6 @@ for _kind in (
     NavigationAudit,
     ObjectsAudit,
     HookSweepAudit,
+    CubesAudit,
 ):
     EXPERIMENTS.add(_kind)

@@ -26,15 +26,14 @@ from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.paper.audit_figure import draw_audits
-from mocoda.paper.columns import column_recipe
+from mocoda.paper.columns import LOCAL, MATCHED, Column, column_recipe
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_columns, text_table
 from mocoda.paper.stages import begun, fit_models, record
 from mocoda.paper.table3 import Table3
 from mocoda.parents import BUILT_IN, ParentsWithChildren, Recipe, fit_parents
 from mocoda.tasks import make_task
 
-MATCHED = "-matched"  # ends the name of a column whose parent sets are matched rather than drawn from mixtures
-COLUMNS = (*BUILT_IN, *(name + MATCHED for name in BUILT_IN if name.startswith("mocoda")))
+COLUMNS = (*BUILT_IN, *(name + end for name in BUILT_IN if name.startswith("mocoda") for end in (MATCHED, LOCAL)))
 REPLAYED = "replayed.safetensors"
 
 
@@ -44,6 +43,7 @@ class TaskAudit(Experiment[Measured]):
 
     metric = "share of rows that the simulator confirms, with its 95% confidence interval; AUROC of what predicts it"
     task: ClassVar[str]
+    variety: ClassVar[str | None] = None  # of the recording, where it is of a robot
 
     columns: tuple[str, ...]
     dynamics: DynamicsConfig
@@ -64,8 +64,8 @@ class TaskAudit(Experiment[Measured]):
         """Records, fits one model, draws rows of every column, and replays them all."""
         clock, resumed = Stopwatch(), begun(folder)
         task: Any = make_task(self.task)
-        if self.task == "hooksweep2":
-            recorded = record(task, self.rows, "varied", folder, workers, progress).to(device)
+        if self.variety is not None:
+            recorded = record(task, self.rows, self.variety, folder, workers, progress).to(device)
         else:
             recorded, workers = task.collect(self.rows, seed=0).to(device), 0
         clock.lap("recording")
@@ -82,7 +82,7 @@ class TaskAudit(Experiment[Measured]):
             else:
                 rows = parents.sample(self.audited, seed=0)
                 next_state = model.sample(rows, seed=0)
-            recipe = recipe_number(column.removesuffix(MATCHED))
+            recipe = recipe_number(Column.of(column).recipe)
             predicted = not isinstance(parents, ParentsWithChildren)
             tables.append(_table(recorded, rows, next_state, notes.of(rows, recipe, predicted)))
             progress("draw", number + 1, len(self.columns))
@@ -176,7 +176,18 @@ class HookSweepAudit(TaskAudit):
 
     name = "audit-hooksweep2"
     task = "hooksweep2"
+    variety = "varied"
     outputs = ("audit-hooksweep2.json", "audit-hooksweep2.png")
+    presets: ClassVar[dict[str, TaskAudit]] = {}
+
+
+class CubesAudit(TaskAudit):
+    """How true the rows of each recipe are with OGBench's two cubes, by its simulator."""
+
+    name = "audit-cubes"
+    task = "cube-double"
+    variety = "play"
+    outputs = ("audit-cubes.json", "audit-cubes.png")
     presets: ClassVar[dict[str, TaskAudit]] = {}
 
 
@@ -204,4 +215,16 @@ HookSweepAudit.presets.update(
     quick=HookSweepAudit(
         "quick", 1, ("mocoda", "mocoda-matched"), Table3.presets["quick"].dynamics, rows=20_000, audited=500
     ),
+)
+CUBES = ("coda", "mocoda", "mocoda-matched", "mocoda-local")
+CubesAudit.presets.update(
+    paper=CubesAudit(
+        "paper",
+        1,
+        CUBES,
+        DynamicsConfig(hidden=(256, 256), epochs=60, epoch_rows=20_000, learning_rate=5e-4, validation=0.1, window=10),
+        rows=48_000,
+        audited=2_000,
+    ),
+    quick=CubesAudit("quick", 1, ("coda", "mocoda-local"), SMALL, rows=4_000, audited=200),
 )

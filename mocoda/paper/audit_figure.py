@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, save, title_left
-from mocoda.paper.columns import recipe_colour
+from mocoda.paper.columns import LOCAL, MATCHED, Column, column_label, recipe_colour
 
-MATCHED = "-matched"
 MARKS = (
     ("support", "support", "s", GREEN),
     ("disagreement", "disagreement", "o", RED),
@@ -34,7 +33,7 @@ def draw_audits(results: Mapping[str, Any], path: Path) -> None:
     _draw_shares(left, results)
     _draw_factors(middle, results)
     _draw_predictors(right, audits)
-    names = ["recorded", *(name.replace(MATCHED, ", matched") for name in audits)]
+    names = ["recorded", *map(column_label, audits)]
     left.set_yticks(range(len(names)), names)
     left.set_ylim(len(names) - 0.4, -0.6)
     one, other, last = below.subplots(1, 3)
@@ -58,7 +57,7 @@ def _headline(results: Mapping[str, Any]) -> str:
 
 
 def _colour(column: str) -> str:
-    return GREY if column == "recorded" else recipe_colour(column.removesuffix(MATCHED))
+    return GREY if column == "recorded" else recipe_colour(Column.of(column).recipe)
 
 
 def _draw_shares(axes: Axes, results: Mapping[str, Any]) -> None:
@@ -67,7 +66,7 @@ def _draw_shares(axes: Axes, results: Mapping[str, Any]) -> None:
     axes.axvline(100 * results["recorded"]["share"], color=GREY, lw=1, ls="--")
     for place, (name, cell) in enumerate(cells.items()):
         share, ends = 100 * cell["share"], [100 * end for end in cell["interval"]]
-        hatch = "///" if name.endswith(MATCHED) else ""
+        hatch = "///" if name.endswith(MATCHED) else "..." if name.endswith(LOCAL) else ""
         axes.barh(place, share, 0.7, color=_colour(name), hatch=hatch, edgecolor="white", lw=0)
         axes.plot(ends, [place, place], color=INK, lw=1.4)
         axes.annotate(
@@ -131,11 +130,11 @@ def _draw_deciles(axes: Axes, audits: Mapping[str, Any], name: str) -> None:
         cells = [cell for cell in one["by"].get(name, {}).values() if cell["rows"]]
         if len(cells) < 2:
             continue
-        style = "--" if column.endswith(MATCHED) else "-"
+        style = "--" if column.endswith(MATCHED) else ":" if column.endswith(LOCAL) else "-"
         ends = list(accumulate(cell["rows"] for cell in cells))  # a group is more than a tenth where values are equal
         places = [10 * (end - cell["rows"] / 2) / ends[-1] for end, cell in zip(ends, cells, strict=True)]
         shares = [100 * cell["share"] for cell in cells]
-        label = column.replace(MATCHED, ", matched")
+        label = column_label(column)
         axes.plot(places, shares, style, color=_colour(column), marker="o", ms=3.5, label=label)
     axes.set_ylim(0, 102)
     axes.set_xlim(0, 10)
@@ -155,7 +154,7 @@ def _draw_neighbourhoods(axes: Axes, audits: Mapping[str, Any]) -> None:
             if rows:
                 share = sum(cell["share"] * cell["rows"] for cell in group if cell["rows"]) / rows
                 axes.barh(place + shift, 100 * share, 0.36, facecolor=face, edgecolor=_colour(column))
-    axes.set_yticks(range(len(audits)), [name.replace(MATCHED, ", matched") for name in audits], fontsize=8)
+    axes.set_yticks(range(len(audits)), list(map(column_label, audits)), fontsize=8)
     axes.set_ylim(len(audits) - 0.4, -0.6)
     axes.set_xlim(0, 102)
     axes.set_xlabel("rows confirmed (%)")

@@ -7,6 +7,7 @@ of rows are the same in all but the first. The last arm is the benchmark's own w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
-from mocoda.agents.episodes import played_in_environment
+from mocoda.agents.evaluation import evaluate_each
 from mocoda.agents.policy import Policies, agent_settings
 from mocoda.augmentation import augment_episodes
 from mocoda.data.transitions import Transitions, concatenate
@@ -33,7 +34,7 @@ from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.paper.experiment import Experiment, Measured, Stopwatch, check_columns, spread, text_table
-from mocoda.paper.stages import begun, fit_agents, fit_models, learning_curves, load_agents, record, runs_of
+from mocoda.paper.stages import begun, fit_agents, fit_models, learning_curves, load_agents, record
 from mocoda.parents import make_recipe
 from mocoda.tasks import make_task
 from mocoda.tasks.cubes import Cubes
@@ -50,6 +51,7 @@ ARMS = {
 COLOURS = dict(zip(ARMS, (INK, ORANGE, GREEN, RED, BLUE, GREY), strict=True))
 ARCHITECTURES = {"unfactored": "full", "mocoda": "local"}  # of the arms whose episodes a model makes
 FIRST_EPISODES = 50  # of an arm: their length says how many more it needs
+SUMMARY = "cubes-data.json"  # what the data sets have; kept for a run that is resumed
 KINDS = ("cube-single", "cube-double", "cube-triple")
 
 
@@ -66,7 +68,7 @@ class CubesTable(Experiment[MeasuredCubes]):
 
     name = "cubes"
     metric = "episodes of the official tasks 1 to 5 that succeed, in percent, one value a seed"
-    outputs = ("cubes.json", "cubes-curves.json", "cubes.png")
+    outputs = ("cubes.json", "cubes-curves.json", "cubes.png", "cubes-data.json")
     presets: ClassVar[dict[str, CubesTable]] = {}
 
     dynamics: DynamicsConfig
@@ -103,11 +105,10 @@ class CubesTable(Experiment[MeasuredCubes]):
         clock, resumed = Stopwatch(), begun(folder)
         task = make_task(self.kind)
         assert isinstance(task, Cubes)
-        policies, sources = load_agents(folder / "agents"), {}
+        policies = load_agents(folder / "agents")
         if policies is None:
             datasets = self._datasets(task, device, folder, clock, progress, workers)
-            sources = {arm: _summary(data) for arm, data in datasets.items()}
-            write_json(folder / "data.json", sources)
+            write_json(folder / SUMMARY, {arm: _summary(data, task) for arm, data in datasets.items()})
             policies = fit_agents(
                 {arm: [data] * self.seeds for arm, data in datasets.items()},
                 self.agent,
@@ -123,24 +124,21 @@ class CubesTable(Experiment[MeasuredCubes]):
                 progress=progress,
             )
             clock.lap("agents")
-        cells = []
-        for number, official in enumerate(OFFICIAL):
-            own = replace(task, official=official)
-            played = played_in_environment(
-                list(policies.to("cpu").values()), own, episodes=self.episodes, seed=0, workers=workers
-            )
-            for arm in self.arms:
-                share = 100 * played.success[runs_of(policies, arm)].mean(1)
-                cells.append({"row": arm, "column": str(official), **spread(share.tolist())})
-            progress("official tasks", number + 1, len(OFFICIAL))
+        played = evaluate_each(policies.to("cpu"), task.officials, episodes=self.episodes, seed=0, workers=workers)
+        cells = [
+            {"row": arm, "column": str(official), **spread([100 * share for share in own.over_seeds("success", arm)])}
+            for official, own in played.items()
+            for arm in self.arms
+        ]
         clock.lap("official tasks")
         cells += [self._mean(arm, cells) for arm in self.arms]
+        summary = json.loads((folder / SUMMARY).read_text("utf-8"))
         return MeasuredCubes(
-            {**self.heading(device, clock, resumed=resumed), "data": sources, "cells": cells}, policies
+            {**self.heading(device, clock, resumed=resumed), "data": summary, "cells": cells}, policies
         )
 
     def write(self, measured: MeasuredCubes, folder: Path) -> rich.table.Table:
-        results, curves, figure = (folder / name for name in self.outputs)
+        results, curves, figure = (folder / name for name in self.outputs[:3])
         write_json(results, measured.results)
         by_agent = learning_curves({self.agent.name: measured.policies}, "success", self.arms, digits=1, scale=100)
         write_json(curves, {"measure": "success in percent, mean over episodes, one list a seed", "agents": by_agent})
@@ -240,9 +238,11 @@ def _grown(make: Callable[[int, int], Transitions], rows: int) -> Transitions:
     return concatenate(tables)[:rows]
 
 
-def _summary(data: Transitions) -> dict[str, int]:
+def _summary(data: Transitions, task: Cubes) -> dict[str, float]:
+    """How many rows and episodes there are, and the share of the rows in which all cubes are in play."""
     assert data.episode is not None
-    return {"rows": len(data), "episodes": len(data.episode.unique())}
+    in_play = float(task.region(data.rows).double().mean())
+    return {"rows": len(data), "episodes": len(data.episode.unique()), "in_play": in_play}
 
 
 CubesTable.presets.update(
@@ -266,9 +266,9 @@ CubesTable.presets.update(
             members=2, hidden=(128, 128), features=64, epochs=20, epoch_rows=10_000, batch=256, validation=500, window=5
         ),
         agent=make_agent("gciql", hidden=(128, 128), batch=256),
-        updates=1_500,
-        rows=8_000,
-        total=16_000,
+        updates=800,
+        rows=6_000,
+        total=10_000,
         arms=("recorded", "coda", "mocoda", "play"),
         episodes=1,
         evaluations=1,

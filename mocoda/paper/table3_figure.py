@@ -71,7 +71,7 @@ def draw_figures(folder: Path, names: Sequence[str]) -> None:
 
 
 def column_title(column: str) -> str:
-    recipe, density, architecture = Column.of(column)
+    recipe, density, architecture, _ = Column.of(column)
     notes = [*(["matched"] if density == "matched" else []), *(["unfactored model"] if architecture == "full" else [])]
     return recipe_title(recipe) + (f" ({', '.join(notes)})" if notes else "")
 
@@ -223,7 +223,7 @@ def _titles(axes: Axes, column: str, below: str) -> None:
 
 def _colour(column: str) -> tuple[float, float, float]:
     """The recipe's, darker where parents are matched, and lighter where the model is unfactored."""
-    recipe, density, architecture = Column.of(column)
+    recipe, density, architecture, _ = Column.of(column)
     dark = 0.6 if density == "matched" else 1.0
     red, green, blue = (dark * part for part in to_rgb(recipe_colour(recipe)))
     white = 0.45 if architecture == "full" else 0.0

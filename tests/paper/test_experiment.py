@@ -32,9 +32,11 @@ NAMES = (
     "ablation",
     "proposals",
     "dose",
+    "cubes",
     "audit-navigation",
     "audit-objects",
     "audit-hooksweep2",
+    "audit-cubes",
 )
 
 

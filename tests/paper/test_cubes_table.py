@@ -1,0 +1,87 @@
+"""The table of OGBench's cubes: what its data sets are made of, and the whole of it at the smallest size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mocoda import InputError, Transitions, make_agent
+from mocoda.dynamics.model import DynamicsConfig
+from mocoda.paper.cubes import CubesTable, permuted
+from mocoda.tasks.cubes import Cubes, places
+
+pytestmark = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
+TASK = Cubes(2)
+TINY = replace(
+    CubesTable.presets["quick"],
+    preset="tiny",
+    dynamics=DynamicsConfig(members=2, hidden=(16,), features=8, epochs=2, epoch_rows=200, batch=64, window=1),
+    agent=make_agent("gciql", hidden=(16,), batch=16),
+    updates=20,
+    rows=240,
+    total=400,
+)
+
+
+@cache
+def recorded() -> Transitions:
+    return TASK.collect(240, seed=0, variety="one-cube", length=60)
+
+
+def test_permuted_cubes_change_places_in_states_goals_and_graphs() -> None:
+    data = recorded()
+    turned = permuted(data, (1, 0))
+    assert data.goal is not None and turned.goal is not None
+    for one, other in ((data.state, turned.state), (data.next_state, turned.next_state), (data.goal, turned.goal)):
+        assert places(other).equal(places(one).flip(1)) and other[:, :19].equal(one[:, :19])
+    masks, order = TASK.graph.mask(data.rows), [0, 2, 1, 3]
+    assert TASK.graph.mask(turned.rows).equal(masks[:, order][:, :, order[:3]])
+    assert permuted(turned, (1, 0)).state.equal(data.state)
+
+
+@pytest.mark.parametrize("arm", ["permuted", "coda"])
+def test_arms_have_as_many_rows_as_asked_for_after_the_recorded_ones(arm: str) -> None:
+    data = recorded()
+    made = TINY.dataset(arm, TASK, data, None)
+    assert len(made) == TINY.total and made.state[: len(data)].equal(data.state)
+    assert made.episode is not None and data.episode is not None
+    assert int(made.episode[len(data) :].min()) > int(data.episode.max())
+    assert not made.state[len(data) :].equal(data.state[: TINY.total - len(data)])
+
+
+def test_recorded_states_never_have_two_cubes_in_play() -> None:
+    assert not bool(TASK.region(recorded().rows).any())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "cubes"}, "there is no kind 'cubes'; there are: cube-single, cube-double, cube-triple."),
+        ({"kind": "cube-single"}, "cube-single has no second cube: its only arm is play; pass --arms play."),
+        ({"total": 100}, "total must be at least the number of recorded rows, got 100 and 240."),
+        ({"updates": 0}, "updates must be at least 1, got 0."),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_in_full(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        replace(TINY, **change)
+    assert str(caught.value) == message
+
+
+@pytest.mark.long
+def test_the_table_has_a_cell_for_every_arm_and_official_task_and_can_be_resumed(tmp_path: Path) -> None:
+    settings = replace(TINY, arms=("recorded", "mocoda"), rows=1_000, total=1_200)
+    measured = settings.run(device="cpu", folder=tmp_path, workers=2)
+    settings.write(measured, tmp_path)
+    results = json.loads((tmp_path / "cubes.json").read_text("utf-8"))
+    found = {(cell["row"], cell["column"]) for cell in results["cells"]}
+    assert found == {(arm, task) for arm in settings.arms for task in ("1", "2", "3", "4", "5", "all")}
+    assert results["data"]["mocoda"]["rows"] == 1_200 and results["data"]["recorded"]["in_play"] == 0
+    again = settings.run(device="cpu", folder=tmp_path, workers=2)
+    assert again.results["cells"] == measured.results["cells"]
