@@ -53,7 +53,7 @@ class GoalShares:
 
 @dataclass(frozen=True, eq=False)
 class EpisodeGoals:
-    """What goals are made of, row by row of a table, and when one is reached."""
+    """Where the episodes of a table end, and when a goal is reached."""
 
     last: Tensor  # (N,), the last row of the row's episode, counted from the first of its data set
     reached: Reached | None  # the task's, of achieved and goal (N, G): bool (N,)
@@ -72,7 +72,7 @@ def sorted_episodes(data: Transitions, name: str, task: Task | None) -> tuple[Tr
         )
     alone = data.episode < 0
     number = torch.where(alone, data.episode.max() + alone.cumsum(0), data.episode)
-    order = data.step.argsort(stable=True)
+    order = data.step.argsort(stable=True)  # first by the lesser key, so that the greater keeps it in its ties
     order = order[number[order].argsort(stable=True)]
     _, counts = torch.unique_consecutive(number[order], return_counts=True)
     last = (counts.cumsum(0) - 1).repeat_interleave(counts)
