@@ -62,7 +62,10 @@ def test_recorded_states_never_have_two_cubes_in_play() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "cubes"}, "there is no kind 'cubes'; there are: cube-single, cube-double, cube-triple."),
+        (
+            {"kind": "cubes"},
+            "there is no kind 'cubes'; there are: cube-single, cube-double, cube-triple. Did you mean 'cube-single'?",
+        ),
         ({"kind": "cube-single"}, "cube-single has no second cube: its only arm is play; pass --arms play."),
         ({"total": 100}, "total must be at least the number of recorded rows, got 100 and 240."),
         ({"updates": 0}, "updates must be at least 1, got 0."),
