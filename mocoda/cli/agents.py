@@ -177,7 +177,7 @@ class Evaluate(Command):
 
     folder: Annotated[Positional[Path], arg(metavar="FOLDER")]
     """What `mocoda train` wrote."""
-    task: str | None = None
+    task: Annotated[str | None, arg(metavar="NAME")] = None
     """Another task than the one they were evaluated in as they trained: cube-double:4 is OGBench's fourth."""
     episodes: int = 50
     """Episodes of every agent."""

@@ -86,7 +86,8 @@ def test_evaluate_prints_a_table_and_writes_every_agent_s_results(here: Path) ->
         steps = expected.summary("steps", name)
         assert f" {steps.mean:.1f} ± {steps.std:.1f} " in row
     assert set(below(here)) == before | {"evaluation.json"}
-    done("evaluate", "agents", "--episodes", 2)  # its own file is replaced
+    done("evaluate", "agents", "--episodes", 2, "--task", "navigation")  # its own file is replaced
+    assert json.loads((here / "evaluation.json").read_text())["task"] == "navigation"
 
 
 def test_the_same_command_again_trains_no_more_and_another_is_refused(here: Path) -> None:
