@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mocoda.augmentation.episode_walks import DISPUTED, GOES_ON, RARE, UNSEEN
 from mocoda.augmentation.provenance import neighbourhood
-from mocoda.augmentation.support import REFERENCE, Support, disagreement, fit_support, spread, step_scale
+from mocoda.augmentation.support import REFERENCE, Support, disagreement, fit_support, step_scale
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
@@ -90,8 +90,8 @@ class Borders:
         known = torch.tensor(numbers, device=scale.device)
         return Borders(graph, ensemble, scale, known, tuple(supports), torch.stack(most))
 
-    def judge(self, rows: Tensor, mean: Tensor | None = None) -> Judged:
-        """Which rows (N, S + A) are within the borders; `mean` (E, N, S) is what the members expect, if known."""
+    def judge(self, rows: Tensor, apart: Tensor | None = None) -> Judged:
+        """Which rows (N, S + A) are within the borders; `apart` (N,) is the members' disagreement, if known."""
         number = neighbourhood(self.graph, rows)
         place = torch.searchsorted(self.numbers, number).clamp(max=len(self.numbers) - 1)
         seen = self.numbers[place] == number
@@ -100,9 +100,8 @@ class Borders:
             here = (seen & (place == kind)).nonzero()[:, 0]
             if len(here):
                 support[here] = one.score(rows[here])
-        apart = torch.zeros_like(support)
-        if self.model is not None:
-            apart = spread(self.model.predict(rows).mean if mean is None else mean, self.graph, self.scale)
+        if apart is None:
+            apart = torch.zeros_like(support) if self.model is None else disagreement(self.model, rows, self.scale)
         why = torch.full_like(number, GOES_ON)
         why[~(apart <= self.most[place])] = DISPUTED
         why[~(support >= BEYOND)] = RARE
