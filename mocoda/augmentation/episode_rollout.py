@@ -81,7 +81,8 @@ def roll_out(
         starts = parents.sample(size, seed=part.child("parents"))
         check_shape(f"parents.sample({size})", "rows", starts, (size, graph.width))
         starts = starts.float()
-        starts, drawn = starts[borders.judge(starts).why == GOES_ON], drawn + size
+        supported = borders.judge(starts, starts.new_zeros(size)).why == GOES_ON  # the model may not be asked at all
+        starts, drawn = starts[supported], drawn + size
         if len(starts):
             found.append(_roll(starts, walks, graph, model, borders, length, part))
             have += len(found[-1].steps)
