@@ -81,7 +81,7 @@ def roll_out(
         starts = parents.sample(size, seed=part.child("parents"))
         check_shape(f"parents.sample({size})", "rows", starts, (size, graph.width))
         starts = starts.float()
-        supported = borders.judge(starts, starts.new_zeros(size)).why == GOES_ON  # the model may not be asked at all
+        supported = borders.judge(starts, borders.agreed(starts)).why == GOES_ON  # the model may not be asked at all
         starts, drawn = starts[supported], drawn + size
         if len(starts):
             found.append(_roll(starts, walks, graph, model, borders, length, part))
@@ -134,7 +134,8 @@ def _roll(
 def _next(
     rows: Tensor, source: Tensor, walks: Walks, graph: LocalGraph, model: Model, borders: Borders, stream: Stream
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Next states (n, S) of rows (n, S + A), the rows of the walks that these are of, and the disagreement (n,).
+    """Next states (n, S) of rows (n, S + A), the rows of the walks that these are of, and the disagreement about each
+    child (n, children).
 
     Where all that a child depends on is of one recorded row, which has the same edges to it, what happened next is
     known. The model says the rest: an ensemble by the middle of its members, which is nearer to the truth than any.
@@ -153,7 +154,7 @@ def _next(
         of_column[list(graph.factors[child])] = number
     given, columns = known[:, of_column], torch.arange(graph.state_width, device=rows.device)
     next_state = torch.where(given, walks.next_state[needed.clamp(min=0)[:, of_column], columns], 0.0)
-    apart, asked = torch.zeros(len(rows), device=rows.device), (~known.all(1)).nonzero()[:, 0]
+    apart, asked = borders.agreed(rows), (~known.all(1)).nonzero()[:, 0]
     if len(asked):
         if borders.model is not None:
             mean = torch.where(given[asked], next_state[asked], borders.model.predict(rows[asked]).mean)
