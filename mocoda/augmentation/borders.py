@@ -21,7 +21,7 @@ from mocoda.parents.stratified import graph_at
 
 FEWEST = 50  # rows of a local graph that a density is fitted to, and that judge it, each
 # The shares of recorded rows that are themselves beyond the borders: by their rarity, and by the model's disagreement.
-BEYOND, DISPUTABLE = 0.001, 0.01
+BEYOND, DISPUTABLE = 0.001, 0.1
 BLOCK = 65_536  # rows at a time
 
 

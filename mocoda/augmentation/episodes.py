@@ -42,7 +42,7 @@ def augment_episodes(
     start's, in the connected component that the action is of. Where all that a factor depends on is of one recorded
     row, with the same edges, its next value is the recorded one; the model says the rest. The episode ends before the
     first row whose local graph was recorded too seldom, which is rarer than all but a thousandth of the recorded rows
-    with that local graph, or about which the members of the model disagree more than about all but a hundredth.
+    with that local graph, or about which the members of the model disagree more than about all but a tenth.
 
     recipe         a name, for its default settings, or a recipe such as make_recipe("mocoda", density="matched")
     model          says what is next: the mean of an ensemble's members, which is truer than the draws of `augment`, or
