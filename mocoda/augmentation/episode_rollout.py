@@ -41,7 +41,7 @@ CUTS = {
     LONG: "it has as many steps as asked for",
     UNSEEN: "the local graph of the next row was recorded too seldom, or never",
     RARE: "the next row is rarer than all but a thousandth of the recorded ones with its local graph",
-    DISPUTED: "the model disagrees more about the next row than about recorded ones with its local graph",
+    DISPUTED: "the model disagrees more about the next row than about nine in ten recorded ones with its local graph",
 }
 
 
