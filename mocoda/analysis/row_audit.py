@@ -259,7 +259,9 @@ def _chosen(data: Transitions, new: Tensor, rows: int | None, episodes: int | No
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, the number of episodes to audit, got {episodes}.")
     if not _has_episodes(data, new):
-        raise InputError("no generated row is known to be of an episode; audit rows=, or make augment_episodes.")
+        raise InputError(
+            "no generated row is of an episode: audit rows instead, or make episodes with augment_episodes."
+        )
     assert data.episode is not None
     numbers = [data.episode[kind & (data.episode >= 0)].unique() for kind in (new, ~new)]
     drawn = [own[stream.permutation(len(own))[:episodes].to(own.device)] for own in numbers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mocoda.augmentation.episode_walks import DISPUTED, GOES_ON, RARE, UNSEEN
 from mocoda.augmentation.provenance import neighbourhood
-from mocoda.augmentation.support import REFERENCE, Support, disagreement, fit_support, spread, step_scale
+from mocoda.augmentation.support import REFERENCE, Support, fit_support, spread, step_scale
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
@@ -20,7 +20,8 @@ from mocoda.parents import Model
 from mocoda.parents.stratified import graph_at
 
 FEWEST = 50  # rows of a local graph that a density is fitted to, and that judge it, each
-BEYOND = 0.001  # the share of recorded rows that are themselves beyond the borders
+# The shares of recorded rows that are themselves beyond the borders: by their rarity, and by the model's disagreement.
+BEYOND, DISPUTABLE = 0.001, 0.1
 BLOCK = 65_536  # rows at a time
 
 
@@ -51,7 +52,7 @@ class Borders:
 
     numbers   (K,) the local graphs that were recorded often enough, as `neighbourhood` numbers them, ascending
     supports  of each
-    most      (K,) the most disagreement in each
+    most      (K, children) the most disagreement about each child
     """
 
     graph: LocalGraph
@@ -80,8 +81,10 @@ class Borders:
             local = graph_at(graph, graph.mask(judging[:1])[0])
             numbers.append(one)
             supports.append(fit_support(data[rows], local, seed=own, reference=judging))
-            apart = torch.zeros(1, device=scale.device) if ensemble is None else disagreement(ensemble, judging, scale)
-            most.append(apart.quantile(1 - BEYOND))
+            apart = torch.zeros(1, len(graph.children), device=scale.device)
+            if ensemble is not None:
+                apart = spread(ensemble.predict(judging).mean, graph, scale)
+            most.append(apart.quantile(1 - DISPUTABLE, 0))
         if not numbers:
             raise InputError(
                 f"no local graph holds in {FEWEST} rows of each half of the episodes, so that nothing tells where "
@@ -90,8 +93,8 @@ class Borders:
         known = torch.tensor(numbers, device=scale.device)
         return Borders(graph, ensemble, scale, known, tuple(supports), torch.stack(most))
 
-    def judge(self, rows: Tensor, mean: Tensor | None = None) -> Judged:
-        """Which rows (N, S + A) are within the borders; `mean` (E, N, S) is what the members expect, if known."""
+    def judge(self, rows: Tensor, apart: Tensor) -> Judged:
+        """Which rows (N, S + A) are within the borders, if members disagree so much about each child (N, children)."""
         number = neighbourhood(self.graph, rows)
         place = torch.searchsorted(self.numbers, number).clamp(max=len(self.numbers) - 1)
         seen = self.numbers[place] == number
@@ -100,16 +103,17 @@ class Borders:
             here = (seen & (place == kind)).nonzero()[:, 0]
             if len(here):
                 support[here] = one.score(rows[here])
-        apart = torch.zeros_like(support)
-        if self.model is not None:
-            apart = spread(self.model.predict(rows).mean if mean is None else mean, self.graph, self.scale)
         why = torch.full_like(number, GOES_ON)
-        why[~(apart <= self.most[place])] = DISPUTED
+        why[~(apart <= self.most[place]).all(1)] = DISPUTED
         why[~(support >= BEYOND)] = RARE
         why[~seen] = UNSEEN
-        return Judged(support, apart, number, why)
+        return Judged(support, apart.amax(1), number, why)
+
+    def agreed(self, rows: Tensor) -> Tensor:
+        """No disagreement about any child (N, children)."""
+        return torch.zeros(len(rows), len(self.graph.children), device=rows.device)
 
     def notes(self, rows: Tensor) -> dict[str, Tensor]:
         """What provenance says of rows (N, S + A) that no model predicted."""
-        parts = [replace(self, model=None).judge(block).notes for block in rows.split(BLOCK)]
+        parts = [self.judge(block, self.agreed(block)).notes for block in rows.split(BLOCK)]
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

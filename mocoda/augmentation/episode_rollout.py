@@ -24,8 +24,8 @@ from mocoda.augmentation.episode_walks import (
 )
 from mocoda.augmentation.provenance import RECORDED, local_graphs, recipe_number
 from mocoda.augmentation.rewards import check_shape
+from mocoda.augmentation.support import spread
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
@@ -41,19 +41,19 @@ CUTS = {
     LONG: "it has as many steps as asked for",
     UNSEEN: "the local graph of the next row was recorded too seldom, or never",
     RARE: "the next row is rarer than all but a thousandth of the recorded ones with its local graph",
-    DISPUTED: "the model disagrees more about the next row than about recorded ones with its local graph",
+    DISPUTED: "the model disagrees more about the next row than about nine in ten recorded ones with its local graph",
 }
 
 
 class _Rolled(NamedTuple):
-    """Some episodes, one after the other; `donor` (episodes, parents) are rows of the walks."""
+    """Some episodes, one after the other; `source` (N, parents) are the rows of the walks that values are of, or -1."""
 
     rows: Tensor
     next_state: Tensor
+    source: Tensor
     judged: Judged
     steps: Tensor
     cut: Tensor
-    donor: Tensor
 
 
 def roll_out(
@@ -81,7 +81,8 @@ def roll_out(
         starts = parents.sample(size, seed=part.child("parents"))
         check_shape(f"parents.sample({size})", "rows", starts, (size, graph.width))
         starts = starts.float()
-        starts, drawn = starts[borders.judge(starts).why == GOES_ON], drawn + size
+        supported = borders.judge(starts, borders.agreed(starts)).why == GOES_ON  # the model may not be asked at all
+        starts, drawn = starts[supported], drawn + size
         if len(starts):
             found.append(_roll(starts, walks, graph, model, borders, length, part))
             have += len(found[-1].steps)
@@ -104,37 +105,77 @@ def _roll(
     left = 1 + walks.after[donor[:, list(acting)]].amin(1)
     active = torch.arange(len(starts), device=starts.device)
     steps, cut = torch.zeros_like(active), torch.full_like(active, ENDED)
-    rows, step, kept = starts.clone(), 0, []
+    rows, source, step, kept = starts.clone(), _sources(starts, donor, walks, graph), 0, []
     while len(active):
         for factor in acting:
+            source[:, factor] = donor[active, factor] + step
             columns = list(graph.factors[graph.parents[factor]])
-            rows[:, columns] = walks.rows[donor[active, factor] + step][:, columns]
-        mean = model.predict(rows).mean if isinstance(model, Ensemble) else None
-        judged = borders.judge(rows, mean)
+            rows[:, columns] = walks.rows[source[:, factor]][:, columns]
+        next_state, following, apart = _next(rows, source, walks, graph, model, borders, stream.child("model", step))
+        judged = borders.judge(rows, apart)
         cut[active] = torch.where((judged.why == GOES_ON) & (step == length), LONG, judged.why)
-        going = cut[active] == GOES_ON
-        active, rows, judged = active[going], rows[going], judged.select(going)
-        if len(active) == 0:
-            break
-        # The members' middle is nearer to the truth than any of them.
-        next_state = model.sample(rows, seed=stream.child("model", step)) if mean is None else mean[:, going].mean(0)
-        check_shape("model.sample", "next states", next_state, (len(rows), graph.state_width))
         finite = next_state.isfinite().all(1)
+        cut[active[~finite]] = RARE
+        going = cut[active] == GOES_ON
         step += 1
-        steps[active[finite]] = step
-        kept.append((active[finite], rows[finite], next_state[finite].float(), *judged.select(finite)))
-        cut[active] = torch.where(finite, ENDED, RARE)
-        going = finite & (left[active] > step)
-        active, rows = active[going], rows[going]
+        steps[active[going]] = step
+        kept.append((active[going], rows[going], next_state[going], source[going], *judged.select(going)))
+        cut[active[going]] = ENDED
+        going &= left[active] > step
+        active, rows, source = active[going], rows[going], following[going]
         rows[:, : graph.state_width] = next_state[going]
     long = steps >= SHORTEST
-    if not bool(long.any()):
-        return _Rolled(rows[:0], rows[:0, : graph.state_width], judged.select(long[:0]), steps[:0], cut[:0], donor[:0])
-    number, rows, next_state, *notes = (torch.cat(part) for part in zip(*kept, strict=True))
+    number, rows, next_state, source, *notes = (torch.cat(part) for part in zip(*kept, strict=True))
     order = number.argsort(stable=True)
     order = order[long[number[order]]]
-    judged = Judged(*notes).select(order)
-    return _Rolled(rows[order], next_state[order], judged, steps[long], cut[long], donor[long])
+    return _Rolled(rows[order], next_state[order], source[order], Judged(*notes).select(order), steps[long], cut[long])
+
+
+def _next(
+    rows: Tensor, source: Tensor, walks: Walks, graph: LocalGraph, model: Model, borders: Borders, stream: Stream
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Next states (n, S) of rows (n, S + A), the rows of the walks that these are of, and the disagreement about each
+    child (n, children).
+
+    Where all that a child depends on is of one recorded row, which has the same edges to it, what happened next is
+    known. The model says the rest: an ensemble by the middle of its members, which is nearer to the truth than any.
+
+    source  (n, parents), the row of the walks that a factor's value is of, or -1
+    """
+    mask = graph.mask(rows)
+    needed = torch.where(mask, source[:, :, None], -1).amax(1)  # (n, children)
+    known = (torch.where(mask, source[:, :, None], needed[:, None]) == needed[:, None]).all(1) & (needed >= 0)
+    places, place = needed.clamp(min=0).unique(return_inverse=True)
+    edges = graph.mask(walks.rows[places])[place]  # (n, children, parents, children)
+    each = torch.arange(len(graph.children), device=rows.device)
+    known &= (edges[:, each, :, each].transpose(0, 1) == mask.transpose(1, 2)).all(2)
+    of_column = torch.empty(graph.state_width, dtype=torch.long, device=rows.device)
+    for number, child in enumerate(graph.children):
+        of_column[list(graph.factors[child])] = number
+    given, columns = known[:, of_column], torch.arange(graph.state_width, device=rows.device)
+    next_state = torch.where(given, walks.next_state[needed.clamp(min=0)[:, of_column], columns], 0.0)
+    apart, asked = borders.agreed(rows), (~known.all(1)).nonzero()[:, 0]
+    if len(asked):
+        if borders.model is not None:
+            mean = torch.where(given[asked], next_state[asked], borders.model.predict(rows[asked]).mean)
+            apart[asked], predicted = spread(mean, graph, borders.scale), mean.mean(0)
+        else:
+            predicted = model.sample(rows[asked], seed=stream).float()
+            check_shape("model.sample", "next states", predicted, (len(asked), graph.state_width))
+        next_state[asked] = torch.where(given[asked], next_state[asked], predicted)
+    following = torch.full_like(source, -1)
+    following[:, : len(each)] = torch.where(known & walks.goes_on[needed.clamp(min=0)], needed + 1, -1)
+    return next_state, following, apart
+
+
+def _sources(starts: Tensor, donor: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
+    """The donors (n, parents) of starts (n, S + A), but -1 where a factor's value is another."""
+    source = donor.clone()
+    for factor, name in enumerate(graph.parents):
+        columns = list(graph.factors[name])
+        same = (starts[:, columns] == walks.rows[donor[:, factor]][:, columns]).all(1)
+        source[:, factor] = torch.where(same, donor[:, factor], -1)
+    return source
 
 
 def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
@@ -197,24 +238,16 @@ def _made(
     found: list[_Rolled], n: int, walks: Walks, graph: LocalGraph, borders: Borders, recipe: Recipe, drawn: int
 ) -> Made:
     """The first n episodes, with notes."""
-    steps, cut, donor = (torch.cat([getattr(one, name) for one in found])[:n] for name in ("steps", "cut", "donor"))
+    steps, cut = (torch.cat([getattr(one, name) for one in found])[:n] for name in ("steps", "cut"))
     total = int(steps.sum())
-    rows, next_state = (torch.cat([getattr(one, name) for one in found])[:total] for name in ("rows", "next_state"))
+    rows, next_state, source = (
+        torch.cat([getattr(one, name) for one in found])[:total] for name in ("rows", "next_state", "source")
+    )
     judged = Judged(*(torch.cat(part)[:total] for part in zip(*(one.judged for one in found), strict=True)))
     episode = torch.arange(n, device=steps.device).repeat_interleave(steps)
-    step = torch.arange(total, device=steps.device) - (steps.cumsum(0) - steps)[episode]
     notes = {"recipe": torch.full_like(episode, recipe_number(recipe.name)), **judged.notes, "cut": cut[episode]}
-    for factor, (name, at) in enumerate(_donor_names(graph)):
-        # A state factor's value is recorded at the start only, and there if a recorded one was drawn.
-        own = donor[episode, factor]
-        row = own + step
-        if factor < len(graph.children):
-            columns = list(graph.factors[graph.parents[factor]])
-            recorded = (step == 0) & (own >= 0) & (rows[:, columns] == walks.rows[own][:, columns]).all(1)
-            row = torch.where(recorded, row, -1)
-        notes |= {
-            key: torch.where(row < 0, -1, values[row]) for key, values in ((name, walks.episode), (at, walks.step))
-        }
+    for row, (name, at) in zip(source.T, _donor_names(graph), strict=True):
+        notes[name], notes[at] = (torch.where(row < 0, -1, values[row]) for values in (walks.episode, walks.step))
     return Made(
         rows,
         next_state,

@@ -38,10 +38,11 @@ def augment_episodes(
     episode is what would have happened.
 
     Recipe "mocoda", and any other that needs a model: an episode starts in a state of `fit_parents(data, graph,
-    recipe)` and goes on as the model says, with the actions of recorded episodes: of the one whose own state and action
-    are nearest to the start's, in the connected component that the action is of. It ends before the first row whose
-    local graph was recorded too seldom, or which is rarer, or more disputed among the members of the model, than all
-    but a thousandth of the recorded rows with that local graph.
+    recipe)` and takes the actions of recorded episodes: of the one whose own state and action are nearest to the
+    start's, in the connected component that the action is of. Where all that a factor depends on is of one recorded
+    row, with the same edges, its next value is the recorded one; the model says the rest. The episode ends before the
+    first row whose local graph was recorded too seldom, which is rarer than all but a thousandth of the recorded rows
+    with that local graph, or about which the members of the model disagree more than about all but a tenth.
 
     recipe         a name, for its default settings, or a recipe such as make_recipe("mocoda", density="matched")
     model          says what is next: the mean of an ensemble's members, which is truer than the draws of `augment`, or

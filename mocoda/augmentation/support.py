@@ -94,11 +94,11 @@ def disagreement(model: Ensemble, rows: Tensor, scale: Tensor | None = None) -> 
         raise InputError(
             "this model does not know how long a step is; pass scale=mocoda.augmentation.support.step_scale(data)."
         )
-    return spread(model.predict(rows).mean, model.graph, scale)
+    return spread(model.predict(rows).mean, model.graph, scale).amax(1)
 
 
 def spread(mean: Tensor, graph: LocalGraph, scale: Tensor) -> Tensor:
-    """The `disagreement` (N,) of members that expect `mean` (E, N, S)."""
+    """How far members that expect `mean` (E, N, S) disagree about each child: (N, children)."""
     apart = (mean / scale).var(0, correction=0)  # (N, S)
     children = [apart[:, list(graph.factors[child])].mean(1) for child in graph.children]
-    return torch.stack(children, 1).amax(1).sqrt()
+    return torch.stack(children, 1).sqrt()

@@ -191,7 +191,7 @@ def test_nothing_is_said_of_episodes_that_are_not_whole_or_not_generated() -> No
     rows = replace(data, episode=torch.where(recipe > 0, -1, data.episode))
     assert not {"episode", "step"} & set(audit(rows, step, GRAPH, tolerance=0.1).by)
     assert fails(rows, step, episodes=3) == (
-        "no generated row is known to be of an episode; audit rows=, or make augment_episodes."
+        "no generated row is of an episode: audit rows instead, or make episodes with augment_episodes."
     )
     assert fails(data, step, episodes=3, rows=5) == "rows and episodes both say how much to audit; give one of them."
     assert fails(data, step, episodes=0) == "episodes must be at least 1, the number of episodes to audit, got 0."

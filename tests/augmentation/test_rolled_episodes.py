@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,7 @@ from mocoda.engine.randomness import Stream
 
 DATA = {name: make_task(name).collect(rows, seed=0) for name, rows in (("navigation", 900), ("objects:3", 4_000))}
 MATCHED = make_recipe("mocoda", density="matched", stratified=True)
+MIXTURE = make_recipe("mocoda", density="mixture")
 quick = settings(max_examples=5, deadline=None)
 
 
@@ -90,10 +92,9 @@ def test_actions_are_those_of_recorded_steps_that_follow_one_another(name: str) 
         origin = [where[place] for place in zip(donors[known].tolist(), steps[known].tolist(), strict=True)]
         assert made.rows[known][:, columns].equal(data.rows[origin][:, columns])
         assert made.step is not None
-        first = made.step == 0
-        assert bool(known.all()) if factor in graph.action else not bool((known & ~first).any())
-        assert float(known[first].float().mean()) > 0.8  # but for those of an episode's last step, which has no next
+        assert float(known[made.step == 0].float().mean()) > 0.8  # an episode's last step, which has no next, is not
         if factor in graph.action:
+            assert bool(known.all())
             for rows in walks(made).values():
                 assert len(donors[rows].unique()) == 1 and bool((steps[rows].diff() == 1).all())
 
@@ -108,6 +109,19 @@ def test_actions_suit_what_they_act_on() -> None:
         for note in ("donor", "donor_step"):
             assert first.provenance[f"{note}_{state}"][known].equal(first.provenance[f"{note}_{action}"][known])
     assert not first.provenance["donor_x"].equal(first.provenance["donor_y"])
+
+
+def test_the_model_is_asked_only_what_no_recorded_row_answers() -> None:
+    """A model that is always wrong by 0.01 changes nothing as long as x and dx are of one recorded row."""
+    data, graph = walk_about()
+    wrong = Step(lambda rows: rows[:, :2] + rows[:, 2:] + 0.01)
+    made = augment_episodes(data, graph, recipe=MATCHED, model=wrong, episodes=40, keep_recorded=False)
+    notes = made.provenance
+    for column, (state, action) in enumerate((("x", "dx"), ("y", "dy"))):
+        known = (notes[f"donor_{state}"] >= 0) & (notes[f"donor_step_{state}"] == notes[f"donor_step_{action}"])
+        off = (made.next_state - made.state - made.action)[:, column].abs()
+        assert float(known.float().mean()) > 0.8 and float(off[known].max()) < 1e-6
+        assert bool(((off[~known] - 0.01).abs() < 1e-6).all())
 
 
 # --- how far
@@ -151,12 +165,13 @@ def walk_about(episodes: int = 40, steps: int = 25) -> tuple[Transitions, LocalG
 def test_a_model_that_drifts_is_stopped_where_the_data_ends() -> None:
     data, graph = walk_about()
     drift = Step(lambda rows: rows[:, :2] + rows[:, 2:] + torch.tensor([0.2, 0.0]))
-    made = augment_episodes(data, graph, recipe="mocoda", model=drift, episodes=50, keep_recorded=False)
+    made = augment_episodes(data, graph, recipe=MIXTURE, model=drift, episodes=50, keep_recorded=False)
     assert float(made.state[:, 0].max()) < 1.2 and float(made.next_state[:, 0].max()) > 1.0
     assert made.source["cut"][str(RARE)]["episodes"] >= 35
     assert max(len(rows) for rows in walks(made).values()) <= 7
+    assert float((made.next_state - made.state - made.action)[:, 0].min()) > 0.19  # of mixtures nothing is recorded
     lost = Step(lambda rows: torch.where(rows[:, :1] > 0.5, float("inf"), rows[:, :2] + rows[:, 2:]))
-    made = augment_episodes(data, graph, recipe="mocoda", model=lost, episodes=20, keep_recorded=False)
+    made = augment_episodes(data, graph, recipe=MIXTURE, model=lost, episodes=20, keep_recorded=False)
     assert float(made.state[:, 0].max()) <= 0.5 and made.source["cut"][str(RARE)]["episodes"] > 0
 
 
@@ -175,9 +190,9 @@ class Doubtful(Step):
 
 def test_members_that_disagree_stop_an_episode() -> None:
     data, graph = walk_about()
-    bold = augment_episodes(data, graph, recipe="mocoda", model=Doubtful(graph), episodes=60, keep_recorded=False)
+    bold = augment_episodes(data, graph, recipe=MIXTURE, model=Doubtful(graph), episodes=60, keep_recorded=False)
     alone = augment_episodes(
-        data, graph, recipe="mocoda", model=Step(Doubtful(graph).step), episodes=60, keep_recorded=False
+        data, graph, recipe=MIXTURE, model=Step(Doubtful(graph).step), episodes=60, keep_recorded=False
     )
     assert bool((alone.state > 0.5).all(1).any())  # as far as support goes, there is nothing wrong with it
     assert not bool((bold.state > 0.5).all(1).any())
@@ -195,7 +210,7 @@ def test_a_local_graph_that_was_never_recorded_ends_an_episode() -> None:
 
     graph = LocalGraph(plain.state, plain.action, plain.edges, local)
     step = Step(lambda rows: rows[:, :2] + rows[:, 2:])
-    made = augment_episodes(data, graph, recipe="mocoda", model=step, episodes=60, keep_recorded=False)
+    made = augment_episodes(data, graph, recipe=MIXTURE, model=step, episodes=60, keep_recorded=False)
     assert not bool((made.state > 0.51).all(1).any()) and made.source["cut"][str(UNSEEN)]["episodes"] > 0
 
 
@@ -240,7 +255,7 @@ def test_names_that_are_no_words_are_noted_by_words() -> None:
     data, graph = walk_about()
     graph = LocalGraph({"the x": 0, "y": 1}, {"dx": 0, "dy": 1}, {"the x": ["the x", "dx"], "y": ["y", "dy"]})
     step = Step(lambda rows: rows[:, :2] + rows[:, 2:])
-    made = augment_episodes(data, graph, recipe="mocoda", model=step, episodes=2)
+    made = augment_episodes(data, graph, recipe=MIXTURE, model=step, episodes=2)
     assert {"donor_the_x", "donor_step_the_x"} < set(made.provenance)
 
 
@@ -278,16 +293,15 @@ def test_what_makes_no_episodes_is_refused() -> None:
         "recipe 'emp' makes rows and no episodes; use 'coda', which exchanges parts of episodes, or one that needs a "
         "model, such as 'mocoda'."
     )
-    assert refusal(lambda: made_of("navigation", model=Step(lambda rows: rows))) == (
-        "model.sample must return next states of shape (256, 2), got (256, 4)."
-    )
+    message = refusal(lambda: made_of("navigation", recipe=MIXTURE, model=Step(lambda rows: rows)))
+    assert re.fullmatch(r"model\.sample must return next states of shape \((\d+), 2\), got \(\1, 4\)\.", message)
     away = Step(lambda rows: rows[:, :2] + 100)
-    assert refusal(lambda: augment_episodes(data, graph, recipe="mocoda", model=away, episodes=3)) == (
+    assert refusal(lambda: augment_episodes(data, graph, recipe=MIXTURE, model=away, episodes=3)) == (
         "recipe 'mocoda' found 0 of 3 episodes in 21,118 starts: nearly all leave what was recorded within 2 steps. "
         "Does `mocoda check` find that the model and the graph fit the data?"
     )
     few = data[:60]
-    assert refusal(lambda: augment_episodes(few, graph, recipe="mocoda", model=away, episodes=3)) == (
+    assert refusal(lambda: augment_episodes(few, graph, recipe=MIXTURE, model=away, episodes=3)) == (
         "no local graph holds in 50 rows of each half of the episodes, so that nothing tells where support ends; "
         "record more."
     )
