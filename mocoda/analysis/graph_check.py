@@ -16,7 +16,7 @@ from torch import Tensor
 from mocoda.analysis.advice import LOCAL_MIXTURE, MIXTURE, UNSTRATIFIED, Advice, ChildErrors, Filtered, RecipeSamples
 from mocoda.analysis.coverage import coverage
 from mocoda.analysis.edges import Child, missing_edges, owners
-from mocoda.analysis.judge import Judge, leaving, local_shares
+from mocoda.analysis.judge import Judge, leaving, local_shares, recorded_share
 from mocoda.analysis.law import Draws, examine
 from mocoda.analysis.verdict import choose_settings, judge
 from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
@@ -285,6 +285,7 @@ def _recipe(
         support=float(score.median()),
         unsupported=float((score < 0.01).float().mean()),
         strange=strange,
+        as_recorded=recorded_share(rows, used.rows),
         outside=float(manifold.outside(rows).any(1).double().mean()),
         broken=max((share for _, share in broken), default=0.0),
         columns=leaving(used.columns, manifold.outside(rows).double().mean(0)),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.advice import LocalShare
+from mocoda.analysis.coverage import coded
 from mocoda.augmentation.support import share
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
@@ -137,3 +138,10 @@ def leaving(columns: Sequence[str], shares: Tensor) -> tuple[tuple[str, float], 
     """The columns that leave their range in a share of the rows, the worst first; of many, three."""
     worst = shares.argsort(descending=True, stable=True)[:3].tolist()
     return tuple((columns[column], float(shares[column])) for column in worst if shares[column] > 0)
+
+
+def recorded_share(rows: Tensor, recorded: Tensor) -> float:
+    """The share of rows (N, S + A) that are recorded ones (M, S + A), to the bit."""
+    code = Stream(0, "recorded").integers(2**62, rows.shape[1]).to(rows.device)
+    own, theirs = (coded(part.contiguous().float().view(torch.int32), code) for part in (rows, recorded))
+    return float(torch.isin(own, theirs).double().mean())

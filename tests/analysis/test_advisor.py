@@ -303,7 +303,8 @@ def test_a_check_sees_what_a_mixture_breaks() -> None:
     """Hand and objects are drawn independently, unit vectors leave their circle, and actions their range."""
     found = mocoda.check(world.collect(3_000, seed=0), world.GRAPH, quick=True)
     ours, mixture = ({one.name: one for one in found.recipes}[name] for name in ("mocoda", MIXTURE))
-    assert (ours.outside, ours.broken) == (0, 0)
+    assert (ours.outside, ours.broken) == (0, 0) and 0.05 < (ours.as_recorded or 0) < 0.4
+    assert {one.name: one.as_recorded for one in found.recipes}["emp"] == 1 and mixture.as_recorded == 0
     assert (mixture.outside or 0) > 0.5 and (mixture.broken or 0) > 0.5
     vectors = {f"{name}.cos, {name}.sin" for name in ("hand", "object1", "object2")}
     assert {name for name, _ in mixture.vectors} == vectors
