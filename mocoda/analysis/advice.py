@@ -78,7 +78,7 @@ class RecipeSamples:
     relative      how many times that on held-out rows
     support       the median, over rows, of the share of recorded rows that are as rare, each part among those that are
                   linked alike
-    unsupported   the share of rows that are rarer than 99% of the recorded ones
+    unsupported   the share of rows with a part that is rarer than 99% of the recorded parts that are linked alike
     strange       the share of rows under a local graph that hardly any recorded row has
     as_recorded   the share of rows that are recorded ones
     outside       the share of rows with a column outside of its recorded range

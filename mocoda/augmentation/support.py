@@ -40,7 +40,7 @@ class Support:
 
 
 def fit_support(data: Transitions, graph: LocalGraph, *, components: int = 32, seed: int | Stream = 0) -> Support:
-    """Mixtures of the parent sets, as recipe "mocoda" has them, that tell common rows from rare ones."""
+    """Mixtures of the parent sets that tell common rows from rare ones, whatever recipe drew them."""
     graph.check_data(data)
     stream = as_stream(seed, "support", device=data.device)
     chosen = data[stream.permutation(len(data))[:FITTED]]

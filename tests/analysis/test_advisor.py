@@ -281,7 +281,8 @@ def test_settings_are_chosen_by_what_is_wrong_with_their_rows(advice: Advice) ->
     assert choose_settings(rare)[1][:2] == [
         "For recipe mocoda, take stratified=False: its rows are as common as recorded ones, in ranges, norms, local "
         "graphs and parent sets.",
-        "Not with the defaults: 40% are rarer than 99% of the recorded rows where the same factors are linked.",
+        "Not with the defaults: 40% have a part that is rarer than 99% of those recorded where the same factors are "
+        "linked, and 1% of the recorded rows do.",
     ]
     lost = replace(plain, local_graphs=(LocalShare("hand - cube", 0.4, plain.local_graphs[0].drawn | {MIXTURE: 0.1}),))
     assert choose_settings(lost)[1][1].endswith(
@@ -293,7 +294,7 @@ def test_settings_are_chosen_by_what_is_wrong_with_their_rows(advice: Advice) ->
     )
     filtered = choose_settings(replace(plain, min_support=0.05))[1]
     assert filtered[-1] == (
-        "Add --min-support 0.05, which rejects most of the rows that are rarer than 99% of the recorded ones."
+        "Add --min-support 0.05, which rejects most of the rows whose parts are rarer than 99% of recorded ones."
     )
     absent = replace(plain, recipes=tuple(replace(one, not_here="too few.") for one in plain.recipes))
     assert choose_settings(absent) == (None, [])
