@@ -78,8 +78,9 @@ class RecipeSamples:
     relative      how many times that on held-out rows
     support       the median, over rows, of the share of recorded rows that are as rare, each part among those that are
                   linked alike
-    unsupported   the share of rows that are rarer than 99% of the recorded ones
+    unsupported   the share of rows with a part that is rarer than 99% of the recorded parts that are linked alike
     strange       the share of rows under a local graph that hardly any recorded row has
+    as_recorded   the share of rows that are recorded ones
     outside       the share of rows with a column outside of its recorded range
     broken        the share of rows with a unit vector of another length
     columns       those that leave their range most often, and in which share of the rows
@@ -94,6 +95,7 @@ class RecipeSamples:
     support: float | None = None
     unsupported: float | None = None
     strange: float | None = None
+    as_recorded: float | None = None
     outside: float | None = None
     broken: float | None = None
     columns: tuple[tuple[str, float], ...] = ()
@@ -225,14 +227,15 @@ class Advice:
     def _recipes(self) -> rich.table.Table:
         title = "What recipes would draw (disagreement as a multiple of that on held-out rows)"
         heads = ["disagreement", "median support", "rarer than 99%", "strange local graph"]
-        heads += ["out of range", "broken norm", "true error"]
+        heads += ["out of range", "broken norm", "as recorded", "true error"]
         table = _table(title, "recipe", heads)
         for one in self.recipes:
             if one.not_here is not None:
                 table.add_row(one.name, f"[dim]{one.not_here}[/dim]")
                 continue
-            shares = (one.support, one.unsupported, one.strange, one.outside, one.broken, one.true_error)
-            table.add_row(one.name, f"{one.relative:.2f} ×", *map(_percent, shares))
+            known = (one.support, one.unsupported, one.strange, one.outside, one.broken, one.as_recorded)
+            shares = map(_percent, (*known, one.true_error))
+            table.add_row(one.name, f"{one.relative:.2f} ×", *shares)
         return table
 
     def _local_graphs(self) -> rich.table.Table:

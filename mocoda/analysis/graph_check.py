@@ -16,7 +16,7 @@ from torch import Tensor
 from mocoda.analysis.advice import LOCAL_MIXTURE, MIXTURE, UNSTRATIFIED, Advice, ChildErrors, Filtered, RecipeSamples
 from mocoda.analysis.coverage import coverage
 from mocoda.analysis.edges import Child, missing_edges, owners
-from mocoda.analysis.judge import Judge, leaving, local_shares
+from mocoda.analysis.judge import Judge, leaving, local_shares, recorded_share
 from mocoda.analysis.law import Draws, examine
 from mocoda.analysis.verdict import choose_settings, judge
 from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
@@ -38,6 +38,7 @@ BATCH, EPOCHS = 256, 15
 KNOWN_GRAPH = 50  # rows under a local graph from which on it counts as known
 KEPT = (1.0, 0.9, 0.75, 0.5, 0.25)  # shares of rows that filters leave
 FILTERS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of support that are tried
+RARE = 0.01  # of recorded parts that are as rare: with less, a part is beyond the data
 MANY = 20  # local graphs, from which on one set of mixtures each takes long
 VARIANT_SETTINGS: dict[str, dict[str, Any]] = {
     UNSTRATIFIED: {"stratified": False},
@@ -141,7 +142,7 @@ def check(
             advice,
             density=options.get("density", "matched"),
             stratified=options.get("stratified", True),
-            min_support=_filter(drawn_rows[chosen], support, view.judge),
+            min_support=_filter(drawn_rows[chosen], support, view.judge, recipes[0].unsupported or 0.0),
         )
     recipe, verdict = judge(advice)
     return replace(advice, recipe=recipe, verdict=verdict)
@@ -283,8 +284,9 @@ def _recipe(
         disagreement=apart,
         relative=apart / max(usual, 1e-12),
         support=float(score.median()),
-        unsupported=float((score < 0.01).float().mean()),
+        unsupported=float((view.judge.rarest(rows) < RARE).double().mean()),
         strange=strange,
+        as_recorded=recorded_share(rows, used.rows),
         outside=float(manifold.outside(rows).any(1).double().mean()),
         broken=max((share for _, share in broken), default=0.0),
         columns=leaving(used.columns, manifold.outside(rows).double().mean(0)),
@@ -293,11 +295,14 @@ def _recipe(
     )
 
 
-def _filter(rows: Tensor, support: Support, judge: Judge) -> float | None:
-    """The least support that halves the share of rows that are beyond the data, if at least a quarter passes."""
-    beyond, score = judge.score(rows) < 0.01, support.score(rows)
+def _filter(rows: Tensor, support: Support, judge: Judge, usual: float) -> float | None:
+    """The least support that halves the share of rows that are beyond the data, if at least a quarter passes.
+
+    usual  the share of recorded rows that are
+    """
+    beyond, score = judge.rarest(rows) < RARE, support.score(rows)
     share = float(beyond.double().mean())
-    for limit in FILTERS if share > 0.05 else ():
+    for limit in FILTERS if share > max(0.05, 2 * usual) else ():
         passing = score >= limit
         if float(passing.double().mean()) < 0.25:
             break

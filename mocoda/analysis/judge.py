@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.advice import LocalShare
+from mocoda.analysis.coverage import coded
 from mocoda.augmentation.support import share
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
@@ -39,7 +40,7 @@ class Judge:
     """How common rows are, by densities of what their local graphs link.
 
     groups  a group's name (see Groups) -> the densities of its parent sets
-    least   what recorded rows have of `_rarest`, ascending
+    least   `rarest` of recorded rows, ascending
     """
 
     graph: LocalGraph
@@ -69,22 +70,22 @@ class Judge:
                 parts.append(Density(columns, mixture, known))
             found[name] = tuple(parts)
         judge = Judge(graph, found, fitted.new_zeros(0))
-        return replace(judge, least=judge._rarest(others).sort().values)
+        return replace(judge, least=judge.rarest(others).sort().values)
 
     def score(self, rows: Tensor) -> Tensor:
         """The share of recorded rows, (N,), whose rarest part is as rare as that of rows (N, S + A)."""
-        return share(self.least, self._rarest(rows))
+        return share(self.least, self.rarest(rows))
 
-    def _rarest(self, rows: Tensor) -> Tensor:
-        """The share of recorded parts that are as rare as a row's rarest one, (N,); 0 for parts never seen."""
-        rarest = torch.ones(len(rows), device=rows.device)
+    def rarest(self, rows: Tensor) -> Tensor:
+        """The share of recorded parts, linked alike, that are as rare as a row's rarest one, (N,); 0: never seen."""
+        least = torch.ones(len(rows), device=rows.device)
         for name, (own, _, _) in _places(self.graph, rows).items():
             if name not in self.groups:
-                rarest[own] = 0.0
+                least[own] = 0.0
             for one in self.groups.get(name, ()):
                 ranks = share(one.known, one.mixture.log_prob(rows[own][:, one.columns]))
-                rarest[own] = rarest[own].minimum(ranks.float())
-        return rarest
+                least[own] = least[own].minimum(ranks.float())
+        return least
 
 
 Place = tuple[Tensor, Tensor, set[str]]  # rows that have a group; the local graph of one of them; the group's factors
@@ -137,3 +138,10 @@ def leaving(columns: Sequence[str], shares: Tensor) -> tuple[tuple[str, float], 
     """The columns that leave their range in a share of the rows, the worst first; of many, three."""
     worst = shares.argsort(descending=True, stable=True)[:3].tolist()
     return tuple((columns[column], float(shares[column])) for column in worst if shares[column] > 0)
+
+
+def recorded_share(rows: Tensor, recorded: Tensor) -> float:
+    """The share of rows (N, S + A) that are recorded ones (M, S + A), to the bit."""
+    code = Stream(0, "recorded").integers(2**62, rows.shape[1]).to(rows.device)
+    own, theirs = (coded(part.contiguous().float().view(torch.int32), code) for part in (rows, recorded))
+    return float(torch.isin(own, theirs).double().mean())

@@ -87,8 +87,8 @@ def choose_settings(advice: Advice) -> tuple[str | None, list[str]]:
             reasons.append(f"{SETTINGS[name]} would do, too.")
     if advice.min_support is not None:
         reasons.append(
-            f"Add --min-support {advice.min_support:g}, which rejects most of the rows that are rarer than 99% of the "
-            "recorded ones."
+            f"Add --min-support {advice.min_support:g}, which rejects most of the rows whose parts are rarer than "
+            "99% of recorded ones."
         )
     return chosen, reasons
 
@@ -121,7 +121,8 @@ def _faults(one: RecipeSamples, recorded: RecipeSamples, advice: Advice) -> list
         faults.append(f"{_share(one.strange)} are under local graphs that hardly any recorded row has")
     if one.unsupported > max(SOME, 2 * usual):
         faults.append(
-            f"{_share(one.unsupported)} are rarer than 99% of the recorded rows where the same factors are linked"
+            f"{_share(one.unsupported)} have a part that is rarer than 99% of those recorded where the same factors "
+            f"are linked, and {_share(usual)} of the recorded rows do"
         )
     law = max((law for law in advice.laws if law.recipe == one.name), key=lambda law: law.auc, default=None)
     if law is not None and law.auc > HARDLY_TOLD and law.low > 0.5:

@@ -47,7 +47,7 @@ def fit_support(
     seed: int | Stream = 0,
     reference: Tensor | None = None,
 ) -> Support:
-    """Mixtures of the parent sets, as recipe "mocoda" has them, that tell common rows from rare ones.
+    """Mixtures of the parent sets that tell common rows from rare ones, whatever recipe drew them.
 
     reference  rows (M, S + A) whose densities tell what is rare; of those that the mixtures are fitted to unless given
     """

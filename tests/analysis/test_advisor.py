@@ -281,7 +281,8 @@ def test_settings_are_chosen_by_what_is_wrong_with_their_rows(advice: Advice) ->
     assert choose_settings(rare)[1][:2] == [
         "For recipe mocoda, take stratified=False: its rows are as common as recorded ones, in ranges, norms, local "
         "graphs and parent sets.",
-        "Not with the defaults: 40% are rarer than 99% of the recorded rows where the same factors are linked.",
+        "Not with the defaults: 40% have a part that is rarer than 99% of those recorded where the same factors are "
+        "linked, and 1% of the recorded rows do.",
     ]
     lost = replace(plain, local_graphs=(LocalShare("hand - cube", 0.4, plain.local_graphs[0].drawn | {MIXTURE: 0.1}),))
     assert choose_settings(lost)[1][1].endswith(
@@ -293,7 +294,7 @@ def test_settings_are_chosen_by_what_is_wrong_with_their_rows(advice: Advice) ->
     )
     filtered = choose_settings(replace(plain, min_support=0.05))[1]
     assert filtered[-1] == (
-        "Add --min-support 0.05, which rejects most of the rows that are rarer than 99% of the recorded ones."
+        "Add --min-support 0.05, which rejects most of the rows whose parts are rarer than 99% of recorded ones."
     )
     absent = replace(plain, recipes=tuple(replace(one, not_here="too few.") for one in plain.recipes))
     assert choose_settings(absent) == (None, [])
@@ -303,7 +304,8 @@ def test_a_check_sees_what_a_mixture_breaks() -> None:
     """Hand and objects are drawn independently, unit vectors leave their circle, and actions their range."""
     found = mocoda.check(world.collect(3_000, seed=0), world.GRAPH, quick=True)
     ours, mixture = ({one.name: one for one in found.recipes}[name] for name in ("mocoda", MIXTURE))
-    assert (ours.outside, ours.broken) == (0, 0)
+    assert (ours.outside, ours.broken) == (0, 0) and 0.05 < (ours.as_recorded or 0) < 0.4
+    assert {one.name: one.as_recorded for one in found.recipes}["emp"] == 1 and mixture.as_recorded == 0
     assert (mixture.outside or 0) > 0.5 and (mixture.broken or 0) > 0.5
     vectors = {f"{name}.cos, {name}.sin" for name in ("hand", "object1", "object2")}
     assert {name for name, _ in mixture.vectors} == vectors

@@ -30,6 +30,8 @@ from mocoda import (
 from mocoda.augmentation import RewardConfig
 from mocoda.cli.options import check_device
 from mocoda.engine.randomness import Stream
+from mocoda.paper.columns import PUBLISHED
+from mocoda.parents import Mocoda
 
 LIFT = """
 action = {"drive": "drive", "hoist": "hoist"}
@@ -217,7 +219,7 @@ def test_a_question_about_own_data_is_answered_by_its_graph_file() -> None:
     answer = what_if(
         data[7:8],
         {"cart": torch.tensor([0.4])},
-        parents=fit_parents(data, graph, seed=3),
+        parents=fit_parents(data, graph, Mocoda(**PUBLISHED), seed=3),
         model=Dynamics.load(Path("asked/dynamics.safetensors"), graph),
         graph=graph,
         data=data,
