@@ -1,4 +1,8 @@
-"""Recipe "coda" for episodes: two recorded ones exchange a component for as long as nothing links it to the rest."""
+"""Recipe "coda" for episodes: two recorded ones exchange a component for as long as nothing links it to the rest.
+
+What rests in its own episode rests in another one too, until something touches it: it is taken over from one row, and
+the new episode is as long as the other recorded one allows.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +40,25 @@ CUTS = {
 }
 
 
-def exchange(walks: Walks, graph: LocalGraph, n: int, length: int | None, stream: Stream, progress: Progress) -> Made:
-    """n episodes, each made of two recorded ones."""
-    made = _exchanges(walks, graph, n, length, stream, progress)
+def exchange(
+    walks: Walks,
+    graph: LocalGraph,
+    resting: Tensor,
+    n: int,
+    length: int | None,
+    stream: Stream,
+    progress: Progress,
+) -> Made:
+    """n episodes, each made of two recorded ones.
+
+    resting  (N, parents), what rests in each row of the walks, and so in other episodes too
+    """
+    made = _exchanges(walks, graph, resting, n, length, stream, progress)
     episode = torch.arange(n, device=made.steps.device).repeat_interleave(made.steps)
     begin = made.steps.cumsum(0) - made.steps
     step = torch.arange(len(episode), device=episode.device) - begin[episode]
-    base, donor, taken = made.base[episode] + step, made.donor[episode] + step, made.taken[episode]
+    taken, moves = made.taken[episode], made.moves[episode]
+    base, donor = made.base[episode] + step, made.donor[episode] + step * moves
     notes = {
         "recipe": torch.full_like(episode, recipe_number("coda")),
         "base": walks.episode[base],
@@ -54,7 +70,7 @@ def exchange(walks: Walks, graph: LocalGraph, n: int, length: int | None, stream
     }
     return Made(
         _combined(walks.rows, graph, base, donor, taken),
-        _combined(walks.next_state, graph, base, donor, taken),
+        _combined(walks.next_state, graph, base, donor, taken, moves == 0, walks.rows),
         made.steps,
         notes,
         _recorded,
@@ -73,6 +89,7 @@ class _Exchanges(NamedTuple):
     """E episodes: `base` and `donor` (E,) are the first rows of the two that make each, among those of the walks.
 
     taken  (E, parents), the factors that come from the donor
+    moves  (E,) by how many rows the donor goes on with every step: 1, or 0 where these factors rest
     steps  (E,)
     cut    (E,) why it goes no further
     """
@@ -80,6 +97,7 @@ class _Exchanges(NamedTuple):
     base: Tensor
     donor: Tensor
     taken: Tensor
+    moves: Tensor
     steps: Tensor
     cut: Tensor
 
@@ -88,12 +106,19 @@ class _Exchanges(NamedTuple):
 
 
 def _exchanges(
-    walks: Walks, graph: LocalGraph, n: int, length: int | None, stream: Stream, progress: Progress
+    walks: Walks,
+    graph: LocalGraph,
+    resting: Tensor,
+    n: int,
+    length: int | None,
+    stream: Stream,
+    progress: Progress,
 ) -> _Exchanges:
     found: list[_Exchanges] = []
     have = 0
     for attempt in range(ATTEMPTS):
-        new = _try(walks, graph, min(MOST, max(FEWEST, n - have)), length, stream.child("exchange", attempt))
+        count, own = min(MOST, max(FEWEST, n - have)), stream.child("exchange", attempt)
+        new = _try(walks, graph, resting, count, length, own)
         found.append(new)
         have += len(new.steps)
         progress("episodes", min(have, n), n)
@@ -106,7 +131,7 @@ def _exchanges(
     )
 
 
-def _try(walks: Walks, graph: LocalGraph, n: int, length: int | None, stream: Stream) -> _Exchanges:
+def _try(walks: Walks, graph: LocalGraph, resting: Tensor, n: int, length: int | None, stream: Stream) -> _Exchanges:
     """At most n exchanges: each is drawn as one between two rows, and reaches as far as it can."""
     base, donor = stream.integers(len(walks.rows), 2, n)
     parents = len(graph.parents)
@@ -116,8 +141,13 @@ def _try(walks: Walks, graph: LocalGraph, n: int, length: int | None, stream: St
     label = connected_components(kinds | own)[kind][:, :parents]
     taken = label == label.gather(1, stream.integers(parents, n, 1))
     sound = (walks.episode[base] != walks.episode[donor]) & ~taken.all(1)
+    # What rests in one of the two rows is given to the other one, which goes on: what nothing touches goes on resting.
+    turned = (resting[base] | taken).all(1) & ~(resting[donor] | ~taken).all(1)
+    base, donor = torch.where(turned, donor, base), torch.where(turned, base, donor)
+    taken = taken ^ turned[:, None]
+    moves = (~(resting[donor] | ~taken).all(1)).long()
     sound &= _hindrance(walks, graph, base, donor, taken) == GOES_ON
-    drawn = _Exchanges(base, donor, taken, base, base).select(sound)
+    drawn = _Exchanges(base, donor, taken, moves, base, base).select(sound)
     most = None if length is None else length - 1
     back, _ = _reach(walks, graph, drawn, -1, most)
     ahead, cut = _reach(walks, graph, drawn, 1, most)
@@ -128,14 +158,14 @@ def _try(walks: Walks, graph: LocalGraph, n: int, length: int | None, stream: St
         cut = torch.where(skipped < room, LONG, cut)
         steps = steps.clamp(max=length)
     first = skipped - back
-    made = _Exchanges(drawn.base + first, drawn.donor + first, drawn.taken, steps, cut)
+    made = drawn._replace(base=drawn.base + first, donor=drawn.donor + first * drawn.moves, steps=steps, cut=cut)
     return made.select(steps >= SHORTEST)
 
 
 def _reach(walks: Walks, graph: LocalGraph, drawn: _Exchanges, way: int, most: int | None) -> tuple[Tensor, Tensor]:
     """How many steps (E,) an exchange reaches, ahead (way 1) or back (-1), and why no further (E,)."""
     run = walks.after if way > 0 else walks.before
-    room = run[drawn.base].minimum(run[drawn.donor])
+    room = torch.where(drawn.moves == 0, run[drawn.base], run[drawn.base].minimum(run[drawn.donor]))
     if most is not None:
         room = room.clamp(max=most + 1)
     steps, cut = torch.zeros_like(drawn.base), torch.full_like(drawn.base, ENDED)
@@ -146,7 +176,7 @@ def _reach(walks: Walks, graph: LocalGraph, drawn: _Exchanges, way: int, most: i
         place = torch.arange(len(active), device=active.device).repeat_interleave(span)
         which, first = active[place], (span.cumsum(0) - span)[place]
         step = steps[which] + 1 + torch.arange(len(place), device=place.device) - first
-        there = drawn.base[which] + way * step, drawn.donor[which] + way * step
+        there = drawn.base[which] + way * step, drawn.donor[which] + way * step * drawn.moves[which]
         why = _hindrance(walks, graph, *there, drawn.taken[which])
         if most is not None:
             why[(step > most) & (why == GOES_ON)] = LONG
@@ -172,11 +202,25 @@ def _hindrance(walks: Walks, graph: LocalGraph, base: Tensor, donor: Tensor, tak
     return torch.where(linked, LINKED, torch.where(met, MET, GOES_ON))
 
 
-def _combined(values: Tensor, graph: LocalGraph, base: Tensor, donor: Tensor, taken: Tensor) -> Tensor:
-    """Rows, or next states, of which the columns of some factors (M, parents) come from the donor."""
+def _combined(
+    values: Tensor,
+    graph: LocalGraph,
+    base: Tensor,
+    donor: Tensor,
+    taken: Tensor,
+    rests: Tensor | None = None,
+    rows: Tensor | None = None,
+) -> Tensor:
+    """Rows, or next states, of which the columns of some factors (M, parents) come from the donor.
+
+    rests  (M,) whether these stay as they are in the donor's `rows`
+    """
     owner = {column: number for number, name in enumerate(graph.parents) for column in graph.factors[name]}
     of_column = torch.tensor([owner[column] for column in range(values.shape[1])], device=values.device)
-    return torch.where(taken[:, of_column], values[donor], values[base])
+    given = values[donor]
+    if rests is not None and rows is not None:
+        given = torch.where(rests[:, None], rows[donor, : values.shape[1]], given)
+    return torch.where(taken[:, of_column], given, values[base])
 
 
 def _sets(graph: LocalGraph, taken: Tensor) -> dict[str, Any]:

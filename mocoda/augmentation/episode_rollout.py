@@ -60,6 +60,7 @@ def roll_out(
     data: Transitions,
     walks: Walks,
     graph: LocalGraph,
+    resting: Tensor,
     recipe: Recipe,
     model: Model,
     task: Any,
@@ -68,7 +69,10 @@ def roll_out(
     stream: Stream,
     progress: Progress,
 ) -> Made:
-    """n episodes that start where the recipe draws and end where support does."""
+    """n episodes that start where the recipe draws and end where support does.
+
+    resting  (N, parents), what rests in each row of the walks, and so in other episodes too
+    """
     parents = fit_parents(data, graph, recipe, task=task, model=model, seed=stream.child("parents"))
     assert data.episode is not None
     borders = Borders.fit(data[data.episode >= 0], graph, model, stream.child("borders"))
@@ -84,7 +88,7 @@ def roll_out(
         supported = borders.judge(starts, borders.agreed(starts)).why == GOES_ON  # the model may not be asked at all
         starts, drawn = starts[supported], drawn + size
         if len(starts):
-            found.append(_roll(starts, walks, graph, model, borders, length, part))
+            found.append(_roll(starts, walks, graph, resting, model, borders, length, part))
             have += len(found[-1].steps)
         progress("episodes", min(have, n), n)
         if have >= n:
@@ -98,7 +102,14 @@ def roll_out(
 
 
 def _roll(
-    starts: Tensor, walks: Walks, graph: LocalGraph, model: Model, borders: Borders, length: int | None, stream: Stream
+    starts: Tensor,
+    walks: Walks,
+    graph: LocalGraph,
+    resting: Tensor,
+    model: Model,
+    borders: Borders,
+    length: int | None,
+    stream: Stream,
 ) -> _Rolled:
     """The episodes of SHORTEST steps and more that begin at the states of starts (n, S + A), n > 0."""
     donor, acting = _donors(starts, walks, graph), range(len(graph.children), len(graph.parents))
@@ -111,7 +122,8 @@ def _roll(
             source[:, factor] = donor[active, factor] + step
             columns = list(graph.factors[graph.parents[factor]])
             rows[:, columns] = walks.rows[source[:, factor]][:, columns]
-        next_state, following, apart = _next(rows, source, walks, graph, model, borders, stream.child("model", step))
+        part = stream.child("model", step)
+        next_state, following, apart = _next(rows, source, walks, graph, resting, model, borders, part)
         judged = borders.judge(rows, apart)
         cut[active] = torch.where((judged.why == GOES_ON) & (step == length), LONG, judged.why)
         finite = next_state.isfinite().all(1)
@@ -132,13 +144,21 @@ def _roll(
 
 
 def _next(
-    rows: Tensor, source: Tensor, walks: Walks, graph: LocalGraph, model: Model, borders: Borders, stream: Stream
+    rows: Tensor,
+    source: Tensor,
+    walks: Walks,
+    graph: LocalGraph,
+    resting: Tensor,
+    model: Model,
+    borders: Borders,
+    stream: Stream,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Next states (n, S) of rows (n, S + A), the rows of the walks that these are of, and the disagreement about each
     child (n, children).
 
     Where all that a child depends on is of one recorded row, which has the same edges to it, what happened next is
-    known. The model says the rest: an ensemble by the middle of its members, which is nearer to the truth than any.
+    known: if it and they rested, it rests. The model says all else, an ensemble by the middle of its members, which is nearer to
+    the truth than any; one that ignores the graph says everything.
 
     source  (n, parents), the row of the walks that a factor's value is of, or -1
     """
@@ -149,11 +169,15 @@ def _next(
     edges = graph.mask(walks.rows[places])[place]  # (n, children, parents, children)
     each = torch.arange(len(graph.children), device=rows.device)
     known &= (edges[:, each, :, each].transpose(0, 1) == mask.transpose(1, 2)).all(2)
+    known &= getattr(model, "architecture", None) != "full"
+    still = resting[needed.clamp(min=0)]  # (n, children, parents)
+    rests = known & still[:, each, each] & (still | ~mask.transpose(1, 2)).all(2)
     of_column = torch.empty(graph.state_width, dtype=torch.long, device=rows.device)
     for number, child in enumerate(graph.children):
         of_column[list(graph.factors[child])] = number
     given, columns = known[:, of_column], torch.arange(graph.state_width, device=rows.device)
     next_state = torch.where(given, walks.next_state[needed.clamp(min=0)[:, of_column], columns], 0.0)
+    next_state = torch.where(rests[:, of_column], rows[:, : graph.state_width], next_state)
     apart, asked = borders.agreed(rows), (~known.all(1)).nonzero()[:, 0]
     if len(asked):
         if borders.model is not None:
@@ -165,6 +189,7 @@ def _next(
         next_state[asked] = torch.where(given[asked], next_state[asked], predicted)
     following = torch.full_like(source, -1)
     following[:, : len(each)] = torch.where(known & walks.goes_on[needed.clamp(min=0)], needed + 1, -1)
+    following[:, : len(each)] = torch.where(rests, needed, following[:, : len(each)])
     return next_state, following, apart
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
+from mocoda.graph.local_graph import LocalGraph
 
 ATTEMPTS = 1_000  # batches of episodes to try
 SHORTEST = 2  # steps of an episode, at least
@@ -81,6 +82,20 @@ class Walks:
         last = (~self.goes_on).nonzero()[:, 0]
         here = torch.arange(len(self.rows), device=last.device)
         return last[torch.searchsorted(last, here)] - here
+
+    def resting(self, graph: LocalGraph, tolerance: float) -> Tensor:
+        """Which factors of a row stay where they are in this step and the next, (N, parents); actions never do.
+
+        tolerance  of a column's largest number: what changes by no more stays
+        """
+        state = self.rows[:, : self.next_state.shape[1]]
+        still = (self.next_state - state).abs() <= tolerance * state.abs().amax(0)
+        found = torch.zeros(len(self.rows), len(graph.parents), dtype=torch.bool, device=self.rows.device)
+        for number, name in enumerate(graph.children):
+            found[:, number] = still[:, graph.factors[name]].all(1)
+        # Where a state lacks speeds, what turns around is still for one step, and not for two.
+        found[:-1] &= found[1:].clone()
+        return found & self.goes_on[:, None]
 
     @cached_property
     def before(self) -> Tensor:

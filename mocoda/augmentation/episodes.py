@@ -25,6 +25,7 @@ def augment_episodes(
     model: Model | None = None,
     episodes: int,
     length: int | None = None,
+    resting: float = 0.0,
     task: Labels | GoalLabels | None = None,
     keep_recorded: bool = True,
     seed: int | Stream = 0,
@@ -34,8 +35,9 @@ def augment_episodes(
 
     Recipe "coda": a row of one recorded episode takes over a connected component of the local graph from a row of
     another one, as in `fit_parents(data, graph, "coda")`; and so do the rows before and after the two, as long as no
-    edge links that component to the rest, in either of them or in the new row. Where the graph is right, every new
-    episode is what would have happened.
+    edge links that component to the rest, in either of them or in the new row. A component that rests in its own
+    episode goes on resting in the new one, until something links to it. Where the graph is right, every new episode is
+    what would have happened.
 
     Recipe "mocoda", and any other that needs a model: an episode starts in a state of `fit_parents(data, graph,
     recipe)` and takes the actions of recorded episodes: of the one whose own state and action are nearest to the
@@ -49,6 +51,9 @@ def augment_episodes(
                    what any other model's `sample` gives. "coda" needs none
     episodes       how many new ones, of 2 steps or more
     length         the most steps of each; None: as many as there are
+    resting        what changes in two steps by no more than this share of its column's largest number is at rest. 0:
+                   by nothing at all, so that new episodes are exact. Simulators that leave the last digits of what lies
+                   on a table in motion need a little, such as 1e-5
     task           labels all rows; one with goals draws one for every episode. Without one, no row has a reward and
                    none is terminal
     keep_recorded  False: only the new rows
@@ -62,7 +67,7 @@ def augment_episodes(
     numbers of `exchanged`, `neighbourhood` and `cut` stand for, and counts them.
     """
     chosen = make_recipe(recipe) if isinstance(recipe, str) else recipe
-    check_episodes(chosen, episodes, length)
+    check_episodes(chosen, episodes, length, resting)
     if chosen.needs_model and model is None:
         raise InputError(
             f"recipe {chosen.name!r} asks a model what is next; pass model=mocoda.fit_dynamics(data, graph), or use "
@@ -71,10 +76,11 @@ def augment_episodes(
     graph.check_data(data)
     stream = as_stream(seed, "augment-episodes", device=data.device)
     walks = Walks.of(data)
+    still = walks.resting(graph, resting)
     if model is None or not chosen.needs_model:
-        made = exchange(walks, graph, episodes, length, stream, progress)
+        made = exchange(walks, graph, still, episodes, length, stream, progress)
     else:
-        made = roll_out(data, walks, graph, chosen, model, task, episodes, length, stream, progress)
+        made = roll_out(data, walks, graph, still, chosen, model, task, episodes, length, stream, progress)
     new = _table(data, made, task, stream.child("labels"))
     source = {
         "recorded": dict(data.source),
@@ -83,6 +89,7 @@ def augment_episodes(
         "generated_episodes": episodes,
         "recipe": chosen.name,
         "length": length,
+        "resting": resting,
         "task": getattr(task, "name", None),
         "seed": stream.seed,
         **({"model": getattr(model, "settings", type(model).__name__)} if chosen.needs_model else {}),
@@ -93,7 +100,7 @@ def augment_episodes(
     return concatenate([*recorded, new], source)
 
 
-def check_episodes(recipe: Recipe, episodes: int, length: int | None) -> None:
+def check_episodes(recipe: Recipe, episodes: int, length: int | None, resting: float) -> None:
     """Refuses what no data could satisfy."""
     if not recipe.needs_model and not isinstance(recipe, Coda):
         raise InputError(
@@ -104,6 +111,8 @@ def check_episodes(recipe: Recipe, episodes: int, length: int | None) -> None:
         raise InputError(f"episodes must be at least 1, the number of episodes to make, got {episodes}.")
     if length is not None and length < SHORTEST:
         raise InputError(f"length must be at least {SHORTEST}, the most steps of an episode, got {length}.")
+    if not 0 <= resting < 1:
+        raise InputError(f"resting must be 0 or a small share of a column's largest number, got {resting}.")
 
 
 def _table(data: Transitions, made: Made, task: Labels | GoalLabels | None, stream: Stream) -> Transitions:

@@ -64,6 +64,9 @@ class Augment(Command):
     from drawn starts and with recorded actions, as far as the data supports them."""
     length: int | None = None
     """With --episodes, the most steps of each."""
+    resting: float = 0.0
+    """With --episodes, what changes in two steps by no more than this share of its column's largest number is at rest,
+    and rests in other episodes too, until something links to it."""
     seed: Seed = 0
     device: Device = "cpu"
     keep_recorded: bool = True
@@ -167,6 +170,7 @@ class Augment(Command):
             model=self.model.load(folder, world.graph).to(self.device) if self.settings.needs_model else None,
             episodes=self.episodes,
             length=self.length,
+            resting=self.resting,
             task=self._labels(data, world, folder),
             keep_recorded=self.keep_recorded,
             seed=self.seed,
@@ -230,6 +234,8 @@ class Augment(Command):
         if self.episodes is None:
             if self.length is not None:
                 raise InputError("--length is the most steps of an episode: give --episodes too, or remove it.")
+            if self.resting:
+                raise InputError("--resting is for whole episodes: give --episodes too, or remove it.")
             return
         given = {
             "--rows": self.rows is not None,
@@ -244,7 +250,7 @@ class Augment(Command):
             raise InputError(
                 f"--episodes makes whole episodes: remove {' and '.join(refused)}, which belong to single transitions."
             )
-        check_episodes(self.settings, self.episodes, self.length)
+        check_episodes(self.settings, self.episodes, self.length, self.resting)
 
     def _identity(self, recorded: Transitions, world: Task | FileTask) -> dict[str, Any]:
         """All that the rows depend on."""

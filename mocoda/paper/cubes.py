@@ -79,7 +79,9 @@ class CubesTable(Experiment[MeasuredCubes]):
     episodes: int  # of each official task and agent
     kind: str = "cube-double"
     arms: tuple[str, ...] = tuple(ARMS)
+    recipe: str = "mocoda"  # of the starts from which models go on
     length: int | None = None  # the most steps of a new episode
+    resting: float = 1e-5  # of a column's largest number: how far a cube that lies may move in a step
     evaluations: int = 5  # while agents train
     evaluation_episodes: int = 5
     half: bool = False  # train agents with hidden layers in bfloat16
@@ -189,7 +191,7 @@ class CubesTable(Experiment[MeasuredCubes]):
                 return permuted(recorded, orders[number % len(orders)])
 
             return concatenate([recorded, _grown(copies, more)])
-        recipe = make_recipe("coda" if arm == "coda" else "mocoda")
+        recipe = make_recipe("coda" if arm == "coda" else self.recipe)
 
         def episodes(number: int, count: int) -> Transitions:
             return augment_episodes(
@@ -199,6 +201,7 @@ class CubesTable(Experiment[MeasuredCubes]):
                 model=model,
                 episodes=count,
                 length=self.length,
+                resting=self.resting,
                 task=task,
                 keep_recorded=False,
                 seed=stream.child(number),

@@ -17,6 +17,7 @@ import mocoda
 from mocoda import LocalGraph, Transitions
 from mocoda.augmentation import augment_episodes
 from mocoda.augmentation.episode_walks import ENDED, LINKED, LONG, MET
+from mocoda.data.transitions import concatenate
 from mocoda.engine.randomness import as_stream
 from mocoda.tasks import make_task
 
@@ -98,7 +99,9 @@ def test_an_episode_goes_on_until_something_stops_it_and_says_what(name: str, le
         seen.add(cut)
         reasons = []
         for end, beyond in ((-1, 1), (0, -1)):
-            after = (base, notes["base_step"][end] + beyond), (donor, notes["donor_step"][end] + beyond)
+            rests = notes["donor_step"][0] == notes["donor_step"][-1]
+            other = donor, notes["donor_step"][end] + (0 if rests else beyond)
+            after = (base, notes["base_step"][end] + beyond), other
             if not all(place in where for place in after):
                 reasons.append(ENDED)
                 continue
@@ -108,6 +111,31 @@ def test_an_episode_goes_on_until_something_stops_it_and_says_what(name: str, le
         assert len(rows) == length if LONG in reasons else length is None or len(rows) <= length
     assert seen >= ({ENDED, LINKED, MET} if name == "objects:3" else {ENDED}) and (LONG in seen) == (length is not None)
     assert {int(why) for why, one in made.source["cut"].items() if one["episodes"]} == seen
+
+
+def lying(steps: int, place: float, shiver: float) -> Transitions:
+    """A hand that walks, and a cube that lies where it is but for the last digits."""
+    hand = torch.arange(steps + 1.0)
+    cube = place + shiver * torch.arange(steps + 1.0).remainder(2)
+    state = torch.stack([hand, cube], 1)
+    return Transitions(state[:-1], torch.ones(steps, 1), state[1:], episode=torch.zeros(steps, dtype=torch.long))
+
+
+@pytest.mark.parametrize("shiver", [0.0, 1e-6])
+def test_what_rests_in_a_short_episode_rests_for_all_of_a_long_one(shiver: float) -> None:
+    graph = LocalGraph({"hand": [0], "cube": [1]}, {"push": [0]}, {"hand": ["hand", "push"], "cube": ["cube"]})
+    data = concatenate([lying(30, 1.0, shiver), lying(4, 2.0, shiver)])
+
+    def longest(resting: float) -> Transitions:
+        made = augment_episodes(data, graph, episodes=40, keep_recorded=False, resting=resting)
+        rows = max(walks(made).values(), key=len)
+        return made[rows]
+
+    rested = longest(1e-5)
+    assert len(rested) == 30 and rested.state[1:].equal(rested.next_state[:-1])
+    assert len(rested.state[:, 1].unique()) == 1 and abs(float(rested.state[0, 1]) - 2) < 1e-5
+    assert len(rested.provenance["donor_step"].unique()) == 1
+    assert len(longest(0.0)) == (4 if shiver else 30)
 
 
 def test_length_is_the_most_steps_and_cuts_anywhere() -> None:
@@ -213,6 +241,7 @@ def test_new_episodes_are_episodes_in_a_minari_data_set(tmp_path: Path, monkeypa
             "'coda'?",
         ),
         ({"episodes": 0}, "episodes must be at least 1, the number of episodes to make, got 0."),
+        ({"resting": 1.5}, "resting must be 0 or a small share of a column's largest number, got 1.5."),
         ({"length": 1}, "length must be at least 2, the most steps of an episode, got 1."),
     ],
 )

@@ -26,7 +26,7 @@ from mocoda.engine.randomness import Stream
 
 DATA = {name: make_task(name).collect(rows, seed=0) for name, rows in (("navigation", 900), ("objects:3", 4_000))}
 MATCHED = make_recipe("mocoda", density="matched", stratified=True)
-MIXTURE = make_recipe("mocoda", density="mixture")
+MIXTURE = make_recipe("mocoda", density="mixture", stratified=False, project=False)
 quick = settings(max_examples=5, deadline=None)
 
 
