@@ -117,7 +117,7 @@ def _faults(one: RecipeSamples, recorded: RecipeSamples, advice: Advice) -> list
             f"the local graph with {worst.links} is drawn in {_share(worst.drawn[one.name])} of the rows, and recorded "
             f"in {_share(worst.recorded)}"
         )
-    if one.strange > SOME:
+    if one.strange > SOME + (recorded.strange or 0.0):
         faults.append(f"{_share(one.strange)} are under local graphs that hardly any recorded row has")
     if one.unsupported > max(SOME, 2 * usual):
         faults.append(

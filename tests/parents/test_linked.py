@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mocoda import LocalGraph, Transitions, fit_parents
+from mocoda import DynamicsConfig, LocalGraph, Transitions, fit_dynamics, fit_parents
 from mocoda.engine.randomness import Stream
 from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda
@@ -200,3 +200,19 @@ def test_the_same_seed_draws_the_same_rows() -> None:
     parents = linked()
     assert parents.sample(100, seed=3).equal(parents.sample(100, seed=3))
     assert not parents.sample(100, seed=3).equal(parents.sample(100, seed=4))
+
+
+@pytest.mark.long
+def test_with_a_model_rows_are_confirmed_as_often_as_recorded_ones() -> None:
+    data = world.collect(20_000, seed=0)
+    config = DynamicsConfig(members=2, hidden=(128, 128), epochs=25)
+    model = fit_dynamics(data, GRAPH, seed=0, config=config)
+    places = [2, 3, 9, 10, 11, 14, 15, 16]
+
+    def confirmed(rows: Tensor) -> float:
+        off = (model.sample(rows, seed=0) - world.step(rows))[:, places].abs().amax(1)
+        return float((off < 0.02).float().mean())
+
+    recorded, mixture = data.rows[::10], fit_parents(data, GRAPH, Mocoda(**PUBLISHED))
+    assert confirmed(linked(data).sample(2_000, seed=1)) > 0.95 * confirmed(recorded)
+    assert confirmed(mixture.sample(2_000, seed=1)) < 0.2 * confirmed(recorded)
