@@ -157,8 +157,8 @@ def _next(
     child (n, children).
 
     Where all that a child depends on is of one recorded row, which has the same edges to it, what happened next is
-    known: if it and they rested, it rests. The model says all else, an ensemble by the middle of its members, which is nearer to
-    the truth than any; one that ignores the graph says everything.
+    known: if it and they rested, it rests. The model says all else, an ensemble by the middle of its members, which is
+    nearer to the truth than any; one that ignores the graph says everything.
 
     source  (n, parents), the row of the walks that a factor's value is of, or -1
     """
