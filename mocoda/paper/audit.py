@@ -222,7 +222,7 @@ CubesAudit.presets.update(
         "paper",
         1,
         CUBES,
-        DynamicsConfig(hidden=(256, 256), epochs=60, epoch_rows=20_000, learning_rate=5e-4, validation=0.1, window=10),
+        DynamicsConfig(hidden=(256, 256), epochs=150, epoch_rows=20_000, learning_rate=5e-4, validation=0.1, window=10),
         rows=48_000,
         audited=2_000,
     ),
