@@ -149,7 +149,8 @@ def _area(cell: Mapping[str, Any] | None) -> str:
 
 # What `mocoda augment --quick` trains.
 SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=10, batch=256, learning_rate=3e-3)
-ALL = ("coda", "dyna", "rand", "mocoda", "mocoda-matched", "mocoda-u", "mocoda-u-matched")
+MOCODA, EVEN = (tuple(name + end for end in ("", MATCHED, LOCAL)) for name in ("mocoda", "mocoda-u"))
+ALL = ("coda", "dyna", "rand", *MOCODA, *EVEN)
 FEW = ("coda", "rand", "mocoda", "mocoda-matched")
 
 
