@@ -216,7 +216,8 @@ def text_table(
     """A table of texts, the first columns, `left` of them, aligned to the left and all others to the right."""
     table = Table(title=title, caption=caption)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < left else "right")
+        # Names of columns are broken rather than cut off: there is no other place to learn them.
+        table.add_column(column, justify="left" if number < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
