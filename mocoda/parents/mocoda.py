@@ -21,6 +21,7 @@ from mocoda.parents.matched import MatchedParents
 from mocoda.parents.mixture import GaussianMixture, check_mixture
 from mocoda.parents.recipe import Model, Parents, Recipe, TaskHints
 from mocoda.parents.stratified import StratifiedParents
+from mocoda.parents.together import belong_together
 from mocoda.parents.tree import drawing_order
 
 DENSITIES = ("matched", "mixture")
@@ -38,7 +39,8 @@ class Mocoda(Recipe):
     covariance      of each component, "full" or "diag"
     shuffle         draw the parent sets in random order
     stratified      where the graph has a local rule, draw for every local graph what belongs together there, and only
-                    where it holds (Appendix B.2): what touches stays as recorded together
+                    where it holds (Appendix B.2): what touches stays as recorded together. Unless mixtures are asked
+                    for, or even neighbourhoods, only if the data shows that it belongs together (see belong_together)
     neighbourhoods  if stratified, how often each local graph is drawn: as recorded, "empirical", or uniformly, "even"
     project         keep what a mixture draws in the recorded ranges, and unit vectors at length 1
     published_code  as the paper's code rather than its text: draw the components of a mixture uniformly
@@ -86,15 +88,15 @@ class Mocoda(Recipe):
     ) -> MixtureParents | MatchedParents | StratifiedParents | LinkedParents:
         """One density of parent sets for all rows, or one for each local graph."""
         stream = as_stream(seed, "parents", device=data.device)
-        manifold = Manifold.of(data.rows, graph) if self.project and self.density == "mixture" else None
-        if self.stratified and graph.local is not None:
-            if self.density == "matched":
-                even = self.neighbourhoods == "even"
+        by_local_graph, even = self.stratified and graph.local is not None, self.neighbourhoods == "even"
+        if self.density == "matched":
+            if by_local_graph and (even or belong_together(data.rows, graph, stream.child("together"))):
                 return LinkedParents.fit(data, graph, stream, self.shuffle, self.smoothing, even)
+            return MatchedParents.fit(data, graph, stream, self.shuffle, self.smoothing)
+        manifold = Manifold.of(data.rows, graph) if self.project else None
+        if by_local_graph:
             fit_mixtures = partial(self._fit_mixtures, manifold=manifold)
             return StratifiedParents.fit(data, graph, fit_mixtures, self.components, self.neighbourhoods, stream)
-        if self.density == "matched":
-            return MatchedParents.fit(data, graph, stream, self.shuffle, self.smoothing)
         return self._fit_mixtures(data, graph, self.components, stream, manifold)
 
     def _fit_mixtures(
