@@ -30,6 +30,7 @@ from mocoda.graph.local_graph import LocalGraph, connected_components
 from mocoda.parents import RECIPES, Parents, ParentsWithChildren, fit_parents, make_recipe
 from mocoda.parents.linked import codes_of
 from mocoda.parents.manifold import Manifold
+from mocoda.parents.together import belong_together
 
 FEWEST = 100  # rows that can be checked at all
 BLOCKS, SHOWN = 200, 120  # blocks of neighbouring rows, and how many of them models are trained on
@@ -98,7 +99,8 @@ def check(
     edges = missing_edges(graph, used.rows, error, block, parts, seed=stream.child("edges"), progress=progress)
     usual = float(disagreement(factored, held_out.rows, scale).mean())
     names = [name for name in RECIPES if name != "mocoda-p"]  # which is about a task, not about the data
-    variants = [UNSTRATIFIED, LOCAL_MIXTURE, MIXTURE] if graph.local is not None else [MIXTURE]
+    together = graph.local is not None and belong_together(shown.rows, graph, stream.child("together"))
+    variants = [UNSTRATIFIED, LOCAL_MIXTURE, MIXTURE] if together else [MIXTURE]
     after = names.index("mocoda") + 1
     names[after:after] = variants
 
@@ -109,9 +111,9 @@ def check(
     fitted = {name: _fitted(name, shown, graph, fit) for name in names}
     rows = {name: _draw(name, effort.samples, one, stream) for name, one in fitted.items()}
     half = place[place >= SHOWN] % 2 == 0
-    view = _View(
-        graph, Judge.fit(held_out, half, graph, stream.child("judge")), Manifold.of(used.rows, graph), factored, scale
-    )
+    # Parts that need not stay together are common or rare by themselves, whatever they are linked to.
+    judged = Judge.fit(held_out, half, graph if together else replace(graph, local=None), stream.child("judge"))
+    view = _View(graph, judged, Manifold.of(used.rows, graph), factored, scale)
     recipes = [_recipe(name, drawn, view, usual, used, task) for name, drawn in rows.items()]
     drawn_rows = {name: drawn[0] for name, drawn in rows.items() if not isinstance(drawn, str)}
     draws = [

@@ -230,7 +230,7 @@ def test_the_verdict_follows_what_was_measured(advice: Advice) -> None:
 
 def test_the_law_is_examined_for_every_recipe_but_the_one_that_means_to_differ(advice: Advice) -> None:
     drawn = [one.name for one in advice.recipes if one.not_here is None and one.name != "mocoda-u"]
-    assert {"mocoda", UNSTRATIFIED, LOCAL_MIXTURE, MIXTURE} < set(drawn)
+    assert {"mocoda", MIXTURE} < set(drawn) and not {UNSTRATIFIED, LOCAL_MIXTURE} & set(drawn)
     assert [(law.recipe, law.factors) for law in advice.laws] == [(n, s) for n in drawn for s in (X, Y)]
     aucs = {(law.recipe, law.factors): law.auc for law in advice.laws}
     for factors in (X, Y):
@@ -238,15 +238,12 @@ def test_the_law_is_examined_for_every_recipe_but_the_one_that_means_to_differ(a
         assert aucs["rand", factors] > 0.8 and aucs["dyna", factors] > 0.7
 
 
-def test_rows_are_judged_where_they_are_linked_alike(advice: Advice) -> None:
-    """In the quadrant nobody was seen to move right, though many did elsewhere."""
+def test_parts_that_need_not_stay_together_are_judged_by_themselves(advice: Advice) -> None:
+    """In the empty corner nobody was recorded, though many were as high up."""
     found = {one.name: one for one in advice.recipes}
     recorded = found["emp"].unsupported or 0.0
     assert (found["mocoda"].unsupported or 0.0) < recorded + 0.03
-    assert (found[UNSTRATIFIED].unsupported or 0.0) > recorded + 0.05
     assert advice.density == "matched" and advice.stratified is True and advice.min_support is None
-    for one in advice.local_graphs:
-        assert one.drawn["mocoda"] == pytest.approx(one.recorded, abs=0.05)
 
 
 def test_settings_are_chosen_by_what_is_wrong_with_their_rows(advice: Advice) -> None:
@@ -277,10 +274,10 @@ def test_settings_are_chosen_by_what_is_wrong_with_their_rows(advice: Advice) ->
         "a.sin); 50% leave a column's recorded range, such as u in 50%."
     )
     rare = with_faults("mocoda", unsupported=0.4)
-    assert choose_settings(rare)[0] == UNSTRATIFIED
+    assert choose_settings(rare)[0] == MIXTURE
     assert choose_settings(rare)[1][:2] == [
-        "For recipe mocoda, take stratified=False: its rows are as common as recorded ones, in ranges, norms, local "
-        "graphs and parent sets.",
+        'For recipe mocoda, take density="mixture", stratified=False: its rows are as common as recorded ones, in '
+        "ranges, norms, local graphs and parent sets.",
         "Not with the defaults: 40% have a part that is rarer than 99% of those recorded where the same factors are "
         "linked, and 1% of the recorded rows do.",
     ]
@@ -303,7 +300,11 @@ def test_settings_are_chosen_by_what_is_wrong_with_their_rows(advice: Advice) ->
 def test_a_check_sees_what_a_mixture_breaks() -> None:
     """Hand and objects are drawn independently, unit vectors leave their circle, and actions their range."""
     found = mocoda.check(world.collect(3_000, seed=0), world.GRAPH, quick=True)
-    ours, mixture = ({one.name: one for one in found.recipes}[name] for name in ("mocoda", MIXTURE))
+    ours, mixture, apart = (
+        {one.name: one for one in found.recipes}[name] for name in ("mocoda", MIXTURE, UNSTRATIFIED)
+    )
+    # A held object by itself is rare, though it is as common as a hand that holds it.
+    assert (apart.unsupported or 0.0) > (ours.unsupported or 0.0) + 0.05
     assert (ours.outside, ours.broken) == (0, 0) and 0.05 < (ours.as_recorded or 0) < 0.4
     assert {one.name: one.as_recorded for one in found.recipes}["emp"] == 1 and mixture.as_recorded == 0
     assert (mixture.outside or 0) > 0.5 and (mixture.broken or 0) > 0.5

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from mocoda.paper.columns import column_label
+
 ROOT = Path(__file__).parents[2]
 AGENTS = ("td3-bc", "bcq", "cql", "sac")
 MODELS = {
@@ -149,7 +151,7 @@ def test_the_audits_are_as_measured() -> None:
     recipes = dict.fromkeys(["recorded", *(recipe for task in AUDITS for recipe in audits(task))])
     table = [line for line in lines("docs/audit.md") if line.endswith(" |")]
     for recipe in recipes:
-        title = recipe.replace("-matched", ", matched")
+        title = column_label(recipe)
         entries = [confirmed(task, recipe) for task in AUDITS]
         assert row(title, entries).replace("  ", " ") in table
     every = [one for task in AUDITS for one in audits(task).values()]
