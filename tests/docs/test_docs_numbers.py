@@ -200,6 +200,21 @@ def test_matched_parent_sets_are_confirmed_as_measured(title: str, task: str, ot
     assert row(title, [recorded, mixture, matched, other, *others]) in lines("docs/recipes.md")
 
 
+def test_what_is_said_of_the_cubes_is_as_measured() -> None:
+    own = audits("cubes")
+    shares = [percent(own[name]["confirmed"]) for name in ("mocoda-local", "mocoda")]
+    recorded = percent(own["mocoda"]["by"]["recipe"]["recorded"]["share"])
+    said = f"confirms {shares[0]}% of its rows (of recorded ones {recorded}%, of the paper's mixtures {shares[1]}%)"
+    assert said in words("README.md")
+    titles = {"coda": "coda", "mocoda": "mocoda, by the paper's mixtures", "mocoda-local": "mocoda, the default"}
+    for name, title in (titles | {"mocoda-matched": "mocoda, matched but not by local graph"}).items():
+        graphs = [cell for links, cell in own[name]["by"]["local_graph"].items() if "robot -> cube" in links]
+        near = sum(cell["share"] * cell["rows"] for cell in graphs) / sum(cell["rows"] for cell in graphs)
+        low, high = map(percent, own[name]["interval"])
+        line = row(title, [f"{percent(own[name]['confirmed'])}% ({low} to {high})", f"{percent(near)}%"])
+        assert line in lines("docs/cubes.md")
+
+
 def test_the_share_of_recorded_sweeps_that_are_confirmed_is_as_measured() -> None:
     assert f"{confirmed('hooksweep2', 'recorded')}% of recorded rows are within 1 cm" in words("docs/hooksweep.md")
 
