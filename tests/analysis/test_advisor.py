@@ -84,13 +84,13 @@ def test_a_quick_check_uses_fewer_rows_and_passes_navigations_right_graph(advice
     assert "No missing edge was found." in advice.verdict
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_right_graph_of_bodies_passes(seed: int) -> None:
     found = mocoda.check(bodies(2, 3_000, seed), alone(2), seed=seed, quick=True)
     assert found.missing == () and all(child.outside == 0 for child in found.children)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_body_that_pulls_another_is_named(seed: int) -> None:
     found = mocoda.check(bodies(2, 3_000, seed, edge=0.3), alone(2), seed=seed, quick=True)
     assert named(found) == {("body0", "body1")}

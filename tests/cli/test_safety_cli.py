@@ -159,7 +159,8 @@ def test_what_must_not_be_read_or_written_is_one_line(nobody: None) -> None:
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 from mocoda.engine import progress, runs
 whole = runs.RunFolder.progress
 def slow(self, stage, done, total):
