@@ -104,7 +104,6 @@ def test_agents_on_mixtures_per_neighbourhood_differ_in_their_data() -> None:
 
 # Rows that miss their target, and the share of it that they reach; docs/speed.md says so.
 MISSED = {"sweep-dynamics": 0.98, "sweep-agents": 0.79}
-UNMEASURED = {"cpu": ("matched-5",), "cuda": ()}  # not yet on a quiet machine
 
 
 @pytest.mark.parametrize(("name", "kind"), [("bench-cpu.json", "cpu"), ("bench-h200.json", "cuda")])
@@ -112,7 +111,7 @@ def test_benchmarks_reach_their_targets_but_for_two(name: str, kind: str) -> Non
     results = committed(name)
     assert ("H200" if kind == "cuda" else "CPU") in results["device"]
     found = by_place(results)
-    targets = {row: target for row, target in TARGETS[kind].items() if row not in UNMEASURED[kind]}
+    targets = TARGETS[kind]
     assert {row for row, column in found if column == "target"} == set(targets)
     for row, target in targets.items():
         assert found[row, "target"]["values"] == [target]
