@@ -325,8 +325,13 @@ Table3.presets.update(
             window=50,
             tf32=True,
         ),
-        agents=(_sweeper("td3-bc", imitation=4.0), _sweeper("bcq", sampler_updates=5_000)),
-        updates={"td3-bc": 200_000, "bcq": 40_000},
+        agents=(
+            _sweeper("td3-bc", batch=2_000, imitation=4.0),
+            _sweeper("bcq", sampler_updates=5_000),
+        ),
+        columns=(*IN_PAPER[:3], "mocoda-matched", "mocoda-p-matched", *IN_PAPER[3:]),
+        updates={"td3-bc": 140_000, "bcq": 40_000},
+        half=True,
     ),
     quick=Table3(
         "quick",
