@@ -176,7 +176,7 @@ Scarcity.presets.update(
         seeds=3,
         sizes=(10_000, 100_000, 1_000_000),
         dynamics=replace(Table3.presets["paper"].dynamics, epochs=200),
-        agent=replace(Table3.presets["paper"].agents[0], batch=2_000),
+        agent=Table3.presets["paper"].agents[0],
         total=1_500_000,
         updates=25_000,
         evaluate_every=500,

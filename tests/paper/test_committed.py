@@ -123,8 +123,8 @@ def test_table_3_of_plainly_recorded_data_differs_in_the_recording() -> None:
     found = committed("ablations/table3-plain.json")["config"]
     table = config("table3")
     changed = {key for key in found if key not in ("agents", "updates") and found[key] != table[key]}
-    assert changed == {"preset", "variety", "columns"} and found["variety"] == "plain"
-    assert found["agents"] == {"td3-bc": table["agents"]["td3-bc"]}
+    assert changed == {"preset", "variety", "columns", "half"} and found["variety"] == "plain"
+    assert found["agents"] == {"td3-bc": table["agents"]["td3-bc"] | {"batch": 500}}
 
 
 # Ablations

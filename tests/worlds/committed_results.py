@@ -20,7 +20,6 @@ def committed(name: str) -> dict[str, Any]:
         config.setdefault("stratified", False)
     if found.get("table") == "table3":  # it used to have agents of a single seed, too
         config.pop("once", None)
-        config["updates"] = {name: updates for name, updates in config["updates"].items() if name in config["agents"]}
         config.setdefault("half", False)
     _update_agents(config)
     for name in ("dynamics", "object_dynamics"):
