@@ -64,12 +64,13 @@ class RunTable:
     def of(runs: Sequence[Run], agent: Agent, task: Task | None = None, actions: Range | None = None) -> RunTable:
         distinct = {id(run.data): run for run in runs}
         first = runs[0].data
-        action_range = _action_range(list(distinct.values()), task, actions)
+        action_ends = action_range(list(distinct.values()), task, actions)
         from_episodes = agent.goals_from_episodes
         if from_episodes:
             check_goals(task, agent.name)
         states = first.state.shape[1]
-        goals = achieved_by(task)(first.state[:1]).shape[1] if from_episodes else _goal_width(first)
+        achieved_goal = achieved_by(task, first)
+        goals = achieved_goal(first.state[:1]).shape[1] if from_episodes else _goal_width(first)
         width = 2 * states + first.action.shape[1] + (2 if from_episodes else 1) * goals + 2
         # Filled in place: a table may take more than half of the memory that the data leaves.
         rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), width)
@@ -78,13 +79,13 @@ class RunTable:
         for key, run in distinct.items():
             data, achieved = run.data, None
             if from_episodes:
-                data, achieved, last = sorted_episodes(data, run.name, task)
+                data, achieved, last = sorted_episodes(data, run.name, achieved_goal)
                 ends.append(last)
             seen = data.state if data.goal is None else torch.cat([data.state, data.goal], 1)
             shift, scale = _standard(seen, agent.standardise)
             reward, low, high = _learning_units(data, agent)
             seen, next_state = (seen - shift) / scale, (data.next_state - shift[:states]) / scale[:states]
-            columns = [seen[:, :states], to_unit_range(data.action, *action_range), reward[:, None], next_state]
+            columns = [seen[:, :states], to_unit_range(data.action, *action_ends), reward[:, None], next_state]
             columns += [data.terminal[:, None].float(), seen[:, states:]]
             if achieved is not None:
                 columns.append((achieved - shift[states:]) / scale[states:])
@@ -99,7 +100,7 @@ class RunTable:
             states,
             first.action.shape[1],
             goals,
-            action_range,
+            action_ends,
             shift,
             scale,
             low,
@@ -214,7 +215,7 @@ def _learning_units(data: Transitions, agent: Agent) -> tuple[Tensor, Tensor, Te
     return reward.float(), low, high
 
 
-def _action_range(runs: Sequence[Run], task: Task | None, given: Range | None) -> tuple[Tensor, Tensor]:
+def action_range(runs: Sequence[Run], task: Task | None, given: Range | None) -> tuple[Tensor, Tensor]:
     """The low and high end of the actions (A,): the task's, or as given, or [-1, 1] if all data lies in it."""
     data = runs[0].data
     states, actions = data.state.shape[1], data.action.shape[1]
@@ -222,10 +223,11 @@ def _action_range(runs: Sequence[Run], task: Task | None, given: Range | None) -
         if given is not None:
             return _check_range(given, data.action)
         for run in runs:
-            if float(run.data.action.abs().max()) > 1:
+            least, most = map(float, run.data.action.aminmax())
+            if least < -1 or most > 1:
                 raise InputError(
-                    f"data set {run.name!r} has actions outside [-1, 1]. Give their range, actions=(low, high), or the "
-                    "task, which knows it."
+                    f"data set {run.name!r} has actions from {least:.4g} to {most:.4g}, outside [-1, 1]. Say which are "
+                    "possible: `--actions LOW HIGH`, in Python actions=(low, high), or the task, which knows it."
                 )
         return _check_range((-1.0, 1.0), data.action)
     if given is not None:

@@ -21,6 +21,8 @@ from mocoda.tasks import Task, is_simulated
 
 OWN = -1  # stands for the row's own state where a row's number stands for its next state
 Reached = Callable[[Tensor, Tensor], Tensor]
+Achieved = Callable[[Tensor], Tensor]
+ACHIEVED = "achieved_goal"  # of a table's source: the state columns that goals are about
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class EpisodeGoals:
     reached: Reached | None  # the task's, of achieved and goal (N, G): bool (N,)
 
 
-def sorted_episodes(data: Transitions, name: str, task: Task | None) -> tuple[Transitions, Tensor, Tensor]:
+def sorted_episodes(data: Transitions, name: str, achieved: Achieved) -> tuple[Transitions, Tensor, Tensor]:
     """The data episode by episode, step by step, with what each row's state achieves as its goal.
 
     Also what the next states achieve (N, G), and the last row of each row's episode (N,). A row of no episode is one of
@@ -76,7 +78,6 @@ def sorted_episodes(data: Transitions, name: str, task: Task | None) -> tuple[Tr
     order = order[number[order].argsort(stable=True)]
     _, counts = torch.unique_consecutive(number[order], return_counts=True)
     last = (counts.cumsum(0) - 1).repeat_interleave(counts)
-    achieved = achieved_by(task)
     state, next_state = data.state[order], data.next_state[order]
     own, later = achieved(state).float(), achieved(next_state).float()
     made = Transitions(state, data.action[order], next_state, -torch.ones_like(state[:, 0]), goal=own)
@@ -92,6 +93,17 @@ def check_goals(task: Task | None, agent: str) -> None:
         )
 
 
-def achieved_by(task: Task | None) -> Callable[[Tensor], Tensor]:
-    """Gives the goals (N, G) that states (N, S) have reached: the states themselves, if the task does not know."""
-    return getattr(task, "achieved", None) or (lambda state: state)
+def achieved_by(task: Task | None, data: Transitions) -> Achieved:
+    """Gives the goals (N, G) that states (N, S) have reached: as the task or data says, or the states themselves."""
+    by_task: Achieved | None = getattr(task, "achieved", None)
+    if by_task is not None:
+        return by_task
+    names = data.source.get(ACHIEVED)
+    if not names:
+        return lambda state: state
+    known = list(data.columns[: data.state.shape[1]])
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise InputError(f"goals are about columns of the state: {', '.join(known)}; there is no {missing[0]!r}.")
+    columns = [known.index(name) for name in names]
+    return lambda state: state[:, columns]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,6 +51,9 @@ class Train(Command):
     names its task itself. Agents of other data are not evaluated."""
     actions: Annotated[tuple[float, float] | None, arg(metavar="LOW HIGH")] = None
     """Without a task: the range of possible actions, in every column. Without it, -1 to 1."""
+    achieved: Annotated[tuple[str, ...], arg(metavar="COLUMN")] = ()
+    """Without a task, for agents that take goals from episodes: the state columns that goals are about. Without it,
+    those that the data names, or all."""
     seeds: int = 5
     """Number of seeds, counted from 0."""
     updates: int = 25_000
@@ -78,6 +81,7 @@ class Train(Command):
 
     def run(self) -> None:
         from mocoda.agents import train_agents
+        from mocoda.agents.assumptions import assumptions
         from mocoda.engine.metrics import MetricLog
         from mocoda.engine.runs import RunFolder
         from mocoda.tasks import make_task
@@ -94,9 +98,14 @@ class Train(Command):
             "updates": self.updates,
             "evaluate_every": self.evaluate_every,
             "actions": self.actions,
+            **({"achieved": self.achieved} if self.achieved else {}),
             "device": self.device,
             "data": {name: content_of(data) for name, data in datasets.items()},
         }
+        if task is None:
+            for name, data in datasets.items():
+                for assumed in assumptions(name, data, self.settings, self.actions):
+                    say(f"{name}: {assumed}")
         policies = [f"policy-{name}-{seed}.safetensors" for name in names for seed in range(self.seeds)]
         outputs = ["agents.json", "checkpoint.safetensors", "metrics.jsonl", "metrics.csv", *policies]
         with RunFolder(self.out, "train", settings, outputs, self.overwrite) as run:
@@ -148,7 +157,10 @@ class Train(Command):
         datasets = {}
         labelled = not self.settings.goals_from_episodes
         for name, file in zip(names, self.data, strict=True):
-            datasets[name] = read(file).to(self.device)
+            data = read(file).to(self.device)
+            if self.achieved:
+                data = replace(data, source={**data.source, "achieved_goal": list(self.achieved)})
+            datasets[name] = data
             if labelled and datasets[name].reward is None:
                 raise InputError(
                     f"{file!r} has no rewards to train on. `mocoda label {file}` with --task, --graph or --reward-from "

@@ -94,8 +94,8 @@ def walks(order: Tensor | None = None) -> Transitions:
 
 def test_episodes_are_sorted_and_know_their_end() -> None:
     shuffled = walks(torch.tensor([6, 0, 3, 7, 5, 1, 2, 4]))
-    made, later, last = sorted_episodes(shuffled, "walks", None)
-    plain, *_ = sorted_episodes(walks(), "walks", None)
+    made, later, last = sorted_episodes(shuffled, "walks", lambda state: state)
+    plain, *_ = sorted_episodes(walks(), "walks", lambda state: state)
     assert last.tolist() == [3, 3, 3, 3, 6, 6, 6, 7]
     assert made.state.equal(plain.state) and made.action.equal(plain.action) and made.goal is not None
     assert made.goal.equal(made.state) and later.equal(made.next_state)

@@ -511,9 +511,10 @@ def test_without_a_task_actions_outside_the_unit_box_are_refused() -> None:
     data = HILL.collect(40, seed=0)
     with pytest.raises(InputError) as caught:
         train_agents({"small": recorded(), "large": data}, small("sac"), seeds=[0], updates=1)
+    least, most = data.action.aminmax()
     assert str(caught.value) == (
-        "data set 'large' has actions outside [-1, 1]. Give their range, actions=(low, high), or the task, which knows "
-        "it."
+        f"data set 'large' has actions from {least:.4g} to {most:.4g}, outside [-1, 1]. Say which are possible: "
+        "`--actions LOW HIGH`, in Python actions=(low, high), or the task, which knows it."
     )
 
 

@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from command_line import below, done, refused, start
 
-from mocoda import Policies, Transitions, evaluate, make_agent, make_task, train_agents, write
+from mocoda import Policies, Policy, Transitions, evaluate, make_agent, make_task, train_agents, write
 from mocoda.engine.checkpoint import load_trained
 
 RUNS = [(data, seed) for data in ("one", "two") for seed in (0, 1)]
@@ -124,10 +125,10 @@ def test_agents_of_own_data_are_trained_without_a_task(tmp_path: Path, monkeypat
     write(data, "d4rl:theirs.hdf5")
     write(data, "table.parquet")
     words = ["--seeds", "1", "--updates", "20", "--hidden", "8", "--batch", "16", "--out", "agents"]
-    assert "has actions outside [-1, 1]" in refused("train", "mine.hdf5", *words)
+    assert "has actions from -1.5 to 1.5, outside [-1, 1]" in refused("train", "mine.hdf5", *words)
     files = ["mine.hdf5", "d4rl:theirs.hdf5", "table.parquet"]
     printed = done("train", *files, "--actions", "-2", "2", "--imitation", "0.25", *words)
-    assert printed.startswith("3 agents in agents; without a task none was evaluated.")
+    assert printed.splitlines()[-1].startswith("3 agents in agents; without a task none was evaluated.")
     agent = make_agent("td3-bc", hidden=(8,), batch=16, imitation=0.25)
     expected = train_agents({"mine": data}, agent, seeds=[0], updates=20, actions=(-2, 2))["mine", 0]
     for name in ("mine", "theirs", "table"):
@@ -196,3 +197,91 @@ def test_a_killed_training_leaves_no_agents_and_running_it_again_ends_in_the_sam
     assert logged(killed / "agents")[before] == updates + 100  # it went on rather than starting anew
     assert contents(killed / "agents") == contents(whole / "agents")
     assert not checkpoint.exists()
+
+
+# A stranger's data: goals, sparse rewards, no terminals, actions in [-2, 2], no column names
+
+
+def moved(state: Any, action: Any) -> Any:
+    speed = 0.5 * state[..., 2:] + 0.1 * action
+    return np.concatenate([state[..., :2] + speed, speed], -1)
+
+
+def near(state: Any, goal: Any) -> Any:
+    return np.linalg.norm(state[..., :2] - goal, axis=-1) < 0.15
+
+
+def write_walks(path: str, episodes: int = 300, steps: int = 40) -> None:
+    """Walks of a point with a velocity that drift towards goals, as an npz file in the usual names."""
+    random = np.random.default_rng(0)
+    goal = random.uniform(-1, 1, (episodes, 2))
+    states, actions = [random.uniform(-1, 1, (episodes, 4))], []
+    for _ in range(steps):
+        actions.append((2 * (goal - states[-1][:, :2]) + random.normal(0, 0.7, (episodes, 2))).clip(-2, 2))
+        states.append(moved(states[-1], actions[-1]))
+    parts = (np.stack(part, 1).reshape(-1, part[0].shape[1]) for part in (states[:-1], states[1:], actions))
+    state, following, action = parts
+    goals, last = goal.repeat(steps, 0), np.arange(episodes * steps) % steps == steps - 1
+    np.savez(
+        path,
+        observations=state,
+        actions=action,
+        next_observations=following,
+        rewards=near(following, goals).astype("f4"),
+        goals=goals,
+        terminals=np.zeros(len(goals), bool),
+        timeouts=last,
+    )
+
+
+def reaching(policy: Policy) -> float:
+    """The share of 200 new goals that are reached within 40 steps."""
+    random = np.random.default_rng(1)
+    state, goal = random.uniform(-1, 1, (200, 4)), random.uniform(-1, 1, (200, 2))
+    reached = np.zeros(200, bool)
+    for _ in range(40):
+        seen = torch.tensor(np.concatenate([state, goal], 1), dtype=torch.float32)
+        state = moved(state, np.asarray(policy.act(seen)))
+        reached |= near(state, goal)
+    return float(reached.mean())
+
+
+@pytest.mark.parametrize(
+    ("agent", "assumed"),
+    [
+        (
+            ["td3-bc", "--imitation", "1", "--updates", "1000"],
+            [
+                "goals are as recorded: agents see their 2 columns after those of the state",
+                "no row is terminal: values go on after an episode's last row, and after a success; mark rows as "
+                "terminal where nothing is to be gained any more",
+                "rewards are 0 (69.4%), 1 (30.6%): with a discount of 0.98 values lie between 0 and 50; they are not "
+                "clipped unless `--value-range LOW HIGH` asks for it",
+            ],
+        ),
+        (
+            ["gciql", "--achieved", "state0", "state1", "--standardise", "--updates", "500"],
+            [
+                "goals are drawn from the data's own states and are about the columns state0, state1; recorded goals, "
+                "rewards and terminals are not used",
+            ],
+        ),
+    ],
+)
+def test_agents_reach_the_goals_of_a_stranger_s_data_and_say_what_they_assume(
+    agent: list[str], assumed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_walks("theirs.npz")
+    words = ["--seeds", "1", "--hidden", "64", "64", "--batch", "256", "--learning-rate", "1e-3", "--agent", *agent]
+    printed = done("train", "theirs.npz", "--actions", "-2", "2", *words).splitlines()
+    actions = "actions may lie anywhere in [-2, 2] (recorded: -2 to 2); `--actions LOW HIGH` says otherwise"
+    assert printed[:-1] == [f"theirs: {line}" for line in [actions, *assumed]]
+    assert reaching(Policies.load("runs/agents")["theirs", 0]) > 0.9
+
+
+def test_goals_are_about_columns_that_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_walks("theirs.npz", episodes=3)
+    words = ["train", "theirs.npz", "--actions", "-2", "2", "--agent", "gciql", "--achieved", "x"]
+    assert refused(*words) == "goals are about columns of the state: state0, state1, state2, state3; there is no 'x'."

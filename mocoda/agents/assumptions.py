@@ -1,0 +1,79 @@
+"""What training takes for granted about data of no known task, in sentences that a user can contradict."""
+
+from __future__ import annotations
+
+from mocoda.agents.agent import Agent
+from mocoda.agents.batches import Range, Run, action_range
+from mocoda.agents.goals import ACHIEVED, achieved_by
+from mocoda.data.transitions import Transitions
+
+FEW = 3  # rewards of so many different values are named one by one
+
+
+def assumptions(name: str, data: Transitions, agent: Agent, actions: Range | None = None) -> list[str]:
+    """Says of one's own data how an agent understands its actions, goals, terminals and rewards, and how to object."""
+    if agent.goals_from_episodes:
+        return [_actions(name, data, actions), _episode_goals(data)]
+    return [_actions(name, data, actions), _goals(data), _terminals(data), _values(data, agent)]
+
+
+def _actions(name: str, data: Transitions, given: Range | None) -> str:
+    low, high = action_range([Run(name, 0, data)], None, given)
+    ends = sorted({f"[{first:.4g}, {last:.4g}]" for first, last in zip(low.tolist(), high.tolist(), strict=True)})
+    possible = f"actions may lie anywhere in {' or '.join(ends)}"
+    outside = float(((data.action < low) | (data.action > high)).any(1).double().mean())
+    if outside:
+        return f"{possible}; {outside:.1%} of the rows have others, but agents' actions never will"
+    least, most = map(float, data.action.aminmax())
+    return f"{possible} (recorded: {least:.3g} to {most:.3g}); `--actions LOW HIGH` says otherwise"
+
+
+def _episode_goals(data: Transitions) -> str:
+    achieved_by(None, data)  # refuses names that there are not
+    names = data.source.get(ACHIEVED)
+    about = (
+        f"the columns {', '.join(names)}" if names else "all columns of the state; `--achieved COLUMN ...` names fewer"
+    )
+    return (
+        f"goals are drawn from the data's own states and are about {about}; recorded goals, rewards and terminals are "
+        "not used"
+    )
+
+
+def _goals(data: Transitions) -> str:
+    if data.goal is None:
+        return "there are no goals: agents see the state alone"
+    return f"goals are as recorded: agents see their {data.goal.shape[1]} columns after those of the state"
+
+
+def _terminals(data: Transitions) -> str:
+    ends = int(data.terminal.sum())
+    if not ends:
+        return (
+            "no row is terminal: values go on after an episode's last row, and after a success; mark rows as terminal "
+            "where nothing is to be gained any more"
+        )
+    return f"{ends:,} of {len(data):,} rows are terminal: nothing is to be gained after them"
+
+
+def _values(data: Transitions, agent: Agent) -> str:
+    assert data.reward is not None
+    values, counts = data.reward.unique(return_counts=True)
+    rewards = f"rewards lie between {float(values[0]):.4g} and {float(values[-1]):.4g}"
+    if len(values) <= FEW:
+        each = (
+            f"{value:.4g} ({count / len(data):.1%})"
+            for value, count in zip(values.tolist(), counts.tolist(), strict=True)
+        )
+        rewards = f"rewards are {', '.join(each)}"
+    if agent.value_range is not None:
+        low, high = agent.value_range
+        return f"{rewards}; targets of values are clipped to [{low:.4g}, {high:.4g}], as you say"
+    if agent.discount == 1:
+        return f"{rewards}; without a discount values have no bounds, unless `--value-range LOW HIGH` gives them"
+    weight = 1 - agent.discount * (1 - data.terminal.double())
+    low, high = (float(end) for end in (data.reward.double() / weight).aminmax())
+    return (
+        f"{rewards}: with a discount of {agent.discount:g} values lie between {low:.4g} and {high:.4g}; they are not "
+        "clipped unless `--value-range LOW HIGH` asks for it"
+    )
