@@ -11,8 +11,9 @@ CODE := mocoda tests examples docs/site_hooks.py
 demo: $(DEMO)
 	$(BIN)/mocoda demo
 
+# Tests use one thread each, and a file's share what they set up, so two files at a time take half the time.
 test: $(TEST)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 test-long: $(TEST)
 	$(BIN)/python -m pytest -m long --timeout 900
