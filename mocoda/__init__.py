@@ -116,7 +116,18 @@ _ROOMS = {
     ),
     "agents.onnx_export": ("export_onnx",),
     "engine.metrics": ("MetricLog",),
-    "analysis": ("check", "Advice", "two_sample", "TwoSample", "what_if", "WhatIf", "audit", "Audit", "report", "drop_rows"),
+    "analysis": (
+        "check",
+        "Advice",
+        "two_sample",
+        "TwoSample",
+        "what_if",
+        "WhatIf",
+        "audit",
+        "Audit",
+        "report",
+        "drop_rows",
+    ),
     "engine.errors": ("InputError",),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}

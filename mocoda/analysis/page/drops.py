@@ -24,7 +24,7 @@ def drop_rows(data: Transitions, file: str | Path) -> Transitions:
         text = line.strip()
         if text.startswith(HEAD) and text != (wanted := f"{HEAD} {content_of(data)}"):
             raise InputError(
-                f"{str(file)!r} lists rows of other data: it begins with {text!r}, and this data's would be {wanted!r}. "
+                f"{str(file)!r} is of other data: it begins with {text!r}, and this data's would be {wanted!r}. "
                 "Rows are known by their place, so drop them from the very file that the page was made of."
             )
         if not text or text.startswith("#"):

@@ -93,7 +93,7 @@ function strip(places) {
     told.push(`${name}: ${[...from].map((donor) => (donor < 0 ? "the model" : `episode ${donor}`)).join(", ")}`);
   });
   svg.setAttribute("aria-label", `Where each part comes from over the steps. ${told.join("; ")}.`);
-  const names = [...colours].map(([donor, colour]) => make("span", {}, make("span", { class: "swatch", style: `background:${colour}` }, " "), ` episode ${donor}  `));
+  const names = [...colours].map(([donor, colour]) => make("span", {}, make("span", { class: "swatch", style: `background:${colour}` }, "\u00a0"), ` episode ${donor} `));
   return make("figure", {}, svg, make("figcaption", {}, "Where each part comes from: ", ...names, "grey: by the model or a density."));
 }
 

@@ -19,7 +19,9 @@ def charts(columns: int, series: Sequence[str] = ()) -> dict[str, Any]:
     import altair as alt
 
     data = alt.NamedData(name=TABLE)
-    kind = alt.Color("kind:N", title=None, scale=alt.Scale(domain=list(KINDS)), legend=alt.Legend(orient="top"))
+    kind = alt.Color(
+        "kind:N", title=None, scale=alt.Scale(domain=list(KINDS)), legend=alt.Legend(orient="top", symbolOpacity=1)
+    )
     dash = alt.StrokeDash("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=[[1, 0], [5, 3]]))
     shape = alt.Shape("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=["circle", "triangle-up"]))
     y = alt.Y("column:N", title=None, sort=None, axis=alt.Axis(labelLimit=140))
@@ -27,9 +29,13 @@ def charts(columns: int, series: Sequence[str] = ()) -> dict[str, Any]:
     span = alt.Chart(data).mark_rule().encode(alt.X("low:Q", title="@x"), alt.X2("high:Q"), y, offset, kind)
     inner = alt.Chart(data).mark_bar(height=5).encode(alt.X("inner_low:Q"), alt.X2("inner_high:Q"), y, offset, kind)
     outline = alt.Chart(data).encode(
-        alt.X("x:Q", title="@x", scale=alt.Scale(zero=False, nice=False)), alt.Y("share:Q", title="@y"), kind
+        alt.X("x:Q", title="@x", scale=alt.Scale(zero=False, nice=False)),
+        alt.Y("share:Q", title="@y", stack=False),
+        kind,
     )
-    bars = outline.mark_line(interpolate="step-after").encode(dash) + outline.mark_area(interpolate="step-after", opacity=0.18)
+    bars = outline.mark_line(interpolate="step-after").encode(dash) + outline.mark_area(
+        interpolate="step-after", opacity=0.18
+    )
     points = (
         alt.Chart(data)
         .mark_point(filled=True, size=26, opacity=0.55)
@@ -56,14 +62,23 @@ def charts(columns: int, series: Sequence[str] = ()) -> dict[str, Any]:
     if series:
         line = alt.Color("series:N", title=None, scale=alt.Scale(domain=list(series)), legend=_legend(alt))
         over = alt.Chart(data).encode(alt.X("update:Q", title="updates"), color=line)
-        band = over.mark_area(opacity=0.2).encode(alt.Y("low:Q", title="@y", scale=alt.Scale(zero=False)), alt.Y2("high:Q"))
+        band = over.mark_area(opacity=0.2).encode(
+            alt.Y("low:Q", title="@y", stack=False, scale=alt.Scale(zero=False)), alt.Y2("high:Q")
+        )
         mean = over.mark_line().encode(
             alt.Y("mean:Q", title="@y"), alt.StrokeDash("series:N", title=None, scale=alt.Scale(domain=list(series)))
         )
         who = alt.Y("series:N", title=None, sort=list(series), axis=alt.Axis(labelLimit=160))
-        reach = alt.Chart(data).encode(who, color=alt.Color("series:N", legend=None, scale=alt.Scale(domain=list(series))))
-        from_to = reach.mark_rule(strokeWidth=2).encode(alt.X("low:Q", title="@x", scale=alt.Scale(zero=False)), alt.X2("high:Q"))
-        found |= {"curves": band + mean, "ends": from_to + reach.mark_point(filled=True, size=70).encode(alt.X("mean:Q", title="@x"))}
+        reach = alt.Chart(data).encode(
+            who, color=alt.Color("series:N", legend=None, scale=alt.Scale(domain=list(series)))
+        )
+        from_to = reach.mark_rule(strokeWidth=2).encode(
+            alt.X("low:Q", title="@x", scale=alt.Scale(zero=False)), alt.X2("high:Q")
+        )
+        found |= {
+            "curves": band + mean,
+            "ends": from_to + reach.mark_point(filled=True, size=70).encode(alt.X("mean:Q", title="@x")),
+        }
         heights |= {"curves": 280, "ends": 34 * len(series) + 20}
     return {name: _specification(chart, heights[name]) for name, chart in found.items()}
 
@@ -76,11 +91,11 @@ def library() -> str:
 
     wanted = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     # A script in a page ends at the first such word, even within a string.
-    return str(vl_convert.javascript_bundle(vl_version=wanted)).replace("</script", r"<\/script")
+    return str(vl_convert.javascript_bundle(None, vl_version=wanted)).replace("</script", r"<\/script")
 
 
 def _legend(alt: Any) -> Any:
-    return alt.Legend(orient="bottom", columns=1, labelLimit=260)
+    return alt.Legend(orient="bottom", columns=1, labelLimit=260, symbolOpacity=1)
 
 
 def _specification(chart: Any, height: int) -> dict[str, Any]:

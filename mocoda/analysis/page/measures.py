@@ -84,7 +84,9 @@ def notes(tables: Tables, name: str) -> dict[str, Any] | None:
     high = 1.0 if name == "support" else max(float(torch.quantile(_some(values), 0.995)) for _, values in kinds)
     high = high if high > 0 else 1.0
     shown = [{"kind": kind, "bars": histogram(values, 0.0, high)} for kind, values in kinds]
-    figures = {kind: torch.quantile(_some(values), values.new_tensor([0.05, 0.5, 0.95])).tolist() for kind, values in kinds}
+    figures = {
+        kind: torch.quantile(_some(values), values.new_tensor([0.05, 0.5, 0.95])).tolist() for kind, values in kinds
+    }
     return {"low": 0.0, "high": high, "kinds": shown, "quantiles": figures}
 
 

@@ -46,13 +46,15 @@ def main_donors(found: Origins) -> Tensor:
 
 
 def _compared(recorded: Tensor, rows: Tensor, graph: LocalGraph) -> tuple[Tensor, Tensor]:
-    """What the local graph links is looked for as a whole, then part by part; what is nowhere gets the nearest row."""
+    """What the local graph links is looked for as a whole, then part by part; what is nowhere gets its nearest."""
     parents = len(graph.parents)
     kinds, kind = torch.unique(graph.mask(rows), dim=0, return_inverse=True)
     own = torch.eye(parents, len(graph.children), dtype=torch.bool, device=rows.device)
     labels = connected_components(kinds | own)[:, :parents][kind]  # (M, parents)
     donor = torch.full_like(labels, -1)
-    for component in {tuple((label == one).nonzero()[:, 0].tolist()) for label in labels.unique(dim=0) for one in label}:
+    for component in {
+        tuple((label == one).nonzero()[:, 0].tolist()) for label in labels.unique(dim=0) for one in label
+    }:
         inside = torch.zeros(parents, dtype=torch.bool, device=rows.device)
         inside[list(component)] = True
         here = ((labels == labels[:, component[:1]]) == inside).all(1).nonzero()[:, 0]
@@ -62,12 +64,11 @@ def _compared(recorded: Tensor, rows: Tensor, graph: LocalGraph) -> tuple[Tensor
     for factor, name in enumerate(graph.parents):
         lost, columns = (donor[:, factor] < 0).nonzero()[:, 0], list(graph.factors[name])
         donor[lost, factor] = equal_rows(rows[lost][:, columns], recorded[:, columns])
-    exact = donor >= 0
-    lost = (~exact).any(1).nonzero()[:, 0]
-    if len(lost):
-        every = -(-len(recorded) // SEARCHED)
-        nearest = nearest_rows(rows[lost], recorded[::every]) * every
-        donor[lost] = torch.where(exact[lost], donor[lost], nearest[:, None])
+    exact, every = donor >= 0, -(-len(recorded) // SEARCHED)
+    for factor, name in enumerate(graph.parents):
+        lost, columns = (~exact[:, factor]).nonzero()[:, 0], list(graph.factors[name])
+        if len(lost):
+            donor[lost, factor] = nearest_rows(rows[lost][:, columns], recorded[::every, columns]) * every
     return _fewest(recorded, rows, graph, donor), exact
 
 

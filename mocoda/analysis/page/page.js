@@ -45,6 +45,7 @@ function look() {
     background: "transparent",
     view: { stroke: line },
     axis: { ...words, gridColor: line, domainColor: line, tickColor: line },
+    axisQuantitative: { tickCount: 8 },
     legend: words,
     range: { category },
   };

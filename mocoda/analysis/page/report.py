@@ -129,7 +129,11 @@ def _templates() -> Environment:
     import jinja2
 
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
 
 
@@ -238,6 +242,15 @@ def _drawing(graph: LocalGraph, edges: Sequence[Mapping[str, Any]]) -> dict[str,
         p, c = edge["places"]
         always = all(share == 1 for share in edge["shares"])
         lines.append({**edge, "from": (wide + 8, 30 + 40 * p), "to": (far, 30 + 40 * c), "always": always})
-    boxes = [(name, 8, 14 + 40 * place, "state" if name in graph.state else "action") for place, name in enumerate(graph.parents)]
+    boxes = [
+        (name, 8, 14 + 40 * place, "state" if name in graph.state else "action")
+        for place, name in enumerate(graph.parents)
+    ]
     boxes += [(f"{name}′", far + 6, 14 + 40 * place, "next") for place, name in enumerate(graph.children)]
-    return {"lines": lines, "boxes": boxes, "wide": wide, "width": far + wide + 14, "height": 20 + 40 * len(graph.parents)}
+    return {
+        "lines": lines,
+        "boxes": boxes,
+        "wide": wide,
+        "width": far + wide + 14,
+        "height": 20 + 40 * len(graph.parents),
+    }

@@ -7,6 +7,7 @@ let list = [];
 let first = 0;
 let chosen = null;
 let flagged = new Set();
+let around = []; // recorded rows that are dots in every drawing
 
 function stored() {
   try {
@@ -169,7 +170,7 @@ function facts(at) {
 function legend(donors) {
   const items = [...donors.values()].map((one) => {
     const names = one.parts.map((part) => held.parents[part]).join(", ");
-    if (!one.colour) return make("li", {}, swatch(one), ` ${names}: drawn by a density, as in no recorded row; beside it is the nearest`);
+    if (!one.colour) return make("li", {}, swatch(one), ` ${names}: in no recorded row to the bit, but drawn by a density, predicted or moved; beside it is the nearest recorded`);
     const where = one.donor < 0 ? "a recorded row of the other file" : `recorded row ${one.donor}`;
     const link = placeOf.has(one.donor) ? make("a", { href: `#row=${one.donor}` }, where) : where;
     return make("li", {}, swatch(one), ` ${names}: as in `, link);
@@ -235,6 +236,12 @@ function drawing(at, donors) {
   const goal = cellsAt("goal", at);
   const size = held.columns.length;
   const told = [];
+  for (const other of around) {
+    for (const body of held.scene.bodies) {
+      const [x, y] = point(cellsAt("values", other)[body.x], cellsAt("values", other)[body.y]);
+      svg.append(make("circle", { class: "around", cx: x, cy: y, r: 1.5 }));
+    }
+  }
   const shape = (body, x, y, attributes) => body.square
     ? make("rect", { x: x - 8, y: y - 8, width: 16, height: 16, ...attributes })
     : make("circle", { cx: x, cy: y, r: 8, ...attributes });
@@ -262,7 +269,7 @@ function drawing(at, donors) {
   }
   const words = isMade(at) ? "Filled: the counterfactual row, in the colours of its donors. Dashed: the recorded row that gives most of it." : "The recorded row.";
   svg.setAttribute("aria-label", `${words} ${told.join("; ")}.`);
-  return make("figure", {}, svg, make("figcaption", {}, `${words} Lines lead to the next state; crosses are goals.`));
+  return make("figure", {}, svg, make("figcaption", {}, `${words} Lines lead to the next state${held.scene.bodies.some((body) => body.goal) ? "; crosses are goals" : ""}. Dots are recorded rows.`));
 }
 
 // ---- the sample of points
@@ -306,6 +313,8 @@ function startRows() {
   for (const [name, array] of Object.entries(held.rows)) if (array.data !== undefined) rows[name] = unpacked(array);
   rows.number.values.forEach((number, at) => placeOf.set(number, at));
   flagged = new Set(stored());
+  const known = [...placeOf.values()].filter((at) => !isMade(at));
+  around = known.filter((_, i) => i % Math.ceil(known.length / 200) === 0);
   byId("flags").textContent = String(flagged.size);
   if (!rows.made.values.includes(1)) byId("kind").value = "known";
   for (const id of ["sort", "kind"]) byId(id).addEventListener("change", listRows);

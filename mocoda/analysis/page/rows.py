@@ -94,7 +94,8 @@ def choose_episodes(split: Split, count: int, stream: Stream) -> Tensor:
     room = min(count, LARGEST // 2 // split.row_bytes)
     fits = steps[order].cumsum(0) <= room
     fits[:1] = True
-    return numbers[order[fits]].sort().values
+    kept: Tensor = numbers[order[fits]].sort().values
+    return kept
 
 
 def _has_episodes(table: Transitions) -> bool:

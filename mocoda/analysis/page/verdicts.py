@@ -11,9 +11,10 @@ from typing import Any
 from mocoda.analysis.advice import Advice
 from mocoda.analysis.classifier import TwoSample
 from mocoda.analysis.row_audit import PREDICTORS, Audit
+from mocoda.analysis.verdict import HARDLY_TOLD
 from mocoda.engine.errors import InputError
 
-HARDLY_TOLD = 0.55  # AUC up to which a classifier hardly tells drawn from recorded rows
+TOLD = "against recorded ones: AUC of a classifier (0.5, it cannot tell, is perfect)"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ def audit_panel(found: Audit | Mapping[str, Any] | str | Path) -> Panel:
     """The verdict of `mocoda.audit`, or of the audit.json that `mocoda audit` writes."""
     told = found.to_json() if isinstance(found, Audit) else _told(found, "audit.json", ("confirmed", "interval", "by"))
     low, high = told["interval"]
-    said = f"{_percent(told['confirmed'])} ({_percent(low)} to {_percent(high)}) of {told['rows']:,} generated rows are true"
+    share = f"{_percent(told['confirmed'])} ({_percent(low)} to {_percent(high)})"
+    said = f"{share} of {told['rows']:,} generated rows are true"
     limits = ", ".join(f"{factor} {limit:.3g}" for factor, limit in told["tolerance"].items())
     tables = []
     for name, cells in told["by"].items():
@@ -49,14 +51,23 @@ def audit_panel(found: Audit | Mapping[str, Any] | str | Path) -> Panel:
             recorded = cell.get("recorded")
             rows.append([str(group), f"{cell[count]:,}", shown, _percent(recorded["share"]) if recorded else "–"])
         tables.append(
-            Table(f"Confirmed, by {name.replace('_', ' ')}", (name.replace("_", " "), count, "confirmed", "recorded"), rows)
+            Table(
+                f"Confirmed, by {name.replace('_', ' ')}",
+                (name.replace("_", " "), count, "confirmed", "recorded"),
+                rows,
+            )
         )
     predictors = [
-        [PREDICTORS.get(name, name), "–" if cell["auroc"] is None else f"{cell['auroc']:.2f} ({_numbers(cell['interval'])})"]
+        [
+            PREDICTORS.get(name, name),
+            "–" if cell["auroc"] is None else f"{cell['auroc']:.2f} ({_numbers(cell['interval'])})",
+        ]
         for name, cell in told["predictors"].items()
     ]
     if predictors:
-        tables.append(Table("How well true rows are known without a simulator", ("the true rows have the", "AUROC"), predictors))
+        tables.append(
+            Table("How well true rows are known without a simulator", ("the true rows have the", "AUROC"), predictors)
+        )
     return Panel("Audit: is it true?", [f"{said}, within the tolerance: {limits}."], tables)
 
 
@@ -70,14 +81,22 @@ def check_panel(found: Advice | Mapping[str, Any] | str | Path) -> Panel:
         [", ".join(factors), *(own.get((factors, recipe), "–") for recipe in recipes)]
         for factors in dict.fromkeys(tuple(law[1]) for law in laws)
     ]
-    tables = [Table("Two-sample: drawn parent sets against recorded ones, AUC (0.5 is perfect)", ("parent set", *recipes), rows)]
+    tables = [
+        Table(
+            "Two-sample: drawn parent sets against recorded ones, AUC (0.5 is perfect)", ("parent set", *recipes), rows
+        )
+    ]
     return Panel("Check: does the data support the graph?", list(told["verdict"]), tables if rows else ())
 
 
 def two_sample_panel(found: Mapping[tuple[str, ...], TwoSample]) -> Panel:
     """What `mocoda.two_sample` found."""
     rows = [[", ".join(factors), _auc(one.auc, one.interval)] for factors, one in found.items()]
-    table = Table("How well a classifier tells drawn rows from recorded ones (AUC; 0.5, not at all, is perfect)", ("parent set", "AUC"), rows)
+    table = Table(
+        f"Two-sample: parent sets, {TOLD}",
+        ("parent set", "AUC"),
+        rows,
+    )
     return Panel("Two-sample test: can it be told?", (), [table])
 
 
@@ -91,7 +110,9 @@ def _told(found: Any, name: str, needed: Iterable[str]) -> Mapping[str, Any]:
         try:
             told = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
-            raise InputError(f"there is no file {place}; name a folder with {name} in it, or the file itself.") from None
+            raise InputError(
+                f"there is no file {place}; name a folder with {name} in it, or the file itself."
+            ) from None
         except ValueError:
             raise InputError(f"{place} is not JSON, and no {name}.") from None
     missing = [key for key in needed if not isinstance(told, Mapping) or key not in told]
