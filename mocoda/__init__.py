@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mocoda.analysis import audit as audit
     from mocoda.analysis import check as check
     from mocoda.analysis import drop_rows as drop_rows
+    from mocoda.analysis import export_rerun as export_rerun
     from mocoda.analysis import report as report
     from mocoda.analysis import two_sample as two_sample
     from mocoda.analysis import what_if as what_if

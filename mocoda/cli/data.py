@@ -179,7 +179,7 @@ class Export(Command):
     data: Annotated[Positional[str], arg(metavar="DATA")]
     """Recorded data ({formats}), or a policy's file, or its folder if it is the only one in it."""
     to: Annotated[str, arg(metavar="FILE")]
-    """What to write: {targets}; for a policy FILE.onnx or FILE.safetensors."""
+    """What to write: {targets}; FILE.rrd for Rerun's viewer; for a policy FILE.onnx or FILE.safetensors."""
     episode_steps: EpisodeSteps = None
     skip_bad_rows: FlagCreatePairsOff[bool] = False
     """Leave out rows with NaN or infinite numbers."""
@@ -202,7 +202,11 @@ class Export(Command):
                 )
             self._export_policy()
             return
-        check_out(self.to, [self.data, self.drop], self.overwrite)
+        viewed = self.to.endswith(".rrd")
+        if viewed:
+            check_target(self.to, inputs=[given for given in (self.data, self.drop) if given], overwrite=self.overwrite)
+        else:
+            check_out(self.to, [self.data, self.drop], self.overwrite)
         table = read(self.data, episode_steps=self.episode_steps, skip_bad_rows=self.skip_bad_rows)
         if self.drop is not None:
             from mocoda.analysis import drop_rows
@@ -210,7 +214,12 @@ class Export(Command):
             table = drop_rows(table, self.drop)
         if self.where:
             table = _where(table, self.where, self.data)
-        write(table, self.to)
+        if viewed:
+            from mocoda.analysis import export_rerun
+
+            export_rerun(table, self.to)
+        else:
+            write(table, self.to)
         say(f"{self.to}: {len(table):,} transitions")
 
     def _export_policy(self) -> None:

@@ -90,11 +90,9 @@ def choose_episodes(split: Split, count: int, stream: Stream) -> Tensor:
     else:
         least = torch.ones(len(numbers), device=support.device).scatter_reduce(0, place, support, "amin")
         order = least.argsort(stable=True)
-    order = order[numbers[order] >= 0]
     room = min(count, LARGEST // 2 // split.row_bytes)
-    fits = steps[order].cumsum(0) <= room
-    fits[:1] = True
-    kept: Tensor = numbers[order[fits]].sort().values
+    order = order[(numbers[order] >= 0) & (steps[order] <= room)]
+    kept: Tensor = numbers[order[steps[order].cumsum(0) <= room]].sort().values
     return kept
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,41 +15,47 @@ PLACE = re.compile(r"(?P<body>.*[\W_]|)(?P<axis>[xy])(?P<number>\d*)")  # box1_x
 BOXES = re.compile(r"box|cube|block", re.IGNORECASE)
 
 
+class Body(NamedTuple):
+    """Something with a place: what it is called, and the columns of its x and y."""
+
+    label: str
+    x: int
+    y: int
+
+
+def bodies_of(states: Sequence[str]) -> list[Body]:
+    """The bodies among the state's columns: pairs whose names end in x and y, such as box1_x and box1_y."""
+    found = []
+    for column, name in enumerate(states):
+        parts = PLACE.fullmatch(name)
+        if parts is not None and parts["axis"] == "x" and (other := f"{parts['body']}y{parts['number']}") in states:
+            label = f"{parts['body']}{parts['number']}".strip("_. -")
+            found.append(Body(label or f"{name}, {other}", column, states.index(other)))
+    return found
+
+
 def scene_of(data: Transitions, graph: LocalGraph, task: object = None) -> dict[str, Any] | None:
     """Bodies with the columns of their x and y, seen from above, and the part of the plane that they are in.
 
-    A body is a pair of the state's columns whose names end in x and y, such as box1_x and box1_y. Where what a goal
-    says are columns of the state, as a task's `achieved` tells, goals are drawn, too. None: nothing has a place.
+    Where what a goal says are columns of the state, as a task's `achieved` tells, goals are drawn, too. None: nothing
+    has a place.
     """
-    states = data.columns[: data.state.shape[1]]
     owner = {column: number for number, name in enumerate(graph.parents) for column in graph.factors[name]}
     goal = _goal_columns(data, task)
-    bodies = []
-    for column, name in enumerate(states):
-        found = PLACE.fullmatch(name)
-        if found is None or found["axis"] != "x":
-            continue
-        partner = f"{found['body']}y{found['number']}"
-        if partner not in states:
-            continue
-        other = states.index(partner)
-        label = f"{found['body']}{found['number']}".strip("_. -")
-        placed = [goal.index(one) if one in goal else -1 for one in (column, other)]
-        bodies.append(
-            {
-                "label": label or f"{name}, {partner}",
-                "x": column,
-                "y": other,
-                "owners": [owner[column], owner[other]],
-                "square": BOXES.search(label) is not None,
-                "goal": placed if min(placed) >= 0 else None,
-            }
-        )
+    bodies: list[dict[str, Any]] = [
+        {
+            **body._asdict(),
+            "owners": [owner[body.x], owner[body.y]],
+            "square": BOXES.search(body.label) is not None,
+            "goal": [goal.index(body.x), goal.index(body.y)] if {body.x, body.y} <= {*goal} else None,
+        }
+        for body in bodies_of(data.columns[: data.state.shape[1]])
+    ]
     if not bodies:
         return None
     low, high = [], []
     for axis in ("x", "y"):
-        columns = [int(body[axis]) for body in bodies]  # type: ignore[call-overload]
+        columns = [body[axis] for body in bodies]
         values = torch.cat([data.state[:, columns], data.next_state[:, columns]])
         if len(values) > 1_000_000:  # what torch takes quantiles of
             values = values[:: len(values) // 500_000]
