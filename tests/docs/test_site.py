@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser import opened, started
 
 import mocoda
 from mocoda.agents import AGENTS
@@ -121,3 +122,15 @@ def test_the_page_of_the_api_has_signatures_arguments_and_members(api: str) -> N
     assert 'href="#mocoda.Transitions"' in api and 'id="mocoda.Transitions.save"' in api
     assert " at 0x" not in text
     assert re.search(r"episode_steps int \| None rows of an episode", text)
+
+
+def test_a_browser_opens_every_page_without_a_complaint_and_with_its_images(site: Path) -> None:
+    with started() as browser:
+        for file in sorted(site.glob("*.html")):
+            if file.stem == "404":  # its links are from the root, wherever it is shown
+                continue
+            with opened(browser, file) as here:
+                lost = "[...document.images].filter(one => !one.complete || !one.naturalWidth).map(one => one.src)"
+                here.run("document.querySelectorAll('img[loading=lazy]').forEach(one => one.loading = 'eager')")
+                here.page.wait_for_function(f"{lost}.length === 0")
+                assert here.text("h1").strip() and here.run("document.body.scrollHeight") > 300

@@ -306,7 +306,9 @@ function follow(focus) {
 
 function move(by) {
   const place = list.indexOf(chosen) + by;
-  if (place >= 0 && place < list.length) location.hash = `row=${numberAt(list[place])}`;
+  if (place < 0 || place >= list.length) return;
+  history.pushState(null, "", `#row=${numberAt(list[place])}`); // at once, so that a key can be held down
+  showRow(list[place], true);
 }
 
 function startRows() {
