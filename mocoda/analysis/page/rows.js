@@ -236,12 +236,10 @@ function drawing(at, donors) {
   const goal = cellsAt("goal", at);
   const size = held.columns.length;
   const told = [];
-  for (const other of around) {
-    for (const body of held.scene.bodies) {
-      const [x, y] = point(cellsAt("values", other)[body.x], cellsAt("values", other)[body.y]);
-      svg.append(make("circle", { class: "around", cx: x, cy: y, r: 1.5 }));
-    }
-  }
+  const dots = around.flatMap((other) => held.scene.bodies.map((body) => {
+    return `M${point(cellsAt("values", other)[body.x], cellsAt("values", other)[body.y]).map((at) => at.toFixed(1))}h0`;
+  }));
+  svg.append(make("path", { class: "around", d: dots.join("") }));
   const shape = (body, x, y, attributes) => body.square
     ? make("rect", { x: x - 8, y: y - 8, width: 16, height: 16, ...attributes })
     : make("circle", { cx: x, cy: y, r: 8, ...attributes });
