@@ -128,6 +128,7 @@ _ROOMS = {
         "Audit",
         "report",
         "drop_rows",
+        "export_rerun",
     ),
     "engine.errors": ("InputError",),
 }

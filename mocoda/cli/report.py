@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Report(Command):
     """Write a page about data, recorded and generated, row by row: one HTML file that opens in any browser."""
 
-    data: Annotated[Positional[str | None], arg(metavar="[DATA]", help_behavior_hint="")] = None
+    data: Annotated[Positional[str | None], arg(metavar="DATA", help_behavior_hint="")] = None
     """Data, as `mocoda augment` writes it: {formats}. May be left out with --training."""
     world: Flat[GraphOptions] = NO_GRAPH
     recorded: Annotated[str | None, arg(metavar="DATA")] = None
