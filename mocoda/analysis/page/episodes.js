@@ -35,6 +35,8 @@ function showEpisode(number, focus) {
     else row.removeAttribute("aria-current");
   }
   const part = make("select", { id: "episode-part" }, ...held.parents.map((name, i) => make("option", { value: i }, name)));
+  const exchanged = held.parents.findIndex((_, i) => isMade(places[0]) && cellsAt("donor", places[0])[i] !== rows.main.values[places[0]]);
+  part.value = String(Math.max(0, exchanged)); // where it differs from the recorded episode beside it
   const slider = make("input", { type: "range", id: "episode-step", min: 0, max: places.length - 1, value: 0 });
   const button = make("button", { type: "button" }, "Flag all its steps");
   button.addEventListener("click", () => flag(places.map(numberAt), true));

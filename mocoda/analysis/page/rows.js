@@ -206,10 +206,15 @@ function valuesTable(at, donors) {
 const cell = (value) => make("td", { class: "number" }, short(value));
 
 function edgesOf(at) {
-  const edges = held.rows.masks[rows.mask.values[at]];
   const usual = new Set(held.sparsest.map(([p, c]) => `${p}-${c}`));
-  const more = edges.filter(([p, c]) => !usual.has(`${p}-${c}`)).map(([p, c]) => `${held.parents[p]} to ${held.parents[c]}`);
-  const words = more.length ? `Besides the usual edges, there are: ${more.join(", ")}.` : "Its edges are those of the sparsest graph.";
+  const differing = held.rows.masks[rows.mask.values[at]];
+  const named = (edges) => edges.map(([p, c]) => `${held.parents[p]} to ${held.parents[c]}`).join(", ");
+  const more = differing.filter(([p, c]) => !usual.has(`${p}-${c}`));
+  const fewer = differing.filter(([p, c]) => usual.has(`${p}-${c}`));
+  let words = more.length ? `Besides the usual edges, there are: ${named(more)}.` : "Its edges are those of the sparsest graph.";
+  if (fewer.length) words += ` Not there: ${named(fewer)}.`;
+  const gone = new Set(fewer.map(([p, c]) => `${p}-${c}`));
+  const edges = [...held.sparsest.filter(([p, c]) => !gone.has(`${p}-${c}`)), ...more];
   const parts = [make("h4", {}, "Active edges"), make("p", { id: "edges" }, words)];
   const whole = document.querySelector("#graph-drawing svg");
   if (whole) {
@@ -262,7 +267,8 @@ function drawing(at, donors) {
       if (i === 0 || body.owners[0] !== body.owners[1]) svg.append(shape(body, x, y, { fill: colour, class: "body", ...half }));
     });
     svg.append(make("line", { x1: x, y1: y, x2: toX, y2: toY, stroke: "var(--ink)", "stroke-width": 2 }));
-    svg.append(make("text", { x: x + 11, y: y - 9 }, body.label));
+    const left = x > width - 8 * body.label.length; // the label would leave the drawing
+    svg.append(make("text", { x: left ? x - 11 : x + 11, y: Math.max(y - 9, 10), "text-anchor": left ? "end" : "start" }, body.label));
     told.push(`${body.label} at ${short(values[body.x])}, ${short(values[body.y])}`);
   }
   const words = isMade(at) ? "Filled: the counterfactual row, in the colours of its donors. Dashed: the recorded row that gives most of it." : "The recorded row.";

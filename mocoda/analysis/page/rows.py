@@ -153,7 +153,7 @@ def pack_rows(split: Split, numbers: Tensor, graph: LocalGraph) -> dict[str, Any
         "donor": packed(donor.int()),
         "exact": packed(exact.to(torch.uint8)),
         "donorEpisode": packed(episode.int()),
-        "masks": [mask.nonzero().tolist() for mask in masks],
+        "masks": [one.nonzero().tolist() for one in masks != graph.sparsest.to(masks.device)],  # what differs from it
         "recipes": ["recorded", *BUILT_IN],
     }
 
