@@ -214,7 +214,8 @@ def test_recorded_data_alone_gets_support_and_a_page(tmp_path: Path) -> None:
         ),
         (
             {"data": True, "graph": True, "audit": {"confirmed": 1}},
-            "what was given as audit.json lacks interval, by: it is no audit.json of mocoda's.",
+            "what was given as audit.json lacks interval, rows, by, tolerance, predictors: it is no audit.json of "
+            "mocoda's.",
         ),
         (
             {"data": True, "graph": True, "check": "nowhere"},

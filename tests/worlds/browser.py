@@ -57,19 +57,22 @@ class Opened:
 
 
 @contextmanager
-def opened(browser: Browser, file: Path, place: str = "", **options: Any) -> Iterator[Opened]:
-    """A file in a context of its own. What it says on the console, raises or asks a network for fails the test."""
+def opened(browser: Browser, file: Path | str, place: str = "", **options: Any) -> Iterator[Opened]:
+    """A file, or an address, in a context of its own. What it says on the console, raises or asks others for fails."""
+    address = file.as_uri() if isinstance(file, Path) else file
+    own = ("file:", "data:", "blob:") if isinstance(file, Path) else (address.rpartition("/")[0], "data:", "blob:")
     context = browser.new_context(**{"viewport": DESK, "color_scheme": "light", **options})
     context.set_default_timeout(10_000)
     page = context.new_page()
     found = Opened(page)
-    page.on("console", lambda message: found.said.append(f"{message.type}: {message.text}"))
+    page.on("console", lambda message: found.said.append(f"{page.url}: {message.type}: {message.text}"))
     page.on("pageerror", lambda error: found.said.append(str(error)))
     page.on("request", lambda request: found.asked.append(request.url))
-    page.goto(file.as_uri() + place)
+    page.goto(address + place)
     try:
         yield found
-        assert found.said == []
-        assert [url for url in found.asked if not url.startswith(("file:", "data:", "blob:"))] == []
+        assert found.said == [], found.said
+        elsewhere = [url for url in found.asked if not url.startswith(own)]
+        assert elsewhere == [], elsewhere
     finally:
         context.close()

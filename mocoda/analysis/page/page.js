@@ -19,8 +19,11 @@ function unpacked(array) {
   return { values: new TYPES[array.type](bytes.buffer), width: array.shape[1] ?? 1 };
 }
 
+let silence;
 function say(sentence) {
   byId("said").textContent = sentence;
+  clearTimeout(silence);
+  silence = setTimeout(() => { byId("said").textContent = ""; }, 10000);
 }
 
 const short = (number) => (Number.isNaN(number) ? "–" : String(Number(number.toPrecision(4))));

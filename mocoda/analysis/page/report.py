@@ -85,10 +85,10 @@ def report(
     columns = 0
     if data is not None and graph is not None:
         graph.check_data(data)
-        split = _split(data, recorded, graph)
+        split = _split(data.to("cpu"), None if recorded is None else recorded.to("cpu"), graph)
         columns = len(data.columns)
         stream = as_stream(seed, "report", device="cpu")
-        own, told = _of_data(split, graph, task, rows, _checked(show, data), stream)
+        own, told = _of_data(split, graph, task, rows, _checked(show, split.data), stream)
         held |= own
         about |= told
     if audit is not None:

@@ -14,6 +14,7 @@ from mocoda.analysis.row_audit import PREDICTORS, Audit
 from mocoda.analysis.verdict import HARDLY_TOLD
 from mocoda.engine.errors import InputError
 
+AUDIT = ("confirmed", "interval", "rows", "by", "tolerance", "predictors")  # what is shown of an audit
 TOLD = "against recorded ones: AUC of a classifier (0.5, it cannot tell, is perfect)"
 
 
@@ -37,7 +38,7 @@ class Table:
 
 def audit_panel(found: Audit | Mapping[str, Any] | str | Path) -> Panel:
     """The verdict of `mocoda.audit`, or of the audit.json that `mocoda audit` writes."""
-    told = found.to_json() if isinstance(found, Audit) else _told(found, "audit.json", ("confirmed", "interval", "by"))
+    told = found.to_json() if isinstance(found, Audit) else _told(found, "audit.json", AUDIT)
     low, high = told["interval"]
     share = f"{_percent(told['confirmed'])} ({_percent(low)} to {_percent(high)})"
     said = f"{share} of {told['rows']:,} generated rows are true"
@@ -73,7 +74,7 @@ def audit_panel(found: Audit | Mapping[str, Any] | str | Path) -> Panel:
 
 def check_panel(found: Advice | Mapping[str, Any] | str | Path) -> Panel:
     """The verdict of `mocoda.check`, or of the advice.json that `mocoda check` writes."""
-    told = found.to_json() if isinstance(found, Advice) else _told(found, "advice.json", ("verdict", "laws", "recipe"))
+    told = found.to_json() if isinstance(found, Advice) else _told(found, "advice.json", ("verdict", "laws"))
     laws = [(law["recipe"], law["factors"], law["auc"], law["low"], law["high"]) for law in told["laws"]]
     recipes = list(dict.fromkeys(law[0] for law in laws))
     own = {(tuple(factors), recipe): _auc(auc, (low, high)) for recipe, factors, auc, low, high in laws}
@@ -122,8 +123,8 @@ def _told(found: Any, name: str, needed: Iterable[str]) -> Mapping[str, Any]:
 
 
 def _auc(auc: float, interval: Sequence[float]) -> str:
-    told = "told apart" if auc > HARDLY_TOLD and interval[0] > 0.5 else "hardly told apart"
-    return f"{auc:.2f} ({_numbers(interval)}), {told}"
+    told = ", told apart" if auc > HARDLY_TOLD and interval[0] > 0.5 else ""
+    return f"{auc:.2f} ({_numbers(interval)}){told}"
 
 
 def _percent(share: float) -> str:
