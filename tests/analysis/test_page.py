@@ -191,6 +191,15 @@ def test_data_without_recorded_rows_is_compared_with_what_it_was_made_of(tmp_pat
     assert array(rows["donor"]).unique().tolist() == [-1] and array(rows["exact"]).unique().tolist() == [1]
 
 
+def test_rows_without_provenance_are_told_apart_by_their_source(tmp_path: Path) -> None:
+    data = table()
+    source = {"recorded_rows": RECORDED, "generated_rows": MADE, "recipe": "coda"}
+    report(tmp_path / "page.html", replace(data, provenance={}, source=source), GRAPH)
+    rows = held(tmp_path / "page.html")["rows"]
+    assert array(rows["made"]).tolist() == [0] * RECORDED + [1] * MADE
+    assert {rows["recipes"][number] for number in array(rows["recipe"])[RECORDED:].tolist()} == {"coda"}
+
+
 def test_recorded_data_alone_gets_support_and_a_page(tmp_path: Path) -> None:
     data = Transitions(table().state[:RECORDED], table().action[:RECORDED], table().next_state[:RECORDED])
     report(tmp_path / "page.html", data, GRAPH)
@@ -241,6 +250,7 @@ def test_curves_are_means_over_seeds_with_their_bootstrap_interval(tmp_path: Pat
                 for update in (1, 2)
                 for seed in range(3)
             )
+            MetricLog(tmp_path / agent).add([Metric(3, "walks", 0, "steps", float("nan"))])
     told = training([tmp_path / "td3-bc", tmp_path / "cql"])
     assert told["metrics"] == ["steps"] and told["better"] == {"steps": "fewer is better"}
     low, high = bootstrap_interval([10.5, 11.5, 12.5])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.page.origins import main_donors, origins
+from mocoda.augmentation.provenance import recipe_number
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
@@ -132,7 +133,8 @@ def pack_rows(split: Split, numbers: Tensor, graph: LocalGraph) -> dict[str, Any
     notes = {name: shown.provenance.get(name, nothing) for name in ("support", "disagreement")}
     notes["disagreement"] = torch.where(made, notes["disagreement"], torch.nan)
     none = torch.full_like(numbers, -1)
-    recipe = shown.provenance.get("recipe", made.long())
+    one = recipe_number(str(data.source.get("recipe")))  # of all rows, where they do not say it themselves
+    recipe = shown.provenance.get("recipe", torch.where(made, one, 0))
     return {
         "number": packed(numbers.int()),
         "made": packed(made.to(torch.uint8)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ def training(folders: Sequence[str | Path]) -> dict[str, Any]:
     """The curves of all runs in folders that `mocoda train` wrote, and their last values, by metric.
 
     A curve is of one agent and one data set: the mean over seeds, and the 95% CI of the mean (bootstrap). The last
-    values are those of `mocoda evaluate`, where it has been asked, or else of the last point of the curve.
+    values are those of `mocoda evaluate`, where it has been asked, or else of the last point of the curve. What is not
+    a finite number is left out.
     """
     curves: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     for folder in map(Path, folders):
-        metrics = read_metrics(folder)
+        metrics = [metric for metric in read_metrics(folder) if isfinite(metric.value)]
         if not metrics:
             raise InputError(f"the folder {str(folder)!r} holds no {JSONL} with numbers. `mocoda train` writes one.")
         agent = str(settings_of(folder).get("agent", folder.name))
