@@ -160,6 +160,16 @@ def test_rows_are_in_the_page_to_the_bit_and_the_same_call_writes_the_same_bytes
     assert given_next.equal(data.next_state[[7] * MADE, 2:])
 
 
+def test_points_are_a_sample_at_random_of_each_kind(tmp_path: Path) -> None:
+    many = mocoda.concatenate([table()[:RECORDED]] + [table()[RECORDED:]] * 30)
+    report(tmp_path / "page.html", many, GRAPH, rows=800)
+    rows = held(tmp_path / "page.html")["rows"]
+    sample, made, support = (array(rows[name]) for name in ("sample", "made", "support"))
+    drawn = support[(sample == 1) & (made == 1)]
+    assert len(drawn) > 150 and abs(float(drawn.mean()) - 0.5) < 4 * 0.29 / len(drawn) ** 0.5  # as in all rows
+    assert float(support[made == 1].mean()) < 0.4  # the worst are held, too
+
+
 def test_of_many_rows_the_worst_and_some_others_are_held(tmp_path: Path) -> None:
     data = table()
     report(tmp_path / "page.html", data, GRAPH, rows=40, show=[148])

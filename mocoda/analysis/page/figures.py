@@ -90,6 +90,8 @@ def library() -> str:
     import vl_convert
 
     wanted = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    known = vl_convert.get_vegalite_versions()
+    wanted = wanted if wanted in known else known[-1]  # a newer Altair's charts are drawn by what there is
     script = vl_convert.javascript_bundle(vl_version=wanted)  # type: ignore[call-arg]  # by its stub alone
     # A script in a page ends at the first such word, even within a string.
     return str(script).replace("</script", r"<\/script")

@@ -188,8 +188,8 @@ def _of_data(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the browser needs of data, and what the page says of it."""
     data, tables = split.data, split.tables
-    chosen = choose_rows(split, rows, show, stream).to(data.device)
-    episodes = choose_episodes(split, rows, stream).to(data.device)
+    chosen, sample = choose_rows(split, rows, show, stream)
+    episodes = choose_episodes(split, rows, stream)
     numbers_held = chosen
     if data.episode is not None and len(episodes):
         whole = torch.isin(data.episode, episodes).nonzero()[:, 0]
@@ -207,7 +207,7 @@ def _of_data(
         "factors": [list(graph.factors[name]) for name in graph.parents],
         "sparsest": graph.sparsest.nonzero().tolist(),
         "notes": notes,
-        "rows": pack_rows(split, numbers_held, graph),
+        "rows": pack_rows(split, numbers_held, sample, graph),
         "episodes": episodes.tolist(),
         "scene": scene_of(split.known, graph, task),
     }

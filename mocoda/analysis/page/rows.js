@@ -282,9 +282,8 @@ function drawPoints() {
   const [x, y] = [byId("points-x"), byId("points-y")].map((select) => Number(select.value));
   const counts = [0, 0];
   const points = [];
-  const every = Math.max(1, Math.floor(placeOf.size / 3000));
   for (const at of placeOf.values()) {
-    if (at % every || counts[rows.made.values[at]]++ >= 1000) continue;
+    if (!rows.sample.values[at] || counts[rows.made.values[at]]++ >= 1000) continue;
     const values = cellsAt("values", at);
     points.push({ x: values[x], y: values[y], kind: kindAt(at), row: numberAt(at) });
   }
@@ -320,7 +319,7 @@ function startRows() {
   rows.number.values.forEach((number, at) => placeOf.set(number, at));
   flagged = new Set(stored());
   const known = [...placeOf.values()].filter((at) => !isMade(at));
-  around = known.filter((_, i) => i % Math.ceil(known.length / 200) === 0);
+  around = known.filter((at) => rows.sample.values[at]).slice(0, 200);
   byId("flags").textContent = String(flagged.size);
   if (!rows.made.values.includes(1)) byId("kind").value = "known";
   for (const id of ["sort", "kind"]) byId(id).addEventListener("change", listRows);

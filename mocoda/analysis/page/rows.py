@@ -46,35 +46,31 @@ class Split:
         return 4 * (4 * width // 3 + 3 * len(self.data.columns) + 20)
 
 
-def choose_rows(split: Split, count: int, show: Tensor, stream: Stream) -> Tensor:
-    """The numbers of the rows to hold, ascending: `count` at most, and those to `show` by all means."""
+def choose_rows(split: Split, count: int, show: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+    """The numbers of the rows to hold, ascending: `count` at most, and those to `show` by all means.
+
+    Also which of them are a sample at random, of each kind of rows.
+    """
     count = min(count, max(1, LARGEST // 2 // split.row_bytes))
-    chosen = [show]
-    if split.made is not None:
-        part = max(1, int(PART * count))
-        for name, sign in (("confirmed", 1), ("support", 1), ("disagreement", -1)):
-            notes = split.made.provenance.get(name)
-            if notes is None:
-                continue
-            order = (sign * notes).argsort(stable=True)
-            if name == "confirmed":  # those that a simulator refutes
-                order = (notes == 0).nonzero()[:, 0]
-            chosen.append(split.made_numbers[order[:part]])
-        chosen.append(split.made_numbers[stream.child("made").permutation(len(split.made))[:count]])
+    part = max(1, int(PART * count))
+    chosen, drawn = [show], []
     if not split.elsewhere:
-        part = count if split.made is None else int(PART * count)
-        support = split.known.provenance.get("support")
-        if support is not None:
-            chosen.append(split.known_numbers[support.argsort(stable=True)[: part // 2]])
-        recorded = split.known_numbers[stream.child("known").permutation(len(split.known))[:part]]
-        chosen.insert(1, recorded)
-    numbers = torch.cat(chosen)
-    first = torch.unique(numbers, return_inverse=True)
-    seen = torch.full_like(first[0], len(numbers)).scatter_reduce(
-        0, first[1], torch.arange(len(numbers), device=numbers.device), "amin"
-    )
-    kept = numbers[seen.sort().values[: max(count, len(show))]]
-    return kept.sort().values
+        drawn.append(split.known_numbers[stream.child("known").permutation(len(split.known))])
+        support = split.known.provenance["support"].argsort(stable=True)
+        chosen += [drawn[0][: part // 2], split.known_numbers[support[: part // 2]]]
+    if split.made is not None:
+        notes = split.made.provenance
+        if "confirmed" in notes:  # those that a simulator refutes
+            chosen.append(split.made_numbers[(notes["confirmed"] == 0).nonzero()[:part, 0]])
+        for name, sign in (("support", 1), ("disagreement", -1)):
+            if name in notes:
+                chosen.append(split.made_numbers[(sign * notes[name]).argsort(stable=True)[:part]])
+        drawn.append(split.made_numbers[stream.child("made").permutation(len(split.made))])
+    chosen.append(drawn[-1][:count])
+    kept: Tensor = torch.tensor(list(dict.fromkeys(torch.cat(chosen).tolist()))[: max(count, len(show))])
+    # A prefix of an order at random is a sample at random, though some of it may be among the worst, too.
+    sample = torch.cat([order[torch.isin(order, kept).cumprod(0).bool()] for order in drawn])
+    return kept.sort().values, sample
 
 
 def choose_episodes(split: Split, count: int, stream: Stream) -> Tensor:
@@ -101,8 +97,8 @@ def _has_episodes(table: Transitions) -> bool:
     return table.episode is not None and bool((table.episode >= 0).any())
 
 
-def pack_rows(split: Split, numbers: Tensor, graph: LocalGraph) -> dict[str, Any]:
-    """Rows (M,) of the table with all that the page shows of them, arrays as base64."""
+def pack_rows(split: Split, numbers: Tensor, sample: Tensor, graph: LocalGraph) -> dict[str, Any]:
+    """Rows (M,) of the table with all that the page shows of them, arrays as base64; which of them are a sample."""
     data = split.data
     shown, made = data[numbers], torch.isin(numbers, split.made_numbers)
     values = torch.cat([shown.rows, shown.next_state], 1)
@@ -138,6 +134,7 @@ def pack_rows(split: Split, numbers: Tensor, graph: LocalGraph) -> dict[str, Any
     return {
         "number": packed(numbers.int()),
         "made": packed(made.to(torch.uint8)),
+        "sample": packed(torch.isin(numbers, sample).to(torch.uint8)),
         "recipe": packed(recipe.int()),
         "episode": packed((none if shown.episode is None else shown.episode).int()),
         "step": packed((none if shown.step is None else shown.step).int()),
