@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from browser import PHONE, opened, started
 from command_line import done
 from page_data import COLUMNS, GRAPH, MADE, ODD, RECORDED, exchanged, table
 from playwright.sync_api import Browser
 
 import mocoda
-from mocoda import InputError, LocalGraph, drop_rows, report
+from mocoda import InputError, LocalGraph, Transitions, drop_rows, report
+from mocoda.engine.randomness import Stream
 
 
 @pytest.fixture(scope="module")
@@ -233,10 +235,17 @@ def test_a_page_about_a_training_alone_opens(browser: Browser, page: Path, tmp_p
 
 def test_hooksweep_is_drawn_from_above_with_its_goals(browser: Browser, tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
-    task = mocoda.make_task("hooksweep2")
-    data = task.collect(rows=75, seed=0)
-    parents = mocoda.fit_parents(data, task.graph, "emp")
-    report(tmp_path / "page.html", mocoda.augment(data, parents, rows=20, task=task), task.graph, task=task)
+    from mocoda.tasks.hooksweep import COLUMNS as NAMES
+    from mocoda.tasks.hooksweep import HookSweep2
+
+    task = HookSweep2()
+    low, high = task.box
+    rows = low + (high - low) * Stream(0, "sweeps").uniform(100, 20)  # no simulator is needed to draw
+    notes = {"recipe": torch.arange(100) // 50, "support": torch.linspace(0, 1, 100)}
+    goal = task.goals(100, seed=0)
+    state = rows[:, :16]
+    data = Transitions(state, rows[:, 16:], state, goal=goal, columns=NAMES, provenance=notes)
+    report(tmp_path / "page.html", data, task.graph, task=task)
     with opened(browser, tmp_path / "page.html") as here:
         assert here.words("#row .drawing text") == ["gripper", "box1", "box2"]
         assert here.count("#row .drawing rect.body") == 2 and here.count("#row .drawing .goal") == 2
