@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from mocoda.analysis import WhatIf as WhatIf
     from mocoda.analysis import audit as audit
     from mocoda.analysis import check as check
+    from mocoda.analysis import drop_rows as drop_rows
+    from mocoda.analysis import export_rerun as export_rerun
+    from mocoda.analysis import report as report
     from mocoda.analysis import two_sample as two_sample
     from mocoda.analysis import what_if as what_if
     from mocoda.augmentation import Augmentation as Augmentation
@@ -114,7 +117,19 @@ _ROOMS = {
     ),
     "agents.onnx_export": ("export_onnx",),
     "engine.metrics": ("MetricLog",),
-    "analysis": ("check", "Advice", "two_sample", "TwoSample", "what_if", "WhatIf", "audit", "Audit"),
+    "analysis": (
+        "check",
+        "Advice",
+        "two_sample",
+        "TwoSample",
+        "what_if",
+        "WhatIf",
+        "audit",
+        "Audit",
+        "report",
+        "drop_rows",
+        "export_rerun",
+    ),
     "engine.errors": ("InputError",),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}

@@ -4,6 +4,20 @@ from mocoda.analysis.advice import Advice
 from mocoda.analysis.classifier import TwoSample, two_sample
 from mocoda.analysis.counterfactual import WhatIf, what_if
 from mocoda.analysis.graph_check import check
+from mocoda.analysis.page import drop_rows, report
+from mocoda.analysis.rerun_export import export_rerun
 from mocoda.analysis.row_audit import Audit, audit
 
-__all__ = ["Advice", "Audit", "TwoSample", "WhatIf", "audit", "check", "two_sample", "what_if"]
+__all__ = [
+    "Advice",
+    "Audit",
+    "TwoSample",
+    "WhatIf",
+    "audit",
+    "check",
+    "drop_rows",
+    "export_rerun",
+    "report",
+    "two_sample",
+    "what_if",
+]

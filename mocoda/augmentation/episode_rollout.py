@@ -225,16 +225,16 @@ def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
         acts = component[-1] >= len(graph.children)
         candidates = (walks.goes_on if acts else everywhere).nonzero()[:, 0]
         wanted, recorded = starts[here][:, columns], walks.rows[candidates][:, columns]
-        found = _equal(wanted, recorded)
+        found = equal_rows(wanted, recorded)
         unknown = found < 0
         if acts and bool(unknown.any()):
-            found[unknown] = _nearest(wanted[unknown], recorded)
+            found[unknown] = nearest_rows(wanted[unknown], recorded)
         row = torch.where(found < 0, -1, candidates[found])
         donor[here[:, None], torch.tensor(component, device=here.device)] = row[:, None]
     return donor
 
 
-def _equal(wanted: Tensor, recorded: Tensor) -> Tensor:
+def equal_rows(wanted: Tensor, recorded: Tensor) -> Tensor:
     """The number (n,) of a recorded row (M, C) that equals each (n, C) to the bit; -1: none."""
     weights = torch.tensor(
         [pow(MIXING, power + 1, 2**61 - 1) for power in range(wanted.shape[1])], device=wanted.device
@@ -245,7 +245,7 @@ def _equal(wanted: Tensor, recorded: Tensor) -> Tensor:
     return torch.where((wanted == recorded[found]).all(1), found, -1)
 
 
-def _nearest(wanted: Tensor, recorded: Tensor) -> Tensor:
+def nearest_rows(wanted: Tensor, recorded: Tensor) -> Tensor:
     """The number (n,) of the recorded row (M, C) that is nearest to each (n, C), in standard deviations of a column."""
     scale = recorded.double().std(0, correction=0).float()
     scale = torch.where(scale > 0, scale, 1.0)
@@ -271,7 +271,7 @@ def _made(
     judged = Judged(*(torch.cat(part)[:total] for part in zip(*(one.judged for one in found), strict=True)))
     episode = torch.arange(n, device=steps.device).repeat_interleave(steps)
     notes = {"recipe": torch.full_like(episode, recipe_number(recipe.name)), **judged.notes, "cut": cut[episode]}
-    for row, (name, at) in zip(source.T, _donor_names(graph), strict=True):
+    for row, (name, at) in zip(source.T, donor_names(graph), strict=True):
         notes[name], notes[at] = (torch.where(row < 0, -1, values[row]) for values in (walks.episode, walks.step))
     return Made(
         rows,
@@ -287,12 +287,12 @@ def _recorded(data: Transitions, graph: LocalGraph, borders: Borders) -> dict[st
     assert data.episode is not None and data.step is not None
     notes = {"recipe": torch.full_like(data.step, RECORDED), **borders.notes(data.rows)}
     notes["cut"] = torch.full_like(data.step, ENDED)
-    for name, at in _donor_names(graph):
+    for name, at in donor_names(graph):
         notes[name], notes[at] = data.episode, data.step
     return notes
 
 
-def _donor_names(graph: LocalGraph) -> list[tuple[str, str]]:
+def donor_names(graph: LocalGraph) -> list[tuple[str, str]]:
     """The notes on where each factor comes from: the recorded episode and its step."""
     plain = [re.sub(r"\W", "_", name) for name in graph.parents]
     plain = plain if len(set(plain)) == len(plain) else [str(number) for number in range(len(plain))]

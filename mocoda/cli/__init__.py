@@ -29,6 +29,7 @@ COMMANDS = {
     "label": "augment:Label",
     "augment": "augment:Augment",
     "audit": "audit:Audit",
+    "report": "report:Report",
     "export": "data:Export",
     "train": "agents:Train",
     "evaluate": "agents:Evaluate",

@@ -27,6 +27,7 @@ from mocoda.cli.options import (
     say,
 )
 from mocoda.cli.parser import Command, Flat, value_of
+from mocoda.cli.report import check_page, write_page
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.progress import PlainProgress, Progress
 
@@ -85,6 +86,8 @@ class Augment(Command):
     workers: int | None = None
     """Processes that generate rows; without it one per core, at most 3, if there is much to do."""
     out: Out = "augmented.hdf5"
+    report: Annotated[Path | None, arg(metavar="FILE")] = None
+    """At the end, write a page about the rows to this HTML file, as `mocoda report` does."""
     overwrite: Overwrite = False
 
     @classmethod
@@ -104,6 +107,8 @@ class Augment(Command):
         from mocoda.engine.runs import RunFolder
 
         target = check_out(self.out, (self.data, self.world.graph, self.model.model))
+        if self.report is not None:
+            check_page(self.report, (self.data, target.path), self.overwrite)
         folder = run_folder_of(target.path)
         self._check(folder)
         workers = workers_for(self.count, self.device) if self.workers is None else self.workers
@@ -149,6 +154,8 @@ class Augment(Command):
         for cut in source["cut"].values() if self.episodes is not None else ():
             if cut["episodes"]:
                 say(f"{counted(cut['episodes'], 'new episode')} ended where {cut['why']}.")
+        if self.report is not None:
+            write_page(self.report, self.out, world, None if self.keep_recorded else recorded, self.seed)
 
     @property
     def count(self) -> int:
@@ -257,7 +264,7 @@ class Augment(Command):
         from mocoda.engine.checkpoint import fingerprint
 
         settings = asdict(self)
-        for name in ("workers", "out", "overwrite"):
+        for name in ("workers", "out", "report", "overwrite"):
             del settings[name]
         settings["rows"] = self.count if self.episodes is None else None
         settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}

@@ -179,31 +179,47 @@ class Export(Command):
     data: Annotated[Positional[str], arg(metavar="DATA")]
     """Recorded data ({formats}), or a policy's file, or its folder if it is the only one in it."""
     to: Annotated[str, arg(metavar="FILE")]
-    """What to write: {targets}; for a policy FILE.onnx or FILE.safetensors."""
+    """What to write: {targets}; FILE.rrd for Rerun's viewer; for a policy FILE.onnx or FILE.safetensors."""
     episode_steps: EpisodeSteps = None
     skip_bad_rows: FlagCreatePairsOff[bool] = False
     """Leave out rows with NaN or infinite numbers."""
     where: Annotated[tuple[str, ...], arg(metavar="CONDITION [...]", help_behavior_hint="")] = ()
     """Keep only rows whose provenance meets every condition, such as confirmed=1 or 'support>=0.1': a column, one of
     =, !=, <, <=, > and >=, and a number."""
+    drop: Annotated[Path | None, arg(metavar="FILE")] = None
+    """Leave out the rows that this file lists, one number a line, as the page of `mocoda report` exports them. Rows are
+    counted before --where chooses among them."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
         from mocoda.data import read, write
 
         if self.to.endswith((".onnx", ".safetensors")):
-            if self.episode_steps is not None or self.skip_bad_rows or self.where:
+            if self.episode_steps is not None or self.skip_bad_rows or self.where or self.drop:
                 raise InputError(
-                    "--episode-steps, --skip-bad-rows and --where are about data, and an "
+                    "--episode-steps, --skip-bad-rows, --where and --drop are about data, and an "
                     f"{Path(self.to).suffix} file is a policy."
                 )
             self._export_policy()
             return
-        check_out(self.to, [self.data], self.overwrite)
+        viewed = self.to.endswith(".rrd")
+        if viewed:
+            check_target(self.to, inputs=[given for given in (self.data, self.drop) if given], overwrite=self.overwrite)
+        else:
+            check_out(self.to, [self.data, self.drop], self.overwrite)
         table = read(self.data, episode_steps=self.episode_steps, skip_bad_rows=self.skip_bad_rows)
+        if self.drop is not None:
+            from mocoda.analysis import drop_rows
+
+            table = drop_rows(table, self.drop)
         if self.where:
             table = _where(table, self.where, self.data)
-        write(table, self.to)
+        if viewed:
+            from mocoda.analysis import export_rerun
+
+            export_rerun(table, self.to)
+        else:
+            write(table, self.to)
         say(f"{self.to}: {len(table):,} transitions")
 
     def _export_policy(self) -> None:

@@ -319,6 +319,6 @@ def test_of_a_folder_with_several_policies_one_must_be_named(tmp_path: Path, mon
     with pytest.raises(InputError) as caught:
         Export("agents", to="policy.onnx", skip_bad_rows=True).run()
     assert str(caught.value) == (
-        "--episode-steps, --skip-bad-rows and --where are about data, and an .onnx file is a policy."
+        "--episode-steps, --skip-bad-rows, --where and --drop are about data, and an .onnx file is a policy."
     )
     assert not Path("policy.onnx").exists()

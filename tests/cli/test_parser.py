@@ -29,6 +29,7 @@ WORDS = [
     "label",
     "augment",
     "audit",
+    "report",
     "export",
     "train",
     "evaluate",

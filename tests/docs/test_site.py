@@ -7,12 +7,19 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from html import unescape
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browser import opened, started
 
 import mocoda
 from mocoda.agents import AGENTS
@@ -121,3 +128,33 @@ def test_the_page_of_the_api_has_signatures_arguments_and_members(api: str) -> N
     assert 'href="#mocoda.Transitions"' in api and 'id="mocoda.Transitions.save"' in api
     assert " at 0x" not in text
     assert re.search(r"episode_steps int \| None rows of an episode", text)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing of every request."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a folder, as people put sites on servers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_browser_opens_every_page_without_a_complaint_and_with_its_images(site: Path) -> None:
+    lost = "[...document.images].filter(one => !one.complete || !one.naturalWidth).map(one => one.src)"
+    with started() as browser, served(site) as address, opened(browser, f"{address}/", color_scheme="dark") as here:
+        here.page.keyboard.press("/")
+        here.page.keyboard.type("disagreement")
+        here.page.locator(".md-search-result__link").first.wait_for()
+        assert here.run("getComputedStyle(document.body).colorScheme") == "dark"
+        for file in sorted(site.glob("*.html")):
+            if file.stem == "404":  # its links are from the root, wherever it is shown
+                continue
+            here.page.goto(f"{address}/{file.name}")
+            here.run("document.querySelectorAll('img[loading=lazy]').forEach(one => one.loading = 'eager')")
+            here.page.wait_for_function(f"{lost}.length === 0")
+            assert here.text("h1").strip() and here.run("document.body.scrollHeight") > 300

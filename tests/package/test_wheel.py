@@ -55,7 +55,8 @@ def test_the_wheel_holds_the_package_its_types_and_its_licence_and_nothing_else(
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     source = {str(path.relative_to(ROOT)) for path in (ROOT / "mocoda").rglob("*.py")} | {"mocoda/py.typed"}
-    source |= {str(path.relative_to(ROOT)) for path in (ROOT / "mocoda").rglob("*.safetensors")}
+    for ending in ("safetensors", "html", "css", "js"):
+        source |= {str(path.relative_to(ROOT)) for path in (ROOT / "mocoda").rglob(f"*.{ending}")}
     info = f"mocoda-{mocoda.__version__}.dist-info"
     assert {name for name in names if not name.startswith(info)} == source
     assert any(name.startswith(info) and name.endswith("LICENSE") for name in names)

@@ -1,0 +1,119 @@
+// The browser of episodes: a list, the worst first; one of them over its steps, part by part, with its donors.
+const episodes = new Map(); // number -> places of its rows, by step
+
+function gather() {
+  const wanted = new Set(held.episodes);
+  for (const at of placeOf.values()) {
+    const number = rows.episode.values[at];
+    if (!wanted.has(number)) continue;
+    if (!episodes.has(number)) episodes.set(number, []);
+    episodes.get(number).push(at);
+  }
+  for (const places of episodes.values()) places.sort((a, b) => rows.step.values[a] - rows.step.values[b]);
+}
+
+function worstOf(places, name, pick) {
+  const known = places.map((at) => rows[name].values[at]).filter((value) => !Number.isNaN(value));
+  return known.length ? pick(...known) : NaN;
+}
+
+function listEpisodes() {
+  const told = [...episodes].map(([number, places]) => ({
+    number, places, support: worstOf(places, "support", Math.min), disagreement: worstOf(places, "disagreement", Math.max),
+  }));
+  told.sort((a, b) => a.support - b.support || a.number - b.number);
+  byId("episode-list").tBodies[0].replaceChildren(...told.map((one) => make("tr", { "data-episode": one.number },
+    make("th", { scope: "row" }, make("a", { href: `#episode=${one.number}` }, String(one.number))),
+    ...[kindAt(one.places[0]), String(one.places.length), short(one.support), short(one.disagreement)].map((text) => make("td", {}, text)))));
+  return told[0]?.number;
+}
+
+function showEpisode(number, focus) {
+  const places = episodes.get(number);
+  for (const row of byId("episode-list").tBodies[0].rows) {
+    if (Number(row.dataset.episode) === number) row.setAttribute("aria-current", "true");
+    else row.removeAttribute("aria-current");
+  }
+  const part = make("select", { id: "episode-part" }, ...held.parents.map((name, i) => make("option", { value: i }, name)));
+  const exchanged = held.parents.findIndex((_, i) => isMade(places[0]) && cellsAt("donor", places[0])[i] !== rows.main.values[places[0]]);
+  part.value = String(Math.max(0, exchanged)); // where it differs from the recorded episode beside it
+  const slider = make("input", { type: "range", id: "episode-step", min: 0, max: places.length - 1, value: 0 });
+  const button = make("button", { type: "button" }, "Flag all its steps");
+  button.addEventListener("click", () => flag(places.map(numberAt), true));
+  const chart = make("figure", { class: "chart", id: "episode-chart" });
+  const step = make("div", { id: "episode-row" });
+  const drawChart = () => {
+    const columns = held.factors[part.value];
+    const points = places.flatMap((at) => columns.flatMap((column) => {
+      const own = { step: rows.step.values[at], column: held.columns[column].name };
+      const lines = [{ ...own, kind: kindAt(at), value: cellsAt("values", at)[column] }];
+      if (isMade(at)) lines.push({ ...own, kind: "recorded", value: cellsAt("base", at)[column] });
+      return lines;
+    }));
+    const name = held.parents[part.value];
+    draw(chart, "steps", points, { "@y": name }, `${name} over the steps of episode ${number}, beside the recorded episode that gives most of it.`);
+  };
+  const drawStep = () => {
+    const at = places[slider.value];
+    const link = make("a", { href: `#row=${numberAt(at)}` }, `step ${rows.step.values[at]}, row ${numberAt(at)}`);
+    step.replaceChildren(make("p", {}, link), ...(held.scene ? [drawing(at, donorsAt(at))] : []));
+    slider.setAttribute("aria-valuetext", `step ${rows.step.values[at]}`);
+  };
+  part.addEventListener("change", drawChart);
+  slider.addEventListener("input", drawStep);
+  const kind = kindAt(places[0]);
+  byId("episode").replaceChildren(
+    make("h3", {}, make("a", { href: `#episode=${number}` }, `Episode ${number}`), `, ${kind}, ${places.length} steps`),
+    make("p", { class: "controls" }, make("label", {}, "part ", part), make("label", {}, "step ", slider), button),
+    chart, ...(kind === "counterfactual" ? [strip(places)] : []), step);
+  drawChart();
+  drawStep();
+  if (focus) {
+    byId("episode").focus({ preventScroll: true });
+    byId("episode").scrollIntoView({ block: "nearest" });
+  }
+}
+
+// Every part over the steps, in the colour of the recorded episode that it is of.
+function strip(places) {
+  const colours = new Map();
+  const [label, line] = [110, 20];
+  const width = (640 - label) / places.length;
+  const svg = make("svg", { class: "strip", role: "img", viewBox: `0 0 640 ${held.parents.length * line + 4}` });
+  const told = [];
+  held.parents.forEach((name, part) => {
+    svg.append(make("text", { x: 0, y: part * line + 15 }, name.slice(0, 14)));
+    const from = new Set();
+    places.forEach((at, i) => {
+      const donor = cellsAt("exact", at)[part] ? cellsAt("donorEpisode", at)[part] : -1;
+      if (donor >= 0 && !colours.has(donor)) colours.set(donor, DONORS[colours.size % DONORS.length]);
+      from.add(donor);
+      const fill = donor < 0 ? "var(--line)" : colours.get(donor);
+      svg.append(make("rect", { x: label + i * width, y: part * line + 2, width: width + 0.5, height: line - 4, fill },
+        make("title", {}, `${name}, step ${rows.step.values[at]}: ${donor < 0 ? "by the model" : `episode ${donor}`}`)));
+    });
+    told.push(`${name}: ${[...from].map((donor) => (donor < 0 ? "the model" : `episode ${donor}`)).join(", ")}`);
+  });
+  svg.setAttribute("aria-label", `Where each part comes from over the steps. ${told.join("; ")}.`);
+  const names = [...colours].map(([donor, colour]) => make("span", {}, make("span", { class: "swatch", style: `background:${colour}` }, "\u00a0"), ` episode ${donor} `));
+  return make("figure", {}, svg, make("figcaption", {}, "Where each part comes from: ", ...names, "grey: by the model or a density."));
+}
+
+function followEpisode(focus) {
+  const found = /^#episode=(\d+)$/.exec(location.hash);
+  if (!found) return false;
+  if (!episodes.has(Number(found[1]))) {
+    say(`Episode ${found[1]} is not in this page, which holds a sample.`);
+    return false;
+  }
+  showEpisode(Number(found[1]), focus);
+  return true;
+}
+
+if (held.episodes?.length) {
+  gather();
+  const worst = listEpisodes();
+  addEventListener("hashchange", () => followEpisode(true));
+  if (!followEpisode(true)) showEpisode(worst, false);
+}
+document.documentElement.dataset.ready = "true";

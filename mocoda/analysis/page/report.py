@@ -1,0 +1,256 @@
+"""One HTML file that opens from a disk: what was recorded, what was made of it, and where each part comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mocoda.analysis.advice import Advice
+from mocoda.analysis.classifier import TwoSample
+from mocoda.analysis.page import measures
+from mocoda.analysis.page.drops import HEAD, content_of
+from mocoda.analysis.page.figures import charts, library
+from mocoda.analysis.page.rows import Split, choose_episodes, choose_rows, pack_rows
+from mocoda.analysis.page.scene import scene_of
+from mocoda.analysis.page.training import training as training_runs
+from mocoda.analysis.page.verdicts import audit_panel, check_panel, two_sample_panel
+from mocoda.analysis.row_audit import Audit
+from mocoda.augmentation import fit_support
+from mocoda.augmentation.provenance import RECORDED
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import VERSION, whole_file
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+DRAWN = 14  # factors of a graph that is drawn; a larger one is a table only
+HERE = Path(__file__).parent
+
+
+def report(
+    path: str | Path,
+    data: Transitions | None = None,
+    graph: LocalGraph | None = None,
+    *,
+    recorded: Transitions | None = None,
+    task: object = None,
+    audit: Audit | Mapping[str, Any] | str | Path | None = None,
+    check: Advice | Mapping[str, Any] | str | Path | None = None,
+    two_sample: Mapping[tuple[str, ...], TwoSample] | None = None,
+    training: Sequence[str | Path] = (),
+    rows: int = 2_000,
+    show: Sequence[int] = (),
+    name: str = "data",
+    seed: int | Stream = 0,
+) -> None:
+    """Writes a page about data, about trainings or about both: one HTML file that needs no server and no network.
+
+    It shows the graph with the shares of the rows that have each edge, ranges, coverage, support and disagreement, and
+    a browser of rows and episodes: counterfactual beside recorded, every part with the row that it comes from, the
+    worst first. Rows that are flagged there are exported as a list, which `mocoda.drop_rows` takes.
+
+    path        file to write
+    data        as `augment` and `augment_episodes` make it: recorded rows, and generated ones
+    graph       of the data
+    recorded    what the data was made of, if it holds no recorded rows
+    task        draws goals, if it has an `achieved` that takes columns of the state
+    audit       what `mocoda.audit` found, or a folder of `mocoda audit`
+    check       what `mocoda.check` found, or a folder of `mocoda check`
+    two_sample  what `mocoda.two_sample` found
+    training    folders of `mocoda train`
+    rows        rows that the page holds, at most: a quarter each of those with least support and with most
+                disagreement, of recorded ones, and the rest at random. Whole episodes come on top, as many rows again.
+                Wide rows are fewer, so that the file stays below 10 MB
+    show        numbers of rows that the page is to hold in any case
+    name        what the page calls the data
+    """
+    templates = _templates()
+    if (data is None) != (graph is None):
+        raise InputError("a report about data needs its graph: pass both data and graph, or neither.")
+    if data is None and not training:
+        raise InputError("there is nothing to report on: pass data and its graph, or training=[folder].")
+    if rows < 1:
+        raise InputError(f"rows must be at least 1, the number of rows that the page holds, got {rows}.")
+    about: dict[str, Any] = {"name": name, "version": VERSION, "panels": [], "data": None, "whole": 0}
+    held: dict[str, Any] = {"head": HEAD}
+    columns = 0
+    if data is not None and graph is not None:
+        graph.check_data(data)
+        split = _split(data.to("cpu"), None if recorded is None else recorded.to("cpu"), graph)
+        columns = len(data.columns)
+        stream = as_stream(seed, "report", device="cpu")
+        own, told = _of_data(split, graph, task, rows, _checked(show, split.data), stream)
+        held |= own
+        about |= told
+    if audit is not None:
+        about["panels"].append(audit_panel(audit))
+    if check is not None:
+        about["panels"].append(check_panel(check))
+    if two_sample is not None:
+        about["panels"].append(two_sample_panel(two_sample))
+    held["training"] = training_runs(training) if training else None
+    series = list(dict.fromkeys(one["series"] for one in held["training"]["ends"])) if training else []
+    held["charts"] = charts(columns, series)
+    about["training"] = held["training"]
+    texts = {file: (HERE / file).read_text("utf-8") for file in ("page.css", "page.js", "rows.js", "episodes.js")}
+    html = templates.get_template("page.html").render(
+        **about,
+        style=texts.pop("page.css"),
+        library=library(),
+        script="\n".join(texts.values()),
+        held=json.dumps(held, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+    )
+    with whole_file(path) as part:
+        part.write_text(html, "utf-8")
+
+
+def check_report() -> None:
+    """Raises where pages cannot be written. Call it before long work."""
+    try:
+        import altair
+        import jinja2
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        raise InputError(f'to write a page, pip install "mocoda[report]" ({error}).') from error
+    del altair, jinja2
+
+
+def _templates() -> Environment:
+    check_report()
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def _split(data: Transitions, recorded: Transitions | None, graph: LocalGraph) -> Split:
+    """The recorded and the generated rows, which all know their support."""
+    made = generated(data)
+    if recorded is None and bool(made.all()):
+        raise InputError("the data holds no recorded rows to compare with; pass recorded=, what it was made of.")
+    if recorded is not None:
+        graph.check_data(recorded)
+    known = data[~made] if recorded is None else recorded
+    support = None if "support" in data.provenance else fit_support(known, graph, seed=0)
+
+    def supported(table: Transitions) -> Transitions:
+        if support is None:
+            return table
+        score = torch.cat([support.score(part) for part in table.rows.split(65_536)])
+        return replace(table, provenance={**table.provenance, "support": score})
+
+    data = supported(data)
+    none = torch.full((len(known),), -1, device=data.device)
+    return Split(
+        data,
+        supported(known) if recorded is not None else data[~made],
+        data[made] if bool(made.any()) else None,
+        (~made).nonzero()[:, 0] if recorded is None else none,
+        made.nonzero()[:, 0],
+        recorded is not None,
+    )
+
+
+def generated(data: Transitions) -> Tensor:
+    """Which rows are generated, bool (N,): by their provenance, or by the source of a file that `augment` wrote."""
+    recipe = data.provenance.get("recipe")
+    if recipe is not None:
+        return recipe != RECORDED
+    first, rest = data.source.get("recorded_rows"), data.source.get("generated_rows")
+    place = torch.arange(len(data), device=data.device)
+    known = isinstance(first, int) and isinstance(rest, int) and first + rest == len(data)
+    return place >= (first if known and first is not None else len(data))
+
+
+def _checked(show: Sequence[int], data: Transitions) -> Tensor:
+    for row in show:
+        if not 0 <= row < len(data):
+            raise InputError(f"the data has no row {row} to show; its rows are 0 to {len(data) - 1}.")
+    return torch.tensor(list(show), dtype=torch.long, device=data.device)
+
+
+def _of_data(
+    split: Split, graph: LocalGraph, task: object, rows: int, show: Tensor, stream: Stream
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the browser needs of data, and what the page says of it."""
+    data, tables = split.data, split.tables
+    chosen, sample = choose_rows(split, rows, show, stream)
+    episodes = choose_episodes(split, rows, stream)
+    numbers_held = chosen
+    if data.episode is not None and len(episodes):
+        whole = torch.isin(data.episode, episodes).nonzero()[:, 0]
+        numbers_held = torch.cat([chosen, whole]).unique()
+    edges, columns = measures.edges(tables, graph), measures.ranges(tables)
+    notes = {name: measures.notes(tables, name) for name in ("support", "disagreement")}
+    cells = measures.coverage(tables, graph)
+    made = 0 if split.made is None else len(split.made)
+    held = {
+        "content": content_of(data),
+        "columns": [{key: one[key] for key in ("name", "part", "low", "high")} | _bars(one) for one in columns],
+        "states": data.state.shape[1],
+        "parents": list(graph.parents),
+        "children": len(graph.children),
+        "factors": [list(graph.factors[name]) for name in graph.parents],
+        "sparsest": graph.sparsest.nonzero().tolist(),
+        "notes": notes,
+        "rows": pack_rows(split, numbers_held, sample, graph),
+        "episodes": episodes.tolist(),
+        "scene": scene_of(split.known, graph, task),
+    }
+    told = {
+        "data": data,
+        "recorded": len(split.known),
+        "made": made,
+        "recipe": data.source.get("recipe") if made else None,
+        "in_page": len(numbers_held),
+        "whole": len(episodes),
+        "edges": edges,
+        "graph": _drawing(graph, edges) if len(graph.parents) <= DRAWN else None,
+        "children": list(graph.children),
+        "columns": columns,
+        "notes": notes,
+        "coverage": cells,
+        "elsewhere": split.elsewhere,
+    }
+    return held, told
+
+
+def _bars(column: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kinds": [{key: one[key] for key in ("kind", "min", "max", "inner", "bars")} for one in column["kinds"]]}
+
+
+def _drawing(graph: LocalGraph, edges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Where the parents, on the left, and the children are, and the edges from each to each, in pixels."""
+    wide = 30 + 8 * max(map(len, graph.parents))
+    far = wide + 230
+    lines = []
+    for edge in edges:
+        p, c = edge["places"]
+        always = all(share == 1 for share in edge["shares"])
+        lines.append({**edge, "from": (wide + 8, 30 + 40 * p), "to": (far, 30 + 40 * c), "always": always})
+    boxes = [
+        (name, 8, 14 + 40 * place, "state" if name in graph.state else "action")
+        for place, name in enumerate(graph.parents)
+    ]
+    boxes += [(f"{name}′", far + 6, 14 + 40 * place, "next") for place, name in enumerate(graph.children)]
+    return {
+        "lines": lines,
+        "boxes": boxes,
+        "wide": wide,
+        "width": far + wide + 14,
+        "height": 20 + 40 * len(graph.parents),
+    }

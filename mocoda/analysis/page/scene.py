@@ -1,0 +1,82 @@
+"""What can be drawn of a state: bodies on a plane, known by the names of their columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from mocoda.data.transitions import Transitions
+from mocoda.graph.local_graph import LocalGraph
+
+PLACE = re.compile(r"(?P<body>.*[\W_]|)(?P<axis>[xy])(?P<number>\d*)")  # box1_x, agent.x, x, x2
+BOXES = re.compile(r"box|cube|block", re.IGNORECASE)
+
+
+class Body(NamedTuple):
+    """Something with a place: what it is called, and the columns of its x and y."""
+
+    label: str
+    x: int
+    y: int
+
+
+def bodies_of(states: Sequence[str]) -> list[Body]:
+    """The bodies among the state's columns: pairs whose names end in x and y, such as box1_x and box1_y."""
+    found = []
+    for column, name in enumerate(states):
+        parts = PLACE.fullmatch(name)
+        if parts is not None and parts["axis"] == "x" and (other := f"{parts['body']}y{parts['number']}") in states:
+            label = f"{parts['body']}{parts['number']}".strip("_. -")
+            found.append(Body(label or f"{name}, {other}", column, states.index(other)))
+    return found
+
+
+def scene_of(data: Transitions, graph: LocalGraph, task: object = None) -> dict[str, Any] | None:
+    """Bodies with the columns of their x and y, seen from above, and the part of the plane that they are in.
+
+    Where what a goal says are columns of the state, as a task's `achieved` tells, goals are drawn, too. None: nothing
+    has a place.
+    """
+    owner = {column: number for number, name in enumerate(graph.parents) for column in graph.factors[name]}
+    goal = _goal_columns(data, task)
+    bodies: list[dict[str, Any]] = [
+        {
+            **body._asdict(),
+            "owners": [owner[body.x], owner[body.y]],
+            "square": BOXES.search(body.label) is not None,
+            "goal": [goal.index(body.x), goal.index(body.y)] if {body.x, body.y} <= {*goal} else None,
+        }
+        for body in bodies_of(data.columns[: data.state.shape[1]])
+    ]
+    if not bodies:
+        return None
+    low, high = [], []
+    for axis in ("x", "y"):
+        columns = [body[axis] for body in bodies]
+        values = torch.cat([data.state[:, columns], data.next_state[:, columns]])
+        if len(values) > 1_000_000:  # what torch takes quantiles of
+            values = values[:: len(values) // 500_000]
+        ends = torch.quantile(values, torch.tensor([0.001, 0.999], device=values.device), dim=0)
+        low.append(float(ends[0].min()))
+        high.append(float(ends[1].max()))
+    room = 0.06 * max(high[0] - low[0], high[1] - low[1], 1e-6)
+    box = [low[0] - room, low[1] - room, high[0] + room, high[1] + room]
+    return {"bodies": bodies, "box": box}
+
+
+def _goal_columns(data: Transitions, task: object) -> Sequence[int]:
+    """The columns of the state that a goal is about, in its order; () where goals are something else."""
+    achieved, states = getattr(task, "achieved", None), data.state.shape[1]
+    if achieved is None or data.goal is None:
+        return ()
+    numbers = torch.arange(states, dtype=torch.float32, device=data.device)[None]
+    try:
+        first, second = achieved(numbers)[0], achieved(2 * numbers + 1)[0]
+    except Exception:  # of the user's own function, which need not like such states
+        return ()
+    if len(first) != data.goal.shape[1] or not torch.equal(second, 2 * first + 1):
+        return ()
+    return [int(column) for column in first.tolist()]

@@ -1,0 +1,323 @@
+"""What `mocoda.report` puts in its page, what it refuses, and the list of rows to drop."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import TINY, done, refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from page_data import COLUMNS, GRAPH, MADE, RECORDED, exchanged, table
+
+import mocoda
+from mocoda import InputError, Transitions, drop_rows, report
+from mocoda.analysis.page.drops import HEAD, content_of
+from mocoda.analysis.page.measures import coverage, edges
+from mocoda.analysis.page.origins import main_donors, origins
+from mocoda.analysis.page.scene import bodies_of, scene_of
+from mocoda.analysis.page.training import training
+from mocoda.engine.metrics import Metric, MetricLog
+from mocoda.engine.randomness import Stream
+from mocoda.engine.runs import RunFolder
+from mocoda.engine.statistics import bootstrap_interval
+
+TYPES = {"f4": np.float32, "i4": np.int32, "u1": np.uint8}
+
+
+def held(file: Path) -> Any:
+    """What a page holds for its scripts."""
+    found = re.search(r'<script type="application/json" id="held">(.*?)</script>', file.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def array(told: dict[str, Any]) -> torch.Tensor:
+    values = np.frombuffer(base64.b64decode(told["data"]), TYPES[told["type"]]).reshape(told["shape"])
+    return torch.from_numpy(values.copy())
+
+
+# --- where parts come from
+
+
+def test_parts_are_found_in_the_rows_that_they_were_taken_from() -> None:
+    data = table()
+    found = origins(data[:RECORDED], data[RECORDED:], GRAPH)
+    hand = torch.arange(MADE) % RECORDED
+    assert found.donor[:, 0].equal(hand) and found.donor[:, 2].equal(hand)  # the hand and its push are linked
+    assert found.donor[:, 1].unique().tolist() == [7]
+    assert bool(found.exact.all()) and main_donors(found).equal(hand)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 30))
+def test_an_exact_donor_has_the_part_to_the_bit_and_another_one_is_near(seed: int, rows: int) -> None:
+    stream = Stream(seed, "origins")
+    known = table()[:RECORDED]
+    made = known.rows[stream.integers(RECORDED, rows)]
+    moved = stream.child("moved").uniform(rows, 1) < 0.5
+    made[:, 2:4] += torch.where(moved, 0.01, 0.0)
+    given_rows = Transitions(made[:, :4], made[:, 4:], made[:, :4], columns=COLUMNS)
+    found = origins(known, given_rows, GRAPH)
+    for factor, name in enumerate(GRAPH.parents):
+        columns = list(GRAPH.factors[name])
+        same = (known.rows[found.donor[:, factor]][:, columns] == made[:, columns]).all(1)
+        assert same.equal(found.exact[:, factor])
+    assert found.exact[:, 1].equal(~moved[:, 0])
+    apart = (known.rows[:, 2:4] / known.rows[:, 2:4].std(0, correction=0)).float()
+    wanted = made[:, 2:4] / known.rows[:, 2:4].std(0, correction=0)
+    least = torch.cdist(wanted.double(), apart.double()).min(1).values
+    taken = (wanted - apart[found.donor[:, 1]]).double().norm(dim=1)
+    assert bool((taken <= least + 1e-5).all())
+
+
+def test_episodes_come_from_where_their_provenance_says() -> None:
+    data, graph = exchanged()
+    new = data.provenance["recipe"] != 0
+    known, made = data[~new], data[new]
+    found = origins(known, made, graph)
+    assert known.episode is not None and known.step is not None
+    episodes = known.episode[found.donor]
+    for factor, name in enumerate(graph.parents):
+        taken = (made.provenance["exchanged"] >> factor) & 1 == 1
+        wanted = torch.where(taken, made.provenance["donor"], made.provenance["base"])
+        assert episodes[:, factor].equal(wanted), name
+        step = torch.where(taken, made.provenance["donor_step"], made.provenance["base_step"])
+        assert known.step[found.donor[:, factor]].equal(step), name
+    assert bool(found.exact.all())
+
+
+# --- what is measured
+
+
+def test_edges_come_with_the_share_of_the_rows_that_have_them() -> None:
+    data = table()
+    far = replace(data[:RECORDED], state=data.state[:RECORDED] * torch.tensor([-1.0, 1, 1, 1]))
+    found = {(one["parent"], one["child"]): one for one in edges([data[:RECORDED], far], GRAPH)}
+    assert found["hand", "box"]["shares"] == [0.0, 1.0] and not found["hand", "box"]["sparsest"]
+    assert found["push", "hand"]["shares"] == [1.0, 1.0] and ("box", "hand") not in found
+
+
+def test_cells_are_counted_by_hand() -> None:
+    steps = torch.arange(10.0)
+    recorded = Transitions(steps[:, None], steps[:, None], steps[:, None])  # the diagonal of a grid
+    graph = mocoda.LocalGraph(state={"x": 0}, action={"a": 0}, edges={"x": ["x"]})
+    made = Transitions(steps[:, None], steps.flip(0)[:, None], steps[:, None])
+    whole, x, action = coverage([recorded, made], graph)
+    assert whole == {"title": "whole rows", "recorded": 10, "counterfactual": 10, "new": 10, "rows": 1.0}
+    assert (x["title"], x["new"], x["rows"]) == ("x", 0, 0.0) and (action["title"], action["new"]) == ("a", 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        (("x", "y"), [("x, y", 0, 1)]),
+        (("a", "box1_y", "box1_x", "box1_qx", "box1_qy"), [("box1", 2, 1)]),
+        (("agent.x", "agent.vx", "agent.y", "x2", "y2"), [("agent", 0, 2), ("2", 3, 4)]),
+        (("max", "may", "x"), []),
+    ],
+)
+def test_bodies_are_known_by_the_names_of_their_columns(columns: tuple[str, ...], found: list[Any]) -> None:
+    assert bodies_of(columns) == found
+
+
+def test_goals_are_drawn_where_they_are_columns_of_the_state() -> None:
+    class Picks:
+        def achieved(self, state: torch.Tensor) -> torch.Tensor:
+            return state[:, [3, 2]]
+
+    class Adds:
+        def achieved(self, state: torch.Tensor) -> torch.Tensor:
+            return state[:, :2] + state[:, 2:]
+
+    data = replace(table(), goal=torch.zeros(RECORDED + MADE, 2))
+    picked, added = scene_of(data, GRAPH, Picks()), scene_of(data, GRAPH, Adds())
+    assert picked is not None and [body["goal"] for body in picked["bodies"]] == [None, [1, 0]]
+    assert added is not None and [body["goal"] for body in added["bodies"]] == [None, None]
+    assert scene_of(table((*"abcd", "e")), GRAPH) is None
+
+
+# --- the page
+
+
+def test_rows_are_in_the_page_to_the_bit_and_the_same_call_writes_the_same_bytes(tmp_path: Path) -> None:
+    data = table()
+    report(tmp_path / "one.html", data, GRAPH)
+    report(tmp_path / "two.html", data, GRAPH)
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    rows = held(tmp_path / "one.html")["rows"]
+    assert array(rows["number"]).tolist() == list(range(RECORDED + MADE))
+    assert array(rows["values"]).equal(torch.cat([data.rows, data.next_state], 1))
+    given_next = array(rows["given"])[RECORDED:, 7:9]  # of the box, by row 7
+    assert given_next.equal(data.next_state[[7] * MADE, 2:])
+
+
+def test_points_are_a_sample_at_random_of_each_kind(tmp_path: Path) -> None:
+    many = mocoda.concatenate([table()[:RECORDED]] + [table()[RECORDED:]] * 30)
+    report(tmp_path / "page.html", many, GRAPH, rows=800)
+    rows = held(tmp_path / "page.html")["rows"]
+    sample, made, support = (array(rows[name]) for name in ("sample", "made", "support"))
+    drawn = support[(sample == 1) & (made == 1)]
+    assert len(drawn) > 150 and abs(float(drawn.mean()) - 0.5) < 4 * 0.29 / len(drawn) ** 0.5  # as in all rows
+    assert float(support[made == 1].mean()) < 0.4  # the worst are held, too
+
+
+def test_of_many_rows_the_worst_and_some_others_are_held(tmp_path: Path) -> None:
+    data = table()
+    report(tmp_path / "page.html", data, GRAPH, rows=40, show=[148])
+    numbers = array(held(tmp_path / "page.html")["rows"]["number"]).tolist()
+    assert len(numbers) == 40 and 148 in numbers
+    assert {*range(RECORDED, RECORDED + 10)} <= {*numbers} and sum(number < RECORDED for number in numbers) >= 10
+
+
+def test_a_page_of_100_000_rows_is_smaller_than_10_megabytes(tmp_path: Path) -> None:
+    stream, rows, parts = Stream(0, "many"), 100_000, 20
+    state = stream.normal(20_000, 2 * parts).repeat(5, 1)
+    notes = {"recipe": (torch.arange(rows) >= 20_000).long(), "support": stream.uniform(rows)}
+    factors = {f"part{i}": [2 * i, 2 * i + 1] for i in range(parts)}
+    graph = mocoda.LocalGraph(state=factors, action={"a": 0}, edges={name: [name] for name in factors})
+    data = Transitions(state, state[:, :1], state, provenance=notes, episode=torch.arange(rows) // 50)
+    report(tmp_path / "page.html", data, graph, rows=rows)
+    assert 4e6 < (tmp_path / "page.html").stat().st_size < 10e6
+    assert len(held(tmp_path / "page.html")["episodes"]) > 1
+
+
+def test_data_without_recorded_rows_is_compared_with_what_it_was_made_of(tmp_path: Path) -> None:
+    data = table()
+    with pytest.raises(InputError) as error:
+        report(tmp_path / "page.html", data[RECORDED:], GRAPH)
+    assert str(error.value) == "the data holds no recorded rows to compare with; pass recorded=, what it was made of."
+    report(tmp_path / "page.html", data[RECORDED:], GRAPH, recorded=data[:RECORDED])
+    rows = held(tmp_path / "page.html")["rows"]
+    assert array(rows["number"]).tolist() == list(range(MADE))
+    assert array(rows["donor"]).unique().tolist() == [-1] and array(rows["exact"]).unique().tolist() == [1]
+
+
+def test_rows_without_provenance_are_told_apart_by_their_source(tmp_path: Path) -> None:
+    data = table()
+    source = {"recorded_rows": RECORDED, "generated_rows": MADE, "recipe": "coda"}
+    report(tmp_path / "page.html", replace(data, provenance={}, source=source), GRAPH)
+    rows = held(tmp_path / "page.html")["rows"]
+    assert array(rows["made"]).tolist() == [0] * RECORDED + [1] * MADE
+    assert {rows["recipes"][number] for number in array(rows["recipe"])[RECORDED:].tolist()} == {"coda"}
+
+
+def test_recorded_data_alone_gets_support_and_a_page(tmp_path: Path) -> None:
+    data = Transitions(table().state[:RECORDED], table().action[:RECORDED], table().next_state[:RECORDED])
+    report(tmp_path / "page.html", data, GRAPH)
+    support = array(held(tmp_path / "page.html")["rows"]["support"])
+    assert bool(((support >= 0) & (support <= 1)).all()) and len(support.unique()) > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "there is nothing to report on: pass data and its graph, or training=[folder]."),
+        ({"data": True}, "a report about data needs its graph: pass both data and graph, or neither."),
+        (
+            {"data": True, "graph": True, "rows": 0},
+            "rows must be at least 1, the number of rows that the page holds, got 0.",
+        ),
+        ({"data": True, "graph": True, "show": [150]}, "the data has no row 150 to show; its rows are 0 to 149."),
+        (
+            {"training": ["nowhere"]},
+            "the folder 'nowhere' holds no metrics.jsonl with numbers. `mocoda train` writes one.",
+        ),
+        (
+            {"data": True, "graph": True, "audit": {"confirmed": 1}},
+            "what was given as audit.json lacks interval, rows, by, tolerance, predictors: it is no audit.json of "
+            "mocoda's.",
+        ),
+        (
+            {"data": True, "graph": True, "check": "nowhere"},
+            "there is no file 'nowhere'; name a folder with advice.json in it, or the file itself.",
+        ),
+    ],
+)
+def test_what_cannot_be_reported_on_is_said(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    options = dict(options)
+    for name, value in (("data", table()), ("graph", GRAPH)):
+        if options.pop(name, False):
+            options[name] = value
+    with pytest.raises(InputError) as error:
+        report(tmp_path / "page.html", **options)
+    assert str(error.value) == message and not (tmp_path / "page.html").exists()
+
+
+def test_curves_are_means_over_seeds_with_their_bootstrap_interval(tmp_path: Path) -> None:
+    for agent, best in (("td3-bc", 10.0), ("cql", 20.0)):
+        with RunFolder(tmp_path / agent, "train", {"agent": agent}, ["metrics.jsonl", "metrics.csv"]):
+            MetricLog(tmp_path / agent).add(
+                Metric(update, "walks", seed, "steps", best + seed + 1 / update)
+                for update in (1, 2)
+                for seed in range(3)
+            )
+            MetricLog(tmp_path / agent).add([Metric(3, "walks", 0, "steps", float("nan"))])
+    told = training([tmp_path / "td3-bc", tmp_path / "cql"])
+    assert told["metrics"] == ["steps"] and told["better"] == {"steps": "fewer is better"}
+    low, high = bootstrap_interval([10.5, 11.5, 12.5])
+    last = {"mean": 11.5, "low": low, "high": high, "seeds": 3}
+    assert told["curves"][1] == {"series": "td3-bc, walks", "metric": "steps", "update": 2, **last}
+    assert [one["series"] for one in told["ends"]] == ["td3-bc, walks", "cql, walks"] and told["ends"][1][
+        "mean"
+    ] == 21.5
+
+
+# --- rows to drop
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.integers(0, RECORDED + MADE - 1), max_size=RECORDED + MADE - 1))
+def test_the_listed_rows_and_no_others_are_dropped(rows: set[int]) -> None:
+    data = table()
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.txt"
+        file.write_text("\n".join([f"{HEAD} {content_of(data)}", "", *map(str, rows)]))
+        left = drop_rows(data, file)
+    kept = torch.tensor([row for row in range(len(data)) if row not in rows])
+    assert left.rows.equal(data.rows[kept]) and left.provenance["support"].equal(data.provenance["support"][kept])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"3\n150\n", "'{file}' has '150' in line 2; expected the number of a row, from 0 to 149."),
+        (b"# a remark\n-1\n", "'{file}' has '-1' in line 2; expected the number of a row, from 0 to 149."),
+        (b"\xff\xfe\n", "'{file}' is not text; expected one row number a line."),
+        (None, "there is no file '{file}' of rows to drop. The page of `mocoda report` exports one."),
+        ("\n".join(map(str, range(150))).encode(), "'{file}' lists all 150 rows: nothing would be left."),
+    ],
+)
+def test_a_list_that_is_none_is_refused(text: bytes | None, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.txt"
+    if text is not None:
+        file.write_bytes(text)
+    with pytest.raises(InputError) as error:
+        drop_rows(table(), file)
+    assert str(error.value) == message.format(file=file)
+
+
+# --- the command line
+
+
+def test_augment_ends_with_a_page_and_report_writes_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done("collect", "navigation", "--rows", 200, "--out", "data.hdf5")
+    done("augment", "data.hdf5", "--rows", 100, *TINY, "--report", "page.html", "--out", "more.hdf5")
+    done("report", "more.hdf5", "--out", "again.html")
+    assert Path("page.html").read_bytes() == Path("again.html").read_bytes()
+    taken = "there is a file 'page.html' already. Write to another one, or pass --overwrite."
+    assert refused("report", "more.hdf5", "--out", "page.html") == taken
+    assert refused("augment", "data.hdf5", "--report", "page.html", "--out", "new.hdf5") == taken
+    assert refused("report") == "there is nothing to report on: name a file of data, or --training with a folder."
+    alone = ("augment", "data.hdf5", "--recipe", "coda", "--rows", 50, "--no-keep-recorded", "--out", "new.hdf5")
+    done(*alone, "--report", "new.html")
+    assert array(held(Path("new.html"))["rows"]["number"]).tolist() == list(range(50))
