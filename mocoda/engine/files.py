@@ -6,6 +6,8 @@ import glob
 import json
 import os
 import platform
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -89,6 +91,25 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     finally:
         part.unlink(missing_ok=True)
         _unfinished.discard(part)
+
+
+@contextmanager
+def whole_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder to write to; it takes the name `path`, where nothing may be yet, only if the block ends well."""
+    target = Path(path)
+    if target.exists():
+        raise InputError(f"cannot write {str(target)!r}: it exists. Name a new folder.")
+    check_writable(target)
+    announce(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    try:
+        whole = building / "whole"  # mkdtemp's own folder is closed to other users
+        whole.mkdir()
+        yield whole
+        whole.rename(target)
+    finally:
+        shutil.rmtree(building)
 
 
 _unfinished: set[Path] = set()

@@ -1,0 +1,67 @@
+"""CSV files: a line of names, which are those of data frames (`state.x`, `action.dx`), and a line for every row.
+
+Numbers come back to the bit. What CSV cannot hold: how the rows were made (`source`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mocoda.data.formats.arrays import refusing
+from mocoda.data.formats.format import Contents, Format
+from mocoda.data.formats.frames import by_column, named_columns, pyarrow_for
+from mocoda.data.names import EPISODES
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import whole_file
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
+
+SUFFIXES = (".csv", ".tsv")
+
+
+def read_csv(place: str) -> Contents:
+    """Columns of numbers; those of anything else are fetched only if they are named. Empty cells are NaN."""
+    pyarrow = pyarrow_for("read CSV files")
+    with refusing(place, "CSV"):
+        with Path(place).open("rb") as file:
+            first = file.readline(1 << 20)
+        separator = max(",;\t", key=lambda one: first.count(one.encode()))
+        parse = pyarrow.csv.ParseOptions(delimiter=separator)
+        table = pyarrow.csv.read_csv(place, parse_options=parse)
+    names = [name.strip() for name in table.column_names]
+    if len({*names}) < len(names):
+        raise InputError(f"{place!r} has several columns of one name; every column needs its own.")
+    return by_column({name: partial(_column, table, at, name) for at, name in enumerate(names)}, "CSV")
+
+
+def write_csv(data: Transitions, place: str) -> None:
+    """Floats are written as the doubles they are, so that every reader gets their very bits."""
+    pyarrow = pyarrow_for("write CSV files")
+    columns = {
+        name: array.astype(np.float64) if array.dtype.kind == "f" else array
+        for name, array in named_columns(data).items()
+    }
+    with whole_file(place) as part:
+        pyarrow.csv.write_csv(pyarrow.table(columns), part)
+
+
+CSV = Format(
+    "csv",
+    "CSV",
+    "FILE.csv",
+    read_csv,
+    write_csv,
+    suffixes=(".csv",),
+    recognises=lambda path: path.is_file() and path.suffix.lower() in SUFFIXES and path.stat().st_size > 0,
+)
+
+
+def _column(table: Any, at: int, name: str) -> Any:
+    column = table.column(at)
+    texts = name in EPISODES and not str(column.type).startswith(("int", "float", "double"))
+    return np.asarray(column.to_numpy().astype(str) if texts else column.to_numpy())
