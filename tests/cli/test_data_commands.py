@@ -287,7 +287,7 @@ REFUSED = {
         "hindsight must be a share of the rows between 0 and 1, got 2.0."
     ),
     "export walks.hdf5 --to p.onnx --skip-bad-rows": (
-        "--episode-steps, --skip-bad-rows and --where are about data, and an .onnx file is a policy."
+        "--skip-bad-rows is for data, and an .onnx file is a policy: remove it."
     ),
     "demo --device tpu": f"there is no device 'tpu' on this machine; there are: {HERE}.",
     "bench --out FILE/x.json": f"cannot write 'FILE/x.json': 'FILE' is not a folder. {WRITABLE}",

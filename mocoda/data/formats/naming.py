@@ -45,12 +45,10 @@ def named(contents: Contents, kind: str, names: Names | None = None) -> Named:
     taken = {name for theirs in given.values() for name in theirs}
     for key, value in contents.arrays.items():
         name = str(key)
-        if name in taken:
-            continue
         if name.startswith(("provenance.", PROVENANCE)):
             arrays[PROVENANCE + name[len(PROVENANCE) :]] = as_array(name, value)
         elif (ours_ := OUR_NAME.get(name)) is None or ours_ in given:
-            unused.append(name)
+            unused += [] if name in taken else [name]
         elif ours_ == "step":  # of whatever it counts; looked at once episodes are known
             arrays[ours_] = np.asarray(value)
         elif ours_ in found:
