@@ -183,9 +183,8 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
 def _stats(array: NDArray[Any], bounds: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     """Figures of each episode's values, (E, width) each."""
     values = array.reshape(len(array), -1)
-    values = values.astype(np.int64) if values.dtype == bool else values
-    begin, count = bounds[:-1], np.diff(bounds)[:, None]
-    double = values.astype(np.float64)
+    double, begin, count = values.astype(np.float64), bounds[:-1], np.diff(bounds)[:, None]
+    values = double if values.dtype.kind == "f" else values
     mean = np.add.reduceat(double, begin) / count
     apart = double - np.repeat(mean, count[:, 0], 0)
     found = {
