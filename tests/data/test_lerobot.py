@@ -197,7 +197,8 @@ def test_what_is_written_is_right_by_other_readers(tmp_path: Path) -> None:
     assert episodes["length"].tolist() == [5, 3, 1, 1, 1, 1]
     assert episodes["dataset_from_index"].tolist() == [0, 5, 8, 9, 10, 11]
     assert [task.tolist() for task in episodes["tasks"]] == [["push"]] * 6
-    for name, figure in {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}.items():
+    figures: dict[str, Any] = {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}
+    for name, figure in figures.items():
         assert episodes[f"stats/observation.state/{name}"][0] == pytest.approx(
             figure(data.state[:5].numpy(), 0), abs=1e-6
         )

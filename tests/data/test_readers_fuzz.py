@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 import mocoda
 from mocoda import InputError, Transitions
 
-EXAMPLES = {"data.hdf5": 25, "d4rl.hdf5": 150, "old.hdf5": 150, "data.npz": 150, "packed.npz": 150, "data.parquet": 150}
+KINDS = [
+    *["data.hdf5", "d4rl.hdf5", "old.hdf5", "robomimic.hdf5", "data.npz", "packed.npz", "data.parquet", "data.csv"],
+    *["lerobot/meta/info.json", "lerobot/meta/tasks.parquet", "lerobot/data/chunk-000/file-000.parquet"],
+]
+SLOW = {"data.hdf5": 25, "robomimic.hdf5": 10}  # a process reads their texts first; `make test-long` runs all 200
+MUTATIONS = 200
 
 
 @cache
@@ -41,11 +46,13 @@ def whole(name: str) -> bytes:
                     file.create_dataset(key, data=array, compression="gzip", chunks=(7, *array.shape[1:]))
                 file["rewards"], file["terminals"] = numbers[:, 0], np.zeros(30, bool)
                 file["infos/goal"] = numbers[:, :2]
+        elif name.startswith("lerobot"):
+            mocoda.write(table, f"lerobot:{Path(folder) / 'lerobot'}")
         elif name == "packed.npz":
             np.savez_compressed(path, observations=numbers[:, :3], actions=numbers[:, 3:], terminals=ends)
         else:
-            mocoda.write(table, f"d4rl:{path}" if name == "d4rl.hdf5" else path)
-        mocoda.read(path)
+            kind = name.partition(".")[0]
+            mocoda.write(table, f"{kind}:{path}" if kind in ("d4rl", "robomimic") else path)
         return path.read_bytes()
 
 
@@ -81,17 +88,35 @@ def check_read(path: Path) -> None:
         assert torch.isfinite(table.rows).all()
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_damaged_file_is_read_or_refused(name: str) -> None:
-    @settings(max_examples=EXAMPLES[name], deadline=None, derandomize=True)
+def check_mutations(name: str, count: int) -> None:
+    @settings(max_examples=count, deadline=None, derandomize=True)
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         path.write_bytes(damaged(data, whole(name)))
-        check_read(path)
+        check_read(place)
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / name
+        path = place = Path(folder) / name
+        if name.startswith("lerobot"):
+            place = Path(folder) / "lerobot"
+            for part in KINDS:
+                if part.startswith("lerobot"):
+                    (Path(folder) / part).parent.mkdir(parents=True, exist_ok=True)
+                    (Path(folder) / part).write_bytes(whole(part))
+        path.write_bytes(whole(name))
+        assert len(mocoda.read(place, episode_steps=10)) > 20
         holds()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_damaged_file_is_read_or_refused(name: str) -> None:
+    check_mutations(name, SLOW.get(name, MUTATIONS))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SLOW)
+def test_a_damaged_file_is_read_or_refused_in_many_ways(name: str) -> None:
+    check_mutations(name, MUTATIONS)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -5,6 +5,8 @@ Numbers come back to the bit. What CSV cannot hold: how the rows were made (`sou
 
 from __future__ import annotations
 
+import csv
+import io
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,24 +32,28 @@ def read_csv(place: str) -> Contents:
     with refusing(place, "CSV"):
         with Path(place).open("rb") as file:
             first = file.readline(1 << 20)
-        separator = max(",;\t", key=lambda one: first.count(one.encode()))
-        parse = pyarrow.csv.ParseOptions(delimiter=separator)
+        separator = "," if b"," in first else max(";\t", key=lambda one: first.count(one.encode()))
+        parse = pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True)
         table = pyarrow.csv.read_csv(place, parse_options=parse)
-    names = [name.strip() for name in table.column_names]
+        names = [name.lstrip(" ") for name in table.column_names]
     if len({*names}) < len(names):
         raise InputError(f"{place!r} has several columns of one name; every column needs its own.")
     return by_column({name: partial(_column, table, at, name) for at, name in enumerate(names)}, "CSV")
 
 
 def write_csv(data: Transitions, place: str) -> None:
-    """Floats are written as the doubles they are, so that every reader gets their very bits."""
+    """Floats are written as doubles and with a point, so that every reader gets their very bits, and floats again."""
     pyarrow = pyarrow_for("write CSV files")
     columns = {
-        name: array.astype(np.float64) if array.dtype.kind == "f" else array
+        name: list(map(repr, array.tolist())) if array.dtype.kind == "f" else array
         for name, array in named_columns(data).items()
     }
-    with whole_file(place) as part:
-        pyarrow.csv.write_csv(pyarrow.table(columns), part)
+    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="none")
+    with whole_file(place) as part, part.open("wb") as file:
+        header = io.StringIO(newline="")
+        csv.writer(header).writerow(columns)
+        file.write(header.getvalue().removesuffix("\r\n").encode() + b"\n")
+        pyarrow.csv.write_csv(pyarrow.table(columns), file, options)
 
 
 CSV = Format(
