@@ -142,7 +142,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda p: hdf5(
             p, lambda f: f.create_dataset("observations", (4, 2), "f4", maxshape=(None, 2), chunks=(10**8, 2)) and None
         ),
-        "PATH: observations has 32 bytes in chunks of 800,000,000.",
+        f"{TAMPERED} has 32 bytes in chunks of 800,000,000.",
     ),
     "soft.hdf5": (
         lambda p: hdf5(p, lambda f: f.__setitem__("observations", h5py.SoftLink("/actions"))),

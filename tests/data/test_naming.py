@@ -98,13 +98,8 @@ def test_a_table_is_named_already() -> None:
 
 # --- CSV and frames
 
-COLUMNS: dict[str, Any] = {
-    "x": numbers(6),
-    "y": numbers(6),
-    "push": numbers(6),
-    "run": list("aaabbb"),
-    "hint": list("uvwxyz"),
-}
+COLUMNS: dict[str, Any] = {"x": numbers(6), "y": 10 + numbers(6), "push": 20 + numbers(6)}
+COLUMNS |= {"run": list("aaabbb"), "hint": list("uvwxyz")}
 CALLED = {"state": ["x", "y"], "action": "push", "episode": "run"}
 
 

@@ -7,7 +7,6 @@ these names or ours (state, action, next_state, ...).
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -39,7 +38,6 @@ D4RL_NAMES = {
     "terminal": "terminals",
     "goal": "infos/goal",
 }
-LARGE = 1 << 26  # bytes that a chunk may have, however few rows there are
 TIME_LIMIT = 3  # seconds of computing that the attributes of a file may take
 MANY = 1000  # names that are listed of a file that lacks what is needed
 
@@ -177,24 +175,10 @@ def arrays_at(file: h5py.File, names: Iterable[str]) -> dict[str, NDArray[Any]]:
     for name in names:
         if _exists(file, name):
             try:
-                _check_chunks(file, name)
                 found[name] = array_at(file, name)
             except KeyError as error:
                 raise InputError(f"{file.filename!r}: {name} is not an array, or damaged ({error.args[0]}).") from error
     return found
-
-
-def _check_chunks(file: h5py.File, name: str) -> None:
-    """An array of few rows may come in chunks of many, and a chunk is unpacked whole."""
-    place = file
-    for step in name.split("/"):
-        if not isinstance(place.get(step, getlink=True), h5py.HardLink):
-            return  # a link, which is refused when it is read
-        place = place[step]
-    if isinstance(place, h5py.Dataset) and place.chunks:
-        size, chunk = place.nbytes, math.prod(place.chunks) * place.dtype.itemsize
-        if chunk > max(LARGE, 4 * size):
-            raise InputError(f"{file.filename!r}: {name} has {size:,} bytes in chunks of {chunk:,}.")
 
 
 def shapes(group: h5py.Group, inside: bool = False) -> dict[str, tuple[int, ...]]:
