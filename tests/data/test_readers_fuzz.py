@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from mocoda import InputError, Transitions
 KINDS = [
     *["data.hdf5", "d4rl.hdf5", "old.hdf5", "robomimic.hdf5", "data.npz", "packed.npz", "data.parquet", "data.csv"],
     *["lerobot/meta/info.json", "lerobot/meta/tasks.parquet", "lerobot/data/chunk-000/file-000.parquet"],
+    *["lerobot/meta/mocoda.json"],
 ]
 SLOW = {"data.hdf5": 25, "robomimic.hdf5": 10}  # a process reads their texts first; `make test-long` runs all 200
 MUTATIONS = 200
@@ -88,6 +90,15 @@ def check_read(path: Path) -> None:
         assert torch.isfinite(table.rows).all()
 
 
+def lerobot(folder: Path) -> Path:
+    """The files of a LeRobot folder that are read, whole."""
+    for part in KINDS:
+        if part.startswith("lerobot"):
+            (folder / part).parent.mkdir(parents=True, exist_ok=True)
+            (folder / part).write_bytes(whole(part))
+    return folder / "lerobot"
+
+
 def check_mutations(name: str, count: int) -> None:
     @settings(max_examples=count, deadline=None, derandomize=True)
     @given(st.data())
@@ -98,11 +109,7 @@ def check_mutations(name: str, count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = place = Path(folder) / name
         if name.startswith("lerobot"):
-            place = Path(folder) / "lerobot"
-            for part in KINDS:
-                if part.startswith("lerobot"):
-                    (Path(folder) / part).parent.mkdir(parents=True, exist_ok=True)
-                    (Path(folder) / part).write_bytes(whole(part))
+            place = lerobot(Path(folder))
         path.write_bytes(whole(name))
         assert len(mocoda.read(place, episode_steps=10)) > 20
         holds()
@@ -117,6 +124,34 @@ def test_a_damaged_file_is_read_or_refused(name: str) -> None:
 @pytest.mark.parametrize("name", SLOW)
 def test_a_damaged_file_is_read_or_refused_in_many_ways(name: str) -> None:
     check_mutations(name, MUTATIONS)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**40) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@pytest.mark.parametrize("name", ["meta/info.json", "meta/mocoda.json"])
+def test_a_folder_that_says_something_else_of_itself_is_read_or_refused(name: str) -> None:
+    @settings(max_examples=100, deadline=None, derandomize=True)
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        told = json.loads(whole(f"lerobot/{name}"))
+        place = told
+        while isinstance(place, dict | list) and place:
+            key = data.draw(st.sampled_from(range(len(place)) if isinstance(place, list) else sorted(place)))
+            if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.integers(0, 3)) == 0:
+                place[key] = data.draw(JSON)
+                break
+            place = place[key]
+        (folder / name).write_text(json.dumps(told))
+        check_read(folder)
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = lerobot(Path(temporary))
+        holds()
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

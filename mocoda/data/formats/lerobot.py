@@ -48,31 +48,23 @@ def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
         ours |= {theirs: name for theirs, name in OUR_NAMES.items() if theirs in flat}
         wanted = [*chosen, *(NEXT + name for name in chosen if NEXT + name in flat), *ours, "frame_index"]
         found = _columns(folder, {name: flat[name] for name in wanted})
-        tasks = _tasks(folder)
-    arrays = {name: found[theirs] for theirs, name in ours.items()}
-    if chosen:
-        arrays["state"] = _joined([found[name] for name in chosen])
-    following = [found[NEXT + name] for name in chosen if NEXT + name in found]
-    if len(following) == len(chosen) > 0:
-        arrays |= {"next_state": _joined(following), "step": arrays.get("step", found["frame_index"])}
-    elif "timeout" not in arrays:  # no pair bridges frames that are not there
-        arrays["timeout"] = np.append(found["frame_index"][1:] != found["frame_index"][:-1] + 1, True)
-    if "held" in notes:
-        arrays = {name: array for name, array in arrays.items() if name in notes["held"] or name == "timeout"}
-    about = {"lerobot": str(info["codebase_version"]), "fps": info.get("fps"), "tasks": tasks}
-    if notes_ := _notes(info, arrays, len(found["frame_index"])):
-        about["note"] = notes_
-    described = {name: f"{about.get('dtype')} {tuple(about['shape'])}" for name, about in features.items()}
-    return Contents(
-        arrays,
-        notes.get("columns") or (_names(chosen, features) if "action" in features else ()),
-        notes.get("source"),
-        ignored=[f"{name} {text}" for name, text in described.items() if name not in (*wanted, *COUNTERS)],
-        others=described,
-        fetch=partial(_fetch, place, flat),
-        about=about,
-        missing="there is no low-dimensional feature '{name}' or 'observation.{name}'.",
-    )
+        arrays = _arrays(found, ours, chosen)
+        if "held" in notes:
+            arrays = {name: array for name, array in arrays.items() if name in notes["held"] or name == "timeout"}
+        about = {"lerobot": str(info["codebase_version"]), "fps": info.get("fps"), "tasks": _tasks(folder)}
+        if said := _said(info, arrays, len(found["frame_index"])):
+            about["note"] = said
+        described = {name: f"{about.get('dtype')} {tuple(about['shape'])}" for name, about in features.items()}
+        return Contents(
+            arrays,
+            notes.get("columns") or (_names(chosen, features) if "action" in features else ()),
+            notes.get("source"),
+            ignored=[f"{name} {text}" for name, text in described.items() if name not in (*wanted, *COUNTERS)],
+            others=described,
+            fetch=partial(_fetch, place, flat),
+            about=about,
+            missing="there is no low-dimensional feature '{name}' or 'observation.{name}'.",
+        )
 
 
 LEROBOT = Format(
@@ -85,6 +77,21 @@ LEROBOT = Format(
     place="folder",
     options=("observations",),
 )
+
+
+def _arrays(
+    found: Mapping[str, NDArray[Any]], ours: Mapping[str, str], chosen: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """The columns by our names, with the state, and the next state where it was written."""
+    arrays = {name: found[theirs] for theirs, name in ours.items()}
+    if chosen:
+        arrays["state"] = _joined([found[name] for name in chosen])
+    following = [found[NEXT + name] for name in chosen if NEXT + name in found]
+    frame = found["frame_index"]
+    if len(following) == len(chosen) > 0:
+        return arrays | {"next_state": _joined(following), "step": arrays.get("step", frame)}
+    ended = np.append(frame[1:] != frame[:-1] + 1, True)  # no pair bridges frames that are not there
+    return arrays | {"timeout": (arrays.get("timeout", np.zeros(len(frame))) != 0) | ended}
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -209,7 +216,7 @@ def _tasks(folder: Path) -> dict[str, str]:
     return {str(row["task_index"]): str(row.get("task", row.get("__index_level_0__"))) for row in rows}
 
 
-def _notes(info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], frames: int) -> str:
+def _said(info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], frames: int) -> str:
     """What a user should know of the data set, in words."""
     notes = []
     if info.get("total_frames") != frames:

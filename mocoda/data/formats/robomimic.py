@@ -63,19 +63,19 @@ def read_robomimic(place: str, observations: Sequence[str] = (), filter_key: str
         keys = _chosen(observations or mine.get("observations", ()), held)
         demos = _filtered(demos, filter_key, texts["mask"])
         parts = [_rows(demo, name, [*keys], "goal" in mine.get("held", ())) for name, demo in demos.items()]
-    common = set.intersection(*(set(part) for part in parts))
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name in common}
-    if "held" in mine:  # what stands in for what the table did not have
-        arrays = {name: array for name, array in arrays.items() if "/" in name or name in mine["held"]}
-    elif "episode" not in arrays:
-        numbers = [_number(name, 0) for name in demos]
-        numbers = numbers if len({*numbers}) == len(numbers) else list(range(len(numbers)))
-        arrays["episode"] = np.repeat(numbers, [len(part["action"]) for part in parts])
-    columns = mine.get("columns") if [*keys] == mine.get("observations") else None
-    columns = columns or [*_columns(keys), *(f"action{i}" for i in range(math.prod(held["actions"])))]
-    about = {"observations": [*keys]} | ({"env_args": texts["env_args"]} if texts["env_args"] else {})
-    left = [f"{name} {shape}" for name, shape in held.items() if not _used(name, keys)]
-    return Contents(arrays, columns, mine.get("source"), left, about=about)
+        common = set.intersection(*(set(part) for part in parts))
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name in common}
+        if "held" in mine:  # what stands in for what the table did not have
+            arrays = {name: array for name, array in arrays.items() if "/" in name or name in mine["held"]}
+        elif "episode" not in arrays:
+            numbers = [_number(name, 0) for name in demos]
+            numbers = numbers if len({*numbers}) == len(numbers) else list(range(len(numbers)))
+            arrays["episode"] = np.repeat(numbers, [len(part["action"]) for part in parts])
+        columns = mine.get("columns") if [*keys] == mine.get("observations") else None
+        columns = columns or [*_columns(keys), *(f"action{i}" for i in range(math.prod(held["actions"])))]
+        about = {"observations": [*keys]} | ({"env_args": texts["env_args"]} if texts["env_args"] else {})
+        left = [f"{name} {shape}" for name, shape in held.items() if not _used(name, keys)]
+        return Contents(arrays, columns, mine.get("source"), left, about=about)
 
 
 def write_robomimic(data: Transitions, place: str) -> None:
@@ -87,6 +87,7 @@ def write_robomimic(data: Transitions, place: str) -> None:
     data = in_episodes(data)
     episodes, arrays = chains(data), arrays_of(data)
     keys = _keys(data.columns[: data.state.shape[1]], taken={"goal"} if data.goal is not None else set())
+    reward = arrays.get("reward", np.zeros(len(data), np.float32))
     made = np.zeros(len(data), bool) if "recipe" not in data.provenance else arrays[PROVENANCE + "recipe"] != 0
     demos: dict[str, list[str]] = {"recorded": [], "generated": []}
     with whole_file(place) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
@@ -103,7 +104,7 @@ def write_robomimic(data: Transitions, place: str) -> None:
                 if data.goal is not None:
                     put_array(inside, "goal", arrays["goal"][rows])
             put_array(demo, "actions", arrays["action"][rows])
-            put_array(demo, "rewards", arrays.get("reward", np.zeros(len(data), np.float32))[rows])
+            put_array(demo, "rewards", reward[rows])
             put_array(demo, "dones", arrays["terminal"][rows].astype(np.int64))
             if data.provenance:
                 demo.create_group("provenance")
