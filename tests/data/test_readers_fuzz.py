@@ -20,7 +20,7 @@ from mocoda import InputError, Transitions
 KINDS = [
     *["data.hdf5", "d4rl.hdf5", "old.hdf5", "robomimic.hdf5", "data.npz", "packed.npz", "data.parquet", "data.csv"],
     *["lerobot/meta/info.json", "lerobot/meta/tasks.parquet", "lerobot/data/chunk-000/file-000.parquet"],
-    *["lerobot/meta/mocoda.json"],
+    *["lerobot/meta/mocoda.json", "d3rlpy.h5", "x-v0/data/metadata.json", "x-v0/data/main_data.hdf5"],
 ]
 SLOW = {"data.hdf5": 25, "robomimic.hdf5": 10}  # a process reads their texts first; `make test-long` runs all 200
 MUTATIONS = 200
@@ -50,11 +50,15 @@ def whole(name: str) -> bytes:
                 file["infos/goal"] = numbers[:, :2]
         elif name.startswith("lerobot"):
             mocoda.write(table, f"lerobot:{Path(folder) / 'lerobot'}")
+        elif name.startswith("x-v0"):
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("MINARI_DATASETS_PATH", folder)
+                mocoda.write(table, "minari:x-v0")
         elif name == "packed.npz":
             np.savez_compressed(path, observations=numbers[:, :3], actions=numbers[:, 3:], terminals=ends)
         else:
             kind = name.partition(".")[0]
-            mocoda.write(table, f"{kind}:{path}" if kind in ("d4rl", "robomimic") else path)
+            mocoda.write(table, f"{kind}:{path}" if kind in ("d4rl", "robomimic", "d3rlpy") else path)
         return path.read_bytes()
 
 
@@ -78,7 +82,7 @@ def damaged(data: st.DataObject, content: bytes) -> bytes:
     return bytes(changed)
 
 
-def check_read(path: Path) -> None:
+def check_read(path: str | Path) -> None:
     """What can be read is a table like any other; what cannot be is said to be bad input."""
     try:
         table = mocoda.read(path, episode_steps=10)
@@ -90,13 +94,13 @@ def check_read(path: Path) -> None:
         assert torch.isfinite(table.rows).all()
 
 
-def lerobot(folder: Path) -> Path:
-    """The files of a LeRobot folder that are read, whole."""
+def folder_of(place: Path, first: str) -> Path:
+    """The files of a LeRobot folder, or a Minari data set, that are read, whole."""
     for part in KINDS:
-        if part.startswith("lerobot"):
-            (folder / part).parent.mkdir(parents=True, exist_ok=True)
-            (folder / part).write_bytes(whole(part))
-    return folder / "lerobot"
+        if part.startswith(f"{first}/"):
+            (place / part).parent.mkdir(parents=True, exist_ok=True)
+            (place / part).write_bytes(whole(part))
+    return place / first
 
 
 def check_mutations(name: str, count: int) -> None:
@@ -106,10 +110,13 @@ def check_mutations(name: str, count: int) -> None:
         path.write_bytes(damaged(data, whole(name)))
         check_read(place)
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = place = Path(folder) / name
-        if name.startswith("lerobot"):
-            place = lerobot(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MINARI_DATASETS_PATH", folder)
+        path = Path(folder) / name
+        first, in_folder, _ = name.partition("/")
+        if in_folder:
+            folder_of(Path(folder), first)
+        place = {"x-v0": "minari:x-v0", "d3rlpy.h5": f"d3rlpy:{path}"}.get(first, Path(folder) / first)
         path.write_bytes(whole(name))
         assert len(mocoda.read(place, episode_steps=10)) > 20
         holds()
@@ -150,7 +157,7 @@ def test_a_folder_that_says_something_else_of_itself_is_read_or_refused(name: st
         check_read(folder)
 
     with tempfile.TemporaryDirectory() as temporary:
-        folder = lerobot(Path(temporary))
+        folder = folder_of(Path(temporary), "lerobot")
         holds()
 
 
