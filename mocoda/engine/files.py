@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -102,14 +101,16 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
     check_writable(target)
     announce(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    remove_leftovers(target)
+    part = target.parent / f".{target.name}.{os.getpid()}.part"
+    part.mkdir()
+    _unfinished.add(part)
     try:
-        whole = building / "whole"  # mkdtemp's own folder is closed to other users
-        whole.mkdir()
-        yield whole
-        whole.rename(target)
+        yield part
+        part.rename(target)
     finally:
-        shutil.rmtree(building)
+        _remove(part)
+        _unfinished.discard(part)
 
 
 _unfinished: set[Path] = set()
@@ -118,14 +119,21 @@ _unfinished: set[Path] = set()
 def discard_unfinished() -> None:
     """Removes what is being written, for a process that must end at once."""
     for part in _unfinished:
-        part.unlink(missing_ok=True)
+        _remove(part)
 
 
 def remove_leftovers(target: Path) -> None:
     """Removes the temporary files of processes that were killed while they wrote `target`."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
         if not _alive(left.name.split(".")[-2]):
-            left.unlink(missing_ok=True)
+            _remove(left)
+
+
+def _remove(part: Path) -> None:
+    if part.is_dir():
+        shutil.rmtree(part, ignore_errors=True)
+    else:
+        part.unlink(missing_ok=True)
 
 
 def _alive(process: str) -> bool:

@@ -228,6 +228,18 @@ def test_a_folder_that_is_there_is_never_written_to(tmp_path: Path) -> None:
     assert [*tmp_path.rglob("*")] == [tmp_path / "x"]
 
 
+def test_a_folder_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f".x.{2**22 + 1}.part").mkdir()  # of a process that was killed
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="no space"):
+        broken.setattr("mocoda.data.formats.lerobot_write._write_tasks", full_disk)
+        mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")
+    assert [*tmp_path.iterdir()] == []
+
+
+def full_disk(*given: object) -> None:
+    raise OSError("no space")
+
+
 def test_many_episodes_go_into_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mocoda.data.formats.lerobot_write.FILE_BYTES", 400)
     monkeypatch.setattr("mocoda.data.formats.lerobot_write.CHUNK_FILES", 2)

@@ -20,8 +20,8 @@ from mocoda import Transitions
 LENGTHS = (4, 3, 2)
 ENVIRONMENT = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": ["Panda"]}}
 LISTED = (
-    "There are: 'object' (4), 'robot0_eef_pos' (3), 'robot0_gripper' (1), 'states' (9). Images cannot be augmented: "
-    "'agentview_image' (8, 8, 3)."
+    "There are, with so many columns: 'object' (4), 'robot0_eef_pos' (3), 'robot0_gripper' (1), 'states' (9). Images "
+    "cannot be augmented: 'agentview_image' (8, 8, 3)."
 )
 
 
@@ -79,7 +79,7 @@ def test_filter_keys_choose_demonstrations(tmp_path: Path) -> None:
 def test_a_missing_choice_lists_what_there_is(tmp_path: Path) -> None:
     path = demonstrations(tmp_path / "x.hdf5")
     assert refusal(lambda: mocoda.read(path)) == (
-        "robomimic HDF5: say which observations, with so many columns, make up the state, such as "
+        "robomimic HDF5: say which observations make up the state, such as "
         f"observations=['object', 'robot0_eef_pos'] (--observations object robot0_eef_pos). {LISTED}"
     )
     assert refusal(lambda: mocoda.read(path, observations=["agentview_image"])) == (

@@ -158,14 +158,18 @@ def _chosen(wanted: Sequence[str], held: Mapping[str, tuple[int, ...]]) -> dict[
     keys |= {STATES: held[STATES]} if STATES in held else {}
     flat = {key: math.prod(shape) for key, shape in keys.items() if len(shape) < 2}
     images = {key: shape for key, shape in keys.items() if key not in flat}
-    listed = "There are: " + (", ".join(f"{key!r} ({width})" for key, width in flat.items()) or "none") + "."
+    listed = (
+        "There are, with so many columns: "
+        + (", ".join(f"{key!r} ({width})" for key, width in flat.items()) or "none")
+        + "."
+    )
     if images:
         listed += f" Images cannot be augmented: {', '.join(f'{key!r} {shape}' for key, shape in images.items())}."
     if not wanted:
         only = [key for key in flat if key != STATES] or list(flat)
         if len(only) != 1:
             raise InputError(
-                f"{KIND}: say which observations, with so many columns, make up the state, such as "
+                f"{KIND}: say which observations make up the state, such as "
                 f"observations={only[:2] or ['KEY']} (--observations {' '.join(only[:2]) or 'KEY'}). {listed}"
             )
         return {only[0]: flat[only[0]]}
