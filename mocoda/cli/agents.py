@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from mocoda.cli.options import (
+    AS_IT_SAYS,
     Device,
     Folder,
     Overwrite,
+    ReadOptions,
     Seed,
     check_device,
     console,
@@ -46,6 +48,7 @@ class Train(Command):
     settings: Flat[Any]
     agent: Annotated[str, arg(metavar="NAME")] = "td3-bc"
     """Algorithm: {agents}."""
+    reading: Flat[ReadOptions] = AS_IT_SAYS
     task: str | None = None
     """Task to evaluate the agents in while they train: {tasks} (objects:6 has six of them). Data recorded by mocoda
     names its task itself. Agents of other data are not evaluated."""
@@ -152,12 +155,10 @@ class Train(Command):
         return names
 
     def _read(self, names: Sequence[str]) -> dict[str, Transitions]:
-        from mocoda.data import read
-
         datasets = {}
         labelled = not self.settings.goals_from_episodes
         for name, file in zip(names, self.data, strict=True):
-            data = read(file).to(self.device)
+            data = self.reading.read(file).to(self.device)
             if self.achieved:
                 data = replace(data, source={**data.source, "achieved_goal": list(self.achieved)})
             datasets[name] = data

@@ -12,12 +12,14 @@ from tyro.conf import arg
 
 from mocoda.cli.dynamics import FILE, DynamicsOptions
 from mocoda.cli.options import (
+    AS_IT_SAYS,
     NO_GRAPH,
     Data,
     Device,
     GraphOptions,
     Out,
     Overwrite,
+    ReadOptions,
     Seed,
     check_device,
     check_out,
@@ -25,6 +27,7 @@ from mocoda.cli.options import (
     counted,
     run_folder_of,
     say,
+    say_left_out,
 )
 from mocoda.cli.parser import Command, Flat, value_of
 from mocoda.cli.report import check_page, write_page
@@ -57,6 +60,7 @@ class Augment(Command):
     model: Flat[DynamicsOptions]
     recipe: Annotated[str, arg(metavar="NAME")] = "mocoda"
     """How new states and actions are drawn: {recipes}."""
+    reading: Flat[ReadOptions] = AS_IT_SAYS
     world: Flat[GraphOptions] = NO_GRAPH
     rows: int | None = None
     """Transitions to generate; without it, and without --episodes, 160,000."""
@@ -146,6 +150,7 @@ class Augment(Command):
         new = f"{source['generated_rows']:,} of them new by recipe {self.recipe}"
         new += "" if self.episodes is None else f", in {counted(self.episodes, 'episode')}"
         say(f"{self.out}: {total:,} transitions, {new}")
+        say_left_out(recorded)
         if labels == "none":
             why = "--reward none" if self.reward == "none" else "neither the data nor the graph file has any"
             say(f"No row has a reward: {why}.")
@@ -274,9 +279,7 @@ class Augment(Command):
         return settings
 
     def _recorded(self) -> Transitions:
-        from mocoda.data import read
-
-        return read(self.data).to(self.device)
+        return self.reading.read(self.data).to(self.device)
 
     def _reward_source(self, data: Transitions, world: Task | FileTask) -> str:
         """Which of REWARDS holds for this data."""
@@ -340,6 +343,7 @@ class Label(Command):
     """
 
     data: Data
+    reading: Flat[ReadOptions] = AS_IT_SAYS
     world: Flat[GraphOptions] = NO_GRAPH
     reward_from: Annotated[str | None, arg(metavar="DATA")] = None
     """Learn the reward from this data, with the same columns and with rewards, instead."""
@@ -359,7 +363,7 @@ class Label(Command):
         if not 0 <= self.hindsight <= 1:
             raise InputError(f"hindsight must be a share of the rows between 0 and 1, got {self.hindsight}.")
         self.world.check()
-        recorded = read(self.data)
+        recorded = self.reading.read(self.data)
         labels: Any
         if self.reward_from is not None:
             labels = fit_reward(read(self.reward_from), seed=self.seed, progress=PlainProgress())

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from mocoda.cli.options import (
+    AS_IT_SAYS,
     NO_GRAPH,
     Data,
     DataOption,
     Device,
-    EpisodeSteps,
     Folder,
     GraphOptions,
     Out,
     Overwrite,
+    ReadOptions,
     Seed,
     check_device,
     check_out,
@@ -28,6 +29,7 @@ from mocoda.cli.options import (
     content_of,
     run_folder_of,
     say,
+    say_left_out,
 )
 from mocoda.cli.parser import Command, Flat
 from mocoda.engine.errors import InputError, unknown_name
@@ -94,7 +96,7 @@ class Inspect(Command):
     """Describe recorded data, and report what is wrong with it."""
 
     data: Data
-    episode_steps: EpisodeSteps = None
+    reading: Flat[ReadOptions] = AS_IT_SAYS
     json: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the report to this file, too."""
     overwrite: Overwrite = False
@@ -104,7 +106,7 @@ class Inspect(Command):
 
         if self.json is not None:
             check_target(self.json, inputs=[self.data], overwrite=self.overwrite)
-        report = inspection.inspect(self.data, episode_steps=self.episode_steps)
+        report = inspection.inspect(self.data, **self.reading.how)
         console.print(report)
         if self.json is not None:
             write_json(self.json, report.to_json())
@@ -120,15 +122,15 @@ class Graph(Command):
     data: DataOption
     out: Annotated[Path, arg(metavar="FILE")] = Path("graph.png")
     """PNG file to write."""
+    reading: Flat[ReadOptions] = AS_IT_SAYS
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from mocoda.data import read
         from mocoda.graph import load_graph
         from mocoda.graph.figure import dependency_table, draw_graph
 
         check_target(self.out, inputs=[self.data, self.graph_file], overwrite=self.overwrite)
-        recorded = read(self.data)
+        recorded = self.reading.read(self.data)
         graph = load_graph(self.graph_file, recorded)
         title = f"{self.graph_file.name}, over {len(recorded):,} rows of {Path(self.data).name}"
         draw_graph(graph, self.out, recorded.rows, title)
@@ -149,17 +151,17 @@ class Check(Command):
     device: Device = "cpu"
     out: Folder = Path("runs/check")
     """Folder for advice.json and advice.png."""
+    reading: Flat[ReadOptions] = AS_IT_SAYS
     overwrite: Overwrite = False
 
     def run(self) -> None:
         from mocoda.analysis import check
         from mocoda.analysis.figure import draw_advice
-        from mocoda.data import read
         from mocoda.engine.runs import RunFolder
 
         self.world.check()
         check_device(self.device)
-        recorded = read(self.data).to(self.device)
+        recorded = self.reading.read(self.data).to(self.device)
         world = self.world.load(recorded, self.data)
         settings = {"data": self.data, **asdict(self.world), "seed": self.seed, "quick": self.quick}
         settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}
@@ -180,7 +182,7 @@ class Export(Command):
     """Recorded data ({formats}), or a policy's file, or its folder if it is the only one in it."""
     to: Annotated[str, arg(metavar="FILE")]
     """What to write: {targets}; FILE.rrd for Rerun's viewer; for a policy FILE.onnx or FILE.safetensors."""
-    episode_steps: EpisodeSteps = None
+    reading: Flat[ReadOptions] = AS_IT_SAYS
     skip_bad_rows: FlagCreatePairsOff[bool] = False
     """Leave out rows with NaN or infinite numbers."""
     where: Annotated[tuple[str, ...], arg(metavar="CONDITION [...]", help_behavior_hint="")] = ()
@@ -192,13 +194,15 @@ class Export(Command):
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from mocoda.data import read, write
+        from mocoda.data import write
 
         if self.to.endswith((".onnx", ".safetensors")):
-            if self.episode_steps is not None or self.skip_bad_rows or self.where or self.drop:
+            given = [f"--{name.replace('_', '-')}" for name, value in asdict(self.reading).items() if value]
+            given += ["--skip-bad-rows"] * self.skip_bad_rows + ["--where"] * bool(self.where)
+            given += ["--drop"] * (self.drop is not None)
+            if given:
                 raise InputError(
-                    "--episode-steps, --skip-bad-rows, --where and --drop are about data, and an "
-                    f"{Path(self.to).suffix} file is a policy."
+                    f"{' and '.join(given)} is for data, and an {Path(self.to).suffix} file is a policy: remove it."
                 )
             self._export_policy()
             return
@@ -207,7 +211,7 @@ class Export(Command):
             check_target(self.to, inputs=[given for given in (self.data, self.drop) if given], overwrite=self.overwrite)
         else:
             check_out(self.to, [self.data, self.drop], self.overwrite)
-        table = read(self.data, episode_steps=self.episode_steps, skip_bad_rows=self.skip_bad_rows)
+        table = self.reading.read(self.data, self.skip_bad_rows)
         if self.drop is not None:
             from mocoda.analysis import drop_rows
 
@@ -221,6 +225,7 @@ class Export(Command):
         else:
             write(table, self.to)
         say(f"{self.to}: {len(table):,} transitions")
+        say_left_out(table)
 
     def _export_policy(self) -> None:
         from mocoda.agents import Policies, Policy

@@ -17,7 +17,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_target
 
 if TYPE_CHECKING:
-    from mocoda.data.formats import Target
+    from mocoda.data.formats import HowToRead, Target
     from mocoda.data.transitions import Transitions
     from mocoda.graph.graph_file import FileTask
     from mocoda.tasks import Task
@@ -26,9 +26,7 @@ Data = Annotated[Positional[str], arg(metavar="DATA"), Help("Recorded data: {for
 DataOption = Annotated[str, arg(metavar="DATA"), Help("Recorded data: {formats}.")]
 Device = Annotated[str, arg(metavar="DEVICE"), Help("cpu or cuda.")]
 Seed = Annotated[int, Help("The same seed gives the same result.")]
-EpisodeSteps = Annotated[
-    int | None, Help("Rows of an episode, for data that has no next states and does not mark ends of episodes.")
-]
+Words = Annotated[tuple[str, ...], arg(metavar="NAME [...]", help_behavior_hint="")]
 Out = Annotated[str, arg(metavar="FILE"), Help("What to write: {targets}.")]
 Folder = Annotated[Path, arg(metavar="FOLDER")]
 Overwrite = Annotated[
@@ -77,6 +75,48 @@ class GraphOptions:
 NO_GRAPH = GraphOptions()
 
 
+@dataclass(frozen=True)
+class ReadOptions:
+    """What is what in data that does not say so itself."""
+
+    columns: Words = ()
+    """Names of the state's and then the action's columns, for data that does not name them; `cube.x` and `cube.y` are
+    of one factor."""
+    names: Words = ()
+    """What arrays or columns are called there, if not as usual: action=act, or state=qpos,qvel for several."""
+    observations: Words = ()
+    """Observations that make up the state, of robomimic's files and LeRobot's folders."""
+    filter_key: str | None = None
+    """Demonstrations of a robomimic file to read, such as train."""
+    episode_steps: int | None = None
+    """Rows of an episode, for data that has no next states and does not mark ends of episodes."""
+
+    @property
+    def how(self) -> HowToRead:
+        """The keywords of `mocoda.read`."""
+        names: dict[str, list[str]] = {}
+        for word in self.names:
+            ours, equals, theirs = word.partition("=")
+            if not equals or not ours or not theirs or ours in names:
+                raise InputError(f"--names takes words such as action=act or state=qpos,qvel, each once, got {word!r}.")
+            names[ours] = theirs.split(",")
+        return {
+            "columns": self.columns,
+            "names": names,
+            "observations": self.observations,
+            "filter_key": self.filter_key,
+            "episode_steps": self.episode_steps,
+        }
+
+    def read(self, data: str, skip_bad_rows: bool = False) -> Transitions:
+        from mocoda.data import read
+
+        return read(data, **self.how, skip_bad_rows=skip_bad_rows)
+
+
+AS_IT_SAYS = ReadOptions()
+
+
 def task_of(data: Transitions) -> str | None:
     """The name of the built-in task that data was recorded in."""
     from mocoda.tasks import TASKS
@@ -88,6 +128,12 @@ def task_of(data: Transitions) -> str | None:
 def say(sentence: str) -> None:
     """Prints a sentence as it is: brackets are not markup, and paths are not broken."""
     console.print(Text(sentence), soft_wrap=True)
+
+
+def say_left_out(data: Transitions) -> None:
+    """Images, videos and whatever else is beside the numbers: no new row has them."""
+    if left := data.source.get("ignored"):
+        say(f"Left out when it was read, and so in no row: {', '.join(map(str, left))}.")
 
 
 def run_folder_of(file: Path) -> Path:

@@ -11,12 +11,14 @@ from tyro.conf import arg
 
 from mocoda.cli.dynamics import DynamicsOptions
 from mocoda.cli.options import (
+    AS_IT_SAYS,
     NO_GRAPH,
     Data,
     Device,
     Folder,
     GraphOptions,
     Overwrite,
+    ReadOptions,
     Seed,
     check_device,
     console,
@@ -39,6 +41,7 @@ class WhatIf(Command):
     model: Flat[DynamicsOptions]
     resample: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
     """Factors to draw given all the others. The rest stays as it was."""
+    reading: Flat[ReadOptions] = AS_IT_SAYS
     world: Flat[GraphOptions] = NO_GRAPH
     least_support: float = 0.01
     """Refuse questions that are rarer than all but this share of the data; 0 answers any."""
@@ -57,7 +60,6 @@ class WhatIf(Command):
 
     def run(self) -> None:
         from mocoda.analysis import what_if
-        from mocoda.data import read
         from mocoda.engine.runs import RunFolder
         from mocoda.parents import fit_parents
 
@@ -65,7 +67,7 @@ class WhatIf(Command):
         self.model.check(self.out)
         changes = dict(map(_change, self.change))
         check_device(self.device)
-        recorded = read(self.data).to(self.device)
+        recorded = self.reading.read(self.data).to(self.device)
         world = self.world.load(recorded, self.data)
         for name in (*changes, *self.resample):
             if name not in world.graph.factors:

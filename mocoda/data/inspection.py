@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import rich.console
@@ -12,7 +12,7 @@ import rich.table
 from numpy.typing import NDArray
 from rich.markup import escape
 
-from mocoda.data.formats import RawData, read_raw
+from mocoda.data.formats import HowToRead, RawData, read_raw
 from mocoda.data.names import EPISODES, PROVENANCE
 
 Floats = NDArray[np.float32]
@@ -115,12 +115,17 @@ class Inspection:
         ]
         if self.generated:
             lines.append(f"{self.generated:,} rows are generated; only the table above includes them")
+        if left := self.source.get("ignored"):
+            lines.append(f"left out, and in no new row: {', '.join(map(str, left))}")
         return [*lines, *(f"look: {warning}" for warning in self.warnings)]
 
 
-def inspect(source: Any, *, episode_steps: int | None = None) -> Inspection:
-    """Reads data as `mocoda.read` does, but reports NaN and infinite numbers instead of refusing them."""
-    raw = read_raw(source, episode_steps=episode_steps)
+def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
+    """Reads data as `mocoda.read` does, but reports NaN and infinite numbers instead of refusing them.
+
+    how  what is what in the data, as for `mocoda.read`: columns, names, observations, filter_key, episode_steps
+    """
+    raw = read_raw(source, **how)
     arrays, rows = raw.arrays, len(raw.arrays["state"])
     columns = _columns(raw)
     recorded = np.flatnonzero(_recorded(raw))
@@ -275,8 +280,4 @@ def _warnings(found: Inspection) -> list[str]:
         warnings.append(f"{dropped:,} terminal rows have no next state and were left out, and their rewards with them.")
     if note := found.source.get("note"):
         warnings.append(f"{note}.")
-    if {"done", "dones"} & {*found.source.get("ignored", ())}:
-        warnings.append(
-            "done does not tell whether a task or a time limit ended an episode: name it terminals or timeouts."
-        )
     return warnings

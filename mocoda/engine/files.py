@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import platform
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -91,20 +92,48 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         _unfinished.discard(part)
 
 
+@contextmanager
+def whole_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder to write to; it takes the name `path`, where nothing may be yet, only if the block ends well."""
+    target = Path(path)
+    if target.exists():
+        raise InputError(f"cannot write {str(target)!r}: it exists. Name a new folder.")
+    check_writable(target)
+    announce(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+    part = target.parent / f".{target.name}.{os.getpid()}.part"
+    part.mkdir()
+    _unfinished.add(part)
+    try:
+        yield part
+        part.rename(target)
+    finally:
+        _remove(part)
+        _unfinished.discard(part)
+
+
 _unfinished: set[Path] = set()
 
 
 def discard_unfinished() -> None:
     """Removes what is being written, for a process that must end at once."""
     for part in _unfinished:
-        part.unlink(missing_ok=True)
+        _remove(part)
 
 
 def remove_leftovers(target: Path) -> None:
     """Removes the temporary files of processes that were killed while they wrote `target`."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
         if not _alive(left.name.split(".")[-2]):
-            left.unlink(missing_ok=True)
+            _remove(left)
+
+
+def _remove(part: Path) -> None:
+    if part.is_dir():
+        shutil.rmtree(part, ignore_errors=True)
+    else:
+        part.unlink(missing_ok=True)
 
 
 def _alive(process: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from mocoda.graph.local_graph import LocalGraph, MaskFunction
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}
 RULE = ("between", "columns", "within", "norm")
 Edge = tuple[str, str]  # parent, child
+Columns = tuple[str | int, ...]  # of a factor, by the ends of their names or by numbers
 LocalEdges = Callable[[Factors], Mapping[Edge, Tensor]]  # rows by name -> where each edge is there, bool (N,)
 
 
@@ -25,13 +27,18 @@ class Near(NamedTuple):
     """Two factors that depend on each other where these columns of theirs are closer than `within`."""
 
     pair: Edge
-    columns: tuple[str | int, ...]  # none: all of each
+    columns: tuple[Columns, Columns]  # of the one, of the other; none: all of each
     within: float
     norm: float
 
+    def compared(self, f: Factors) -> tuple[Tensor, Tensor]:
+        """The columns of each, (N, width)."""
+        one, other = (f[(name, *columns)] for name, columns in zip(self.pair, self.columns, strict=True))
+        return one, other
+
     def holds(self, f: Factors) -> Tensor:
         """Where they are near, bool (N,)."""
-        one, other = (f[(name, *self.columns)] for name in self.pair)
+        one, other = self.compared(f)
         apart: Tensor = torch.linalg.vector_norm(one - other, self.norm, dim=1)
         return apart < self.within
 
@@ -43,11 +50,11 @@ def near_rules(given: object, graph: LocalGraph, names: ColumnNames) -> LocalEdg
     rules = [near for number, rule in enumerate(given, 1) for near in _pairs(f"[[near]] {number}", rule, graph)]
     no_rows = Factors(torch.zeros(0, graph.width), graph.factors, names)
     for rule in rules:
-        widths = [no_rows[(name, *rule.columns)].shape[1] for name in rule.pair]
-        if widths[0] != widths[1]:
+        one, other = (columns.shape[1] for columns in rule.compared(no_rows))
+        if one != other:
             raise InputError(
-                f"[[near]] cannot compare all of {rule.pair[0]!r} and {rule.pair[1]!r}, {widths[0]} and {widths[1]} "
-                'columns; say which, such as columns = ["x", "y"].'
+                f"[[near]] cannot compare {rule.pair[0]!r} and {rule.pair[1]!r} in {one} and {other} columns; say "
+                f'which, such as columns = ["x", "y"] or {{ {rule.pair[0]} = "0:2", {rule.pair[1]} = "1:3" }}.'
             )
 
     def local(f: Factors) -> dict[Edge, Tensor]:
@@ -79,13 +86,31 @@ def _pairs(where: str, rule: Mapping[str, Any], graph: LocalGraph) -> Iterator[N
         raise InputError(f"{where} must say within what distance, a number above 0, got {within!r}.")
     if norm not in tuple(NORMS):
         raise unknown_name("norm", norm, NORMS)
-    columns = rule.get("columns", [])
-    if not isinstance(columns, list) or not all(type(column) in (str, int) for column in columns):
-        raise InputError(f"the columns of {where} must be a list of names, got {columns!r}.")
+    columns = _columns_of(where, between, rule.get("columns", []))
     for one, other in combinations(between, 2):
         if one in graph.edges[other] and other in graph.edges[one]:
             raise InputError(f"{where} adds nothing: in edges, {one!r} and {other!r} already depend on each other.")
-        yield Near((one, other), tuple(columns), float(within), NORMS[norm])
+        yield Near((one, other), (columns[one], columns[other]), float(within), NORMS[norm])
+
+
+def _columns_of(where: str, between: list[str], given: object) -> dict[str, Columns]:
+    """The columns that a rule compares, by factor: the same of each, or as a table says for each."""
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in between:
+                raise unknown_name(f"factor between those of {where} called", name, between)
+        if missing := [name for name in between if name not in given]:
+            raise InputError(f"the columns of {where} must be given for each of its factors; {missing[0]!r} has none.")
+        return {name: _listed(where, given[name]) for name in between}
+    return dict.fromkeys(between, _listed(where, given))
+
+
+def _listed(where: str, given: object) -> Columns:
+    if isinstance(given, str) and (bounds := re.fullmatch(r"(\d{1,6}):(\d{1,6})", given)):
+        return tuple(range(int(bounds[1]), int(bounds[2])))
+    if not isinstance(given, list) or not all(type(column) in (str, int) for column in given):
+        raise InputError(f'the columns of {where} must be a list of names or a range such as "0:3", got {given!r}.')
+    return tuple(given)
 
 
 def local_mask(graph: LocalGraph, names: ColumnNames, local: LocalEdges) -> MaskFunction:

@@ -287,7 +287,7 @@ REFUSED = {
         "hindsight must be a share of the rows between 0 and 1, got 2.0."
     ),
     "export walks.hdf5 --to p.onnx --skip-bad-rows": (
-        "--episode-steps, --skip-bad-rows, --where and --drop are about data, and an .onnx file is a policy."
+        "--skip-bad-rows is for data, and an .onnx file is a policy: remove it."
     ),
     "demo --device tpu": f"there is no device 'tpu' on this machine; there are: {HERE}.",
     "bench --out FILE/x.json": f"cannot write 'FILE/x.json': 'FILE' is not a folder. {WRITABLE}",
@@ -315,6 +315,30 @@ def test_a_gpu_that_is_not_there_is_refused_where_another_one_is(device: str, mo
         check_device(known)
     with pytest.raises(InputError, match=f"^there is no device {device!r} on this machine; there are: cpu, cuda:0"):
         check_device(device)
+
+
+def test_arrays_and_columns_are_named_from_the_command_line(tmp_path: Path) -> None:
+    ones = np.ones((9, 2), np.float32)
+    np.savez("short.npz", s=ones, a=ones, s2=ones)
+    words = ["--names", "state=s", "action=a", "next_state=s2", "--columns", "cup.x", "cup.y", "dx", "dy"]
+    assert "cup.x" in done("inspect", "short.npz", *words)
+    assert "9 transitions" in done("export", "short.npz", "--to", "short.hdf5", *words)
+    assert Transitions.load("short.hdf5").columns == ("cup.x", "cup.y", "dx", "dy")
+    Path("cup.toml").write_text("[edges]\ncup = ['cup', 'action']\n")
+    assert "Drawn" in done("graph", "cup.toml", "--data", "short.npz", *words)
+    refused = mocoda("inspect", "short.npz", "--names", "action")
+    assert "--names takes words such as action=act or state=qpos,qvel, each once, got 'action'." in refused.err
+
+
+def test_what_was_left_out_is_said(tmp_path: Path) -> None:
+    recorded = Path(__file__).parents[1] / "data/lerobot/v3.0"
+    assert done("export", recorded, "--to", "lerobot:again") == (
+        "lerobot:again: 7 transitions\nLeft out when it was read, and so in no row: "
+        "observation.images.top image (4, 4, 3).\n"
+    )
+    assert mocoda("export", recorded, "--to", "lerobot:again").code == 2
+    assert "7 transitions" in done("export", "again", "--to", "robomimic:again.hdf5")
+    assert "arm.x" in done("inspect", "again.hdf5")
 
 
 def test_data_in_every_format_is_read(tmp_path: Path) -> None:

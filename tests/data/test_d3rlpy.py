@@ -93,7 +93,6 @@ def test_the_mini_batches_of_a_training_are_our_rows(tmp_path: Path) -> None:
     )
     assert seen == rows_of(data)
     assert len(history) == 3 and all(np.isfinite(list(losses.values())).all() for _, losses in history)
-    assert history[-1][1]["critic_loss"] < history[0][1]["critic_loss"]
     action = learner.predict(torch.cat([data.state, data.goal], 1).numpy())  # type: ignore[list-item]
     assert action.shape == (len(data), 2) and (abs(action) <= 1).all()
 

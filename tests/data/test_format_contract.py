@@ -31,28 +31,29 @@ def formats() -> Iterator[None]:
 
 
 def test_a_format_of_one_s_own_takes_ten_lines(formats: None, tmp_path: Path) -> None:
-    def read_csv(place: str) -> dict[str, Any]:
-        x, push, next_x = np.loadtxt(place, delimiter=",", skiprows=1, unpack=True)
+    def read_text(place: str) -> dict[str, Any]:
+        x, push, next_x = np.loadtxt(place, unpack=True)
         return {"state": x, "action": push, "next_state": next_x}
 
-    def write_csv(data: Transitions, place: str) -> None:
-        rows = np.hstack([data.rows.numpy(), data.next_state.numpy()])
-        np.savetxt(place, rows, delimiter=",", header="x,push,next_x", comments="")
+    def write_text(data: Transitions, place: str) -> None:
+        np.savetxt(place, np.hstack([data.rows.numpy(), data.next_state.numpy()]))
 
-    def is_csv(path: Path) -> bool:
-        return path.suffix == ".csv"
+    def is_text(path: Path) -> bool:
+        return path.suffix == ".txt"
 
-    FORMATS.add(Format("csv", "CSV", "FILE.csv", read_csv, write_csv, suffixes=(".csv",), recognises=is_csv))
+    FORMATS.add(Format("text", "text", "FILE.txt", read_text, write_text, suffixes=(".txt",), recognises=is_text))
 
     made = Transitions(numbers(4, 1), numbers(4, 1) + 1, numbers(4, 1) + 2)
-    mocoda.write(made, tmp_path / "data.csv")
-    for source in (tmp_path / "data.csv", f"csv:{tmp_path / 'data.csv'}"):
+    mocoda.write(made, tmp_path / "data.txt")
+    for source in (tmp_path / "data.txt", f"text:{tmp_path / 'data.txt'}"):
         back = mocoda.read(source)
         assert back.rows.equal(made.rows) and back.next_state.equal(made.next_state)
-        assert back.source == {"read_as": "CSV"}
-    assert "CSV" in readable_formats() and "FILE.csv" in writable_formats()
-    assert "FILE.csv" in refusal(lambda: mocoda.write(made, "data.txt"))
-    assert mocoda.inspect(tmp_path / "data.csv").kind == "CSV"
+        assert back.source == {"read_as": "text"}
+    assert "text" in readable_formats() and "FILE.txt" in writable_formats()
+    assert "FILE.txt" in refusal(lambda: mocoda.write(made, "data.dat"))
+    assert mocoda.inspect(tmp_path / "data.txt").kind == "text"
+    named = mocoda.read(tmp_path / "data.txt", columns=["cart", "push"], names={"reward": "action"})
+    assert named.columns == ("cart", "push") and named.reward is not None
 
 
 def test_a_format_may_be_a_folder(formats: None, tmp_path: Path) -> None:
@@ -87,8 +88,9 @@ def test_help_texts_name_every_format_and_need_no_torch() -> None:
     script = "import sys, mocoda.data as d; print(d.readable_formats(), d.writable_formats(), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == (
-        "mocoda HDF5, D4RL-style HDF5, OGBench npz, npz, Parquet, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5 "
-        "FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, FILE.parquet, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5 False\n"
+        "mocoda HDF5, robomimic HDF5, D4RL-style HDF5, OGBench npz, npz, Parquet, CSV, LeRobot data set, "
+        "minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5 FILE.hdf5, robomimic:FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, "
+        "FILE.parquet, FILE.csv, lerobot:FOLDER, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5 False\n"
     )
 
 
@@ -102,6 +104,8 @@ def test_help_texts_name_every_format_and_need_no_torch() -> None:
         ("x.h5", "mocoda", True, "x.h5"),
         ("x.npz", "npz", False, "x.npz"),
         ("d4rl:x.hdf5", "d4rl", False, "x.hdf5"),
+        ("robomimic:x.hdf5", "robomimic", False, "x.hdf5"),
+        ("lerobot:x", "lerobot", False, "x"),
         ("minari:me/x-v0", "minari", False, "minari-me-x-v0"),
         ("d3rlpy:x.h5", "d3rlpy", False, "x.h5"),
     ],
@@ -131,7 +135,10 @@ def test_a_minari_data_set_that_exists_is_refused_before_any_work(
 
 # --- episodes
 
-FORMATS_WITH_EPISODES = ["x.hdf5", "d4rl:x.hdf5", "x.npz", "x.parquet", "minari:x-v0", "d3rlpy:x.h5"]
+FORMATS_WITH_EPISODES = [
+    *["x.hdf5", "d4rl:x.hdf5", "robomimic:x.hdf5", "x.npz", "x.parquet", "x.csv"],
+    *["lerobot:x", "minari:x-v0", "d3rlpy:x.h5"],
+]
 
 
 def recorded(random: np.random.Generator, lengths: tuple[int, ...] = (4, 1, 3), goals: bool = True) -> Transitions:
@@ -168,7 +175,7 @@ def test_every_row_comes_back_as_the_step_of_its_episode(
         made = replace(made, episode=None, step=None)
     mocoda.write(made, target)
     back = mocoda.read(target if ":" in target else tmp_path / target)
-    assert_identical(back, made)
+    assert_identical(back, replace(made, source=back.source) if target == "x.csv" else made)
     assert back.provenance["recipe"].equal(made.provenance["recipe"])
     for name in ("episode", "step"):
         one, other = getattr(back, name), getattr(made, name)
@@ -185,7 +192,7 @@ def test_shuffled_rows_come_back_with_their_places(
     mocoda.write(made[torch.tensor([5, 2, 8, 0, 7, 3, 6, 9, 1, 4])], target)
     back = mocoda.read(target if ":" in target else tmp_path / target)
     back = back[back.provenance["recipe"].argsort()]
-    assert_identical(back, made)
+    assert_identical(back, replace(made, source=back.source) if target == "x.csv" else made)
     assert back.episode is not None and made.episode is not None
     assert back.step is not None and made.step is not None
     assert back.episode.equal(made.episode) and back.step.equal(made.step)
@@ -273,8 +280,10 @@ def test_a_file_without_states_is_answered_with_all_its_arrays(suffix: str, tmp_
     kind = {"hdf5": "D4RL-style HDF5", "npz": "npz"}[suffix]
     assert refusal(lambda: mocoda.read(path)) == (
         f"{kind}: there is no array called 'state' or 'states' or 'observation' or 'observations' or 'obs'. There are: "
-        "'actions' (5, 1), 'data/demo_0/obs' (5, 3), 'mask' (5, 2, 2)."
+        "'actions' (5, 1), 'data/demo_0/obs' (5, 3), 'mask' (5, 2, 2). If one of them is it, say so: "
+        'names={"state": NAME, "action": NAME}, or --names state=NAME action=NAME.'
     )
+    assert mocoda.read(path, names={"state": "data/demo_0/obs"}, episode_steps=5).state.shape == (4, 3)
 
 
 # --- what cannot be opened
@@ -293,7 +302,10 @@ def unprivileged(tmp_path: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-FILES = ["mocoda:data.hdf5", "data.hdf5", "d4rl:data.hdf5", "data.npz", "ogbench:data.npz", "data.parquet"]
+FILES = [
+    *["mocoda:data.hdf5", "data.hdf5", "d4rl:data.hdf5", "robomimic:data.hdf5", "data.npz", "ogbench:data.npz"],
+    *["data.parquet", "data.csv"],
+]
 
 
 @pytest.mark.parametrize("source", [*FILES, "d3rlpy:data.h5"])

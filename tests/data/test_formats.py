@@ -263,14 +263,14 @@ def test_a_kind_is_told_by_its_ending_or_word_and_read_by_its_content(
     ("target", "message"),
     [
         (
-            "data.csv",
-            "'data.csv' does not say which format to write; expected FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, "
-            "FILE.parquet, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5.",
+            "data.txt",
+            "'data.txt' does not say which format to write; expected FILE.hdf5, robomimic:FILE.hdf5, d4rl:FILE.hdf5, "
+            "FILE.npz, FILE.parquet, FILE.csv, lerobot:FOLDER, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5.",
         ),
         (
             "d4r:data.hdf5",
-            "there is no format 'd4r'; there are: mocoda, d4rl, ogbench, npz, parquet, minari, d3rlpy. "
-            "Did you mean 'd4rl'?",
+            "there is no format 'd4r'; there are: mocoda, robomimic, d4rl, ogbench, npz, parquet, csv, lerobot, "
+            "minari, d3rlpy. Did you mean 'd4rl'?",
         ),
         (
             "/dev/null/data.npz",

@@ -98,8 +98,9 @@ def test_written_parquet_has_named_columns(tmp_path: Path) -> None:
     [
         (
             pd.DataFrame({"x": ROWS}),
-            "data frame: there are no columns of the state; they are called state.x, state.y and so on. "
-            "There are: 'x'.",
+            "data frame: there are no columns of the state; they are called state.x, state.y and so on. There are: "
+            '\'x\'. If one of them is it, say so: names={"state": NAME, "action": NAME}, or --names state=NAME '
+            "action=NAME.",
         ),
         (
             frame(**{"state.name": ["a"] * 10}, **EPISODES),

@@ -99,8 +99,8 @@ def headed(path: Path, **attributes: Any) -> None:
 
 
 NO_FORMAT = (
-    "PATH is in none of the formats that mocoda reads: mocoda HDF5, D4RL-style HDF5, OGBench npz, npz, Parquet, "
-    "minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5."
+    "PATH is in none of the formats that mocoda reads: mocoda HDF5, robomimic HDF5, D4RL-style HDF5, OGBench npz, npz, "
+    "Parquet, CSV, LeRobot data set, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5."
 )
 DAMAGED = "PATH cannot be read as KIND: it is truncated, damaged or of another format"
 TAMPERED = "PATH is damaged or was tampered with: /observations"
@@ -142,7 +142,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda p: hdf5(
             p, lambda f: f.create_dataset("observations", (4, 2), "f4", maxshape=(None, 2), chunks=(10**8, 2)) and None
         ),
-        "PATH: observations has 32 bytes in chunks of 800,000,000.",
+        f"{TAMPERED} has 32 bytes in chunks of 800,000,000.",
     ),
     "soft.hdf5": (
         lambda p: hdf5(p, lambda f: f.__setitem__("observations", h5py.SoftLink("/actions"))),
@@ -192,8 +192,8 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "lists.parquet": (
         lambda p: parquet(p, state=[[1.0]], action=[[1.0]]),
-        "Parquet: there are no columns of the state; they are called state.x, state.y and so on. There are: 'state', "
-        "'action'.",
+        "Parquet: there are no columns of the state; they are called state.x, state.y and so on. There are: "
+        "'action', 'state'.",
     ),
 }
 
@@ -265,15 +265,19 @@ def test_a_truncated_file_is_refused(target: str, kept: float, tmp_path: Path, m
     ("place", "message"),
     [
         ("nowhere.hdf5", "there is no file 'nowhere.hdf5'."),
-        (".", "'.' is a folder; name a file, or a Minari data set as minari:NAMESPACE/NAME-v0."),
+        (
+            ".",
+            "'.' is a folder; name a file, a folder of LeRobot's, which has a file meta/info.json, or a Minari data "
+            "set as minari:NAMESPACE/NAME-v0.",
+        ),
         ("d4rl:data.npz", "'data.npz' cannot be read as HDF5: it is truncated or of another format ("),
         ("d3rlpy:data.npz", "'data.npz' cannot be read as HDF5: it is truncated or of another format ("),
         (
             "mnari:me/x-v0",
-            "there is no format 'mnari'; there are: mocoda, d4rl, ogbench, npz, parquet, minari, d3rlpy. "
-            "Did you mean 'minari'?",
+            "there is no format 'mnari'; there are: mocoda, robomimic, d4rl, ogbench, npz, parquet, csv, lerobot, "
+            "minari, d3rlpy. Did you mean 'minari'?",
         ),
-        (3, "data is read from a file, a mapping of arrays or a pandas DataFrame, got int."),
+        (3, "data is read from a file, a mapping of arrays or a pandas or polars DataFrame, got int."),
         (
             {},
             "arrays: there is no array called 'state' or 'states' or 'observation' or 'observations' or 'obs'. "

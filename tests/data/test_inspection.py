@@ -234,10 +234,11 @@ def test_what_reading_left_out_is_told_and_so_is_done() -> None:
     found = mocoda.inspect(
         {"obs": made["state"], "actions": made["action"], "rewards": made["reward"], "terminals": ends, "dones": ends}
     )
-    assert found.warnings == (
-        "4 terminal rows have no next state and were left out, and their rewards with them.",
-        "only terminals mark ends; if time limits ended episodes too, give episode_steps.",
-        "done does not tell whether a task or a time limit ended an episode: name it terminals or timeouts.",
+    assert found.warnings == ("4 terminal rows have no next state and were left out, and their rewards with them.",)
+    unknown = mocoda.inspect({"obs": made["state"], "act": made["action"], "rew": made["reward"], "done": ends})
+    assert unknown.warnings == (
+        "done marks the ends of episodes; it does not tell whether the task or a time limit ended them, so no row is "
+        'terminal. If it is the task, say so with names={"terminal": NAME} (--names terminal=NAME).',
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,13 @@ from hypothesis import strategies as st
 import mocoda
 from mocoda import InputError, Transitions
 
-EXAMPLES = {"data.hdf5": 25, "d4rl.hdf5": 150, "old.hdf5": 150, "data.npz": 150, "packed.npz": 150, "data.parquet": 150}
+KINDS = [
+    *["data.hdf5", "d4rl.hdf5", "old.hdf5", "robomimic.hdf5", "data.npz", "packed.npz", "data.parquet", "data.csv"],
+    *["lerobot/meta/info.json", "lerobot/meta/tasks.parquet", "lerobot/data/chunk-000/file-000.parquet"],
+    *["lerobot/meta/mocoda.json", "d3rlpy.h5", "x-v0/data/metadata.json", "x-v0/data/main_data.hdf5"],
+]
+SLOW = {"data.hdf5": 25, "robomimic.hdf5": 10}  # a process reads their texts first; `make test-long` runs all 200
+MUTATIONS = 200
 
 
 @cache
@@ -41,11 +48,17 @@ def whole(name: str) -> bytes:
                     file.create_dataset(key, data=array, compression="gzip", chunks=(7, *array.shape[1:]))
                 file["rewards"], file["terminals"] = numbers[:, 0], np.zeros(30, bool)
                 file["infos/goal"] = numbers[:, :2]
+        elif name.startswith("lerobot"):
+            mocoda.write(table, f"lerobot:{Path(folder) / 'lerobot'}")
+        elif name.startswith("x-v0"):
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv("MINARI_DATASETS_PATH", folder)
+                mocoda.write(table, "minari:x-v0")
         elif name == "packed.npz":
             np.savez_compressed(path, observations=numbers[:, :3], actions=numbers[:, 3:], terminals=ends)
         else:
-            mocoda.write(table, f"d4rl:{path}" if name == "d4rl.hdf5" else path)
-        mocoda.read(path)
+            kind = name.partition(".")[0]
+            mocoda.write(table, f"{kind}:{path}" if kind in ("d4rl", "robomimic", "d3rlpy") else path)
         return path.read_bytes()
 
 
@@ -69,7 +82,7 @@ def damaged(data: st.DataObject, content: bytes) -> bytes:
     return bytes(changed)
 
 
-def check_read(path: Path) -> None:
+def check_read(path: str | Path) -> None:
     """What can be read is a table like any other; what cannot be is said to be bad input."""
     try:
         table = mocoda.read(path, episode_steps=10)
@@ -81,16 +94,70 @@ def check_read(path: Path) -> None:
         assert torch.isfinite(table.rows).all()
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_damaged_file_is_read_or_refused(name: str) -> None:
-    @settings(max_examples=EXAMPLES[name], deadline=None, derandomize=True)
+def folder_of(place: Path, first: str) -> Path:
+    """The files of a LeRobot folder, or a Minari data set, that are read, whole."""
+    for part in KINDS:
+        if part.startswith(f"{first}/"):
+            (place / part).parent.mkdir(parents=True, exist_ok=True)
+            (place / part).write_bytes(whole(part))
+    return place / first
+
+
+def check_mutations(name: str, count: int) -> None:
+    @settings(max_examples=count, deadline=None, derandomize=True)
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         path.write_bytes(damaged(data, whole(name)))
-        check_read(path)
+        check_read(place)
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MINARI_DATASETS_PATH", folder)
         path = Path(folder) / name
+        first, in_folder, _ = name.partition("/")
+        if in_folder:
+            folder_of(Path(folder), first)
+        place = {"x-v0": "minari:x-v0", "d3rlpy.h5": f"d3rlpy:{path}"}.get(first, Path(folder) / first)
+        path.write_bytes(whole(name))
+        assert len(mocoda.read(place, episode_steps=10)) > 20
+        holds()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_damaged_file_is_read_or_refused(name: str) -> None:
+    check_mutations(name, SLOW.get(name, MUTATIONS))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SLOW)
+def test_a_damaged_file_is_read_or_refused_in_many_ways(name: str) -> None:
+    check_mutations(name, MUTATIONS)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**40) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@pytest.mark.parametrize("name", ["meta/info.json", "meta/mocoda.json"])
+def test_a_folder_that_says_something_else_of_itself_is_read_or_refused(name: str) -> None:
+    @settings(max_examples=100, deadline=None, derandomize=True)
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        told = json.loads(whole(f"lerobot/{name}"))
+        place = told
+        while isinstance(place, dict | list) and place:
+            key = data.draw(st.sampled_from(range(len(place)) if isinstance(place, list) else sorted(place)))
+            if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.integers(0, 3)) == 0:
+                place[key] = data.draw(JSON)
+                break
+            place = place[key]
+        (folder / name).write_text(json.dumps(told))
+        check_read(folder)
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = folder_of(Path(temporary), "lerobot")
         holds()
 
 

@@ -60,6 +60,19 @@ def test_a_file_is_the_graph_built_by_hand(text: str, name: str, tmp_path: Path)
     assert 0.05 < share < 0.5  # the rule is put to the test
 
 
+def test_factors_are_compared_in_columns_of_their_own(tmp_path: Path) -> None:
+    names = ColumnNames((*(f"hand.{i}" for i in range(15)), *(f"cube.{i}" for i in range(7))), ("u",))
+    text = (
+        "[edges]\nhand = ['hand', 'action']\ncube = ['cube']\n[[near]]\nbetween = ['hand', 'cube']\nwithin = 1.0\n"
+        "columns = { hand = '12:15', cube = %s }\n"
+    )
+    rows = Stream(0, "own-columns").uniform(200, 23) * 2
+    apart = (rows[:, 12:15] - rows[:, 15:18]).norm(dim=1)
+    for columns in ("'0:3'", "[0, 1, 2]", "['0', '1', '2']"):
+        graph = load_graph(write(tmp_path, text % columns, "g.toml"), names)
+        assert graph.mask(rows)[:, 0, 1].equal(apart < 1) and 0 < (apart < 1).sum() < 200
+
+
 def test_names_alone_will_do(tmp_path: Path) -> None:
     assert_same(load_graph(str(write(tmp_path, PYTHON)), NAMES), by_hand(), ROWS)
 

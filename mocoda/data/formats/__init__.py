@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from mocoda.data.formats import d3rlpy, frames, hdf5, minari, npz
+from mocoda.data.formats import csv, d3rlpy, frames, hdf5, lerobot, minari, npz, robomimic
 from mocoda.data.formats.arrays import RawData, raw_arrays
 from mocoda.data.formats.format import FORMATS, Contents, Format, readable_formats, writable_formats
 from mocoda.data.formats.guarded import check_readable
+from mocoda.data.formats.naming import Names
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable
 
@@ -25,6 +26,7 @@ __all__ = [
     "FORMATS",
     "Contents",
     "Format",
+    "HowToRead",
     "RawData",
     "Target",
     "convert",
@@ -36,18 +38,52 @@ __all__ = [
     "write",
 ]
 
-for format_ in (hdf5.MOCODA, hdf5.D4RL, npz.OGBENCH, npz.NPZ, frames.PARQUET, minari.MINARI, d3rlpy.D3RLPY):
+OPTIONS = ("observations", "filter_key")
+for format_ in (
+    hdf5.MOCODA,
+    robomimic.ROBOMIMIC,
+    hdf5.D4RL,
+    npz.OGBENCH,
+    npz.NPZ,
+    frames.PARQUET,
+    csv.CSV,
+    lerobot.LEROBOT,
+    minari.MINARI,
+    d3rlpy.D3RLPY,
+):
     FORMATS.add(format_)
 
 
+class HowToRead(TypedDict, total=False):
+    """The keywords of `read` that say what is what in the data."""
+
+    columns: Sequence[str]
+    names: Names | None
+    observations: Sequence[str]
+    filter_key: str | None
+    episode_steps: int | None
+
+
 def read(
-    source: Any, *, columns: Sequence[str] = (), episode_steps: int | None = None, skip_bad_rows: bool = False
+    source: Any,
+    *,
+    columns: Sequence[str] = (),
+    names: Names | None = None,
+    observations: Sequence[str] = (),
+    filter_key: str | None = None,
+    episode_steps: int | None = None,
+    skip_bad_rows: bool = False,
 ) -> Transitions:
     """Reads recorded steps into a table.
 
-    source         a file, whose format its content tells, or which a prefix names: "d4rl:FILE", "ogbench:FILE",
-                   "d3rlpy:FILE.h5", "minari:NAMESPACE/NAME-v0"; a mapping of arrays, numpy or torch; a pandas DataFrame
+    source         a file or folder, whose format its content tells, or which a prefix names: "d4rl:FILE",
+                   "robomimic:FILE", "lerobot:FOLDER", "d3rlpy:FILE.h5", "minari:NAMESPACE/NAME-v0"; a mapping of
+                   arrays, numpy or torch; a pandas or polars DataFrame
     columns        names of the state's and then the action's columns, for data that does not name them
+    names          what arrays or columns are called, where it is not as usual: {"action": "act"}; several are put side
+                   by side: {"state": ["qpos", "qvel"]}
+    observations   which observations make up the state, in robomimic's files and LeRobot's folders
+    filter_key     which demonstrations of a robomimic file to read: "train"
     episode_steps  rows of an episode; needed where there are no next states and nothing marks an episode's end
     skip_bad_rows  leave out rows with NaN or infinite numbers, after every row has got its next state
 
@@ -55,38 +91,52 @@ def read(
     left out. Rows know their episode and step wherever the data marks the ends of episodes. The table's `source` counts
     what was left out or ignored.
     """
-    return read_raw(source, columns=columns, episode_steps=episode_steps).table(skip_bad_rows)
+    how: HowToRead = {"columns": columns, "names": names, "observations": observations}
+    how |= {"filter_key": filter_key, "episode_steps": episode_steps}
+    return read_raw(source, **how).table(skip_bad_rows)
 
 
-def read_raw(source: Any, *, columns: Sequence[str] = (), episode_steps: int | None = None) -> RawData:
+def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
     """Reads what `read` reads, but keeps rows with NaN and infinite numbers, which no table can hold."""
     from mocoda.data.transitions import Transitions
 
+    options = {name: value for name in OPTIONS if (value := how.get(name))}
     if isinstance(source, str | Path):
         format_, place = _source_format(source)
-        contents, title = format_.read(place), format_.title
+        for name in options:
+            if name not in format_.options:
+                takes = " and ".join(known.title for known in FORMATS.values() if name in known.options)
+                raise InputError(f"{name} is for {takes}, and {place!r} is {format_.title}: remove it.")
+        contents, title = format_.read(place, **options), format_.title
+    elif options:
+        raise InputError(f"{' and '.join(options)} choose from a file, and this is data in memory: choose there.")
     elif isinstance(source, Mapping):
         contents, title = Contents(source), "arrays"
-    elif hasattr(source, "iloc") and hasattr(source, "columns"):
+    elif frames.is_frame(source):
         contents, title = frames.read_frame(source), "data frame"
     elif isinstance(source, Transitions):
         contents, title = source, "table"
     else:
         raise InputError(
-            f"data is read from a file, a mapping of arrays or a pandas DataFrame, got {type(source).__name__}."
+            "data is read from a file, a mapping of arrays or a pandas or polars DataFrame, got "
+            f"{type(source).__name__}."
         )
+    columns, names = how.get("columns", ()), how.get("names")
     if isinstance(contents, Transitions):
-        return RawData.of(contents, title)
+        if names:
+            raise InputError("names is for arrays of other names, and this is a table already: remove it.")
+        raw = RawData.of(contents, title)
+        return replace(raw, columns=tuple(columns)) if columns else raw
     if isinstance(contents, Mapping):
         contents = Contents(contents)
-    return raw_arrays(contents, title, columns=columns, episode_steps=episode_steps)
+    return raw_arrays(contents, title, columns=columns, names=names, episode_steps=how.get("episode_steps"))
 
 
 def write(data: Transitions, target: str | Path) -> None:
     """Writes a table, all of it or nothing.
 
-    The ending chooses the format (FILE.hdf5, FILE.npz, FILE.parquet), or a prefix does: "d4rl:FILE.hdf5" (with next
-    observations), "minari:NAMESPACE/NAME-v0", "d3rlpy:FILE.h5".
+    The ending chooses the format (FILE.hdf5, FILE.npz, FILE.parquet, FILE.csv), or a prefix does: "d4rl:FILE.hdf5"
+    (with next observations), "robomimic:FILE.hdf5", "lerobot:FOLDER", "minari:NAMESPACE/NAME-v0", "d3rlpy:FILE.h5".
     """
     chosen = target_of(target)
     assert chosen.format.write is not None
@@ -150,7 +200,10 @@ def _source_format(source: str | Path) -> tuple[Format, str]:
         if known.place == kind and (format_ or (known.recognises and known.recognises(path))):
             return known, place
     if kind == "folder":
-        raise InputError(f"{place!r} is a folder; name a file, or a Minari data set as {minari.MINARI.example}.")
+        raise InputError(
+            f"{place!r} is a folder; name a file, a folder of LeRobot's, which has a file meta/info.json, or a Minari "
+            f"data set as {minari.MINARI.example}."
+        )
     if format_ is not None:
         raise InputError(f"{place!r} is a file; {format_.name} data lies in a folder.")
     with path.open("rb") as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Contents
-from mocoda.data.names import ALIASES, EPISODES, OUR_NAME, PROVENANCE, VECTORS
+from mocoda.data.formats.naming import Arrays, Names, as_bool, named
+from mocoda.data.names import EPISODES
 from mocoda.engine.errors import InputError
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
-Arrays = dict[str, NDArray[Any]]
-LISTED = 40  # arrays that an error message names
 LARGEST = 2**53  # up to which floats tell whole numbers apart
 
 
@@ -71,13 +69,20 @@ def arrays_of(data: Transitions) -> Arrays:
 
 
 def raw_arrays(
-    contents: Contents, kind: str, *, columns: Sequence[str] = (), episode_steps: int | None = None
+    contents: Contents,
+    kind: str,
+    *,
+    columns: Sequence[str] = (),
+    names: Names | None = None,
+    episode_steps: int | None = None,
 ) -> RawData:
     """Names, checks and pairs arrays. Without next states, a row's next state is the following row's.
 
+    names          what our arrays are called there, where it is not as usual
     episode_steps  rows of an episode, for data that does not mark all ends
     """
-    arrays, ignored = _named(contents, kind)
+    found = named(contents, kind, names)
+    arrays, ignored = found.arrays, found.unused
     rows = len(arrays["state"])
     step = whole_numbers(arrays["step"]) if {"step", "episode", "next_state"} <= arrays.keys() else None
     if arrays.pop("step", None) is not None and step is None:
@@ -89,15 +94,18 @@ def raw_arrays(
             )
     if rows == 0:
         raise InputError(f"{kind}: there are no rows; expected at least 1.")
-    for name in ("terminal", "timeout"):
+    for name in ("terminal", "timeout", "done"):
         if name in arrays:
-            arrays[name] = _as_bool(kind, name, arrays[name])
-    source: dict[str, Any] = {"read_as": kind}
-    if ignored := sorted({*ignored, *contents.ignored}):
+            arrays[name] = as_bool(kind, name, arrays[name])
+    source: dict[str, Any] = {"read_as": kind, **contents.about}
+    if notes := [note for note in (contents.about.get("note"), _done(arrays)) if note]:
+        source["note"] = "; ".join(notes)
+    used = {name for theirs in (names or {}).values() for name in ([theirs] if isinstance(theirs, str) else theirs)}
+    if ignored := sorted({*ignored, *contents.ignored} - used):
         source["ignored"] = ignored
     if "next_state" not in arrays:
         arrays, paired = _paired(arrays, kind, episode_steps, contents.ends_only)
-        source |= paired
+        source = paired | source if "note" in source else source | paired
     else:
         widths = arrays["next_state"].shape[1], arrays["state"].shape[1]
         if widths[0] != widths[1]:
@@ -110,8 +118,28 @@ def raw_arrays(
         arrays["terminal"] = np.zeros(len(arrays["state"]), bool)
     kept = {name: array for name, array in arrays.items() if name != "timeout"}
     return RawData(
-        kind, kept, tuple(map(str, columns or contents.columns)), source if contents.source is None else contents.source
+        kind, kept, tuple(map(str, columns)) or found.columns, source if contents.source is None else contents.source
     )
+
+
+def _done(arrays: Arrays) -> str | None:
+    """Takes `done` for the end of an episode, which it is in any case; and says what that leaves open."""
+    done = arrays.pop("done", None)
+    if done is None:
+        return None
+    arrays["timeout"] = arrays.get("timeout", False) | done
+    if "terminal" in arrays:
+        return None
+    return (
+        "done marks the ends of episodes; it does not tell whether the task or a time limit ended them, so no row is "
+        'terminal. If it is the task, say so with names={"terminal": NAME} (--names terminal=NAME)'
+    )
+
+
+def noted(source: Mapping[str, Any], name: str) -> Any:
+    """What a table's source says, or that of the recorded rows which a table was made of; None if neither does."""
+    inner = source.get("recorded")
+    return source[name] if name in source else noted(inner, name) if isinstance(inner, Mapping) else None
 
 
 def texts_of(data: Transitions) -> dict[str, str]:
@@ -138,79 +166,6 @@ def refusing(path: str, kind: str) -> Iterator[None]:
         raise InputError(
             f"{path!r} cannot be read as {kind}: it is truncated, damaged or of another format ({reason})."
         ) from error
-
-
-def _named(contents: Contents, kind: str) -> tuple[Arrays, list[str]]:
-    """Arrays by our names, and the names of those that are not used."""
-    arrays: Arrays = {}
-    theirs: dict[str, str] = {}
-    unused = []
-    for key, value in contents.arrays.items():
-        name = str(key)
-        if name.startswith(("provenance.", PROVENANCE)):
-            arrays[PROVENANCE + name[len(PROVENANCE) :]] = _array(name, value)
-        elif (ours := OUR_NAME.get(name)) is None:
-            unused.append(name)
-        elif ours == "step":  # of whatever it counts; looked at once episodes are known
-            arrays[ours] = np.asarray(value)
-        elif ours in theirs:
-            raise InputError(f"{theirs[ours]!r} and {name!r} are both names of {ours}; give one of them.")
-        else:
-            theirs[ours], arrays[ours] = name, _shaped(name, ours, _array(name, value))
-    for name in ("state", "action"):
-        if name not in arrays:
-            shapes = {str(key): str(np.shape(value)) for key, value in contents.arrays.items()} | dict(contents.others)
-            raise InputError(
-                f"{kind}: there is no array called {' or '.join(map(repr, ALIASES[name]))}. {_listing(shapes)}"
-            )
-    return arrays, unused
-
-
-def _listing(shapes: Mapping[str, str]) -> str:
-    if not shapes:
-        return "There are no arrays at all."
-    listed = [f"{name!r} {shapes[name]}" for name in sorted(shapes)[:LISTED]]
-    more = f" and {len(shapes) - LISTED} more" if len(shapes) > LISTED else ""
-    return f"There are: {', '.join(listed)}{more}."
-
-
-def _array(name: str, value: Any) -> NDArray[Any]:
-    if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
-        value = value.detach().cpu()
-        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of numbers, got {type(value).__name__} ({error}).") from error
-    if array.dtype.kind not in ("biufUO" if OUR_NAME.get(name) == "episode" else "biuf"):
-        raise InputError(f"{name} must be an array of numbers, got one of {array.dtype}.")
-    if array.ndim == 0:
-        raise InputError(f"{name} must have a row for each step, got a single {array.dtype}.")
-    return array
-
-
-def _shaped(name: str, ours: str, array: NDArray[Any]) -> NDArray[Any]:
-    """A vector, or a table as float32; (N, 1) passes for the one and (N,) for the other."""
-    rows = len(array)
-    if ours in VECTORS:
-        if array.shape not in ((rows,), (rows, 1)):
-            raise InputError(f"{name} must have shape ({rows},), one value a row, got {array.shape}.")
-        array = array.reshape(rows)
-    else:
-        array = array.reshape(rows, 1) if array.ndim == 1 else array
-        if array.ndim != 2 or array.shape[1] == 0:
-            hint = " Images cannot be states: encode them first." if array.ndim > 3 else ""
-            raise InputError(f"{name} must have shape ({rows}, columns), got {array.shape}.{hint}")
-    if ours in ("terminal", "timeout", "episode"):
-        return array
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
-        return np.ascontiguousarray(array, np.float32)
-
-
-def _as_bool(kind: str, name: str, array: NDArray[Any]) -> NDArray[np.bool_]:
-    if array.dtype != bool and len(odd := np.flatnonzero((array != 0) & (array != 1))):
-        raise InputError(f"{kind}: {name} must hold 0 and 1 only, got {array[odd[0]]} in row {odd[0]}.")
-    return np.asarray(array == 1)
 
 
 def _paired(arrays: Arrays, kind: str, episode_steps: int | None, ends_only: bool) -> tuple[Arrays, dict[str, Any]]:

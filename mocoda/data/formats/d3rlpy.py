@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import raw_arrays
+from mocoda.data.formats.arrays import raw_arrays, refusing
 from mocoda.data.formats.chains import chains, in_episodes
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import array_at, open_hdf5
@@ -130,7 +130,7 @@ def write(data: Transitions, place: str) -> None:
 
 def read(place: str) -> Contents:
     """Reads a file that `write`, or d3rlpy's own `dump`, has written; d3rlpy is not needed."""
-    with open_hdf5(Path(place)) as file:
+    with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
         try:
             count = int(array_at(file, "num_episodes"))
             about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in file else {}

@@ -25,7 +25,10 @@ class Contents:
     columns    names of the state's and then the action's columns; () where the file does not name them
     source     how the rows were made; None where the file does not tell
     ignored    names of what the file holds besides
-    others     arrays that were not read, with their shapes, for the message if the ones needed are missing
+    others     arrays that were not read, with their shapes, for those who look for one
+    fetch      reads one of the others, for those who name it
+    about      what else the file says, as JSON values that go into the table's source
+    missing    the message if there is no {name}, which goes by {names}
     ends_only  terminals mark the last rows of episodes and say nothing about values, as in OGBench's files
     """
 
@@ -35,6 +38,9 @@ class Contents:
     ignored: Sequence[str] = ()
     others: Mapping[str, str] = field(default_factory=dict)
     ends_only: bool = False
+    fetch: Callable[[str], Any] | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    missing: str = "there is no array called {names}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,25 +50,27 @@ class Format:
     name        the prefix that chooses it: "npz:FILE"
     title       what messages and help texts call it
     example     how a path or name of this format is spelled: "FILE.npz"
-    read        place -> contents, or plain arrays by name, or a whole table
+    read        place -> contents, or plain arrays by name, or a whole table; with the `options` as keywords
     write       (table, place) -> None, writing all of it or nothing; None for formats that are only read
     suffixes    endings that choose it for writing without a prefix
     recognises  whether an existing file (or folder) is of this format, judged by what is in it; None if only the prefix
                 chooses it. The first format that recognises a path reads it
     place       what `read` and `write` are given: the path of a file or of a folder, or a "name" that is no path
     check       place -> None, raising where nothing can be written, before any work. Unless given, paths are checked
+    options     keywords of `mocoda.read` that `read` understands too: "observations", "filter_key"
     streamed    the format of `save_stream`, which tables too large for memory are written in, part by part
     """
 
     name: str
     title: str
     example: str
-    read: Callable[[str], Contents | Mapping[str, Any] | Transitions]
+    read: Callable[..., Contents | Mapping[str, Any] | Transitions]
     write: Callable[[Transitions, str], None] | None = None
     suffixes: tuple[str, ...] = ()
     recognises: Callable[[Path], bool] | None = None
     place: Literal["file", "folder", "name"] = "file"
     check: Callable[[str], None] | None = None
+    options: tuple[str, ...] = ()
     streamed: bool = False
 
 

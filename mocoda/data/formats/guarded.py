@@ -20,6 +20,7 @@ from mocoda.engine.errors import InputError
 
 COMPRESSION = 1_100  # times that HDF5's filters shrink an array, at the very most
 SMALL = 1 << 20  # bytes that are never too many
+LARGE = 1 << 26  # bytes that a chunk may have, however few rows there are
 
 
 def check_readable(path: Path) -> None:
@@ -95,6 +96,10 @@ def _array(group: h5py.Group, path: bytes) -> NDArray[Any]:
     size = math.prod(place.shape) * kind.itemsize
     if size > SMALL + COMPRESSION * place.get_storage_size():
         raise _UntrustedError(f"claims {size:,} bytes and stores {place.get_storage_size():,}")
+    if made.get_layout() == h5py.h5d.CHUNKED:  # of which each is unpacked whole, however few rows there are
+        chunk = math.prod(made.get_chunk()) * kind.itemsize
+        if chunk > max(LARGE, 4 * size):
+            raise _UntrustedError(f"has {size:,} bytes in chunks of {chunk:,}")
     array = np.empty(place.shape, kind)
     if array.size:
         place.read(h5py.h5s.ALL, h5py.h5s.ALL, array)

@@ -7,9 +7,10 @@ these names or ours (state, action, next_state, ...).
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,6 @@ D4RL_NAMES = {
     "terminal": "terminals",
     "goal": "infos/goal",
 }
-LARGE = 1 << 26  # bytes that a chunk may have, however few rows there are
 TIME_LIMIT = 3  # seconds of computing that the attributes of a file may take
 MANY = 1000  # names that are listed of a file that lacks what is needed
 
@@ -63,7 +63,7 @@ def read_ours(place: str) -> Contents:
         if file.attrs.get("format") != FORMAT:
             return read_plain(place)
         _provenance(file)  # before anything follows a link
-        arrays = _arrays(file, stored_arrays(file))
+        arrays = arrays_at(file, stored_arrays(file))
         texts = checked_texts(place, {name: json.loads(file.attrs[name]) for name in TEXTS})
         return Contents(arrays, texts["columns"], texts["source"])
 
@@ -71,22 +71,30 @@ def read_ours(place: str) -> Contents:
 def read_plain(place: str) -> Contents:
     """The arrays that can be of use; the others are only looked at."""
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
-        arrays = _arrays(file, [name for name in OUR_NAME if "/" not in name and name != "step"])
+        arrays = arrays_at(file, [name for name in OUR_NAME if "/" not in name and name != "step"])
         if any(name in arrays for name in ALIASES["episode"]):  # else it counts something else
-            arrays |= _arrays(file, ["step"])
+            arrays |= arrays_at(file, ["step"])
         if not any(name in arrays for name in ALIASES["goal"]):
             rows = {len(array) for array in arrays.values() if array.ndim}
-            arrays |= {name: goal for name, goal in _arrays(file, ["infos/goal"]).items() if {*goal.shape[:1]} == rows}
-        arrays |= _arrays(file, _provenance(file))
-        metadata = _arrays(file, [f"metadata/{name}" for name in TEXTS])
+            arrays |= {
+                name: goal for name, goal in arrays_at(file, ["infos/goal"]).items() if {*goal.shape[:1]} == rows
+            }
+        arrays |= arrays_at(file, _provenance(file))
+        metadata = arrays_at(file, [f"metadata/{name}" for name in TEXTS])
         texts = {name.split("/")[1]: json.loads(text.astype(np.uint8).tobytes()) for name, text in metadata.items()}
         known = {*arrays, "infos", "metadata", "provenance"}
         names = [name if isinstance(name, str) else name.decode(errors="replace") for name in file]
-        complete = {"state", "action"} <= {OUR_NAME.get(name) for name in arrays}
-        others = {} if complete else {name: shape for name, shape in _shapes(file).items() if name not in arrays}
+        others = {name: str(shape) for name, shape in shapes(file).items() if name not in arrays}
         found = checked_texts(place, texts)
     ignored = [name for name in names if name not in known]
-    return Contents(arrays, found.get("columns", ()), found.get("source"), ignored, others)
+    return Contents(
+        arrays, found.get("columns", ()), found.get("source"), ignored, others, fetch=partial(_fetch, place)
+    )
+
+
+def _fetch(place: str, name: str) -> NDArray[Any]:
+    with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
+        return arrays_at(file, [name])[name]
 
 
 def write_ours(data: Transitions, place: str) -> None:
@@ -161,44 +169,35 @@ def _provenance(file: h5py.File) -> list[str]:
     return [f"provenance/{name}" for name in file["provenance"]]
 
 
-def _arrays(file: h5py.File, names: Any) -> dict[str, NDArray[Any]]:
+def arrays_at(file: h5py.File, names: Iterable[str]) -> dict[str, NDArray[Any]]:
     """The arrays of these names that are there. One that is there and cannot be opened is not missing but damaged."""
     found = {}
     for name in names:
         if _exists(file, name):
             try:
-                _check_chunks(file, name)
                 found[name] = array_at(file, name)
             except KeyError as error:
                 raise InputError(f"{file.filename!r}: {name} is not an array, or damaged ({error.args[0]}).") from error
     return found
 
 
-def _check_chunks(file: h5py.File, name: str) -> None:
-    """An array of few rows may come in chunks of many, and a chunk is unpacked whole."""
-    place = file
-    for step in name.split("/"):
-        if not isinstance(place.get(step, getlink=True), h5py.HardLink):
-            return  # a link, which is refused when it is read
-        place = place[step]
-    if isinstance(place, h5py.Dataset) and place.chunks:
-        size, chunk = place.nbytes, math.prod(place.chunks) * place.dtype.itemsize
-        if chunk > max(LARGE, 4 * size):
-            raise InputError(f"{file.filename!r}: {name} has {size:,} bytes in chunks of {chunk:,}.")
+def shapes(group: h5py.Group, inside: bool = False) -> dict[str, tuple[int, ...]]:
+    """The arrays of a file and of the groups in it, with their shapes; links are not followed.
 
-
-def _shapes(group: h5py.Group) -> dict[str, str]:
-    """The arrays of a file and of the groups in it, with their shapes; links are not followed."""
-    shapes: dict[str, str] = {}
-    groups, seen = [group], {group}  # a group may hold itself
-    for inside in groups:
-        if len(groups) + len(shapes) > MANY:
+    inside  names are as seen from the group, and shapes those of one row
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    groups, seen = [("", group)], {group}  # a group may hold itself
+    for path, one in groups:
+        if len(groups) + len(found) > MANY:
             break
-        for name in inside:
-            place = inside[name] if isinstance(inside.get(name, getlink=True), h5py.HardLink) else None
+        for name in one:
+            if not isinstance(name, str):
+                continue
+            place = one[name] if isinstance(one.get(name, getlink=True), h5py.HardLink) else None
             if isinstance(place, h5py.Group) and place not in seen:
-                groups.append(place)
+                groups.append((f"{path}{name}/", place))
                 seen.add(place)
             elif isinstance(place, h5py.Dataset):
-                shapes[place.name.lstrip("/")] = str(place.shape)
-    return shapes
+                found[f"{path}{name}"] = place.shape[1:] if inside else place.shape
+    return found

@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 from numpy.typing import NDArray
 
+from mocoda.data.formats.arrays import refusing
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.minari_episodes import episodes_of, rows_of, write_episodes
 from mocoda.data.formats.minari_spaces import columns_of, damaged, leaves_of
@@ -52,13 +53,14 @@ def read(name: str) -> Contents:
     mine = _ours(about)
     notes, noted = mine.get("provenance", []), mine.get("episodes") is True
     parts: list[dict[str, NDArray[Any]]] = []
-    for number, fetch in enumerate(episodes_of(name, folder, kind, about.get("total_episodes"))):
-        try:
-            parts.append(rows_of(fetch, state + achieved, acted, goal, notes, None if noted else number))
-        except (KeyError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise damaged(name, f"in episode {number}, {error.args[0]}") from error
+    with refusing(f"minari:{name}", "Minari data set"):
+        for number, fetch in enumerate(episodes_of(name, folder, kind, about.get("total_episodes"))):
+            try:
+                parts.append(rows_of(fetch, state + achieved, acted, goal, notes, None if noted else number))
+            except (KeyError, ValueError) as error:
+                if isinstance(error, InputError):
+                    raise
+                raise damaged(name, f"in episode {number}, {error.args[0]}") from error
     arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     columns, achieved_goal = columns_of(state, achieved, acted, arrays)
     if mine.get("reward") is False:

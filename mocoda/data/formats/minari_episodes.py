@@ -17,7 +17,7 @@ from mocoda.data.formats.guarded import array_at, group_at, open_hdf5
 from mocoda.data.formats.minari_spaces import Keys, Leaf, damaged
 from mocoda.data.names import EPISODES, PROVENANCE
 from mocoda.engine.errors import InputError
-from mocoda.engine.hdf5 import hdf5_disk
+from mocoda.engine.hdf5 import hdf5_disk, put_array
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
@@ -134,26 +134,20 @@ def write_episodes(data: Transitions, path: Path) -> int:
             group = file.create_group(f"episode_{number}")
             group.attrs["id"], group.attrs["total_steps"] = number, rows.stop - rows.start
             if episodes.goal is None:
-                _put(group, "observations", episodes.observation[observed])
+                put_array(group, "observations", episodes.observation[observed])
             else:
                 both = group.create_group("observations")
-                _put(both, "observation", episodes.observation[observed])
-                _put(both, "desired_goal", episodes.goal[observed])
-            _put(group, "actions", action[rows])
-            _put(group, "rewards", reward[rows])
-            _put(group, "terminations", terminal[rows])
+                put_array(both, "observation", episodes.observation[observed])
+                put_array(both, "desired_goal", episodes.goal[observed])
+            put_array(group, "actions", action[rows])
+            put_array(group, "rewards", reward[rows])
+            put_array(group, "terminations", terminal[rows])
             cut = np.zeros(rows.stop - rows.start, bool)
             cut[-1] = not terminal[rows.stop - 1]
-            _put(group, "truncations", cut)
+            put_array(group, "truncations", cut)
             infos = group.create_group("infos")
             for place, kept in noted.items():
                 mine = infos.create_group(place)
                 for name, note in kept.items():
-                    _put(mine, name, np.concatenate([note[:0], [0], note[rows]]).astype(note.dtype))
+                    put_array(mine, name, np.concatenate([note[:0], [0], note[rows]]).astype(note.dtype))
     return len(episodes)
-
-
-def _put(group: h5py.Group, name: str, array: NDArray[Any]) -> None:
-    kind = h5py.h5t.py_create(array.dtype, logical=True)
-    made = h5py.h5d.create(group.id, name.encode(), kind, h5py.h5s.create_simple(array.shape))
-    made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array))

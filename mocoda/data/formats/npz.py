@@ -6,6 +6,7 @@ import json
 import math
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -55,7 +56,20 @@ def read_npz(place: str) -> Contents:
             else:
                 others[name] = _shape(file, member)
     found = checked_texts(place, texts)
-    return Contents(arrays, found.get("columns", ()), found.get("source"), ignored=list(others), others=others)
+    return Contents(
+        arrays,
+        found.get("columns", ()),
+        found.get("source"),
+        ignored=list(others),
+        others=others,
+        fetch=partial(_fetch, place),
+    )
+
+
+def _fetch(place: str, name: str) -> NDArray[Any]:
+    with refusing(place, "npz"), zipfile.ZipFile(place) as file:
+        held = {member.filename.removesuffix(".npy"): member for member in file.infolist()}
+        return _member(file, held[name], "biufU")
 
 
 def read_ogbench(place: str) -> Contents:

@@ -1,0 +1,271 @@
+"""LeRobot's folders: those that its own code wrote are read, and what is written is as its readers expect it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars
+import pyarrow.parquet
+import pytest
+import torch
+from transition_tables import assert_identical, numbers, refusal
+
+import mocoda
+from mocoda import Transitions
+
+RECORDED = Path(__file__).parent / "lerobot"  # by LeRobot itself, see record.py there
+KEPT = [0, 1, 2, 3, 6, 7, 8]  # of ten frames, in episodes of 5, 1 and 4, those that another one follows
+IMAGE = "observation.images.top image (4, 4, 3)"
+
+
+@pytest.fixture(params=["v2.0", "v2.1", "v3.0"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A data set of each version; v2.0 differs from v2.1 in where the statistics are."""
+    version = request.param
+    shutil.copytree(RECORDED / version.replace("v2.0", "v2.1"), tmp_path / version)
+    if version == "v2.0":
+        (tmp_path / "v2.0/meta/episodes_stats.jsonl").unlink()
+        (tmp_path / "v2.0/meta/stats.json").write_text("{}")
+        change(tmp_path / version, codebase_version="v2.0")
+    return Path(tmp_path / version)
+
+
+def change(folder: Path, **changed: Any) -> None:
+    info = json.loads((folder / "meta/info.json").read_text())
+    (folder / "meta/info.json").write_text(json.dumps(info | changed))
+
+
+def features(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "meta/info.json").read_text())["features"])
+
+
+def made(rows: int = 12) -> Transitions:
+    """Two recorded episodes, then generated rows, of which each is alone."""
+    walk = numbers(rows + 2, 2)
+    return Transitions(
+        walk[:rows],
+        numbers(rows, 1),
+        np.concatenate([walk[1:5], numbers(1, 2), walk[6:8], 1 + numbers(rows - 7, 2)]),
+        np.arange(rows) / 10,
+        np.arange(rows) == 4,
+        columns=["hand.x", "hand.y", "push"],
+        source={"recorded": {"fps": 20, "tasks": {"0": "push"}}},
+        provenance={"recipe": np.arange(rows) // 8, "support": numbers(rows), "donor_hand": np.arange(rows)},
+        episode=np.repeat([3, 5, -1], [5, 3, rows - 8]),
+    )
+
+
+def test_what_lerobot_recorded_is_read(folder: Path) -> None:
+    data = mocoda.read(f"lerobot:{folder}")
+    assert_identical(mocoda.read(folder), data)
+    frames = torch.tensor(KEPT).float()
+    assert data.columns == ("arm.x", "arm.y", "grip", "x", "y", "action.arm.x", "action.arm.y")
+    assert data.state.equal(torch.stack([frames, frames + 0.25, -frames, 10 * frames, frames * 0 + 0.1], 1))
+    assert data.next_state[:, 0].tolist() == [frame + 1 for frame in KEPT]
+    assert data.action[:, 0].tolist() == pytest.approx([frame / 100 for frame in KEPT])
+    assert data.reward is not None and data.reward.tolist() == pytest.approx([frame / 10 for frame in KEPT])
+    assert data.episode is not None and data.episode.tolist() == [0, 0, 0, 0, 2, 2, 2]
+    assert data.step is not None and data.step.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert data.provenance["task_index"].tolist() == [0] * 7
+    assert not data.terminal.any()
+    assert data.source["tasks"] == {"0": "push the box", "1": "pull the box"}
+    assert (data.source["lerobot"], data.source["fps"], data.source["ignored"]) == (folder.name, 10, [IMAGE])
+
+
+def test_images_and_what_was_left_out_are_said(folder: Path) -> None:
+    found = mocoda.inspect(folder)
+    assert f"left out, and in no new row: {IMAGE}" in str(found)
+    assert found.warnings[-1].startswith(
+        "the last frames of episodes have no next state and are left out, and with them rewards up to 0.9; done marks "
+        "the ends of episodes; it does not tell"
+    )
+    assert mocoda.read(folder, names={"terminal": "next.done"}).source["dropped_terminals"] == 3
+    change(folder, total_frames=12)
+    assert "meta/info.json counts 12 frames, and data/ holds 10" in mocoda.inspect(folder).warnings[-1]
+
+
+def test_observations_and_the_action_are_chosen_by_name(folder: Path) -> None:
+    one = mocoda.read(folder, observations=["observation.environment_state"])
+    assert one.columns == ("x", "y", "arm.x", "arm.y") and one.state[:, 0].tolist() == [10.0 * frame for frame in KEPT]
+    two = mocoda.read(folder, observations=["environment_state", "state"])
+    assert two.columns[:3] == ("x", "y", "arm.x") and two.state[:, :2].equal(one.state)
+    assert refusal(lambda: mocoda.read(folder, observations=["images.top"])) == (
+        "LeRobot data set: there is no low-dimensional feature 'observation.images.top'. There are, with so many "
+        "columns: 'observation.state' (3), 'observation.environment_state' (2)."
+    )
+    paths = [*(folder / "data").rglob("*.parquet")]
+    for path in paths:
+        table = pyarrow.parquet.read_table(path)
+        names = [name.replace("action", "action.joints") for name in table.column_names]
+        pyarrow.parquet.write_table(table.rename_columns(names), path)
+    change(folder, features={name.replace("action", "action.joints"): one for name, one in features(folder).items()})
+    message = refusal(lambda: mocoda.read(folder))
+    assert message.startswith("LeRobot data set: there is no low-dimensional feature 'action' or 'observation.action'.")
+    assert "'action.joints' float32 (2,)" in message and "'observation.images.top' image (4, 4, 3)" in message
+    assert mocoda.read(folder, names={"action": "action.joints"}).action.equal(one.action)
+    assert refusal(lambda: mocoda.read(folder, names={"action": "observation.images.top"})) == (
+        "LeRobot data set: 'observation.images.top' is not low-dimensional: images, videos and texts cannot be "
+        "augmented."
+    )
+
+
+def test_frames_that_are_missing_are_not_bridged(tmp_path: Path) -> None:
+    shutil.copytree(RECORDED / "v2.1", tmp_path / "x")
+    path = tmp_path / "x/data/chunk-000/episode_000000.parquet"
+    table = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(table.take([0, 1, 3, 4]), path)
+    assert mocoda.read(tmp_path / "x").next_state[:, 0].tolist() == [1, 4, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda f: change(f, codebase_version="v1.6"), "PATH is a LeRobot data set of version v1.6; mocoda reads v2.0"),
+        (lambda f: change(f, features={}), "PATH is damaged: meta/info.json lists no feature episode_index and no"),
+        (lambda f: change(f, features=3), "PATH is damaged: meta/info.json lists no features."),
+        (lambda f: (f / "meta/info.json").write_text("["), "PATH cannot be read as LeRobot data set: it is truncated"),
+        (lambda f: shutil.rmtree(f / "data"), "PATH holds no frames, files such as data/chunk-000/file-000.parquet."),
+        (
+            lambda f: change(f, features=features(f) | {"action": {"dtype": "float32", "shape": [3]}}),
+            "'FILE' cannot be read as Parquet: it is truncated, damaged or of another format (ValueError: a column "
+            "holds lists of 2 numbers, expected 3).",
+        ),
+        (
+            lambda f: change(f, features=features(f) | {"action": {"dtype": "float32", "shape": [10**9]}}),
+            "'FILE' cannot be read as Parquet: it is truncated, damaged",
+        ),
+    ],
+    ids=["old", "none", "three", "json", "data", "width", "huge"],
+)
+def test_a_folder_that_cannot_be_read_is_refused(harm: Any, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    shutil.copytree(RECORDED / "v3.0", folder)
+    harm(folder)
+    file = str(folder / "data/chunk-000/file-000.parquet")
+    said = refusal(lambda: mocoda.read(folder))
+    assert said.startswith(message.replace("PATH", repr(str(folder))).replace("FILE", file))
+
+
+# --- writing
+
+
+def test_a_written_folder_has_every_field_that_lerobot_s_own_has(tmp_path: Path) -> None:
+    data, theirs = made(), RECORDED / "v3.0"
+    mocoda.write(data, f"lerobot:{tmp_path / 'x'}")
+    ours = tmp_path / "x"
+    files = {str(path.relative_to(theirs)) for path in theirs.rglob("*") if path.is_file()}
+    assert {str(path.relative_to(ours)) for path in ours.rglob("*") if path.is_file()} == files | {"meta/mocoda.json"}
+    one, other = (json.loads((folder / "meta/info.json").read_text()) for folder in (ours, theirs))
+    assert [*one] == [*other] and (one["total_episodes"], one["total_frames"], one["fps"]) == (6, 12, 20)
+    own = ("total_episodes", "total_frames", "total_tasks", "fps", "splits", "features")
+    assert [one[name] for name in one if name not in own] == [other[name] for name in one if name not in own]
+    for name in ("timestamp", "frame_index", "episode_index", "index", "task_index", "next.reward", "next.done"):
+        assert one["features"][name] == other["features"][name], name
+    assert one["features"]["observation.state"] == {"dtype": "float32", "shape": [2], "names": ["hand.x", "hand.y"]}
+    for path in ("data/chunk-000/file-000.parquet", "meta/tasks.parquet", "meta/episodes/chunk-000/file-000.parquet"):
+        mine, yours = (pyarrow.parquet.read_schema(folder / path) for folder in (ours, theirs))
+        for name in yours.names:
+            if "environment" not in name and "images" not in name and name not in ("observation.state", "action"):
+                assert mine.field(name).type == yours.field(name).type, name
+    stats = json.loads((ours / "meta/stats.json").read_text())
+    assert {*stats} == {*one["features"]}
+    assert {*stats["action"]} == {*json.loads((theirs / "meta/stats.json").read_text())["action"]}
+
+
+def test_what_is_written_is_right_by_other_readers(tmp_path: Path) -> None:
+    data = made()
+    mocoda.write(data, f"lerobot:{tmp_path / 'x'}")
+    frames = polars.read_parquet(tmp_path / "x/data/chunk-000/file-000.parquet")
+    assert np.array_equal(frames["observation.state"].to_numpy(), data.state)
+    assert np.array_equal(frames["next.observation.state"].to_numpy(), data.next_state)
+    assert np.array_equal(frames["action"].to_numpy(), data.action[:, 0])  # one column: plain numbers
+    assert frames["episode_index"].to_list() == [0] * 5 + [1] * 3 + [2, 3, 4, 5]
+    assert frames["frame_index"].to_list() == [0, 1, 2, 3, 4, 0, 1, 2, 0, 0, 0, 0]
+    assert frames["timestamp"].to_list()[:5] == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+    assert frames["next.done"].to_list() == [row in (4, 7, 8, 9, 10, 11) for row in range(12)]
+    for name, note in data.provenance.items():
+        assert np.array_equal(frames[f"provenance.{name}"].to_numpy(), note)
+    episodes = pd.read_parquet(tmp_path / "x/meta/episodes/chunk-000/file-000.parquet")
+    assert episodes["length"].tolist() == [5, 3, 1, 1, 1, 1]
+    assert episodes["dataset_from_index"].tolist() == [0, 5, 8, 9, 10, 11]
+    assert [task.tolist() for task in episodes["tasks"]] == [["push"]] * 6
+    figures: dict[str, Any] = {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}
+    for name, figure in figures.items():
+        assert episodes[f"stats/observation.state/{name}"][0] == pytest.approx(
+            figure(data.state[:5].numpy(), 0), abs=1e-6
+        )
+    for name, share in {"q01": 0.01, "q50": 0.5, "q90": 0.9}.items():
+        known = np.quantile(data.state[5:8].numpy().astype(float), share, axis=0)
+        assert episodes[f"stats/observation.state/{name}"][1] == pytest.approx(known)
+    tasks = pd.read_parquet(tmp_path / "x/meta/tasks.parquet")  # LeRobot looks tasks up in its index
+    assert tasks.iloc[0].name == "push" and tasks.loc["push"].task_index == 0
+
+
+def test_tasks_of_recorded_rows_are_kept(folder: Path, tmp_path: Path) -> None:
+    data = mocoda.read(folder)
+    data = replace(data, provenance={"task_index": torch.tensor([0, 0, 0, 0, 1, 1, 1])})
+    mocoda.write(data, f"lerobot:{tmp_path / 'x'}")
+    back = mocoda.read(tmp_path / "x")
+    assert_identical(back, data)
+    assert back.provenance["task_index"].equal(data.provenance["task_index"])
+    episodes = polars.read_parquet(tmp_path / "x/meta/episodes/chunk-000/file-000.parquet")
+    assert episodes["tasks"].to_list() == [["push the box"], ["pull the box"]]
+
+
+def test_a_folder_that_is_there_is_never_written_to(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    assert refusal(lambda: mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")) == (
+        f"cannot write {str(tmp_path / 'x')!r}: it exists. Name a new folder."
+    )
+    assert [*tmp_path.rglob("*")] == [tmp_path / "x"]
+
+
+def test_a_folder_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f".x.{2**22 + 1}.part").mkdir()  # of a process that was killed
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="no space"):
+        broken.setattr("mocoda.data.formats.lerobot_write._write_tasks", full_disk)
+        mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")
+    assert [*tmp_path.iterdir()] == []
+
+
+def full_disk(*given: object) -> None:
+    raise OSError("no space")
+
+
+def test_many_episodes_go_into_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mocoda.data.formats.lerobot_write.FILE_BYTES", 400)
+    monkeypatch.setattr("mocoda.data.formats.lerobot_write.CHUNK_FILES", 2)
+    data = made()
+    mocoda.write(data, f"lerobot:{tmp_path / 'x'}")
+    assert_identical(mocoda.read(tmp_path / "x"), data)
+    episodes = pd.read_parquet(tmp_path / "x/meta/episodes/chunk-000/file-000.parquet")
+    places = sorted({*zip(episodes["data/chunk_index"], episodes["data/file_index"], strict=True)})
+    paths = sorted(str(path.relative_to(tmp_path / "x/data")) for path in (tmp_path / "x/data").rglob("*.parquet"))
+    assert paths == [f"chunk-{chunk:03d}/file-{file:03d}.parquet" for chunk, file in places] and len(paths) > 2
+
+
+@pytest.mark.skipif("LEROBOT_PYTHON" not in os.environ, reason="set LEROBOT_PYTHON to a Python that has lerobot")
+def test_lerobot_s_own_loader_reads_it(tmp_path: Path) -> None:
+    data = made()
+    mocoda.write(data, f"lerobot:{tmp_path / 'x'}")
+    script = (
+        "import sys, json\n"
+        "from lerobot.datasets.lerobot_dataset import LeRobotDataset\n"
+        "data = LeRobotDataset('me/x', root=sys.argv[1], delta_timestamps={'action': [0, 0.05]})\n"
+        "def figures(frame): return frame['observation.state'].tolist(), frame['provenance.support'].item()\n"
+        "print(json.dumps([[*figures(data[row]), data[row]['task']] for row in range(len(data))]))"
+    )
+    command = [*os.environ["LEROBOT_PYTHON"].split(), "-c", script, str(tmp_path / "x")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert [frame[0] for frame in said] == data.state.tolist()
+    assert {frame[2] for frame in said} == {"push"}
+    assert [frame[1] for frame in said] == data.provenance["support"].tolist()
