@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mocoda.augmentation import augment as augment
     from mocoda.augmentation import augment_episodes as augment_episodes
     from mocoda.augmentation import augment_to_file as augment_to_file
+    from mocoda.augmentation import augment_to_shards as augment_to_shards
     from mocoda.augmentation import disagreement as disagreement
     from mocoda.augmentation import fit_reward as fit_reward
     from mocoda.augmentation import fit_support as fit_support
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from mocoda.data import concatenate as concatenate
     from mocoda.data import inspect as inspect
     from mocoda.data import read as read
+    from mocoda.data import read_pieces as read_pieces
     from mocoda.data import save_stream as save_stream
     from mocoda.data import write as write
     from mocoda.data.formats.d3rlpy import from_d3rlpy as from_d3rlpy
@@ -82,7 +84,7 @@ __version__ = VERSION
 # wait for torch.
 _ROOMS = {
     "tasks": ("make_task", "Task"),
-    "data": ("Transitions", "concatenate", "save_stream", "read", "write", "inspect", "Inspection"),
+    "data": ("Transitions", "concatenate", "save_stream", "read", "read_pieces", "write", "inspect", "Inspection"),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
     "graph": ("LocalGraph", "load_graph", "load_task"),
     "parents": ("fit_parents", "make_recipe", "Recipe", "Parents", "check_recipe", "GaussianMixture"),
@@ -92,6 +94,7 @@ _ROOMS = {
         "augment_episodes",
         "Augmentation",
         "augment_to_file",
+        "augment_to_shards",
         "label",
         "fit_reward",
         "LearnedReward",

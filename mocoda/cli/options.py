@@ -90,6 +90,12 @@ def say(sentence: str) -> None:
     console.print(Text(sentence), soft_wrap=True)
 
 
+def warn(sentence: str) -> None:
+    """Prints a sentence on stderr: what somebody who waits should know."""
+    sys.stderr.write(sentence + "\n")
+    sys.stderr.flush()
+
+
 def run_folder_of(file: Path) -> Path:
     """The folder that keeps how `file` was made, and what is not finished."""
     return file.with_name(f"{file.name}.run")

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mocoda.data.formats import d3rlpy, frames, hdf5, minari, npz
+from mocoda.data.formats import d3rlpy, frames, hdf5, minari, npz, shards
 from mocoda.data.formats.arrays import RawData, raw_arrays
 from mocoda.data.formats.format import FORMATS, Contents, Format, readable_formats, writable_formats
 from mocoda.data.formats.guarded import check_readable
+from mocoda.data.formats.shards import read_pieces
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable
 
@@ -29,6 +30,7 @@ __all__ = [
     "Target",
     "convert",
     "read",
+    "read_pieces",
     "read_raw",
     "readable_formats",
     "target_of",
@@ -36,7 +38,7 @@ __all__ = [
     "write",
 ]
 
-for format_ in (hdf5.MOCODA, hdf5.D4RL, npz.OGBENCH, npz.NPZ, frames.PARQUET, minari.MINARI, d3rlpy.D3RLPY):
+for format_ in (hdf5.MOCODA, hdf5.D4RL, npz.OGBENCH, npz.NPZ, frames.PARQUET, shards.SHARDS, minari.MINARI, d3rlpy.D3RLPY):
     FORMATS.add(format_)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
+from mocoda.data.formats.arrays import checked_texts, refusing, texts_of
 from mocoda.data.formats.format import Contents, Format, begins_with
 from mocoda.data.formats.guarded import COMPRESSION, SMALL
 from mocoda.data.names import EPISODES, VECTORS
@@ -47,15 +47,17 @@ def read_frame(frame: Any) -> Contents:
     return _contents({name: partial(column, place) for place, name in enumerate(names)}, "data frame")
 
 
-def read_parquet(place: str) -> Contents:
-    with refusing(place, "Parquet"), _pyarrow("read").parquet.ParquetFile(place) as file:
+def read_parquet(place: str, group: int | None = None) -> Contents:
+    """The columns of a file, or of one of its row groups."""
+    with refusing(place, "Parquet"), pyarrow_to("read").parquet.ParquetFile(place) as file:
         about, texts = file.metadata, dict(file.schema_arrow.metadata or {}).get(b"mocoda", b"{}")
         claimed = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
         claimed, size = max(8 * about.num_rows * about.num_columns, claimed), Path(place).stat().st_size
         if claimed > SMALL + COMPRESSION * size:
             raise InputError(f"{place!r} claims {claimed:,} bytes and stores {size:,}.")
         wanted = [name for name in file.schema_arrow.names if name in VECTORS or name.split(".")[0] in GROUPS]
-        table = file.read(columns=wanted).flatten()  # a column of records `state` becomes `state.x`, `state.y`
+        table = file.read(columns=wanted) if group is None else file.read_row_group(group, columns=wanted)
+        table = table.flatten()  # a column of records `state` becomes `state.x`, `state.y`
         fetch = {name: table.column(place).to_numpy for place, name in enumerate(table.column_names)}
         if len(fetch) < table.num_columns:
             raise InputError(f"{place!r} has several columns of one name; every column needs its own.")
@@ -65,21 +67,25 @@ def read_parquet(place: str) -> Contents:
 
 def write_parquet(data: Transitions, place: str) -> None:
     """Columns named as above, `goal.0`, `goal.1` and so on for goals, and `provenance.recipe` for provenance."""
-    pyarrow = _pyarrow("write")
+    texts = json.dumps({name: json.loads(text) for name, text in texts_of(data).items()})
+    with whole_file(place) as part:
+        pyarrow_to("write").parquet.write_table(arrow_table(data).replace_schema_metadata({"mocoda": texts}), part)
+
+
+def arrow_table(data: Transitions) -> Any:
+    """The rows of a table in named columns, for pyarrow."""
     states, names = data.state.shape[1], {}
     names["state"] = names["next_state"] = data.columns[:states]
     names["action"] = data.columns[states:]
     columns: dict[str, NDArray[Any]] = {}
-    for name, array in arrays_of(data).items():
+    for name, array in data.arrays().items():
         if array.ndim == 1:
-            columns[name.replace("/", ".")] = array
+            columns[name.replace("/", ".")] = array.cpu().numpy()
         else:
-            for number, own in enumerate(names.get(name, range(array.shape[1]))):
-                columns[f"{name}.{own}"] = np.ascontiguousarray(array[:, number])
-    texts = json.dumps({name: json.loads(text) for name, text in texts_of(data).items()})
-    table = pyarrow.table(columns).replace_schema_metadata({"mocoda": texts})
-    with whole_file(place) as part:
-        pyarrow.parquet.write_table(table, part)
+            by_column = array.T.contiguous().cpu().numpy()  # turned where the table is: a GPU does it at once
+            own = names.get(name, range(len(by_column)))
+            columns |= {f"{name}.{column}": values for column, values in zip(own, by_column, strict=True)}
+    return pyarrow_to("write").table(columns)
 
 
 PARQUET = Format(
@@ -138,7 +144,8 @@ def _numbers(kind: str, name: str, fetch: Column) -> NDArray[Any]:
     raise InputError(f"{kind}: the column {name!r} holds {values.dtype}, not numbers. Convert it, or leave it out.")
 
 
-def _pyarrow(what: str) -> Any:
+def pyarrow_to(what: str) -> Any:
+    """pyarrow, or a sentence that says how to get it."""
     try:
         import pyarrow
         import pyarrow.parquet
