@@ -285,7 +285,7 @@ class Augment(Command):
         settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}
         if self.model.model is not None:
             weights = self.model.load(Path(), world.graph).weights
-            settings["weights"] = fingerprint(*weights.values())
+            settings["weights"] = fingerprint(*(weights[name] for name in sorted(weights)))  # read in any order
         return settings
 
     def _recorded(self) -> Transitions:

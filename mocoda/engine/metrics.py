@@ -43,7 +43,7 @@ class MetricLog:
         self.folder = Path(folder)
         if tensorboard:
             check_tensorboard()
-        known = _read(self.folder / JSONL)
+        known = read_metrics(self.folder)
         if not known and (self.folder / CSV).exists():
             raise InputError(
                 f"{str(self.folder / CSV)!r} is there without the {JSONL} that it would be made of. Move it away, or "
@@ -131,8 +131,9 @@ def _rewrite(path: Path, content: bytes) -> None:
             part.write_bytes(content)
 
 
-def _read(path: Path) -> list[Metric]:
-    """The whole lines of a file, each number once; none where there is no file."""
+def read_metrics(folder: Path) -> list[Metric]:
+    """What the metrics.jsonl of a folder holds in whole lines, each number once; none where there is no file."""
+    path = folder / JSONL
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline is nothing, or a torn line

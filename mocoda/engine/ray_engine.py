@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mocoda.engine.engines import Notice
@@ -37,7 +38,7 @@ class RayTasks:
             held = ray.put(work)
             # Retries are ours, so that they can be told of, and end.
             do = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=0)(_do)
-            running = {do.remote([held], held.hex(), job): job for job in todo}
+            running = {do.remote([held], held.hex(), str(Path.cwd()), job): job for job in todo}
             deaths: Counter[int] = Counter()
             places = {ref: place for place, ref in enumerate(running)}
             try:
@@ -56,7 +57,7 @@ class RayTasks:
                                 "run out: try fewer workers, or look into Ray's logs."
                             ) from error
                         self.notice(f"A Ray worker died ({type(error).__name__}); another one does its job again.")
-                        again = do.remote([held], held.hex(), job)
+                        again = do.remote([held], held.hex(), str(Path.cwd()), job)
                         running[again], places[again] = job, place
             finally:
                 for ref in running:
@@ -91,12 +92,21 @@ class RayTasks:
 _KEPT: dict[str, Any] = {}
 
 
-def _do(held: list[Any], key: str, job: Any) -> Any:
-    """What a Ray worker does. It keeps the work between jobs, with all that the work has prepared."""
+def _do(held: list[Any], key: str, place: str, job: Any) -> Any:
+    """What a Ray worker does, in the folder of the process that asks for it.
+
+    It keeps the work between jobs, with all that the work has prepared.
+    """
     import ray
 
     from mocoda.engine.threads import one_thread
 
+    try:
+        os.chdir(place)  # paths mean the same
+    except OSError as error:
+        raise InputError(
+            f"a machine of the Ray cluster does not see {place!r}. Work in a folder that all machines share."
+        ) from error
     if key not in _KEPT:
         _KEPT.clear()
         _KEPT[key] = ray.get(held[0])

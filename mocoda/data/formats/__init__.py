@@ -38,7 +38,16 @@ __all__ = [
     "write",
 ]
 
-for format_ in (hdf5.MOCODA, hdf5.D4RL, npz.OGBENCH, npz.NPZ, frames.PARQUET, shards.SHARDS, minari.MINARI, d3rlpy.D3RLPY):
+for format_ in (
+    hdf5.MOCODA,
+    hdf5.D4RL,
+    npz.OGBENCH,
+    npz.NPZ,
+    frames.PARQUET,
+    shards.SHARDS,
+    minari.MINARI,
+    d3rlpy.D3RLPY,
+):
     FORMATS.add(format_)
 
 
