@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from mocoda.dynamics import DynamicsConfig as DynamicsConfig
     from mocoda.dynamics import fit_dynamics as fit_dynamics
     from mocoda.dynamics import fit_dynamics_runs as fit_dynamics_runs
+    from mocoda.engine.engines import Engine as Engine
+    from mocoda.engine.engines import make_engine as make_engine
     from mocoda.engine.errors import InputError as InputError
     from mocoda.engine.metrics import MetricLog as MetricLog
     from mocoda.graph import LocalGraph as LocalGraph
@@ -117,6 +119,7 @@ _ROOMS = {
     ),
     "agents.onnx_export": ("export_onnx",),
     "engine.metrics": ("MetricLog",),
+    "engine.engines": ("make_engine", "Engine"),
     "analysis": ("check", "Advice", "two_sample", "TwoSample", "what_if", "WhatIf", "audit", "Audit"),
     "engine.errors": ("InputError",),
 }

@@ -7,7 +7,7 @@ the caller finds it again: then any engine gives the same result, and a second c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -32,6 +32,10 @@ class Engine(Protocol):
         """
         ...
 
+    def ready(self) -> AbstractContextManager[object]:
+        """A block in which several `run`s share what has to be started for them; one alone needs no such block."""
+        ...
+
 
 @dataclass(frozen=True)
 class Processes:
@@ -49,6 +53,9 @@ class Processes:
 
         with Workers(work, self.workers, died) as pool:
             yield from pool.as_done(jobs)
+
+    def ready(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
 
 def make_engine(
@@ -89,7 +96,8 @@ def spread_over(engine: Engine | None) -> Iterator[None]:
     """
     token = _CHOSEN.set(engine)
     try:
-        yield
+        with nullcontext() if engine is None else engine.ready():
+            yield
     finally:
         _CHOSEN.reset(token)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -34,11 +35,11 @@ class RayTasks:
         todo = list(jobs)
         if not todo:
             return
-        with self._cluster() as ray:
-            held = ray.put(work)
+        with self.ready() as ray:
+            held, here = ray.put(work), (str(Path.cwd()), sys.path)
             # Retries are ours, so that they can be told of, and end.
             do = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=0)(_do)
-            running = {do.remote([held], held.hex(), str(Path.cwd()), job): job for job in todo}
+            running = {do.remote([held], held.hex(), here, job): job for job in todo}
             deaths: Counter[int] = Counter()
             places = {ref: place for place, ref in enumerate(running)}
             try:
@@ -57,14 +58,14 @@ class RayTasks:
                                 "run out: try fewer workers, or look into Ray's logs."
                             ) from error
                         self.notice(f"A Ray worker died ({type(error).__name__}); another one does its job again.")
-                        again = do.remote([held], held.hex(), str(Path.cwd()), job)
+                        again = do.remote([held], held.hex(), here, job)
                         running[again], places[again] = job, place
             finally:
                 for ref in running:
                     ray.cancel(ref, force=True)
 
     @contextmanager
-    def _cluster(self) -> Iterator[Any]:
+    def ready(self) -> Iterator[Any]:
         """Ray, connected; one that was started for the block ends with it."""
         ray = ray_package()
         connected = ray.is_initialized()
@@ -92,15 +93,17 @@ class RayTasks:
 _KEPT: dict[str, Any] = {}
 
 
-def _do(held: list[Any], key: str, place: str, job: Any) -> Any:
-    """What a Ray worker does, in the folder of the process that asks for it.
+def _do(held: list[Any], key: str, there: tuple[str, list[str]], job: Any) -> Any:
+    """What a Ray worker does. It keeps the work between jobs, with all that the work has prepared.
 
-    It keeps the work between jobs, with all that the work has prepared.
+    there  the folder of the process that asks for it, and where that finds modules
     """
     import ray
 
     from mocoda.engine.threads import one_thread
 
+    place, modules = there
+    sys.path += [path for path in modules if path not in sys.path]
     try:
         os.chdir(place)  # paths mean the same
     except OSError as error:

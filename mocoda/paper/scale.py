@@ -43,9 +43,9 @@ class Scale(Experiment[Measured]):
 
     name = "scale"
     metric = (
-        "seconds of wall time from the first start of `mocoda augment` to its end, starts and kills included; the model "
-        "was trained before. memory: the most that the command and its processes had in memory at once, in MB. scaling: "
-        "rows per second between the first shard and the last"
+        "seconds of wall time from the first start of `mocoda augment` to its end, starts and kills included; the "
+        "model was trained before. memory: the most that the command and its processes had in memory at once, in MB. "
+        "scaling: rows per second between the first shard and the last"
     )
     outputs = ("scale.json", "scale.png")
     presets: ClassVar[dict[str, Scale]] = {}
