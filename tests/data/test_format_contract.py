@@ -85,7 +85,8 @@ def test_help_texts_name_every_format_and_need_no_torch() -> None:
     script = "import sys, mocoda.data as d; print(d.readable_formats(), d.writable_formats(), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == (
-        "mocoda HDF5, D4RL-style HDF5, OGBench npz, npz, Parquet, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5 "
+        "mocoda HDF5, D4RL-style HDF5, OGBench npz, npz, Parquet, a folder of Parquet shards, "
+        "minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5 "
         "FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, FILE.parquet, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5 False\n"
     )
 

@@ -73,6 +73,7 @@ def test_a_job_whose_process_is_killed_is_done_again_and_that_is_said(engine: En
     assert len(NOTICES) == 1 and NOTICES[0].endswith("another one does its job again.")
 
 
+@pytest.mark.long
 def test_with_a_ray_of_two_workers_one_of_which_is_killed_in_the_middle_the_bytes_are_the_same(
     ray_of_two: Engine, tmp_path: Path
 ) -> None:
@@ -124,9 +125,7 @@ def test_gpus_that_no_machine_has_are_an_error_and_no_endless_wait(ray_of_two: E
 
 def test_engines_are_found_by_their_names() -> None:
     assert isinstance(make_engine(), Processes) and isinstance(make_engine("ray"), RayTasks)
-    with pytest.raises(
-        InputError, match=r"^there is no engine 'rai'; there are: processes, ray\. Did you mean 'ray'\?"
-    ):
+    with pytest.raises(InputError, match=r"^there is no engine 'rai'; there are: processes, ray\. Did you mean"):
         make_engine("rai")
     with pytest.raises(InputError, match=r"^--address is that of a Ray cluster: add --engine ray, or remove it\.$"):
         make_engine(address="auto")
