@@ -106,7 +106,7 @@ class Augment(Command):
         from mocoda.data.formats import convert
         from mocoda.engine.runs import RunFolder
 
-        shards = self.sharding.folder(self.out)
+        shards = self.sharding.folder(self.out, self.count)
         inputs = (self.data, self.world.graph, self.model.model)
         target = check_out(self.out, inputs) if shards is None else None
         folder = shards or run_folder_of(Path(self.out) if target is None else target.path)

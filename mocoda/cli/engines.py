@@ -71,7 +71,7 @@ class ShardOptions:
     only: tuple[int, ...] = ()
     """With --shards: make only the shards of these numbers, from 0. For clusters whose jobs each make some."""
 
-    def folder(self, out: str) -> Path | None:
+    def folder(self, out: str, rows: int) -> Path | None:
         """The folder of the shards, None where there are to be none; refuses what cannot be one."""
         from mocoda.data.formats import FORMATS
 
@@ -79,6 +79,8 @@ class ShardOptions:
             if self.only:
                 raise InputError("--only chooses among shards: give --shards too, or remove it.")
             return None
+        if not 1 <= self.shards <= rows:
+            raise InputError(f"shards must be a number from 1 to that of the rows, {rows:,}, got {self.shards}.")
         if bad := [number for number in self.only if not 0 <= number < self.shards]:
             raise InputError(f"shards are counted from 0 to {self.shards - 1}, got --only {bad[0]}.")
         if Path(out).suffix in {suffix for known in FORMATS.values() for suffix in known.suffixes}:

@@ -103,7 +103,7 @@ def _do(held: list[Any], key: str, there: tuple[str, list[str]], job: Any) -> An
     from mocoda.engine.threads import one_thread
 
     place, modules = there
-    sys.path += [path for path in modules if path not in sys.path]
+    sys.path[:] = [*modules, *(path for path in sys.path if path not in modules)]
     try:
         os.chdir(place)  # paths mean the same
     except OSError as error:
