@@ -70,6 +70,9 @@ class Scale(Experiment[Measured]):
 
         workers  processes that generate; None: one per core, or GPU_PROCESSES
         """
+        need, free = BYTES * self.rows, shutil.disk_usage(folder).free
+        if need > free:
+            raise InputError(f"{self.rows:,} rows need {need:,} bytes, and {str(folder)!r} has room for {free:,}.")
         clock, resumed, task = Stopwatch(), begun(folder), Navigation()
         if workers is None:
             workers = len(os.sched_getaffinity(0)) if device == "cpu" else GPU_PROCESSES
@@ -122,7 +125,7 @@ class Scale(Experiment[Measured]):
             rows.append([title, "1", *measures, f"{point['bytes per row']:.1f}"])
         same = "the same bytes" if results["same_bytes"] else "OTHER BYTES"
         aim = f"{'within' if results['within_limit'] else 'over'} the {self.limit:,.0f} s aimed at"
-        caption = f"killed {self.kills} times: {same} as without, {aim}; the last lines count from each process's first shard on"
+        caption = f"killed {self.kills} times: {same} as without, {aim}; lines of processes: from their first shard on"
         columns = ("", "starts", "seconds", "rows a second", "memory, MB", "bytes a row")
         return text_table(f"Rows as shards on {results['device']}", columns, rows, caption)
 
@@ -133,18 +136,14 @@ class Scale(Experiment[Measured]):
             kept: dict[str, Any] = json.loads(note.read_text("utf-8"))
             return kept
         remove_shards(out)
-        rows, shards = (int(command[command.index(option) + 1]) for option in ("--rows", "--shards"))
-        if (free := shutil.disk_usage(folder).free) < BYTES * rows:
-            raise InputError(
-                f"{rows:,} rows need {BYTES * rows:,} bytes, and the disk of {str(folder)!r} has {free:,}."
-            )
+        shards, workers = (int(command[command.index(option) + 1]) for option in ("--shards", "--workers"))
         found = run_killed([*command, "--out", str(out)], out, shards, kills, lambda n: progress(stage, n, shards))
         files = [out / shard_name(number) for number in range(shards)]
         size, made = sum(file.stat().st_size for file in files), Manifest.load(out).rows
         found |= {
             "rows": made,
             "rows per second": made / found["seconds"],
-            "steady": steady_rate(files, made, int(command[command.index("--workers") + 1])),
+            "steady": steady_rate(files, made, workers),
             "bytes per row": size / made,
             "digest": digest_of(files),
         }

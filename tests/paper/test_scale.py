@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -52,13 +53,14 @@ def test_the_rate_counts_from_when_every_process_has_finished_a_shard(tmp_path: 
 def test_memory_is_that_of_a_process_and_its_children() -> None:
     script = "import subprocess, sys; held = bytearray(80 << 20); subprocess.run([sys.executable, '-c', CHILD])"
     child = "held = bytearray(120 << 20); print(flush=True); import time; time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", script.replace("CHILD", repr(child))], stdout=subprocess.PIPE)
+    words = [sys.executable, "-c", script.replace("CHILD", repr(child))]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, process_group=0)
     assert process.stdout is not None
     try:
         process.stdout.readline()
         assert 200 < resident(process.pid) < 400
     finally:
-        subprocess.run(["pkill", "-P", str(process.pid)], check=True)
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
