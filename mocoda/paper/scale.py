@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,8 @@ class Scale(Experiment[Measured]):
     name = "scale"
     metric = (
         "seconds of wall time from the first start of `mocoda augment` to its end, starts and kills included; the "
-        "model was trained before. memory: the most that the command and its processes had in memory at once, in MB. "
+        "model was trained before. processor seconds: what processes have computed that were not killed. memory: the "
+        "most that the command and its processes had in memory at once, in MB. "
         "scaling: rows per second once every process has finished a shard"
     )
     outputs = ("scale.json", "scale.png")
@@ -117,16 +119,13 @@ class Scale(Experiment[Measured]):
         draw_scaling(results, folder / self.outputs[1])
         rows = []
         for name, run in results["runs"].items():
-            measures = [f"{run['seconds']:,.0f}", f"{run['rows per second']:,.0f}", f"{run['memory']:,.0f}"]
-            rows.append([f"{self.rows:,} rows, {name}", str(run["starts"]), *measures, f"{run['bytes per row']:.1f}"])
+            rows.append([f"{self.rows:,} rows, {name}", *_line(run, "rows per second")])
         for point in results["scaling"]:
-            measures = [f"{point['seconds']:,.0f}", f"{point['steady']:,.0f}", f"{point['memory']:,.0f}"]
-            title = f"{point['rows']:,} rows, {point['workers']} processes"
-            rows.append([title, "1", *measures, f"{point['bytes per row']:.1f}"])
+            rows.append([f"{point['rows']:,} rows, {point['workers']} processes", *_line(point, "steady")])
         same = "the same bytes" if results["same_bytes"] else "OTHER BYTES"
         aim = f"{'within' if results['within_limit'] else 'over'} the {self.limit:,.0f} s aimed at"
         caption = f"killed {self.kills} times: {same} as without, {aim}; lines of processes: from their first shard on"
-        columns = ("", "starts", "seconds", "rows a second", "memory, MB", "bytes a row")
+        columns = ("", "starts", "seconds", "of processors", "rows a second", "memory, MB", "bytes a row")
         return text_table(f"Rows as shards on {results['device']}", columns, rows, caption)
 
     def _stage(self, stage: str, command: list[str], kills: int, folder: Path, progress: Progress) -> Mapping[str, Any]:
@@ -152,7 +151,7 @@ class Scale(Experiment[Measured]):
         return found
 
 
-MEASURES = ("seconds", "rows per second", "memory", "bytes per row")
+MEASURES = ("seconds", "processor seconds", "rows per second", "memory", "bytes per row")
 SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=2, batch=256, learning_rate=3e-3, window=1)
 Scale.presets.update(
     paper=Scale("paper", seeds=1, counts=(1, 2, 4, 8), timed_rows=40_000_000),
@@ -163,11 +162,17 @@ Scale.presets.update(
 )
 
 
+def _line(run: Mapping[str, Any], rate: str) -> list[str]:
+    """What a line of the table says of a run, its rate by the key `rate`."""
+    whole = [f"{run[key]:,.0f}" for key in ("starts", "seconds", "processor seconds", rate, "memory")]
+    return [*whole, f"{run['bytes per row']:.1f}"]
+
+
 def run_killed(
     command: list[str], out: Path, shards: int, kills: int, progress: Any = lambda done: None
 ) -> dict[str, Any]:
     """Runs `mocoda` to its end, and on the way kills it, each time when another share of the shards is there."""
-    begin, memory = time.monotonic(), 0.0
+    begin, spent, memory = time.monotonic(), _processor_seconds(), 0.0
     at: list[int] = []
     while True:
         process = subprocess.Popen(
@@ -192,7 +197,19 @@ def run_killed(
         if process.returncode != -9:
             raise InputError(f"`mocoda {' '.join(command)}` failed: {said.strip()}")
     seconds = round(time.monotonic() - begin, 2)
-    return {"seconds": seconds, "starts": len(at) + 1, "shards at kills": at, "memory": round(memory, 1)}
+    return {
+        "seconds": seconds,
+        "processor seconds": round(_processor_seconds() - spent, 2),
+        "starts": len(at) + 1,
+        "shards at kills": at,
+        "memory": round(memory, 1),
+    }
+
+
+def _processor_seconds() -> float:
+    """What the processes that were awaited have computed, which hardly depends on how busy the machine is."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def resident(process: int) -> float:
