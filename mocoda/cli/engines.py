@@ -40,6 +40,8 @@ class EngineOptions:
                 raise InputError(f"{option} belongs to Ray: add --engine ray, or remove it.")
         if self.gpus is not None and (device == "cpu" or not 0 < self.gpus <= 64):
             raise InputError(f"--gpus is a number of GPUs for --device cuda, got {self.gpus:g} for {device}.")
+        if self.engine == "ray" and device not in ("cpu", "cuda"):
+            raise InputError(f"Ray chooses the GPU of each task: say --device cuda, not {device}.")
         if self.engine == "ray":
             from mocoda.engine.ray_engine import ray_package
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -70,9 +71,10 @@ class RayTasks:
         ray = ray_package()
         connected = ray.is_initialized()
         if not connected:
+            _check_address(self.address)
             own = {} if self.address else {"num_cpus": self.workers, "include_dashboard": False}
             try:
-                ray.init(self.address, log_to_driver=False, logging_level="ERROR", **own)
+                ray.init(self.address or "local", log_to_driver=False, logging_level="ERROR", **own)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 place = "a Ray cluster" if self.address is None else f"a Ray cluster at {self.address!r}"
                 said = str(error).partition("\n")[0].removesuffix(".")
@@ -88,6 +90,16 @@ class RayTasks:
         finally:
             if not connected:
                 ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Refuses an address where nobody answers, for which Ray would wait for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except (OSError, OverflowError) as error:
+            raise InputError(f"nobody answers at {address!r}, where a Ray cluster should be ({error}).") from error
 
 
 _KEPT: dict[str, Any] = {}

@@ -18,7 +18,7 @@ from streaming_world import prepare, prepare_slowly
 import mocoda.augmentation.generation
 from mocoda import Engine, InputError, augment_to_shards, make_engine
 from mocoda.engine.engines import Processes, chosen_engine, spread_over
-from mocoda.engine.ray_engine import RayTasks
+from mocoda.engine.ray_engine import RayTasks, _check_address
 
 NOTICES: list[str] = []
 
@@ -121,6 +121,15 @@ def test_gpus_that_no_machine_has_are_an_error_and_no_endless_wait(ray_of_two: E
     with pytest.raises(InputError) as caught:
         list(make_engine("ray", gpus=65).run(run, [("square", 1)]))
     assert str(caught.value).startswith("each job asks for 65 GPUs, and this Ray has ")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _check_address(address)
+    assert str(caught.value).startswith(f"nobody answers at {address!r}, where a Ray cluster should be (")
+    for unchecked in (None, "auto", "local"):
+        _check_address(unchecked)
 
 
 def test_engines_are_found_by_their_names() -> None:

@@ -141,7 +141,10 @@ def _settings(schema: Any) -> dict[str, Any]:
 
 
 def is_shards(path: Path) -> bool:
-    return (path / MANIFEST).is_file() and f'"{FORMAT}"'.encode() in (path / MANIFEST).read_bytes()[:100]
+    if not (path / MANIFEST).is_file():
+        return False
+    with (path / MANIFEST).open("rb") as file:
+        return f'"{FORMAT}"'.encode() in file.read(100)
 
 
 def read_shards(place: str) -> Contents:
