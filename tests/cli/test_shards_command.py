@@ -78,6 +78,25 @@ def test_killed_it_goes_on_to_the_same_bytes_though_commands_share_the_shards(tm
     assert below(Path("killed")) == below(Path("whole")) and shards_of("killed") == shards_of("whole")
 
 
+@pytest.mark.long
+def test_a_driver_of_ray_that_is_killed_takes_its_workers_along_and_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    words = [*WORDS[:-3], "--rows", "1000000", "--shards", "20", "--no-provenance", "--out"]
+    rayed = [*words, "killed", "--engine", "ray", "--workers", "2"]
+    process, deadline = start(*rayed, cwd=tmp_path), time.monotonic() + 200
+    while not shards_of("killed"):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    there = len(shards_of("killed"))
+    assert process.returncode == -9 and there < 20
+    time.sleep(5)
+    assert len(shards_of("killed")) <= there + 2  # what was being made, at most
+    done(*rayed)
+    done(*words, "whole")
+    assert below(Path("killed")) == below(Path("whole")) and shards_of("killed") == shards_of("whole")
+
+
 def test_what_does_not_go_together_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     before = below(tmp_path)
     assert refused(*WORDS, 2, "--out", "rows.hdf5") == (
