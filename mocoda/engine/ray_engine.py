@@ -50,7 +50,7 @@ class RayTasks:
                     try:
                         yield job, ray.get(ref)
                     except ray.exceptions.RayTaskError as error:
-                        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+                        raise _cause(error) from None
                     except ray.exceptions.RayError as error:  # a process or a machine died
                         deaths[place] += 1
                         if deaths[place] >= PATIENCE:
@@ -90,6 +90,15 @@ class RayTasks:
         finally:
             if not connected:
                 ray.shutdown()
+
+
+def _cause(error: Any) -> Exception:
+    """What went wrong in a worker."""
+    cause = error.cause if isinstance(error.cause, Exception) else error
+    if "No module named" in str(cause):  # Ray's own text around it has many lines
+        missing = str(cause).rpartition("No module named ")[2].partition("\n")[0].strip(" '")
+        return InputError(f"a worker of the Ray cluster has no module {missing!r}: all need the same packages as here.")
+    return cause
 
 
 def _check_address(address: str | None) -> None:

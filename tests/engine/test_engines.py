@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from errands import OddError, run
@@ -18,7 +19,7 @@ from streaming_world import prepare, prepare_slowly
 import mocoda.augmentation.generation
 from mocoda import Engine, InputError, augment_to_shards, make_engine
 from mocoda.engine.engines import Processes, chosen_engine, spread_over
-from mocoda.engine.ray_engine import RayTasks, _check_address
+from mocoda.engine.ray_engine import RayTasks, _cause, _check_address
 
 NOTICES: list[str] = []
 
@@ -130,6 +131,13 @@ def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> Non
     assert str(caught.value).startswith(f"nobody answers at {address!r}, where a Ray cluster should be (")
     for unchecked in (None, "auto", "local"):
         _check_address(unchecked)
+
+
+def test_modules_that_a_worker_lacks_are_named_in_a_sentence() -> None:
+    error = SimpleNamespace(cause=RuntimeError("It failed.\nModuleNotFoundError: No module named 'mine.own'\n"))
+    assert str(_cause(error)) == (
+        "a worker of the Ray cluster has no module 'mine.own': all need the same packages as here."
+    )
 
 
 def test_engines_are_found_by_their_names() -> None:
