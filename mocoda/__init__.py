@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mocoda.augmentation import augment as augment
     from mocoda.augmentation import augment_episodes as augment_episodes
     from mocoda.augmentation import augment_to_file as augment_to_file
+    from mocoda.augmentation import augment_to_shards as augment_to_shards
     from mocoda.augmentation import disagreement as disagreement
     from mocoda.augmentation import fit_reward as fit_reward
     from mocoda.augmentation import fit_support as fit_support
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from mocoda.data import concatenate as concatenate
     from mocoda.data import inspect as inspect
     from mocoda.data import read as read
+    from mocoda.data import read_pieces as read_pieces
     from mocoda.data import save_stream as save_stream
     from mocoda.data import write as write
     from mocoda.data.formats.d3rlpy import from_d3rlpy as from_d3rlpy
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from mocoda.dynamics import DynamicsConfig as DynamicsConfig
     from mocoda.dynamics import fit_dynamics as fit_dynamics
     from mocoda.dynamics import fit_dynamics_runs as fit_dynamics_runs
+    from mocoda.engine.engines import Engine as Engine
+    from mocoda.engine.engines import make_engine as make_engine
     from mocoda.engine.errors import InputError as InputError
     from mocoda.engine.metrics import MetricLog as MetricLog
     from mocoda.graph import LocalGraph as LocalGraph
@@ -85,7 +89,7 @@ __version__ = VERSION
 # wait for torch.
 _ROOMS = {
     "tasks": ("make_task", "Task"),
-    "data": ("Transitions", "concatenate", "save_stream", "read", "write", "inspect", "Inspection"),
+    "data": ("Transitions", "concatenate", "save_stream", "read", "read_pieces", "write", "inspect", "Inspection"),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
     "graph": ("LocalGraph", "load_graph", "load_task"),
     "parents": ("fit_parents", "make_recipe", "Recipe", "Parents", "check_recipe", "GaussianMixture"),
@@ -95,6 +99,7 @@ _ROOMS = {
         "augment_episodes",
         "Augmentation",
         "augment_to_file",
+        "augment_to_shards",
         "label",
         "fit_reward",
         "LearnedReward",
@@ -117,6 +122,7 @@ _ROOMS = {
     ),
     "agents.onnx_export": ("export_onnx",),
     "engine.metrics": ("MetricLog",),
+    "engine.engines": ("make_engine", "Engine"),
     "analysis": (
         "check",
         "Advice",

@@ -3,6 +3,7 @@
 from mocoda.augmentation.episodes import augment_episodes
 from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward, label
+from mocoda.augmentation.shards import augment_to_shards
 from mocoda.augmentation.streaming import augment_to_file
 from mocoda.augmentation.support import Support, disagreement, fit_support
 
@@ -15,6 +16,7 @@ __all__ = [
     "augment",
     "augment_episodes",
     "augment_to_file",
+    "augment_to_shards",
     "disagreement",
     "fit_reward",
     "fit_support",

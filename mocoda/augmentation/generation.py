@@ -92,6 +92,8 @@ class Augmentation:
 
     The table is made in pieces, first the recorded rows if they are kept. `chunks` yields them one by one, so that
     `save_stream` can write a table larger than memory. A piece does not depend on which process makes it, or when.
+
+    chunk  rows generated at a time, part of what a seed means; None: as many as suit the device
     """
 
     data: Transitions
@@ -107,6 +109,7 @@ class Augmentation:
     provenance: bool = True
     max_disagreement: float | None = None
     min_support: float | None = None
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         if self.rows < 0 or (self.rows == 0 and not self.keep_recorded):
@@ -135,10 +138,10 @@ class Augmentation:
         """Whether next states come from the model."""
         return not isinstance(self.parents, ParentsWithChildren)
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         """The rows of each piece."""
-        chunk = CHUNK.get(self.data.device.type, CHUNK["cpu"])
+        chunk = self.chunk or chunk_of(self.data.device)
         generated = [min(chunk, self.rows - start) for start in range(0, self.rows, chunk)]
         return [len(self.data), *generated] if self.keep_recorded else generated
 
@@ -282,6 +285,11 @@ class Augmentation:
         labels = labels_of(state, action, next_state, self.task, self.hindsight, stream)
         columns, notes = self.data.columns, made.notes
         return Transitions(state, action, next_state, *labels, columns, source, notes, episode, step)
+
+
+def chunk_of(device: torch.device) -> int:
+    """Rows that are generated at a time on a kind of device."""
+    return CHUNK.get(device.type, CHUNK["cpu"])
 
 
 def check_options(

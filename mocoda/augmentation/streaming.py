@@ -60,7 +60,7 @@ def augment_to_file(
     unfinished, note = Path(folder) / UNFINISHED, Path(folder) / FINISHED
     sizes = plan.sizes
     recorded = sum(sizes) - plan.rows
-    identity = json.loads(json.dumps({"source": plan.source(0, 0), "fingerprint": _fingerprint(plan)}))
+    identity = json.loads(json.dumps({"source": plan.source(0, 0), "fingerprint": fingerprint_of(plan)}))
     done, drawn = _left_behind(unfinished, note, identity)
     if done == 0:
         with one_thread():
@@ -70,7 +70,7 @@ def augment_to_file(
         done, drawn = 1, first.drawn
     work = _Work(prepare if workers else lambda: plan, unfinished)
     if workers:
-        _check_importable(work)
+        check_importable(work)
     progress("augment", sum(sizes[:done]) - recorded, plan.rows)
     with unfinished.open("rb") as handle:
 
@@ -127,7 +127,7 @@ class _Work:
         return self.prepare()
 
 
-def _fingerprint(plan: Augmentation) -> str:
+def fingerprint_of(plan: Augmentation) -> str:
     """A hash of the data, and of the numbers in the parents, the model and the task."""
     return fingerprint(*_numbers_in((plan.data, plan.parents, plan.model, plan.task), set()))
 
@@ -136,8 +136,8 @@ def _numbers_in(thing: Any, seen: set[int]) -> Iterator[Tensor]:
     if isinstance(thing, Tensor | np.ndarray | float | int):
         yield as_tensor(thing)
     elif isinstance(thing, Mapping):
-        for value in thing.values():
-            yield from _numbers_in(value, seen)
+        for key in sorted(thing, key=str):  # safetensors reads weights in any order
+            yield from _numbers_in(thing[key], seen)
     elif isinstance(thing, list | tuple):
         for value in thing:
             yield from _numbers_in(value, seen)
@@ -193,7 +193,7 @@ def _write(file: Path, table: Transitions, start: int) -> None:
             handle.write(values.data)
 
 
-def _check_importable(work: _Work) -> None:
+def check_importable(work: object) -> None:
     try:
         ForkingPickler.dumps(work)
     except Exception as error:

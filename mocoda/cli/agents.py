@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
+from mocoda.cli.engines import LOCAL, EngineOptions
 from mocoda.cli.options import (
     AS_IT_SAYS,
     Device,
@@ -64,7 +65,9 @@ class Train(Command):
     evaluate_every: int = 100
     """Gradient steps between evaluations."""
     workers: int | None = None
-    """Processes that evaluate in the task's simulator, if it has one; without it one per core."""
+    """Processes that evaluate in the task's simulator, if it has one, or CPUs of a Ray that is started; without it one
+    per core."""
+    engines: Flat[EngineOptions] = LOCAL
     tensorboard: FlagCreatePairsOff[bool] = False
     """Write the metrics for TensorBoard too, beside metrics.csv and metrics.jsonl."""
     device: Device = "cpu"
@@ -84,6 +87,7 @@ class Train(Command):
 
     def run(self) -> None:
         from mocoda.agents import train_agents
+        from mocoda.agents.apart import remove_apart, train_apart
         from mocoda.agents.assumptions import assumptions
         from mocoda.engine.metrics import MetricLog
         from mocoda.engine.runs import RunFolder
@@ -114,21 +118,25 @@ class Train(Command):
         with RunFolder(self.out, "train", settings, outputs, self.overwrite) as run:
             metrics = MetricLog(self.out, tensorboard=self.tensorboard)
             if not (self.out / "agents.json").exists():  # else the same command has done it all
-                checkpoint = self.out / "checkpoint.safetensors"
-                train_agents(
-                    datasets,
-                    self.settings,
-                    seeds=range(self.seeds),
-                    updates=self.updates,
-                    task=task,
-                    actions=self.actions,
-                    evaluate_every=self.evaluate_every,
-                    workers=self.workers,
-                    checkpoint=checkpoint,
-                    report=metrics.add,
-                    progress=run.progress,
-                ).save(self.out)
-                checkpoint.unlink(missing_ok=True)
+                options: dict[str, Any] = {
+                    "seeds": range(self.seeds),
+                    "updates": self.updates,
+                    "task": task,
+                    "actions": self.actions,
+                    "evaluate_every": self.evaluate_every,
+                    "report": metrics.add,
+                    "progress": run.progress,
+                }
+                if self.engines.spread:
+                    engine = self.engines.make(self.workers, self.device)
+                    train_apart(datasets, self.settings, folder=self.out, engine=engine, **options).save(self.out)
+                    remove_apart(self.out)
+                else:
+                    checkpoint = self.out / "checkpoint.safetensors"
+                    train_agents(datasets, self.settings, workers=self.workers, checkpoint=checkpoint, **options).save(
+                        self.out
+                    )
+                    checkpoint.unlink(missing_ok=True)
         then = f"`mocoda evaluate {self.out}` measures how well they do"
         if task is None:
             then = "without a task none was evaluated. `mocoda export POLICY --to policy.onnx` converts one"
@@ -150,6 +158,7 @@ class Train(Command):
         if len(set(names)) != len(names):
             raise InputError(f"data sets are called by their files' names, which must differ, got {', '.join(names)}.")
         check_device(self.device)
+        self.engines.check(self.device)
         if self.tensorboard:
             check_tensorboard()
         return names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import arg
 
 from mocoda.cli.dynamics import FILE, DynamicsOptions
+from mocoda.cli.engines import LOCAL, ONE_FILE, EngineOptions, ShardOptions
 from mocoda.cli.options import (
     AS_IT_SAYS,
     NO_GRAPH,
@@ -89,6 +90,8 @@ class Augment(Command):
     """Reject rows that are rarer than all but this share of the data."""
     workers: int | None = None
     """Processes that generate rows; without it one per core, at most 3, if there is much to do."""
+    sharding: Flat[ShardOptions] = ONE_FILE
+    engines: Flat[EngineOptions] = LOCAL
     out: Out = "augmented.hdf5"
     report: Annotated[Path | None, arg(metavar="FILE")] = None
     """At the end, write a page about the rows to this HTML file, as `mocoda report` does."""
@@ -110,13 +113,15 @@ class Augment(Command):
         from mocoda.data.formats import convert
         from mocoda.engine.runs import RunFolder
 
-        target = check_out(self.out, (self.data, self.world.graph, self.model.model))
+        shards = self.sharding.folder(self.out, self.count)
+        inputs = (self.data, self.world.graph, self.model.model)
+        target = check_out(self.out, inputs) if shards is None else None
+        folder = shards or run_folder_of(Path(self.out) if target is None else target.path)
         if self.report is not None:
-            check_page(self.report, (self.data, target.path), self.overwrite)
-        folder = run_folder_of(target.path)
+            check_page(self.report, (self.data, Path(self.out) if target is None else target.path), self.overwrite)
         self._check(folder)
         workers = workers_for(self.count, self.device) if self.workers is None else self.workers
-        if workers and self.device != "cpu":
+        if workers and self.device != "cpu" and shards is None:
             raise InputError(f"workers share the CPU, and {self.device} is one device: remove --workers.")
         recorded = self._recorded()
         world = self.world.load(recorded, self.data)
@@ -127,10 +132,11 @@ class Augment(Command):
             )
         labels = self._reward_source(recorded, world)
         settings = self._identity(recorded, world)
-        outputs = (FILE, REWARD, UNFINISHED, FINISHED)
+        outputs = (FILE, REWARD, *([UNFINISHED, FINISHED] if shards is None else self.sharding.outputs()))
         if self.episodes is not None:
             Walks.of(recorded)  # which refuses data without episodes
-        with RunFolder(folder, "augment", settings, outputs, self.overwrite, target.path) as run:
+        place, wait = None if target is None else target.path, bool(self.sharding.only)
+        with RunFolder(folder, "augment", settings, outputs, self.overwrite, place, wait) as run:
             self._fit(recorded, folder, run.progress)
             if labels == "learned":
                 from mocoda.augmentation import LearnedReward
@@ -138,14 +144,20 @@ class Augment(Command):
                 say(f"Rewards are learned from the data's own: {LearnedReward.load(folder / REWARD).in_words}")
             if self.episodes is not None:
                 source = self._write_episodes(recorded, world, folder, run.progress)
+            elif target is None:
+                source = self.sharding.write(self, folder, workers, run.progress)
             else:
                 file = target.path if target.streamed else folder / "augmented.hdf5"
                 source = augment_to_file(
-                    file, partial(self.plan, folder), folder=folder, workers=workers, progress=run.progress
+                    file, self.planned(folder), folder=folder, workers=workers, progress=run.progress
                 )
                 if not target.streamed:
                     convert(file, target)
                     run.discard(file.name)
+        if self.sharding.only:
+            self.sharding.write_own(self, folder, workers)
+            say(f"{self.out}: {counted(len(self.sharding.only), 'shard')} of {self.sharding.shards}")
+            return
         total = source["generated_rows"] + (len(recorded) if self.keep_recorded else 0)
         new = f"{source['generated_rows']:,} of them new by recipe {self.recipe}"
         new += "" if self.episodes is None else f", in {counted(self.episodes, 'episode')}"
@@ -191,6 +203,10 @@ class Augment(Command):
         write(made, self.out)
         return made.source
 
+    def planned(self, folder: Path) -> Callable[[], Augmentation]:
+        """`plan`, for other processes."""
+        return partial(self.plan, folder)
+
     def plan(self, folder: Path) -> Augmentation:
         """What to write, by the models in the folder. Every process that generates rows calls it."""
         from mocoda.augmentation import Augmentation
@@ -221,6 +237,9 @@ class Augment(Command):
         self.world.check()
         self.model.check(folder)
         check_device(self.device)
+        self.engines.check(self.device)
+        if self.engines.spread and self.sharding.shards is None:
+            raise InputError("--engine ray makes shards: give --shards, and a folder as --out.")
         if self.count < 1:
             raise InputError(f"rows must be positive, the number of rows to generate, got {self.count}.")
         self._check_episodes()
@@ -256,6 +275,7 @@ class Augment(Command):
             "--max-disagreement": self.max_disagreement is not None,
             "--min-support": self.min_support is not None,
             "--workers": self.workers is not None,
+            "--shards": self.sharding.shards is not None,
         }
         refused = [option for option, is_given in given.items() if is_given]
         if refused:
@@ -269,13 +289,15 @@ class Augment(Command):
         from mocoda.engine.checkpoint import fingerprint
 
         settings = asdict(self)
-        for name in ("workers", "out", "report", "overwrite"):
+        for name in ("workers", "out", "report", "overwrite", "engines", "sharding"):
             del settings[name]
+        if self.sharding.shards is not None:
+            settings["shards"] = self.sharding.shards
         settings["rows"] = self.count if self.episodes is None else None
         settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}
         if self.model.model is not None:
             weights = self.model.load(Path(), world.graph).weights
-            settings["weights"] = fingerprint(*weights.values())
+            settings["weights"] = fingerprint(*(weights[name] for name in sorted(weights)))  # read in any order
         return settings
 
     def _recorded(self) -> Transitions:

@@ -136,6 +136,12 @@ def say_left_out(data: Transitions) -> None:
         say(f"Left out when it was read, and so in no row: {', '.join(map(str, left))}.")
 
 
+def warn(sentence: str) -> None:
+    """Prints a sentence on stderr: what somebody who waits should know."""
+    sys.stderr.write(sentence + "\n")
+    sys.stderr.flush()
+
+
 def run_folder_of(file: Path) -> Path:
     """The folder that keeps how `file` was made, and what is not finished."""
     return file.with_name(f"{file.name}.run")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from mocoda.cli.agents import draw_without_screen
+from mocoda.cli.engines import LOCAL, EngineOptions
 from mocoda.cli.options import Device, Folder, Overwrite, check_device, console, say
 from mocoda.cli.parser import Command, Flat, value_of
 from mocoda.engine.errors import InputError
@@ -36,7 +37,9 @@ class Paper(Command):
     settings: Flat[Any]
     device: Device = "cpu"
     workers: int | None = None
-    """Processes that simulate, for experiments on HookSweep2; without it one per core."""
+    """Processes that simulate, for experiments on HookSweep2, or CPUs of a Ray that is started; without it one per
+    core."""
+    engines: Flat[EngineOptions] = LOCAL
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """Folder to write; without it runs/EXPERIMENT-PRESET."""
     overwrite: Overwrite = False
@@ -58,9 +61,14 @@ class Paper(Command):
         return str(self.settings.name)
 
     def run(self) -> None:
+        from mocoda.engine.engines import spread_over
+
         check_device(self.device)
+        self.engines.check(self.device)
         folder = self.out or Path(f"runs/{self.name}-{self.settings.preset}")
-        _run(self.settings, folder, self.device, self.overwrite, workers=self.workers)
+        engine = self.engines.make(self.workers, self.device) if self.engines.spread else None
+        with spread_over(engine):
+            _run(self.settings, folder, self.device, self.overwrite, workers=self.workers)
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,15 @@ class FileList:
         self.names = {line for line in found if isinstance(line, str)}
         self.target = next((line for line in reversed(found) if isinstance(line, dict)), {})
 
-    def lock(self) -> None:
-        """Locks the folder until `close`, or until this process ends, however it does; then reads the list."""
+    def lock(self, wait: bool = False) -> None:
+        """Locks the folder until `close`, or until this process ends, however it does; then reads the list.
+
+        wait  until another process that has locked it is done, which is an error otherwise
+        """
         while self._file is None:
             file = io.FileIO(self.folder / FILES, "a")
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.close()
                 raise InputError(

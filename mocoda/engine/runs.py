@@ -47,6 +47,7 @@ class RunFolder:
                as its own is removed, and nothing else
     target     a file outside the folder that the command will write. One that is there already is refused unless this
                run made it, or with `overwrite`
+    wait       while another process writes in the folder, which is an error otherwise
 
     Inside the context, files in the folder that are written with `whole_file`, or after `announce`, are listed.
     """
@@ -59,6 +60,7 @@ class RunFolder:
         outputs: Sequence[str] = (),
         overwrite: bool = False,
         target: str | Path | None = None,
+        wait: bool = False,
     ) -> None:
         self.path = Path(path)
         # As JSON reads them back, so that they can be compared.
@@ -66,6 +68,7 @@ class RunFolder:
         self.outputs = outputs
         self.overwrite = overwrite
         self.target = None if target is None else Path(target)
+        self.wait = wait
         self._files = FileList(self.path)
         self._show = _Bars() if sys.stderr.isatty() else PlainProgress()
         self._logged = 0.0
@@ -83,7 +86,7 @@ class RunFolder:
             self._files.read()
             self._replaces()
             self.path.mkdir(parents=True, exist_ok=True)
-            self._files.lock()
+            self._files.lock(self.wait)
             try:
                 self._begin()
             except BaseException:

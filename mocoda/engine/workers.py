@@ -18,7 +18,8 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import wait as first_done
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
@@ -42,13 +43,17 @@ class Workers(Generic[Job, Answer]):
     work   a function that other processes can import; its jobs and answers are sent as pickles
     count  processes at most, each started when there is a job for it; None: one per core; 0: this process does each
            job when it is submitted
+    died   is called when a process has died, before another one takes its job
     """
 
-    def __init__(self, work: Callable[[Job], Answer], count: int | None = None) -> None:
+    def __init__(
+        self, work: Callable[[Job], Answer], count: int | None = None, died: Callable[[], None] = lambda: None
+    ) -> None:
         if count is not None and count < 0:
             raise InputError(f"workers must be a number of processes, or 0 for none but this one, got {count}.")
         self.work = work
         self.count = _cores() if count is None else count
+        self.died = died
         self._numbers = itertools.count()
         self._answers: dict[int, Future[Answer]] = {}
         self._jobs: queue.SimpleQueue[tuple[Job, Future[Answer]] | None] = queue.SimpleQueue()
@@ -109,6 +114,22 @@ class Workers(Generic[Job, Answer]):
         while waiting:
             yield self.result(waiting.popleft())
 
+    def as_done(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer]]:
+        """Each job and its answer, those that are done first come first. Few jobs are taken ahead."""
+        waiting: dict[Future[Answer], tuple[int, Job]] = {}
+        for job in jobs:
+            number = self.submit(job)
+            waiting[self._answers[number]] = (number, job)
+            if len(waiting) > 2 * self.count:
+                yield from self._finished(waiting)
+        while waiting:
+            yield from self._finished(waiting)
+
+    def _finished(self, waiting: dict[Future[Answer], tuple[int, Job]]) -> Iterator[tuple[Job, Answer]]:
+        for future in first_done(waiting, return_when=FIRST_COMPLETED).done:
+            number, job = waiting.pop(future)
+            yield job, self.result(number)
+
     def _serve(self) -> None:
         """Gives jobs to one process until the block ends, and replaces the process if it dies."""
         process: _Process | None = None
@@ -135,6 +156,8 @@ class Workers(Generic[Job, Answer]):
             self._end(process)
 
     def _note_death(self) -> None:
+        if not self._ended:
+            self.died()
         self._deaths += 1
         if self._deaths >= PATIENCE and not self._ended:
             self._deaths = 0

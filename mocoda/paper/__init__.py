@@ -11,6 +11,7 @@ from mocoda.paper.neighbourhoods import Neighbourhoods
 from mocoda.paper.proposals import Proposals
 from mocoda.paper.rewards import Rewards
 from mocoda.paper.reweighting import Reweighting
+from mocoda.paper.scale import Scale
 from mocoda.paper.scarcity import Scarcity
 from mocoda.paper.table1 import Table1
 from mocoda.paper.table2 import Table2
@@ -40,5 +41,6 @@ for _kind in (
     ObjectsAudit,
     HookSweepAudit,
     CubesAudit,
+    Scale,
 ):
     EXPERIMENTS.add(_kind)

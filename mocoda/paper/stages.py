@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from mocoda.agents import Agent
+from mocoda.agents.apart import remove_apart, train_apart
 from mocoda.agents.policy import Policies, agent_settings
 from mocoda.agents.train import train_agents
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.fit import fit_dynamics_runs
 from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.engines import chosen_engine
+from mocoda.engine.files import announce
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.engine.runs import STATES
@@ -88,7 +93,8 @@ def fit_models(
     seeds: Sequence[int] | None = None,
     labels: Sequence[str] | None = None,
 ) -> list[Dynamics]:
-    """A model for every data set, all trained as one program; loaded if the folder has them.
+    """A model for every data set, all trained as one program, or inside `spread_over` each as a job; loaded if the
+    folder has them.
 
     name    of the stage; the architecture unless given
     seeds   one a data set, counted from 0 unless given
@@ -97,8 +103,18 @@ def fit_models(
     name = name or architecture
     seeds = range(len(datasets)) if seeds is None else seeds
     files = [folder / f"dynamics-{name}-{label}.safetensors" for label in labels or seeds]
+    device = datasets[0].device
     if all(file.exists() for file in files):
-        return [Dynamics.load(file, graph).to(datasets[0].device) for file in files]
+        return [Dynamics.load(file, graph).to(device) for file in files]
+    if (engine := chosen_engine()) is not None:
+        work = _Fitting([data.to("cpu") for data in datasets], graph, architecture, config, seeds, files, device)
+        for file in files:
+            announce(file)
+        done = sum(file.exists() for file in files)
+        for _ in engine.run(work, [number for number, file in enumerate(files) if not file.exists()]):
+            done += 1
+            progress(f"dynamics {name}", done, len(files))
+        return [Dynamics.load(file, graph).to(device) for file in files]
     checkpoint = folder / f"checkpoint-{name}.safetensors"
     models = fit_dynamics_runs(
         datasets, graph, architecture, seeds=seeds, config=config, progress=progress, checkpoint=checkpoint
@@ -109,10 +125,32 @@ def fit_models(
     return models
 
 
+@dataclass(frozen=True, eq=False)
+class _Fitting:
+    """What another process does: fit the model of a number, unless its file is there."""
+
+    data: Sequence[Transitions]
+    graph: LocalGraph
+    architecture: str
+    config: DynamicsConfig
+    seeds: Sequence[int]
+    files: Sequence[Path]
+    device: torch.device
+
+    def __call__(self, number: int) -> None:
+        file, data = self.files[number], self.data[number].to(self.device)
+        if not file.exists():
+            checkpoint = file.with_name(f"checkpoint-{file.name}")
+            own: dict[str, Any] = {"seeds": [self.seeds[number]], "config": self.config, "checkpoint": checkpoint}
+            fit_dynamics_runs([data], self.graph, self.architecture, **own)[0].save(file)
+            checkpoint.unlink(missing_ok=True)
+
+
 def fit_agents(
     datasets: Mapping[str, list[Transitions]], agent: Agent, *, folder: Path, name: str, **options: Any
 ) -> Policies:
-    """The agent trained on every data set and seed, all as one program; loaded if the folder has them.
+    """The agent trained on every data set and seed, all as one program, or inside `spread_over` each as a job; loaded
+    if the folder has them.
 
     name     of the stage, and of the folder that keeps its policies
     options  of train_agents
@@ -120,6 +158,11 @@ def fit_agents(
     kept = load_agents(folder / name)
     if kept is not None:
         return kept.to(next(iter(datasets.values()))[0].device)
+    if (engine := chosen_engine()) is not None:
+        policies = train_apart(datasets, agent, folder=folder / name, engine=engine, **options)
+        policies.save(folder / name)
+        remove_apart(folder / name)
+        return policies
     checkpoint = folder / f"checkpoint-{name}.safetensors"
     policies = train_agents(datasets, agent, checkpoint=checkpoint, **options)
     policies.save(folder / name)

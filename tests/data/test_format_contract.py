@@ -89,6 +89,7 @@ def test_help_texts_name_every_format_and_need_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == (
         "mocoda HDF5, robomimic HDF5, D4RL-style HDF5, OGBench npz, npz, Parquet, CSV, LeRobot data set, "
+        "a folder of Parquet shards, "
         "minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5 FILE.hdf5, robomimic:FILE.hdf5, d4rl:FILE.hdf5, FILE.npz, "
         "FILE.parquet, FILE.csv, lerobot:FOLDER, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5 False\n"
     )

@@ -270,7 +270,7 @@ def test_a_kind_is_told_by_its_ending_or_word_and_read_by_its_content(
         (
             "d4r:data.hdf5",
             "there is no format 'd4r'; there are: mocoda, robomimic, d4rl, ogbench, npz, parquet, csv, lerobot, "
-            "minari, d3rlpy. Did you mean 'd4rl'?",
+            "shards, minari, d3rlpy. Did you mean 'd4rl'?",
         ),
         (
             "/dev/null/data.npz",

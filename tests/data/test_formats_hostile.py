@@ -100,7 +100,7 @@ def headed(path: Path, **attributes: Any) -> None:
 
 NO_FORMAT = (
     "PATH is in none of the formats that mocoda reads: mocoda HDF5, robomimic HDF5, D4RL-style HDF5, OGBench npz, npz, "
-    "Parquet, CSV, LeRobot data set, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5."
+    "Parquet, CSV, LeRobot data set, a folder of Parquet shards, minari:NAMESPACE/NAME-v0 or d3rlpy:FILE.h5."
 )
 DAMAGED = "PATH cannot be read as KIND: it is truncated, damaged or of another format"
 TAMPERED = "PATH is damaged or was tampered with: /observations"
@@ -275,7 +275,7 @@ def test_a_truncated_file_is_refused(target: str, kept: float, tmp_path: Path, m
         (
             "mnari:me/x-v0",
             "there is no format 'mnari'; there are: mocoda, robomimic, d4rl, ogbench, npz, parquet, csv, lerobot, "
-            "minari, d3rlpy. Did you mean 'minari'?",
+            "shards, minari, d3rlpy. Did you mean 'minari'?",
         ),
         (3, "data is read from a file, a mapping of arrays or a pandas or polars DataFrame, got int."),
         (

@@ -244,3 +244,18 @@ def test_the_page_about_speed_is_as_measured() -> None:
     table = [line for line in lines("docs/speed.md") if not line.startswith("| |")]
     assert [line.split(" | ", 1)[1].rstrip("| ") for line in table[:10]] == last_columns
     assert table[10:] == agents
+
+
+def test_the_shards_of_a_busy_machine_are_as_measured() -> None:
+    measured = json.loads((ROOT / "results/scale-2-cores-busy.json").read_text("utf-8"))
+    table, text = lines("docs/scale.md"), (ROOT / "docs/scale.md").read_text("utf-8")
+    whole, fewer = measured["runs"]["whole"], measured["scaling"][1]
+    assert measured["same_bytes"] and (whole["rows"], fewer["rows"], fewer["workers"]) == (3_000_000, 1_000_000, 2)
+    assert measured["runs"]["killed"]["shards at kills"] == [8, 16]
+    spent = [run["processor seconds"] for run in (whole, fewer)]
+    memory = "memory of the command and both processes, pages they share counted for each (and of 1,000,000 rows)"
+    assert row("processor seconds, whole run (and of 1,000,000 rows)", ["{:.1f} ({:.1f})".format(*spent)]) in table
+    assert row(memory, [f"{whole['memory']:,.0f} MB ({fewer['memory']:,.0f} MB)"]) in table
+    assert row("bytes a row", [f"{whole['bytes per row']:.1f}"]) in table
+    more = spent[0] - spent[1]
+    assert f"took {more:.1f} processor seconds more, so 100 million rows are about {50 * more:,.0f}\n" in text

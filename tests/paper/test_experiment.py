@@ -37,6 +37,7 @@ NAMES = (
     "audit-objects",
     "audit-hooksweep2",
     "audit-cubes",
+    "scale",
 )
 
 

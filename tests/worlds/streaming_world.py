@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
 import mocoda.augmentation.generation
 from mocoda import DynamicsConfig, fit_dynamics, fit_parents
-from mocoda.augmentation.generation import Augmentation
+from mocoda.augmentation.generation import Augmentation, Piece
 from mocoda.paper.columns import column_recipe
 from mocoda.tasks.navigation import Navigation
 
@@ -25,3 +31,18 @@ def prepare(
     settled = column_recipe(recipe, components=3 if other == "parents" else 4)
     parents = fit_parents(data, task.graph, settled, seed=seed)
     return Augmentation(data, parents, model, rows=rows, task=task, seed=seed, min_support=min_support)
+
+
+def prepare_slowly(folder: Path, **options: Any) -> Augmentation:
+    """An augmentation whose pieces take a while, and whose makers leave their process's number in the folder."""
+    plan, whole = prepare(**options), Augmentation.piece
+    if "pytest" in sys.modules:  # the test's own process
+        return plan
+
+    def piece(self: Augmentation, number: int, drawn: int = 0) -> Piece:
+        (folder / str(os.getpid())).touch()
+        time.sleep(0.2)
+        return whole(self, number, drawn)
+
+    Augmentation.piece = piece  # type: ignore[method-assign]  # in a worker process, which is thrown away
+    return plan

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from mocoda.data.formats import csv, d3rlpy, frames, hdf5, lerobot, minari, npz, robomimic
+from mocoda.data.formats import csv, d3rlpy, frames, hdf5, lerobot, minari, npz, robomimic, shards
 from mocoda.data.formats.arrays import RawData, raw_arrays
 from mocoda.data.formats.format import FORMATS, Contents, Format, readable_formats, writable_formats
 from mocoda.data.formats.guarded import check_readable
 from mocoda.data.formats.naming import Names
+from mocoda.data.formats.shards import read_pieces
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable
 
@@ -31,6 +32,7 @@ __all__ = [
     "Target",
     "convert",
     "read",
+    "read_pieces",
     "read_raw",
     "readable_formats",
     "target_of",
@@ -48,6 +50,7 @@ for format_ in (
     frames.PARQUET,
     csv.CSV,
     lerobot.LEROBOT,
+    shards.SHARDS,
     minari.MINARI,
     d3rlpy.D3RLPY,
 ):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
+from mocoda.data.formats.arrays import checked_texts, refusing, texts_of
 from mocoda.data.formats.format import Contents, Format, begins_with
 from mocoda.data.formats.guarded import COMPRESSION, SMALL
 from mocoda.data.names import EPISODES, VECTORS
@@ -56,13 +56,15 @@ def read_frame(frame: Any) -> Contents:
     return by_column({name: partial(column, place) for place, name in enumerate(names)}, "data frame")
 
 
-def read_parquet(place: str) -> Contents:
+def read_parquet(place: str, group: int | None = None) -> Contents:
+    """The columns of a file, or of one of its row groups."""
     with refusing(place, "Parquet"), pyarrow_for("read Parquet files").parquet.ParquetFile(place) as file:
         checked_file(place, file)
         texts = dict(file.schema_arrow.metadata or {}).get(b"mocoda", b"{}")
         names = file.schema_arrow.names
         wanted = [name for name in names if name in VECTORS or name.split(".")[0] in GROUPS]
-        table = file.read(columns=wanted).flatten()  # a column of records `state` becomes `state.x`, `state.y`
+        table = file.read(columns=wanted) if group is None else file.read_row_group(group, columns=wanted)
+        table = table.flatten()  # a column of records `state` becomes `state.x`, `state.y`
         fetch: dict[str, Column] = {name: table.column(at).to_numpy for at, name in enumerate(table.column_names)}
         if len(fetch) < table.num_columns or len({*names}) < len(names):
             raise InputError(f"{place!r} has several columns of one name; every column needs its own.")
@@ -99,12 +101,13 @@ def named_columns(data: Transitions) -> dict[str, NDArray[Any]]:
     states = data.state.shape[1]
     names = {"state": data.columns[:states], "next_state": data.columns[:states], "action": data.columns[states:]}
     columns: dict[str, NDArray[Any]] = {}
-    for name, array in arrays_of(data).items():
+    for name, array in data.arrays().items():
         if array.ndim == 1:
-            columns[name.replace("/", ".")] = array
+            columns[name.replace("/", ".")] = array.cpu().numpy()
         else:
-            for number, own in enumerate(names.get(name, range(array.shape[1]))):
-                columns[f"{name}.{own}"] = np.ascontiguousarray(array[:, number])
+            by_column = array.T.contiguous().cpu().numpy()  # turned where the table is: a GPU does it at once
+            own = names.get(name, range(len(by_column)))
+            columns |= {f"{name}.{column}": values for column, values in zip(own, by_column, strict=True)}
     return columns
 
 

@@ -1,0 +1,225 @@
+"""A table in many files: a folder with a manifest and one Parquet file a shard.
+
+Each shard is an ordinary Parquet file of ours. The manifest says how many there are, and what they are shards of; so
+what is missing is known, and shards of two tables are never taken for one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mocoda.data.formats.arrays import raw_arrays, refusing
+from mocoda.data.formats.format import Contents, Format
+from mocoda.data.formats.frames import PARQUET, named_columns, pyarrow_for, read_parquet
+from mocoda.engine.errors import InputError, differing_keys
+from mocoda.engine.files import whole_file, write_json
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
+
+MANIFEST, FORMAT, FORMAT_VERSION = "manifest.json", "mocoda-shards", 1
+MOST = 1_000_000  # shards of a folder
+LISTED = 3  # missing shards that a message names
+LARGE = 1 << 24  # bytes that no manifest has
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the files of a folder are shards of.
+
+    shards       how many there are
+    rows         of all of them
+    fingerprint  a hash of all that the rows depend on
+    source       how the rows were made
+    """
+
+    shards: int
+    rows: int
+    fingerprint: str
+    source: Mapping[str, Any]
+
+    def save(self, folder: Path) -> None:
+        """Writes it, unless it is there already; refuses a folder with shards of something else."""
+        if (folder / MANIFEST).exists():
+            found = Manifest.load(folder)
+            if found != self:
+                raise InputError(
+                    f"the folder {str(folder)!r} holds shards of another table, which differs in "
+                    f"{differing_keys(asdict(found), asdict(self))}. Choose another folder."
+                )
+        else:
+            write_json(folder / MANIFEST, {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)})
+
+    @staticmethod
+    def load(folder: Path) -> Manifest:
+        path = folder / MANIFEST
+        with refusing(str(path), "a manifest of shards"):
+            if path.stat().st_size > LARGE:
+                raise InputError(f"{str(path)!r} is too large for a manifest of shards.")
+            found = json.loads(path.read_bytes())
+            if found["format"] != FORMAT:
+                raise InputError(f"{str(path)!r} is not a manifest of {FORMAT}.")
+            if found["format_version"] != FORMAT_VERSION:
+                raise InputError(
+                    f"{str(path)!r} has format version {found['format_version']}; this mocoda reads version "
+                    f"{FORMAT_VERSION}."
+                )
+            numbers = [found["shards"], found["rows"]]
+            sound = all(type(number) is int and number > 0 for number in numbers) and found["shards"] <= MOST
+            if not sound or not isinstance(found["fingerprint"], str) or not isinstance(found["source"], dict):
+                raise InputError(f"{str(path)!r} is damaged: its numbers of shards and rows cannot be.")
+            return Manifest(found["shards"], found["rows"], found["fingerprint"], found["source"])
+
+    def missing(self, folder: Path) -> list[int]:
+        """The numbers of the shards that are not there; refuses files that took their names."""
+        return [number for number in range(self.shards) if not self.has(folder, number)]
+
+    def has(self, folder: Path, number: int) -> bool:
+        """Whether a shard is there."""
+        path = folder / shard_name(number)
+        if path.exists():
+            self.about(path, number)
+        return path.exists()
+
+    def about(self, path: Path, number: int) -> dict[str, int]:
+        """What a shard says of itself; refuses a file that is not this shard."""
+        with refusing(str(path), "Parquet"), pyarrow_for("read Parquet files").parquet.ParquetFile(path) as file:
+            texts = {key: (file.metadata.metadata or {}).get(key) for key in (b"shard", b"drawn")}
+            if texts[b"shard"] != self._mark(number).encode():
+                raise InputError(
+                    f"{str(path)!r} is not the shard {number} of {self.shards} that {MANIFEST} tells of. Move it away."
+                )
+            sizes = {"rows": file.metadata.num_rows, "groups": file.metadata.num_row_groups}
+            return {**sizes, "drawn": int(texts[b"drawn"] or 0)}
+
+    def write(self, folder: Path, number: int, tables: Iterable[tuple[Transitions, int]]) -> int:
+        """Writes a shard, whole or not at all, a row group a table. Returns how many rows were drawn for it.
+
+        tables  with the number of rows that were drawn for each
+        """
+        pyarrow, writer, drawn = pyarrow_for("write Parquet files"), None, 0
+        with whole_file(folder / shard_name(number)) as part:
+            try:
+                for table, more in tables:
+                    rows = pyarrow.table(named_columns(table))
+                    if writer is None:
+                        texts = {"mocoda": json.dumps({"columns": table.columns, "source": dict(self.source)})}
+                        schema = rows.schema.with_metadata({**texts, "shard": self._mark(number)})
+                        writer = pyarrow.parquet.ParquetWriter(part, schema, **_settings(schema))
+                    writer.write_table(rows.cast(writer.schema), row_group_size=len(table))
+                    drawn += more
+                assert writer is not None
+                writer.add_key_value_metadata({"drawn": str(drawn)})
+            finally:
+                if writer is not None:
+                    writer.close()
+        return drawn
+
+    def _mark(self, number: int) -> str:
+        return json.dumps([number, self.shards, self.fingerprint])
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:05d}.parquet"
+
+
+def _settings(schema: Any) -> dict[str, Any]:
+    """How columns are stored: numbers byte by byte and lightly compressed, which is quick; flags and notes by value."""
+    numbers = [field.name for field in schema if str(field.type) == "float" and field.name != "reward"]
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": [field.name for field in schema if field.name not in numbers and str(field.type) != "bool"],
+        "column_encoding": {name: "BYTE_STREAM_SPLIT" for name in numbers},
+    }
+
+
+def is_shards(path: Path) -> bool:
+    if not (path / MANIFEST).is_file():
+        return False
+    with (path / MANIFEST).open("rb") as file:
+        return f'"{FORMAT}"'.encode() in file.read(100)
+
+
+def read_shards(place: str) -> Contents:
+    """All rows, in the order of the shards."""
+    folder, manifest = Path(place), _complete(Path(place))
+    files = [folder / shard_name(number) for number in range(manifest.shards)]
+    about = [manifest.about(file, number) for number, file in enumerate(files)]
+    if (rows := sum(shard["rows"] for shard in about)) != manifest.rows:
+        raise InputError(f"the shards in {place!r} have {rows:,} rows, and {MANIFEST} tells of {manifest.rows:,}.")
+    arrays: dict[str, Any] = {}
+    at = 0
+    with refusing(place, "a folder of shards"):
+        for file in files:
+            contents = read_parquet(str(file))
+            if not arrays:
+                shapes = {name: (array.shape[1:], array.dtype) for name, array in contents.arrays.items()}
+                arrays = {name: np.empty((rows, *shape), kind) for name, (shape, kind) in shapes.items()}
+            if arrays.keys() != contents.arrays.keys():
+                raise InputError(f"{str(file)!r} has other columns than the shards before it. Is it damaged?")
+            end = at + len(contents.arrays["state"])
+            for name, array in contents.arrays.items():
+                arrays[name][at:end] = array
+            at = end
+    return Contents(arrays, contents.columns, source_of(manifest, sum(shard["drawn"] for shard in about)))
+
+
+def source_of(manifest: Manifest, drawn: int) -> dict[str, Any]:
+    """The source of all rows, once it is known how many were drawn for them."""
+    source = dict(manifest.source)
+    if "filter" in source:
+        share = source["generated_rows"] / drawn if drawn else None
+        source["filter"] = {**source["filter"], "drawn_rows": drawn, "accepted_share": share}
+    return source
+
+
+def read_pieces(source: str | Path) -> Iterator[Transitions]:
+    """Reads a table piece by piece, in order, holding one in memory.
+
+    source  a folder of shards, or a Parquet file, which come in the pieces that they were written in (65,536 rows; from
+            a GPU, about a million); whatever else `mocoda.read` reads comes in one piece
+    """
+    from mocoda.data.formats import read
+
+    path = Path(source)
+    if path.is_dir() and is_shards(path):
+        manifest = _complete(path)
+        files = [path / shard_name(number) for number in range(manifest.shards)]
+        for number, file in enumerate(files):
+            yield from _groups(file, manifest.about(file, number)["groups"])
+    elif PARQUET.recognises is not None and PARQUET.recognises(path):
+        with refusing(str(path), "Parquet"), pyarrow_for("read Parquet files").parquet.ParquetFile(path) as opened:
+            groups = opened.metadata.num_row_groups
+        yield from _groups(path, groups)
+    else:
+        yield read(source)
+
+
+def _groups(file: Path, groups: int) -> Iterator[Transitions]:
+    for group in range(groups):
+        yield raw_arrays(read_parquet(str(file), group), PARQUET.title).table()
+
+
+def _complete(folder: Path) -> Manifest:
+    """The manifest of a folder that has all its shards."""
+    manifest = Manifest.load(folder)
+    missing = [number for number in range(manifest.shards) if not (folder / shard_name(number)).is_file()]
+    if missing:
+        names = ", ".join(shard_name(number) for number in missing[:LISTED]) + (", …" if missing[LISTED:] else "")
+        raise InputError(
+            f"{str(folder)!r} lacks {len(missing):,} of {manifest.shards:,} shards ({names}). The command that began "
+            "them makes those that are missing."
+        )
+    return manifest
+
+
+SHARDS = Format(
+    "shards", "a folder of Parquet shards", "shards:FOLDER", read_shards, recognises=is_shards, place="folder"
+)

@@ -1,0 +1,244 @@
+"""Tables as folders of shards: the same bytes whoever makes them, whole or not at all, and read as one table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from streaming_world import prepare
+from transition_tables import assert_identical, refusal
+
+import mocoda
+import mocoda.augmentation.generation
+from mocoda import Augmentation, InputError, Transitions, augment_to_shards, make_engine, read, read_pieces
+from mocoda.augmentation.shards import _Shards
+from mocoda.data.formats.shards import Manifest
+
+ROWS, SHARDS = 1_230, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def chunks_as_before() -> Iterator[None]:
+    before = mocoda.augmentation.generation.CHUNK["cpu"]
+    yield
+    mocoda.augmentation.generation.CHUNK["cpu"] = before
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards as one process makes them."""
+    made = tmp_path_factory.mktemp("shards") / "rows"
+    augment_to_shards(made, partial(prepare, rows=ROWS), shards=SHARDS)
+    return made
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """The same shards, to be damaged."""
+    shutil.copytree(folder, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_shards_are_the_table_that_augment_makes(folder: Path) -> None:
+    expected = list(prepare(rows=ROWS).chunks())
+    table, back = mocoda.concatenate(expected, expected[-1].source), read(folder)
+    assert_identical(back, table)
+    assert back.episode is not None and table.episode is not None and back.episode.equal(table.episode)
+    assert {name: note.tolist() for name, note in back.provenance.items()} == {
+        name: note.tolist() for name, note in table.provenance.items()
+    }
+    assert sorted(bytes_of(folder)) == ["manifest.json", *(f"shard-0000{number}.parquet" for number in range(SHARDS))]
+
+
+def test_pieces_one_after_the_other_are_the_table(folder: Path) -> None:
+    pieces = list(read_pieces(folder))
+    assert [len(piece) for piece in pieces] == [200, *[100] * 12, 30]
+    assert torch.cat([piece.rows for piece in pieces]).equal(read(folder).rows)
+    one = list(read_pieces(folder / "shard-00003.parquet"))
+    assert [len(piece) for piece in one] == [100, 100, 100, 30]
+    assert torch.cat([piece.next_state for piece in one]).equal(read(folder / "shard-00003.parquet").next_state)
+
+
+def test_what_has_no_pieces_comes_in_one(tmp_path: Path) -> None:
+    data = prepare(rows=10).data
+    data.save(tmp_path / "data.hdf5")
+    (piece,) = read_pieces(tmp_path / "data.hdf5")
+    assert piece.rows.equal(data.rows)
+
+
+def test_somebody_else_s_reader_reads_them_as_one_table(folder: Path) -> None:
+    dataset = pytest.importorskip("pyarrow.dataset").dataset([str(path) for path in sorted(folder.glob("*.parquet"))])
+    found = dataset.to_table()
+    assert found.column("next_state.y").to_pylist() == read(folder).next_state[:, 1].tolist()
+    assert {"state.x", "action.dx", "reward", "terminal", "provenance.support"} < set(found.column_names)
+
+
+@settings(max_examples=60)
+@given(rows=st.integers(1, 3_000), shards=st.integers(1, 40), keep=st.booleans())
+def test_every_piece_is_in_one_shard_and_every_shard_has_rows(rows: int, shards: int, keep: bool) -> None:
+    plan = Augmentation(DATA, PARENTS, MODEL, rows=rows, keep_recorded=keep)
+    work = _Shards(lambda: plan, shards, Path())
+    if shards > rows:
+        assert refusal(lambda: work.manifest) == (
+            f"shards must be a number from 1 to that of the rows, {rows:,}, got {shards}."
+        )
+        return
+    pieces = [piece for number in range(shards) for piece in work._pieces(number)]
+    assert pieces == list(range(len(pieces)))
+    sizes = [work.rows(number) for number in range(shards)]
+    assert min(sizes) > 0 and sum(sizes) == rows + (len(DATA) if keep else 0) == work.manifest.rows
+
+
+PLAN = prepare(rows=10)
+DATA, PARENTS, MODEL = PLAN.data, PLAN.parents, PLAN.model
+
+
+# Whoever makes them
+
+
+def test_the_bytes_are_the_same_for_any_order_and_number_of_processes(folder: Path, tmp_path: Path) -> None:
+    plan = prepare(rows=ROWS)
+    for number in (2, 0, 3, 1):
+        augment_to_shards(tmp_path / "one by one", lambda: plan, shards=SHARDS, only=[number])
+    assert bytes_of(tmp_path / "one by one") == bytes_of(folder)
+    two = make_engine(workers=2)
+    augment_to_shards(tmp_path / "two", partial(prepare, rows=ROWS), shards=SHARDS, engine=two)
+    assert bytes_of(tmp_path / "two") == bytes_of(folder)
+
+
+def test_a_second_call_makes_what_is_missing_and_nothing_else(copy: Path, folder: Path) -> None:
+    (copy / "shard-00001.parquet").unlink()
+    times = {path.name: path.stat().st_mtime_ns for path in copy.iterdir()}
+    told: list[tuple[str, int, int]] = []
+    augment_to_shards(
+        copy, partial(prepare, rows=ROWS), shards=SHARDS, progress=lambda *progress: told.append(progress)
+    )
+    assert bytes_of(copy) == bytes_of(folder)
+    assert all((copy / name).stat().st_mtime_ns == at for name, at in times.items())
+    assert told == [("augment", 1_130, 1_430), ("augment", 1_430, 1_430)]
+
+
+def test_a_shard_that_fails_halfway_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Augmentation.piece
+
+    def piece(self: Augmentation, number: int, drawn: int = 0) -> mocoda.augmentation.generation.Piece:
+        if number == 5:
+            raise RuntimeError("no")
+        return whole(self, number, drawn)
+
+    monkeypatch.setattr(Augmentation, "piece", piece)
+    with pytest.raises(RuntimeError, match="no"):
+        augment_to_shards(tmp_path / "rows", partial(prepare, rows=ROWS), shards=SHARDS)
+    assert sorted(bytes_of(tmp_path / "rows")) == ["manifest.json", "shard-00000.parquet"]
+
+
+def test_filters_are_counted_over_all_shards(tmp_path: Path) -> None:
+    plan = prepare(rows=450, min_support=0.2)
+    source = augment_to_shards(tmp_path / "rows", lambda: plan, shards=3)
+    expected = list(plan.chunks())[-1].source
+    assert source == read(tmp_path / "rows").source == expected and source["filter"]["drawn_rows"] > 450
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"rows": 1_231}, {"other": "weights"}, {"other": "data"}])
+def test_shards_of_another_request_are_refused(change: dict[str, Any], copy: Path, folder: Path) -> None:
+    plan = partial(prepare, **{"rows": ROWS} | change)
+    said = refusal(lambda: augment_to_shards(copy, plan, shards=SHARDS))
+    assert said.startswith(f"the folder {str(copy)!r} holds shards of another table, which differs in fingerprint")
+    assert said.endswith(". Choose another folder.") and bytes_of(copy) == bytes_of(folder)
+
+
+def test_a_file_that_took_the_name_of_a_shard_is_refused_and_kept(copy: Path, folder: Path) -> None:
+    path = copy / "shard-00001.parquet"
+    shutil.copy(copy / "shard-00002.parquet", path)
+    again = partial(augment_to_shards, copy, partial(prepare, rows=ROWS), shards=SHARDS)
+    expected = f"{str(path)!r} is not the shard 1 of 4 that manifest.json tells of. Move it away."
+    assert refusal(again) == refusal(lambda: read(copy)) == refusal(lambda: list(read_pieces(copy))) == expected
+    path.write_bytes(b"PAR1 somebody's")
+    assert refusal(again).startswith(f"{str(path)!r} cannot be read as Parquet: it is truncated, damaged")
+    assert path.read_bytes() == b"PAR1 somebody's"
+
+
+def test_a_folder_that_lacks_shards_is_refused_with_their_names(copy: Path) -> None:
+    for number in (1, 3):
+        (copy / f"shard-0000{number}.parquet").unlink()
+    assert refusal(lambda: read(copy)) == (
+        f"{str(copy)!r} lacks 2 of 4 shards (shard-00001.parquet, shard-00003.parquet). The command that began them "
+        "makes those that are missing."
+    )
+
+
+def test_numbers_of_shards_that_there_are_not_are_refused(tmp_path: Path) -> None:
+    said = refusal(lambda: augment_to_shards(tmp_path, lambda: pytest.fail("prepared"), shards=4, only=[4]))
+    assert said == "shards are counted from 0 to 3, got 4."
+    many = partial(augment_to_shards, tmp_path / "rows", partial(prepare, rows=10), shards=11)
+    assert refusal(many) == "shards must be a number from 1 to that of the rows, 10, got 11."
+    assert not (tmp_path / "rows").exists()
+
+
+def test_what_other_processes_cannot_import_is_refused_before_any_work(tmp_path: Path) -> None:
+    unknown = partial(augment_to_shards, tmp_path, lambda: pytest.fail("prepared"), shards=2)
+    assert refusal(lambda: unknown(engine=make_engine(workers=1))).startswith("other processes cannot be told what")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_folders_end_in_a_sentence_or_in_the_same_rows(seed: int, copy: Path, folder: Path) -> None:
+    random, whole = np.random.default_rng(seed), read(folder)
+    files = sorted(copy.iterdir())
+    for _ in range(50):
+        path = files[random.integers(len(files))]
+        content = bytearray((folder / path.name).read_bytes())
+        kind, at = (int(random.integers(high)) for high in (3, len(content)))
+        if kind == 0:
+            del content[at:]
+        elif kind == 1:
+            content[at] ^= 1 << int(random.integers(8))
+        else:
+            content[at : at + 20] = random.bytes(20)
+        path.write_bytes(content)
+        try:
+            table = read(copy)
+        except InputError:
+            pass
+        else:
+            assert isinstance(table, Transitions) and len(table) == len(whole)
+        finally:
+            path.write_bytes((folder / path.name).read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format_version": 2}, "has format version 2; this mocoda reads version 1."),
+        ({"shards": 10**12}, "is damaged: its numbers of shards and rows cannot be."),
+        ({"rows": "many"}, "is damaged: its numbers of shards and rows cannot be."),
+        ({"rows": 10**15}, None),
+    ],
+)
+def test_a_manifest_that_cannot_be_is_refused(change: dict[str, Any], said: str | None, copy: Path) -> None:
+    path = copy / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    whole = f"the shards in {str(copy)!r} have 1,430 rows, and manifest.json tells of 1,000,000,000,000,000."
+    assert refusal(lambda: read(copy)) == (whole if said is None else f"{str(path)!r} {said}")
+
+
+def test_the_manifest_is_what_it_was(folder: Path) -> None:
+    manifest = Manifest.load(folder)
+    assert (manifest.shards, manifest.rows) == (SHARDS, ROWS + 200)
+    assert pyarrow.parquet.ParquetFile(folder / "shard-00000.parquet").metadata.num_row_groups == 4

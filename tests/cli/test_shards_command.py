@@ -1,0 +1,139 @@
+"""`mocoda augment --shards`, `mocoda train --engine ray`: killed, shared among commands, refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from command_line import TINY, below, done, refused, start
+
+from mocoda import make_task, read
+
+WORDS = ["augment", "walks.hdf5", *TINY, "--rows", "2000", "--shards"]
+# Pieces that are slow enough to be killed among them.
+SLOW = """
+import sys, time
+from mocoda.augmentation.generation import Augmentation
+whole, pause = Augmentation.piece, float(sys.argv.pop(1))
+def piece(self, number, drawn=0):
+    time.sleep(pause)
+    return whole(self, number, drawn)
+Augmentation.piece = piece
+from mocoda.cli import main
+main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_task("navigation").collect(300, seed=0).save("walks.hdf5")
+
+
+def shards_of(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).glob("*.parquet")}
+
+
+def test_a_folder_of_shards_is_written_read_and_said(tmp_path: Path) -> None:
+    said = done(*WORDS, 3, "--out", "rows/")
+    assert said == "rows/: 2,300 transitions, 2,000 of them new by recipe mocoda\n"
+    names = ["config.json", "dynamics.safetensors", "files.jsonl", "manifest.json", "progress.jsonl"]
+    assert below(tmp_path / "rows") == [*names, *(f"shard-0000{number}.parquet" for number in range(3))]
+    assert "2,300" in done("inspect", "rows/")
+    done("export", "rows", "--to", "rows.hdf5")
+    assert read("rows.hdf5").rows.equal(read("rows").rows)
+    # Another request is refused, and replaced only on request; of the folder, only what the first has made.
+    assert refused(*WORDS, 2, "--out", "rows/") == (
+        "the folder 'rows' holds the results of `mocoda augment` with other settings: shards. Choose another path, or "
+        "pass --overwrite to replace them."
+    )
+    Path("rows/mine.txt").touch()
+    done(*WORDS, 2, "--out", "rows/", "--overwrite")
+    assert below(tmp_path / "rows") == [
+        *names[:4],
+        "mine.txt",
+        *names[4:],
+        *(f"shard-0000{number}.parquet" for number in range(2)),
+    ]
+
+
+@pytest.mark.long
+def test_killed_it_goes_on_to_the_same_bytes_though_commands_share_the_shards(tmp_path: Path) -> None:
+    words = [*WORDS, "10", "--out", "killed"]
+    process, deadline = start(0.1, *words, cwd=tmp_path, script=SLOW), time.monotonic() + 100
+    while len(shards_of("killed")) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -9 and len(shards_of("killed")) < 10
+    several = [start(*words, "--only", *own, cwd=tmp_path) for own in (["0", "1", "8", "9"], list("234567"))]
+    for process in several:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert out in ("killed: 4 shards of 10\n", "killed: 6 shards of 10\n")
+    done(*WORDS, 10, "--out", "whole")
+    assert below(Path("killed")) == below(Path("whole")) and shards_of("killed") == shards_of("whole")
+
+
+@pytest.mark.long
+def test_a_driver_of_ray_that_is_killed_takes_its_workers_along_and_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    words = [*WORDS[:-3], "--rows", "1000000", "--shards", "20", "--no-provenance", "--out"]
+    rayed = [*words, "killed", "--engine", "ray", "--workers", "2"]
+    process, deadline = start(*rayed, cwd=tmp_path), time.monotonic() + 200
+    while not shards_of("killed"):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    there = len(shards_of("killed"))
+    assert process.returncode == -9 and there < 20
+    time.sleep(5)
+    assert len(shards_of("killed")) <= there + 2  # what was being made, at most
+    done(*rayed)
+    done(*words, "whole")
+    assert below(Path("killed")) == below(Path("whole")) and shards_of("killed") == shards_of("whole")
+
+
+def test_what_does_not_go_together_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    before = below(tmp_path)
+    assert refused(*WORDS, 2, "--out", "rows.hdf5") == (
+        "--shards writes a folder, got --out rows.hdf5. Name a folder, such as rows/."
+    )
+    assert refused(*WORDS, 2, "--only", 2, "--out", "rows") == "shards are counted from 0 to 1, got --only 2."
+    assert refused("augment", "walks.hdf5", "--only", 1) == (
+        "--only chooses among shards: give --shards too, or remove it."
+    )
+    assert refused("augment", "walks.hdf5", "--engine", "ray") == (
+        "--engine ray makes shards: give --shards, and a folder as --out."
+    )
+    assert refused("augment", "walks.hdf5", "--address", "auto") == (
+        "--address belongs to Ray: add --engine ray, or remove it."
+    )
+    assert refused("train", "walks.hdf5", "--engine", "slurm") == (
+        "there is no engine 'slurm'; there are: processes, ray."
+    )
+    assert refused("augment", "walks.hdf5", "--episodes", 2, "--shards", 2, "--out", "rows").startswith("--episodes")
+    assert refused(*WORDS, 3_000, "--out", "rows") == (
+        "shards must be a number from 1 to that of the rows, 2,000, got 3000."
+    )
+    assert [name for name in below(tmp_path) if name not in before] == []
+
+
+@pytest.mark.long
+def test_agents_and_tables_by_ray_are_those_of_one_program() -> None:
+    words = ["train", "walks.hdf5", "--seeds", "2", "--updates", "120", "--hidden", "16", "16", "--batch", "32"]
+    done(*words, "--out", "one")
+    done(*words, "--engine", "ray", "--workers", "2", "--out", "rayed")
+    assert below(Path("one")) == below(Path("rayed"))
+    for name in ("agents.json", "policy-walks-0.safetensors", "policy-walks-1.safetensors"):
+        assert Path("one", name).read_bytes() == Path("rayed", name).read_bytes()
+    lines = [sorted(Path(name, "metrics.csv").read_text().splitlines()) for name in ("one", "rayed")]
+    assert lines[0] == lines[1]
+    small = ["--rows", "2000", "--test-rows", "500", *TINY[1:], "--dynamics.members=2"]
+    done("paper", "table1", *small, "--out", "table")
+    done("paper", "table1", *small, "--engine", "ray", "--workers", "2", "--out", "rayed-table")
+    tables = [json.loads(Path(name, "table1.json").read_text())["cells"] for name in ("table", "rayed-table")]
+    assert tables[0] == tables[1]

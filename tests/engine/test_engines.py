@@ -1,0 +1,157 @@
+"""Engines: the same jobs, here, in processes and on a Ray of two workers, with deaths on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from errands import OddError, run
+from streaming_world import prepare, prepare_slowly
+
+import mocoda.augmentation.generation
+from mocoda import Engine, InputError, augment_to_shards, make_engine
+from mocoda.engine.engines import Processes, chosen_engine, spread_over
+from mocoda.engine.ray_engine import RayTasks, _cause, _check_address
+
+NOTICES: list[str] = []
+
+
+@pytest.fixture(scope="module")
+def ray_of_two() -> Iterator[Engine]:
+    """Real, on this machine, for all tests."""
+    engine = make_engine("ray", workers=2, notice=NOTICES.append)
+    with ExitStack() as stack:
+        stack.enter_context(engine.ready())
+        yield engine
+
+
+@pytest.fixture(params=["here", "ray"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    NOTICES.clear()
+    if request.param == "ray":
+        found: Engine = request.getfixturevalue("ray_of_two")
+        return found
+    return make_engine("processes", workers=0 if request.param == "here" else 2, notice=NOTICES.append)
+
+
+def test_every_job_comes_once_with_its_answer(engine: Engine) -> None:
+    jobs = [("square", number) for number in range(7)]
+    assert sorted(engine.run(run, jobs)) == [(job, job[1] ** 2) for job in jobs]
+    assert list(engine.run(run, [])) == []
+
+
+def test_an_error_of_the_work_is_raised_as_it_is_and_not_tried_again(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(OddError) as caught:
+        list(engine.run(run, [("fail", tmp_path / "notes")]))
+    assert caught.value.args == ("no", 7)
+    assert (tmp_path / "notes").read_text() == "tried\n"
+
+
+def test_work_is_done_with_one_thread_and_in_the_folder_of_the_caller(engine: Engine, tmp_path: Path) -> None:
+    assert list(engine.run(run, [("threads", None)])) == [(("threads", None), 1)]
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        with pytest.raises(OddError):
+            list(engine.run(run, [("fail", Path("here"))]))
+    finally:
+        os.chdir(before)
+    assert (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("engine", ["processes", "ray"], indirect=True)
+def test_a_job_whose_process_is_killed_is_done_again_and_that_is_said(engine: Engine, tmp_path: Path) -> None:
+    jobs = [("square", 1), ("die once", tmp_path / "marker"), ("square", 2), ("square", 3)]
+    assert {str(job[0]): answer for job, answer in engine.run(run, jobs)}["die once"] == "alive"
+    assert len(NOTICES) == 1 and NOTICES[0].endswith("another one does its job again.")
+
+
+@pytest.mark.long
+def test_with_a_ray_of_two_workers_one_of_which_is_killed_in_the_middle_the_bytes_are_the_same(
+    ray_of_two: Engine, tmp_path: Path
+) -> None:
+    NOTICES.clear()
+    before = mocoda.augmentation.generation.CHUNK["cpu"]
+    makers = tmp_path / "makers"
+    makers.mkdir()
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        end = time.monotonic() + 100
+        while len(found := [int(path.name) for path in makers.iterdir()]) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        os.kill(found[0], signal.SIGKILL)
+        killed.append(found[0])
+
+    murderer = threading.Thread(target=kill_one)
+    murderer.start()
+    try:
+        slow = partial(prepare_slowly, makers, rows=1_230)
+        augment_to_shards(tmp_path / "rayed", slow, shards=4, engine=ray_of_two)
+        murderer.join()
+        plan = prepare(rows=1_230)
+        augment_to_shards(tmp_path / "whole", lambda: plan, shards=4)
+    finally:
+        mocoda.augmentation.generation.CHUNK["cpu"] = before
+    assert len(killed) == 1 and len(list(makers.iterdir())) == 3  # two, and one in the place of the one that died
+    assert NOTICES == ["A Ray worker died (WorkerCrashedError); another one does its job again."]
+    rayed, whole = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("rayed", "whole")
+    )
+    assert rayed == whole and len(whole) == 5
+
+
+def test_a_job_that_kills_every_ray_worker_is_given_up(ray_of_two: Engine) -> None:
+    with pytest.raises(InputError) as caught:
+        list(ray_of_two.run(run, [("die", None)]))
+    assert str(caught.value) == (
+        "a job's Ray worker died 3 times (WorkerCrashedError). Memory may have run out: try fewer workers, or look "
+        "into Ray's logs."
+    )
+
+
+def test_gpus_that_no_machine_has_are_an_error_and_no_endless_wait(ray_of_two: Engine) -> None:
+    with pytest.raises(InputError) as caught:
+        list(make_engine("ray", gpus=65).run(run, [("square", 1)]))
+    assert str(caught.value).startswith("each job asks for 65 GPUs, and this Ray has ")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _check_address(address)
+    assert str(caught.value).startswith(f"nobody answers at {address!r}, where a Ray cluster should be (")
+    for unchecked in (None, "auto", "local"):
+        _check_address(unchecked)
+
+
+def test_modules_that_a_worker_lacks_are_named_in_a_sentence() -> None:
+    error = SimpleNamespace(cause=RuntimeError("It failed.\nModuleNotFoundError: No module named 'mine.own'\n"))
+    assert str(_cause(error)) == (
+        "a worker of the Ray cluster has no module 'mine.own': all need the same packages as here."
+    )
+
+
+def test_engines_are_found_by_their_names() -> None:
+    assert isinstance(make_engine(), Processes) and isinstance(make_engine("ray"), RayTasks)
+    with pytest.raises(InputError, match=r"^there is no engine 'rai'; there are: processes, ray\. Did you mean"):
+        make_engine("rai")
+    with pytest.raises(InputError, match=r"^--address is that of a Ray cluster: add --engine ray, or remove it\.$"):
+        make_engine(address="auto")
+
+
+def test_stages_see_the_engine_of_the_block_around_them() -> None:
+    assert chosen_engine() is None
+    with spread_over(Processes(2)):
+        assert chosen_engine() == Processes(2)
+        with spread_over(None):
+            assert chosen_engine() is None
+    assert chosen_engine() is None
