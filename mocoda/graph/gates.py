@@ -3,13 +3,13 @@
 Each child has two kinds of evidence. `departs`: it does something that its usual parents do not explain. `needs`: given
 everything else, it cannot be predicted without this parent. An edge that is not always there takes both.
 
-Axes: *L leading axes (runs), C children, P parents, B rows, W columns of a row, K and L' columns of the widest child and
+Axes: *L leading axes (runs), C children, P parents, B rows, W columns of a row, K and L' those of the widest child and
 parent.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
@@ -65,7 +65,7 @@ class Layout:
         return self.pairs(torch.zeros(1, 1, self.graph.width, device=self.device), empty_scaling(self)).shape[-1]
 
     def differences(self, rows: Tensor) -> Tensor:
-        """A child's columns less those of the parent at the same places, (*L, C, P, B, K), of rows (*L, C or 1, B, W)."""
+        """A child's columns less the parent's at the same places, (*L, C, P, B, K), of rows (*L, C or 1, B, W)."""
         padded = pad(rows, (0, 1))
         width = self.children.shape[1]
         return (self._own(padded) - self._other(padded)[..., :width]) * self.alike
@@ -189,7 +189,7 @@ class Gates:
 
 
 def combined(gates: Tensor, always: Tensor) -> Tensor:
-    """Probabilities of edges (*L, C, B, P) from what the networks say, (*L, C, B, P + 1), P times `needs` and `departs`.
+    """Probabilities of edges (*L, C, B, P) from what networks say, (*L, C, B, P + 1): P times `needs`, and `departs`.
 
     A child that departs though it seems to need nobody may need anybody.
     """

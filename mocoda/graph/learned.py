@@ -26,7 +26,7 @@ class LearnedGraph(LocalGraph):
 
     gates         the networks that say so
     caution       an edge is there where its probability is above this number
-    columns       the names of the data's columns
+    names         the names of the data's columns
     row_shares    the share of the data's rows that have each edge, float (parents, children)
     settings      how it was learned, as JSON values
     fingerprints  of the data
@@ -34,7 +34,7 @@ class LearnedGraph(LocalGraph):
 
     gates: Gates = field(kw_only=True)
     caution: float = field(kw_only=True)
-    columns: ColumnNames = field(kw_only=True)
+    names: ColumnNames = field(kw_only=True)
     row_shares: Tensor = field(kw_only=True)
     settings: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
     fingerprints: Mapping[str, str] = field(kw_only=True, default_factory=dict)
@@ -63,11 +63,11 @@ class LearnedGraph(LocalGraph):
 
     def save(self, path: str | Path) -> None:
         """Writes the graph to a safetensors file, by custom called *.graph, which `load_graph` reads."""
-        factors = {kind: {name: list(self._own(kind, name)) for name in getattr(self, kind)} for kind in KINDS}
+        factors = {kind: {name: list(self.own_columns(name)) for name in getattr(self, kind)} for kind in KINDS}
         settings = {
             **factors,
             "edges": {child: list(parents) for child, parents in self.edges.items()},
-            "columns": {kind: list(getattr(self.columns, kind)) for kind in KINDS},
+            "columns": {kind: list(getattr(self.names, kind)) for kind in KINDS},
             "caution": self.caution,
             "learning": dict(self.settings),
         }
@@ -78,8 +78,9 @@ class LearnedGraph(LocalGraph):
         """The same graph cut at another probability; its shares are those of the rows (N, S + A)."""
         return cut(self, caution, as_tensor(rows).float())
 
-    def _own(self, kind: str, name: str) -> tuple[int, ...]:
-        offset = 0 if kind == "state" else self.state_width
+    def own_columns(self, name: str) -> tuple[int, ...]:
+        """The columns of a factor, counted within the state or the action."""
+        offset = 0 if name in self.state else self.state_width
         return tuple(column - offset for column in self.factors[name])
 
     def _local(self, rows: Tensor) -> Tensor:
@@ -121,7 +122,8 @@ def load_learned(path: str | Path, names: ColumnNames | None = None) -> LearnedG
         settings = header["settings"]
         columns = ColumnNames(*(tuple(map(str, settings["columns"][kind])) for kind in KINDS))
         factors = [{str(name): [int(i) for i in own] for name, own in settings[kind].items()} for kind in KINDS]
-        shape = LocalGraph(*factors, {str(child): list(parents) for child, parents in settings["edges"].items()})
+        edges = {str(child): list(parents) for child, parents in settings["edges"].items()}
+        shape = LocalGraph(state=factors[0], action=factors[1], edges=edges)
         if (shape.state_width, shape.width) != (len(columns.state), len(columns.state) + len(columns.action)):
             raise InputError("its factors and its column names disagree")
         caution, learning = float(settings["caution"]), settings["learning"]
@@ -133,13 +135,14 @@ def load_learned(path: str | Path, names: ColumnNames | None = None) -> LearnedG
             shape.edges,
             gates=of_tensors(shape, tensors),
             caution=caution,
-            columns=columns,
+            names=columns,
             row_shares=shares,
             settings=learning,
             fingerprints=header["fingerprints"],
         )
     if names is not None and names != columns:
-        (kind, own, given) = next((k, getattr(columns, k), getattr(names, k)) for k in KINDS if getattr(columns, k) != getattr(names, k))  # fmt: skip
+        kind = "action" if names.state == columns.state else "state"
+        own, given = getattr(columns, kind), getattr(names, kind)
         raise InputError(
             f"{str(path)!r} was learned from data with the {kind} columns {', '.join(own)}; this data has "
             f"{', '.join(given)}. Learn a graph from this data, or give the columns the same names in the same order."

@@ -29,7 +29,7 @@ from mocoda.engine.networks import Weights, mlp, mlp_weights
 from mocoda.engine.optimise import Adam
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
-from mocoda.graph.columns import ColumnNames, as_factors, factors_by_name
+from mocoda.graph.columns import ColumnNames, as_factors, guessed_factors
 from mocoda.graph.gates import WIDTHS, Gates, Layout, combined, embedded, pair_weights, summed
 from mocoda.graph.learned import LearnedGraph, cut
 from mocoda.graph.local_graph import LocalGraph
@@ -42,9 +42,9 @@ TAIL = 2.0  # degrees of freedom of the errors' distribution: a row that cannot 
 PRICE = 1.0  # of an edge in a row, in nats: the likelihood ratio that speaks for it must be larger
 USUAL, RARELY = 1.0, 0.25  # a usual parent gains a child more nats than the first in all but this share of the rows
 ROUNDING = 0.02  # standard deviations below which errors count by their squares
-ODD = 0.1  # the share of rows of which the usual parents are first thought to explain nothing
 FLOOR = 0.05  # the weight of rows that a network with fewer parents seems unable to explain: it may learn to
-SURE = 4.0  # log odds beyond which earlier rows do not speak against a new one
+SLOPES, OFFSETS = (0.5, 0.7, 1.0, 1.4, 2.0), (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)  # of log odds, tried
+SURE = 2.0  # log odds that other rows may give an edge before the row itself is asked
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class GraphConfig:
         if not self.learning_rate > 0:
             raise InputError(f"learning_rate must be positive, got {self.learning_rate}.")
 
+    @staticmethod
+    def quick() -> GraphConfig:
+        """Less time and a coarser graph."""
+        return GraphConfig(runs=1, hidden=32, usual_steps=400, steps=400)
+
 
 def learn_graph(
     data: Transitions,
@@ -79,8 +84,8 @@ def learn_graph(
 ) -> LearnedGraph:
     """Learns which factors depend on which, and in which rows, on the device of the data.
 
-    state, action  factor name -> its columns, as in a graph file; without them, factors are what the names of columns
-                   share before their first dot
+    state, action  factor name -> its columns, as in a graph file; without them, by the names of the columns: box.x and
+                   box_x belong to box
     caution        an edge is there where it is likelier than this. A missing edge makes false rows, a superfluous one
                    only fewer: so well below one half
     unseen         what to make of two state factors that never come near each other in the data, of which nothing can
@@ -110,7 +115,7 @@ def learn_graph(
         graph.edges,
         gates=gates.to(torch.device("cpu")),
         caution=caution,
-        columns=names,
+        names=names,
         row_shares=torch.ones(gates.always.shape, dtype=torch.float64),
         settings={**asdict(config), "unseen": unseen, "rows": len(data)},
         fingerprints={"data": fingerprint(data.rows, data.next_state)},
@@ -121,7 +126,7 @@ def learn_graph(
 def _dense_graph(state: object, action: object, names: ColumnNames) -> LocalGraph:
     """The factors, all of which depend on all."""
     factors = [
-        factors_by_name(getattr(names, kind)) if given is None else as_factors(kind, given, names)
+        guessed_factors(kind, getattr(names, kind)) if given is None else as_factors(kind, given, names)
         for kind, given in (("state", state), ("action", action))
     ]
     everyone = tuple(name for part in factors for name in part)
@@ -229,12 +234,6 @@ def _surprise(error: Tensor, log_scale: Tensor) -> Tensor:
     return log_scale + (TAIL + 1) / 2 * torch.log1p(error.square() * torch.exp(-2 * log_scale) / TAIL)
 
 
-def _mostly(error: Tensor, log_scale: Tensor) -> Tensor:
-    """The same where some errors have nothing to do with the others: what fits most rows is better than a compromise."""
-    usual, odd = _surprise(error, log_scale), _surprise(error, torch.zeros_like(log_scale))
-    return -torch.logaddexp(math.log(1 - ODD) - usual, math.log(ODD) - odd)
-
-
 def _absolute(error: Tensor) -> Tensor:
     return (error.square() + ROUNDING**2).sqrt() - ROUNDING
 
@@ -262,11 +261,14 @@ def _usual_parents(table: _Table, config: GraphConfig, progress: Progress) -> tu
         mean, log_scale = mlp(weights, "mlp", seen).chunk(2, -1)
         return mean, log_scale.clamp(-7, 3)
 
+    usual: Tensor | None = None
+
     def surprise(index: Tensor, keep: Tensor) -> Tensor:
         mean, log_scale = predict(index, keep)
-        return table.per_column(_mostly(mean - table.targets(index), log_scale))
+        if usual is not None:  # one scale for all rows: what fits most of them exactly beats a compromise
+            log_scale = log_scale.mean(-2, keepdim=True).expand_as(log_scale)
+        return table.per_column(_surprise(mean - table.targets(index), log_scale))
 
-    usual: Tensor | None = None
     for step in range(config.usual_steps):
         adam.learning_rate.fill_(config.learning_rate / 3 * _cosine(step, config.usual_steps))
         index = table.train[stream.integers(len(table.train), *shape)]
@@ -326,20 +328,21 @@ def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, 
     gate_adam = Adam([weight.requires_grad_() for weight in gates.values()], config.learning_rate / 3, 1e-5)
     runs = torch.arange(config.runs, device=usual.device)[:, None, None]
     each = torch.arange(children, device=usual.device)[:, None]
-    everyone, usual_only = (part.float().expand(*shape, parents) for part in (torch.ones_like(usual)[:, None], usual[:, None]))  # fmt: skip
+    everyone, usual_only = (kept[:, None].float().expand(*shape, parents) for kept in (usual | True, usual))
     one = torch.eye(parents, device=usual.device)
     # Rows that the usual parents do not explain are few, and what there is to learn is in them.
     unexplained = table.per_column(left[:, :, table.train].abs()).mean(0)
     weight = 0.5 + (unexplained / unexplained.mean(-1, keepdim=True).clamp(min=1e-12)).clamp(max=8)  # (C, train)
     batches = stream.child("batches")
-    early = config.steps // 3  # before that, the gates know nothing
+    first, then = config.steps // 3, config.steps // 2  # steps at which the gates begin to learn, and to be asked
 
     for step in range(config.steps):
         adam.learning_rate.fill_(config.learning_rate * _cosine(step, config.steps))
         gate_adam.learning_rate.fill_(config.learning_rate / 3 * _cosine(step, config.steps))
-        chosen = torch.stack([batches.categories(own, config.runs * config.batch).view(config.runs, -1) for own in weight], 1)  # fmt: skip
+        drawn = [batches.categories(own, config.runs * config.batch) for own in weight]
+        chosen = torch.stack([own.view(config.runs, -1) for own in drawn], 1)
         index = table.train[chosen]
-        rarity = (1 / weight[each, chosen])  # by which rows that were drawn more often count less
+        rarity = 1 / weight[each, chosen]  # by which rows that were drawn more often count less
         parent = batches.integers(parents, *shape)
         pairs = table.layout.pairs(table.rows[index], table.scaling)
         target = left[runs, each, index]
@@ -353,22 +356,60 @@ def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, 
         logit = torch.stack([logits.gather(-1, parent[..., None])[..., 0], logits[..., -1]], -1)
         with torch.no_grad():
             departs = (by_usual - whole - PRICE).sigmoid()
-            edge = departs if step < early else logit[..., 1].sigmoid() * logit[..., 0].sigmoid()
+            edge = departs if step < then else logit[..., 1].sigmoid() * logit[..., 0].sigmoid()
             ratios = torch.stack([without - whole, by_usual - whole], -1).clamp(-10, 10)
             posterior = (logit.clamp(-SURE, SURE) + ratios - PRICE).sigmoid()
         losses = [table.per_column(_absolute(error)) for error in errors]
+        losses[1] = table.per_column(_surprise(errors[1], scale) * scale.exp())  # what fits most rows
         noise = table.per_column(log_scale + errors[0].detach().abs() * torch.exp(-log_scale))
-        loss = losses[0] + 0.1 * noise + losses[1] * (1 - departs + FLOOR) + losses[2] * (1 - edge + FLOOR)
+        loss = losses[0] + 0.1 * noise + losses[1] + losses[2] * (1 - edge + FLOOR)
         adam.step(loss.mean(-1).sum())
         # Whom a child needs is asked of the rows in which it departs.
         asked = torch.stack([posterior[..., 1] + FLOOR, torch.ones_like(departs)], -1) * rarity[..., None]
         entropy = binary_cross_entropy_with_logits(logit, posterior, reduction="none")
-        gate_adam.step((entropy * asked / rarity.mean()).sum(-1).mean(-1).sum())
+        if step >= first:
+            gate_adam.step((entropy * asked / rarity.mean()).sum(-1).mean(-1).sum())
         progress("edges", step + 1, config.steps)
     fixed = usual.T.contiguous()
     trained = {name: weight.detach() for name, weight in gates.items()}
-    identity = torch.tensor([1.0, 0.0], device=usual.device)
-    return Gates(table.graph, trained, table.scaling, identity, fixed, torch.zeros_like(fixed))
+    calibration = _calibration(table, usual, left, weights, trained)
+    return Gates(table.graph, trained, table.scaling, calibration, fixed, torch.zeros_like(fixed))
+
+
+@torch.no_grad()
+def _calibration(table: _Table, usual: Tensor, left: Tensor, weights: Weights, gates: Weights) -> Tensor:
+    """Slope and offset (2,) of the log odds by which the gates explain held-out rows best.
+
+    There is no truth to compare with, but the likelihood of a row with an edge and without: that of a mixture of both,
+    with the probability of the edge as the share, is largest where the probabilities are right.
+    """
+    found: list[tuple[Tensor, Tensor]] = []
+    children, parents = usual.shape
+    for block in table.held_out.split(512):
+        index = block.expand(len(left), children, -1)
+        pairs = table.layout.pairs(table.rows[index], table.scaling)
+        target, messages = left[:, :, block], embedded(weights, pairs)
+        keep = torch.ones(*index.shape, parents, device=usual.device)
+        mean, log_scale = _explained(weights, messages, keep)
+        whole = table.per_column(_surprise(mean - target, log_scale))
+        ratios = []
+        for parent in range(parents):
+            without = keep.clone()
+            without[..., parent] = 0
+            error = _explained(weights, messages, without)[0] - target
+            ratios.append((table.per_column(_surprise(error, log_scale)) - whole).mean(0))
+        chance = combined(summed(gates, embedded(gates, pairs).sum(-3)).sigmoid(), usual[:, None]).mean(0)
+        asked = ~usual[:, None].expand_as(chance)
+        found.append((chance[asked], (torch.stack(ratios, -1)[asked] - PRICE).clamp(-10, 10)))
+    chance, ratio = (torch.cat(part) for part in zip(*found, strict=True))
+    if not len(chance):
+        return torch.tensor([1.0, 0.0], device=usual.device)
+    odds, best = chance.clamp(1e-6, 1 - 1e-6).logit(), (-math.inf, 1.0, 0.0)
+    for slope in SLOPES:
+        for offset in OFFSETS:
+            share = (slope * odds + offset).sigmoid()
+            best = max(best, (float(torch.log1p(share * ratio.expm1()).mean()), slope, offset))
+    return torch.tensor(best[1:], device=usual.device)
 
 
 def _explained(weights: Weights, messages: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:

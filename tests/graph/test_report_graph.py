@@ -16,7 +16,7 @@ from rich.console import Console
 
 import mocoda.graph.figure
 from mocoda import LocalGraph, load_graph
-from mocoda.cli.data import Graph
+from mocoda.cli.graph import Graph
 from mocoda.engine.errors import InputError
 from mocoda.graph.figure import dependency_table, draw_graph
 
