@@ -122,7 +122,7 @@ def load_learned(path: str | Path, names: ColumnNames | None = None) -> LearnedG
         settings = header["settings"]
         columns = ColumnNames(*(tuple(map(str, settings["columns"][kind])) for kind in KINDS))
         factors = [{str(name): [int(i) for i in own] for name, own in settings[kind].items()} for kind in KINDS]
-        edges = {str(child): list(parents) for child, parents in settings["edges"].items()}
+        edges = {str(child): tuple(parents) for child, parents in settings["edges"].items()}
         shape = LocalGraph(state=factors[0], action=factors[1], edges=edges)
         if (shape.state_width, shape.width) != (len(columns.state), len(columns.state) + len(columns.action)):
             raise InputError("its factors and its column names disagree")

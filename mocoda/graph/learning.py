@@ -323,6 +323,8 @@ def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, 
     sizes = (table.layout, config.runs, config.hidden)
     weights = pair_weights(*sizes, 2 * columns, parents, stream.child("weights"))
     gates = pair_weights(*sizes, parents + 1, 0, stream.child("gate weights"))
+    for name in ("sum.2.weight", "sum.2.bias", "skip.weight", "skip.bias"):
+        weights[name].zero_()  # at first, the usual parents explain all
     gates["sum.2.bias"] -= 1.0
     adam = Adam([weight.requires_grad_() for weight in weights.values()], config.learning_rate, 1e-5)
     gate_adam = Adam([weight.requires_grad_() for weight in gates.values()], config.learning_rate / 3, 1e-5)
@@ -333,6 +335,7 @@ def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, 
     # Rows that the usual parents do not explain are few, and what there is to learn is in them.
     unexplained = table.per_column(left[:, :, table.train].abs()).mean(0)
     weight = 0.5 + (unexplained / unexplained.mean(-1, keepdim=True).clamp(min=1e-12)).clamp(max=8)  # (C, train)
+    usually = left.abs().median(2, keepdim=True).values.clamp(min=ROUNDING / 2)  # (R, C, 1, K)
     batches = stream.child("batches")
     first, then = config.steps // 3, config.steps // 2  # steps at which the gates begin to learn, and to be asked
 
@@ -360,9 +363,9 @@ def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, 
             ratios = torch.stack([without - whole, by_usual - whole], -1).clamp(-10, 10)
             posterior = (logit.clamp(-SURE, SURE) + ratios - PRICE).sigmoid()
         losses = [table.per_column(_absolute(error)) for error in errors]
-        losses[1] = table.per_column(_surprise(errors[1], scale) * scale.exp())  # what fits most rows
+        losses[1] = table.per_column(_surprise(errors[1], usually.log()) * usually)  # what fits most rows
         noise = table.per_column(log_scale + errors[0].detach().abs() * torch.exp(-log_scale))
-        loss = losses[0] + 0.1 * noise + losses[1] + losses[2] * (1 - edge + FLOOR)
+        loss = losses[0] + 0.1 * noise + losses[1] * rarity + losses[2] * (1 - edge + FLOOR * rarity)
         adam.step(loss.mean(-1).sum())
         # Whom a child needs is asked of the rows in which it departs.
         asked = torch.stack([posterior[..., 1] + FLOOR, torch.ones_like(departs)], -1) * rarity[..., None]
