@@ -2,8 +2,9 @@
 
 from mocoda.graph.graph_file import FileTask, load_graph, load_task
 from mocoda.graph.learned import LearnedGraph
-from mocoda.graph.learning import GraphConfig, learn_graph
+from mocoda.graph.learning import learn_graph
 from mocoda.graph.local_graph import LocalGraph, connected_components
+from mocoda.graph.usual import GraphConfig
 
 __all__ = [
     "FileTask",

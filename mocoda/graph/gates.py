@@ -94,7 +94,8 @@ class Layout:
         *leading, _, batch, _ = padded.shape
         index = columns.flatten(1)[:, None].expand(*leading, len(columns), batch, -1)
         found = padded.expand(*leading, len(columns), batch, -1).gather(-1, index)
-        return found.unflatten(-1, columns.shape[1:]).transpose(-3, -2)
+        gathered: Tensor = found.unflatten(-1, columns.shape[1:]).transpose(-3, -2)
+        return gathered
 
     @cached_property
     def _first(self) -> Tensor:

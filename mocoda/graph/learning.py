@@ -13,62 +13,33 @@ Axes: R runs, C children, P parents, N rows, B rows of a batch, W columns of a r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, pad
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
-from mocoda.engine.networks import Weights, mlp, mlp_weights
+from mocoda.engine.networks import Weights
 from mocoda.engine.optimise import Adam
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.columns import ColumnNames, as_factors, guessed_factors
-from mocoda.graph.gates import WIDTHS, Gates, Layout, combined, embedded, pair_weights, summed
+from mocoda.graph.gates import Gates, combined, embedded, pair_weights, summed
 from mocoda.graph.learned import LearnedGraph, cut
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.usual import ROUNDING, GraphConfig, Table, absolute, cosine, surprise_of, usual_parents
 
 LEAST_ROWS = 1_000  # fewer hold too few of the rare rows that are to be learned from
-HELD_OUT, MOST_HELD_OUT = 0.125, 4_000  # share and number of rows that nothing is trained on
 UNSEEN = ("linked", "apart")
-MEETINGS = 10  # rows in which two factors are near each other, of which something can be learned
-TAIL = 2.0  # degrees of freedom of the errors' distribution: a row that cannot be explained counts, but not for all
 PRICE = 1.0  # of an edge in a row, in nats: the likelihood ratio that speaks for it must be larger
-USUAL, RARELY = 1.0, 0.25  # a usual parent gains a child more nats than the first in all but this share of the rows
-ROUNDING = 0.02  # standard deviations below which errors count by their squares
 FLOOR = 0.05  # the weight of rows that a network with fewer parents seems unable to explain: it may learn to
 SLOPES, OFFSETS = (0.5, 0.7, 1.0, 1.4, 2.0), (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)  # of log odds, tried
 SURE = 2.0  # log odds that other rows may give an edge before the row itself is asked
-
-
-@dataclass(frozen=True)
-class GraphConfig:
-    """How the networks that learn a graph are built and trained."""
-
-    runs: int = 2  # networks of a kind, trained as one program, whose probabilities are averaged
-    hidden: int = 64
-    usual_steps: int = 800  # to find the usual parents
-    steps: int = 2_500  # to find the others
-    batch: int = 256
-    learning_rate: float = 1e-2
-
-    def __post_init__(self) -> None:
-        for name in ("runs", "hidden", "usual_steps", "steps", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if not self.learning_rate > 0:
-            raise InputError(f"learning_rate must be positive, got {self.learning_rate}.")
-
-    @staticmethod
-    def quick() -> GraphConfig:
-        """Less time and a coarser graph."""
-        return GraphConfig(runs=1, hidden=32, usual_steps=400, steps=400)
 
 
 def learn_graph(
@@ -100,11 +71,11 @@ def learn_graph(
     if unseen not in (None, *UNSEEN):
         raise InputError(f"unseen must be 'linked' or 'apart', got {unseen!r}.")
     _check_data(data, graph)
-    table = _Table.of(data, graph, as_stream(seed, "learn-graph", device=data.device))
+    table = Table.of(data, graph, as_stream(seed, "learn-graph", device=data.device))
     strangers = table.strangers()
     if unseen is None and bool(strangers.any()):
         raise _unseen_error(graph, strangers)
-    usual, left = _usual_parents(table, config, progress)
+    usual, left = usual_parents(table, config, progress)
     gates = _fit_gates(table, usual, left, config, progress)
     # Of factors that never met, the gates only guess.
     always = gates.always | (strangers if unseen == "linked" else torch.zeros_like(strangers))
@@ -159,163 +130,7 @@ def _unseen_error(graph: LocalGraph, strangers: Tensor) -> InputError:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """The data, ready to learn from."""
-
-    graph: LocalGraph
-    stream: Stream
-    rows: Tensor  # (N, W)
-    target: Tensor  # (C, N, K), each child's change, standardised; 0 where a child has fewer columns
-    scaling: dict[str, Tensor]
-    train: Tensor  # numbers of the rows to train on
-    held_out: Tensor  # and of others
-
-    @staticmethod
-    def of(data: Transitions, graph: LocalGraph, stream: Stream) -> _Table:
-        rows, layout = data.rows, Layout(graph, data.device)
-        shift, scale = _standard(rows)
-        some = rows[stream.child("spread").permutation(len(rows))[:8_192]]
-        apart = layout.differences(some[None]).double().std(-2).float()
-        scaling = {"shift": shift, "scale": scale, "apart": torch.where(apart > 1e-8, apart, 1.0)}
-        change = data.next_state - rows[:, : graph.state_width]
-        shift, scale = _standard(change)
-        padded = pad((change - shift) / scale, (0, graph.width - graph.state_width + 1))
-        order = stream.child("split").permutation(len(rows))
-        held_out = min(MOST_HELD_OUT, round(HELD_OUT * len(rows)))
-        target = padded[:, layout.children].movedim(0, 1).contiguous()
-        return _Table(graph, stream, rows, target, scaling, order[held_out:], order[:held_out])
-
-    @cached_property
-    def layout(self) -> Layout:
-        return Layout(self.graph, self.rows.device)
-
-    @cached_property
-    def counted(self) -> Tensor:
-        """Which columns a child has, float (C, 1, K)."""
-        return (self.layout.children < self.graph.width)[:, None].float()
-
-    @cached_property
-    def itself(self) -> Tensor:
-        """Each child's own past among the parents, bool (C, P)."""
-        return torch.eye(len(self.graph.children), len(self.graph.parents), dtype=torch.bool, device=self.rows.device)
-
-    def per_column(self, values: Tensor) -> Tensor:
-        """Sums (..., C, B) over the columns of each child of values (..., C, B, K)."""
-        return (values * self.counted).sum(-1)
-
-    def targets(self, index: Tensor) -> Tensor:
-        """(R, C, B, K) of rows numbered (R, C, B)."""
-        return self.target[torch.arange(len(self.target), device=index.device)[:, None], index]
-
-    def strangers(self) -> Tensor:
-        """State factors that are never near each other in two columns, or in the only one: bool (P, C)."""
-        children, parents = len(self.graph.children), len(self.graph.parents)
-        rows_near = torch.zeros(children, parents, dtype=torch.long, device=self.rows.device)
-        for block in self.rows.split(8_192):
-            apart = self.layout.differences(block[None]) / self.scaling["apart"][:, :, None]
-            near = ((apart.abs() < WIDTHS[-1]) & (self.layout.alike > 0)).sum(-1)
-            rows_near += (near >= self.layout.alike.sum(-1).clamp(1, 2)).sum(-1)
-        strange = (rows_near < MEETINGS).T
-        strange[children:] = False  # actions are taken, not met
-        return strange | strange[:children].T.new_zeros(strange.shape).index_copy(
-            0, torch.arange(children, device=strange.device), strange[:children].T
-        )
-
-
-def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
-    exact = values.double()
-    scale = exact.std(0, correction=0).float()
-    return exact.mean(0).float(), torch.where(scale > 1e-8, scale, 1.0)
-
-
-def _surprise(error: Tensor, log_scale: Tensor) -> Tensor:
-    """Negative log likelihood of errors by Student's t, less a constant."""
-    return log_scale + (TAIL + 1) / 2 * torch.log1p(error.square() * torch.exp(-2 * log_scale) / TAIL)
-
-
-def _absolute(error: Tensor) -> Tensor:
-    return (error.square() + ROUNDING**2).sqrt() - ROUNDING
-
-
-def _cosine(step: int, steps: int) -> float:
-    return 0.5 * (1 + math.cos(math.pi * step / steps))
-
-
-def _usual_parents(table: _Table, config: GraphConfig, progress: Progress) -> tuple[Tensor, Tensor]:
-    """The parents that each child needs in nearly all rows, bool (C, P), and what they leave to be explained.
-
-    The latter (R, C, N, K) is a child's standardised change less what its usual parents predict in most rows.
-    """
-    stream = table.stream.child("usual")
-    children, parents = table.itself.shape
-    shape = (config.runs, children, config.batch)
-    columns = table.target.shape[-1]
-    sizes = (table.graph.width + parents, config.hidden, config.hidden, 2 * columns)
-    weights = mlp_weights("mlp", (config.runs, children), sizes, stream.child("weights"))
-    adam = Adam([weight.requires_grad_() for weight in weights.values()], config.learning_rate / 3, 1e-5)
-    inputs = (table.rows - table.scaling["shift"]) / table.scaling["scale"]
-
-    def predict(index: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        seen = torch.cat([inputs[index] * (keep @ table.layout.owned), keep], -1)
-        mean, log_scale = mlp(weights, "mlp", seen).chunk(2, -1)
-        return mean, log_scale.clamp(-7, 3)
-
-    usual: Tensor | None = None
-
-    def surprise(index: Tensor, keep: Tensor) -> Tensor:
-        mean, log_scale = predict(index, keep)
-        if usual is not None:  # one scale for all rows: what fits most of them exactly beats a compromise
-            log_scale = log_scale.mean(-2, keepdim=True).expand_as(log_scale)
-        return table.per_column(_surprise(mean - table.targets(index), log_scale))
-
-    for step in range(config.usual_steps):
-        adam.learning_rate.fill_(config.learning_rate / 3 * _cosine(step, config.usual_steps))
-        index = table.train[stream.integers(len(table.train), *shape)]
-        if step < config.usual_steps // 2:  # any parents may be left out, mostly few
-            drawn = stream.uniform(*shape, parents) > stream.uniform(*shape, 1).square()
-            keep = (drawn | table.itself[:, None]).float()
-        else:
-            usual = _needed(table, surprise, config.runs) if usual is None else usual
-            keep = usual[:, None].float().expand(*shape, parents)
-        adam.step(surprise(index, keep).mean(-1).sum())
-        progress("usual parents", step + 1, config.usual_steps)
-    usual = _needed(table, surprise, config.runs) if usual is None else usual
-    blocks = []
-    with torch.no_grad():
-        for block in torch.arange(len(table.rows), device=table.rows.device).split(8_192):
-            index = block.expand(config.runs, children, -1)
-            mean, _ = predict(index, usual[:, None].float().expand(*index.shape, parents))
-            blocks.append(table.targets(index) - mean)
-    return usual, torch.cat(blocks, 2)
-
-
-@torch.no_grad()
-def _needed(table: _Table, surprise: Callable[[Tensor, Tensor], Tensor], runs: int) -> Tensor:
-    """All parents, less, one after the other, those without which held-out rows are predicted as well; bool (C, P)."""
-    children, parents = table.itself.shape
-    index = table.held_out[:1_000].expand(runs, children, -1)
-
-    def surprises(kept: Tensor) -> Tensor:
-        return surprise(index, kept[:, None].float().expand(*index.shape, parents)).mean(0)
-
-    kept = torch.ones_like(table.itself)
-    whole = surprises(kept)
-    for _ in range(parents - 1):
-        cost = torch.full(kept.shape, math.inf, device=kept.device)
-        for parent in range(parents):
-            without = kept.clone()
-            without[:, parent] = False
-            cost[:, parent] = (surprises(without) - whole).quantile(RARELY, -1)
-        cost = torch.where(kept & ~table.itself, cost, math.inf)
-        least = torch.nn.functional.one_hot(cost.argmin(1), parents).bool() & (cost < USUAL)
-        if not bool(least.any()):
-            break
-        kept = kept & ~least
-    return kept
-
-
-def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, progress: Progress) -> Gates:
+def _fit_gates(table: Table, usual: Tensor, left: Tensor, config: GraphConfig, progress: Progress) -> Gates:
     """Networks that explain what the usual parents leave, and gates that say where they need whom."""
     stream = table.stream.child("gates")
     children, parents = usual.shape
@@ -340,8 +155,8 @@ def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, 
     first, then = config.steps // 3, config.steps // 2  # steps at which the gates begin to learn, and to be asked
 
     for step in range(config.steps):
-        adam.learning_rate.fill_(config.learning_rate * _cosine(step, config.steps))
-        gate_adam.learning_rate.fill_(config.learning_rate / 3 * _cosine(step, config.steps))
+        adam.learning_rate.fill_(config.learning_rate * cosine(step, config.steps))
+        gate_adam.learning_rate.fill_(config.learning_rate / 3 * cosine(step, config.steps))
         drawn = [batches.categories(own, config.runs * config.batch) for own in weight]
         chosen = torch.stack([own.view(config.runs, -1) for own in drawn], 1)
         index = table.train[chosen]
@@ -354,7 +169,7 @@ def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, 
         errors = [mean - target]
         errors += [_explained(weights, messages, keep)[0] - target for keep in (usual_only, 1 - one[parent])]
         scale = log_scale.detach()
-        whole, by_usual, without = (table.per_column(_surprise(error.detach(), scale)) for error in errors)
+        whole, by_usual, without = (table.per_column(surprise_of(error.detach(), scale)) for error in errors)
         logits = summed(gates, embedded(gates, pairs).sum(-3))
         logit = torch.stack([logits.gather(-1, parent[..., None])[..., 0], logits[..., -1]], -1)
         with torch.no_grad():
@@ -362,8 +177,8 @@ def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, 
             edge = departs if step < then else logit[..., 1].sigmoid() * logit[..., 0].sigmoid()
             ratios = torch.stack([without - whole, by_usual - whole], -1).clamp(-10, 10)
             posterior = (logit.clamp(-SURE, SURE) + ratios - PRICE).sigmoid()
-        losses = [table.per_column(_absolute(error)) for error in errors]
-        losses[1] = table.per_column(_surprise(errors[1], usually.log()) * usually)  # what fits most rows
+        losses = [table.per_column(absolute(error)) for error in errors]
+        losses[1] = table.per_column(surprise_of(errors[1], usually.log()) * usually)  # what fits most rows
         noise = table.per_column(log_scale + errors[0].detach().abs() * torch.exp(-log_scale))
         loss = losses[0] + 0.1 * noise + losses[1] * rarity + losses[2] * (1 - edge + FLOOR * rarity)
         adam.step(loss.mean(-1).sum())
@@ -380,7 +195,7 @@ def _fit_gates(table: _Table, usual: Tensor, left: Tensor, config: GraphConfig, 
 
 
 @torch.no_grad()
-def _calibration(table: _Table, usual: Tensor, left: Tensor, weights: Weights, gates: Weights) -> Tensor:
+def _calibration(table: Table, usual: Tensor, left: Tensor, weights: Weights, gates: Weights) -> Tensor:
     """Slope and offset (2,) of the log odds by which the gates explain held-out rows best.
 
     There is no truth to compare with, but the likelihood of a row with an edge and without: that of a mixture of both,
@@ -394,13 +209,13 @@ def _calibration(table: _Table, usual: Tensor, left: Tensor, weights: Weights, g
         target, messages = left[:, :, block], embedded(weights, pairs)
         keep = torch.ones(*index.shape, parents, device=usual.device)
         mean, log_scale = _explained(weights, messages, keep)
-        whole = table.per_column(_surprise(mean - target, log_scale))
+        whole = table.per_column(surprise_of(mean - target, log_scale))
         ratios = []
         for parent in range(parents):
             without = keep.clone()
             without[..., parent] = 0
             error = _explained(weights, messages, without)[0] - target
-            ratios.append((table.per_column(_surprise(error, log_scale)) - whole).mean(0))
+            ratios.append((table.per_column(surprise_of(error, log_scale)) - whole).mean(0))
         chance = combined(summed(gates, embedded(gates, pairs).sum(-3)).sigmoid(), usual[:, None]).mean(0)
         asked = ~usual[:, None].expand_as(chance)
         found.append((chance[asked], (torch.stack(ratios, -1)[asked] - PRICE).clamp(-10, 10)))

@@ -198,8 +198,8 @@ def test_damaged_files_and_other_columns_are_refused(graph: LearnedGraph, data: 
     with pytest.raises(InputError) as error:
         load_graph(damaged, data)
     assert str(error.value) == (
-        f"cannot read learned graph {str(damaged)!r}: its contents have changed since it was written. Learn a graph and "
-        "save it with `graph.save(path)`."
+        f"cannot read learned graph {str(damaged)!r}: its contents have changed since it was written. Learn a graph "
+        "and save it with `graph.save(path)`."
     )
     renamed = Transitions(data.state, data.action, data.next_state, columns=("u", "v", "dx", "dy"))
     with pytest.raises(InputError) as error:
