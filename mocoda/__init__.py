@@ -64,7 +64,10 @@ if TYPE_CHECKING:
     from mocoda.dynamics import fit_dynamics_runs as fit_dynamics_runs
     from mocoda.engine.errors import InputError as InputError
     from mocoda.engine.metrics import MetricLog as MetricLog
+    from mocoda.graph import GraphConfig as GraphConfig
+    from mocoda.graph import LearnedGraph as LearnedGraph
     from mocoda.graph import LocalGraph as LocalGraph
+    from mocoda.graph import learn_graph as learn_graph
     from mocoda.graph import load_graph as load_graph
     from mocoda.graph import load_task as load_task
     from mocoda.parents import GaussianMixture as GaussianMixture
@@ -84,7 +87,7 @@ _ROOMS = {
     "tasks": ("make_task", "Task"),
     "data": ("Transitions", "concatenate", "save_stream", "read", "write", "inspect", "Inspection"),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
-    "graph": ("LocalGraph", "load_graph", "load_task"),
+    "graph": ("LocalGraph", "load_graph", "load_task", "learn_graph", "LearnedGraph", "GraphConfig"),
     "parents": ("fit_parents", "make_recipe", "Recipe", "Parents", "check_recipe", "GaussianMixture"),
     "dynamics": ("fit_dynamics", "fit_dynamics_runs", "Dynamics", "DynamicsConfig"),
     "augmentation": (

@@ -14,7 +14,6 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 from mocoda.cli.options import (
     NO_GRAPH,
     Data,
-    DataOption,
     Device,
     EpisodeSteps,
     Folder,
@@ -109,32 +108,6 @@ class Inspect(Command):
         if self.json is not None:
             write_json(self.json, report.to_json())
             say(f"Written to {self.json}")
-
-
-@dataclass(frozen=True)
-class Graph(Command):
-    """Draw a graph over its data: what depends on what, and in which share of the rows."""
-
-    graph_file: Annotated[Positional[Path], arg(metavar="GRAPH")]
-    """Graph file, Python (which is run) or TOML."""
-    data: DataOption
-    out: Annotated[Path, arg(metavar="FILE")] = Path("graph.png")
-    """PNG file to write."""
-    overwrite: Overwrite = False
-
-    def run(self) -> None:
-        from mocoda.data import read
-        from mocoda.graph import load_graph
-        from mocoda.graph.figure import dependency_table, draw_graph
-
-        check_target(self.out, inputs=[self.data, self.graph_file], overwrite=self.overwrite)
-        recorded = read(self.data)
-        graph = load_graph(self.graph_file, recorded)
-        title = f"{self.graph_file.name}, over {len(recorded):,} rows of {Path(self.data).name}"
-        draw_graph(graph, self.out, recorded.rows, title)
-        console.print(dependency_table(graph, graph.shares(recorded.rows)))
-        say(f"Modelled together: {'; '.join(', '.join(group) for group in graph.parent_sets)}")
-        say(f"Drawn: {self.out}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,210 @@
+"""What a learned graph begins with: the data as a table to learn from, and the parents that a child needs in most rows.
+
+Axes: R runs, C children, P parents, N rows, B rows of a batch, W columns of a row, K columns of the widest child.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.networks import mlp, mlp_weights
+from mocoda.engine.optimise import Adam
+from mocoda.engine.progress import Progress
+from mocoda.engine.randomness import Stream
+from mocoda.graph.gates import WIDTHS, Layout
+from mocoda.graph.local_graph import LocalGraph
+
+HELD_OUT, MOST_HELD_OUT = 0.125, 4_000  # share and number of rows that nothing is trained on
+MEETINGS = 10  # rows in which two factors are near each other, of which something can be learned
+TAIL = 2.0  # degrees of freedom of the errors' distribution: a row that cannot be explained counts, but not for all
+USUAL, RARELY = 1.0, 0.25  # a usual parent gains a child more nats than the first in all but this share of the rows
+ROUNDING = 0.02  # standard deviations below which errors count by their squares
+
+
+@dataclass(frozen=True)
+class GraphConfig:
+    """How the networks that learn a graph are built and trained."""
+
+    runs: int = 2  # networks of a kind, trained as one program, whose probabilities are averaged
+    hidden: int = 64
+    usual_steps: int = 800  # to find the usual parents
+    steps: int = 2_500  # to find the others
+    batch: int = 256
+    learning_rate: float = 1e-2
+
+    def __post_init__(self) -> None:
+        for name in ("runs", "hidden", "usual_steps", "steps", "batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if not self.learning_rate > 0:
+            raise InputError(f"learning_rate must be positive, got {self.learning_rate}.")
+
+    @staticmethod
+    def quick() -> GraphConfig:
+        """Less time and a coarser graph."""
+        return GraphConfig(runs=1, hidden=32, usual_steps=400, steps=400)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The data, ready to learn from."""
+
+    graph: LocalGraph
+    stream: Stream
+    rows: Tensor  # (N, W)
+    target: Tensor  # (C, N, K), each child's change, standardised; 0 where a child has fewer columns
+    scaling: dict[str, Tensor]
+    train: Tensor  # numbers of the rows to train on
+    held_out: Tensor  # and of others
+
+    @staticmethod
+    def of(data: Transitions, graph: LocalGraph, stream: Stream) -> Table:
+        rows, layout = data.rows, Layout(graph, data.device)
+        shift, scale = _standard(rows)
+        some = rows[stream.child("spread").permutation(len(rows))[:8_192]]
+        apart = layout.differences(some[None]).double().std(-2).float()
+        scaling = {"shift": shift, "scale": scale, "apart": torch.where(apart > 1e-8, apart, 1.0)}
+        change = data.next_state - rows[:, : graph.state_width]
+        shift, scale = _standard(change)
+        padded = pad((change - shift) / scale, (0, graph.width - graph.state_width + 1))
+        order = stream.child("split").permutation(len(rows))
+        held_out = min(MOST_HELD_OUT, round(HELD_OUT * len(rows)))
+        target = padded[:, layout.children].movedim(0, 1).contiguous()
+        return Table(graph, stream, rows, target, scaling, order[held_out:], order[:held_out])
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.graph, self.rows.device)
+
+    @cached_property
+    def counted(self) -> Tensor:
+        """Which columns a child has, float (C, 1, K)."""
+        return (self.layout.children < self.graph.width)[:, None].float()
+
+    @cached_property
+    def itself(self) -> Tensor:
+        """Each child's own past among the parents, bool (C, P)."""
+        return torch.eye(len(self.graph.children), len(self.graph.parents), dtype=torch.bool, device=self.rows.device)
+
+    def per_column(self, values: Tensor) -> Tensor:
+        """Sums (..., C, B) over the columns of each child of values (..., C, B, K)."""
+        return (values * self.counted).sum(-1)
+
+    def targets(self, index: Tensor) -> Tensor:
+        """(R, C, B, K) of rows numbered (R, C, B)."""
+        return self.target[torch.arange(len(self.target), device=index.device)[:, None], index]
+
+    def strangers(self) -> Tensor:
+        """State factors that are never near each other in two columns, or in the only one: bool (P, C)."""
+        children, parents = len(self.graph.children), len(self.graph.parents)
+        rows_near = torch.zeros(children, parents, dtype=torch.long, device=self.rows.device)
+        for block in self.rows.split(8_192):
+            apart = self.layout.differences(block[None]) / self.scaling["apart"][:, :, None]
+            near = ((apart.abs() < WIDTHS[-1]) & (self.layout.alike > 0)).sum(-1)
+            rows_near += (near >= self.layout.alike.sum(-1).clamp(1, 2)).sum(-1)
+        strange = (rows_near < MEETINGS).T
+        strange[children:] = False  # actions are taken, not met
+        return strange | strange[:children].T.new_zeros(strange.shape).index_copy(
+            0, torch.arange(children, device=strange.device), strange[:children].T
+        )
+
+
+def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
+    exact = values.double()
+    scale = exact.std(0, correction=0).float()
+    return exact.mean(0).float(), torch.where(scale > 1e-8, scale, 1.0)
+
+
+def surprise_of(error: Tensor, log_scale: Tensor) -> Tensor:
+    """Negative log likelihood of errors by Student's t, less a constant."""
+    return log_scale + (TAIL + 1) / 2 * torch.log1p(error.square() * torch.exp(-2 * log_scale) / TAIL)
+
+
+def absolute(error: Tensor) -> Tensor:
+    return (error.square() + ROUNDING**2).sqrt() - ROUNDING
+
+
+def cosine(step: int, steps: int) -> float:
+    return 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> tuple[Tensor, Tensor]:
+    """The parents that each child needs in nearly all rows, bool (C, P), and what they leave to be explained.
+
+    The latter (R, C, N, K) is a child's standardised change less what its usual parents predict in most rows.
+    """
+    stream = table.stream.child("usual")
+    children, parents = table.itself.shape
+    shape = (config.runs, children, config.batch)
+    columns = table.target.shape[-1]
+    sizes = (table.graph.width + parents, config.hidden, config.hidden, 2 * columns)
+    weights = mlp_weights("mlp", (config.runs, children), sizes, stream.child("weights"))
+    adam = Adam([weight.requires_grad_() for weight in weights.values()], config.learning_rate / 3, 1e-5)
+    inputs = (table.rows - table.scaling["shift"]) / table.scaling["scale"]
+
+    def predict(index: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        seen = torch.cat([inputs[index] * (keep @ table.layout.owned), keep], -1)
+        mean, log_scale = mlp(weights, "mlp", seen).chunk(2, -1)
+        return mean, log_scale.clamp(-7, 3)
+
+    usual: Tensor | None = None
+
+    def surprise(index: Tensor, keep: Tensor) -> Tensor:
+        mean, log_scale = predict(index, keep)
+        if usual is not None:  # one scale for all rows: what fits most of them exactly beats a compromise
+            log_scale = log_scale.mean(-2, keepdim=True).expand_as(log_scale)
+        return table.per_column(surprise_of(mean - table.targets(index), log_scale))
+
+    for step in range(config.usual_steps):
+        adam.learning_rate.fill_(config.learning_rate / 3 * cosine(step, config.usual_steps))
+        index = table.train[stream.integers(len(table.train), *shape)]
+        if step < config.usual_steps // 2:  # any parents may be left out, mostly few
+            drawn = stream.uniform(*shape, parents) > stream.uniform(*shape, 1).square()
+            keep = (drawn | table.itself[:, None]).float()
+        else:
+            usual = _needed(table, surprise, config.runs) if usual is None else usual
+            keep = usual[:, None].float().expand(*shape, parents)
+        adam.step(surprise(index, keep).mean(-1).sum())
+        progress("usual parents", step + 1, config.usual_steps)
+    usual = _needed(table, surprise, config.runs) if usual is None else usual
+    blocks = []
+    with torch.no_grad():
+        for block in torch.arange(len(table.rows), device=table.rows.device).split(8_192):
+            index = block.expand(config.runs, children, -1)
+            mean, _ = predict(index, usual[:, None].float().expand(*index.shape, parents))
+            blocks.append(table.targets(index) - mean)
+    return usual, torch.cat(blocks, 2)
+
+
+@torch.no_grad()
+def _needed(table: Table, surprise: Callable[[Tensor, Tensor], Tensor], runs: int) -> Tensor:
+    """All parents, less, one after the other, those without which held-out rows are predicted as well; bool (C, P)."""
+    children, parents = table.itself.shape
+    index = table.held_out[:1_000].expand(runs, children, -1)
+
+    def surprises(kept: Tensor) -> Tensor:
+        return surprise(index, kept[:, None].float().expand(*index.shape, parents)).mean(0)
+
+    kept = torch.ones_like(table.itself)
+    whole = surprises(kept)
+    for _ in range(parents - 1):
+        cost = torch.full(kept.shape, math.inf, device=kept.device)
+        for parent in range(parents):
+            without = kept.clone()
+            without[:, parent] = False
+            cost[:, parent] = (surprises(without) - whole).quantile(RARELY, -1)
+        cost = torch.where(kept & ~table.itself, cost, math.inf)
+        least = one_hot(cost.argmin(1), parents).bool() & (cost < USUAL)
+        if not bool(least.any()):
+            break
+        kept = kept & ~least
+    return kept
