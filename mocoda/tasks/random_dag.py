@@ -110,8 +110,9 @@ class RandomDag:
         values, law = rows.unflatten(1, (-1, WIDTH)), self._law(rows)
         pair = torch.cat([values[:, law.child], values[:, law.parent]], 2)
         present = (values != 0).any(2)
-        passed: Tensor = (pair * law.weight).sum(2) > THRESHOLD
-        return passed & present[:, law.child] & present[:, law.parent]
+        passed = (pair * law.weight).sum(2) > THRESHOLD
+        held: Tensor = passed & present[:, law.child] & present[:, law.parent]
+        return held
 
     def local_mask(self, rows: Tensor) -> Tensor:
         """The true graph of each row, bool (N, k + 1, k)."""
@@ -126,7 +127,8 @@ class RandomDag:
         turned = (values[:, :-1, None] * law.turn).sum(3)
         effects = (values[:, law.parent, None] * law.effect).sum(3) * self.holds(rows)[..., None]
         moved = turned.index_add(1, law.child, effects)
-        return (moved * (LONGEST / moved.norm(dim=2, keepdim=True)).clamp(max=1)).flatten(1)
+        shortened: Tensor = moved * (LONGEST / moved.norm(dim=2, keepdim=True)).clamp(max=1)
+        return shortened.flatten(1)
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
         reward = -next_state[:, -WIDTH:].norm(dim=1)
@@ -174,7 +176,8 @@ class RandomDag:
 
 def _rotations(stream: Stream, n: int) -> Tensor:
     """n random orthogonal matrices (n, 4, 4)."""
-    return torch.linalg.qr(stream.normal(n, WIDTH, WIDTH, dtype=torch.float64))[0].float()
+    rotations: Tensor = torch.linalg.qr(stream.normal(n, WIDTH, WIDTH, dtype=torch.float64))[0].float()
+    return rotations
 
 
 class RandomDagEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):

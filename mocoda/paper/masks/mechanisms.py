@@ -1,0 +1,194 @@
+"""The model that most methods ask: for every child a network that predicts the mean and the variance of its change.
+
+Axes: C children, P parents, N rows, W columns of a row, D columns of the widest child. The networks of all children are
+one tensor (C, ...). A parent can be kept from a network: its columns are then 0, and a flag says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from mocoda.data.transitions import Transitions
+from mocoda.engine.networks import mlp, mlp_weights, softplus
+from mocoda.engine.optimise import Adam, Captured, in_turn
+from mocoda.engine.randomness import Stream
+from mocoda.graph.local_graph import LocalGraph
+
+CHUNK = 10  # updates that are one program on a GPU
+SHARPEST = -5.0  # log standard deviation, of a change in its own units, below which no prediction gets
+FARTHEST = 10.0  # standard deviations, of an input
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the networks of every method are trained."""
+
+    hidden: tuple[int, ...] = (128, 128)
+    updates: int = 10_000
+    batch: int = 256
+    learning_rate: float = 1e-3
+
+
+USUAL = Training()
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Recorded rows in their own units, and which columns belong to whom."""
+
+    data: Transitions
+    graph: LocalGraph
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """The parent of each column, (W,)."""
+        owner = torch.zeros(self.graph.width, dtype=torch.long)
+        for number, columns in enumerate(self.graph.factors.values()):
+            owner[list(columns)] = number
+        return owner.to(self.data.device)
+
+    @cached_property
+    def child(self) -> Tensor:
+        """The columns of each child, (C, D); a narrower one has its first column more than once."""
+        columns = [self.graph.factors[name] for name in self.graph.children]
+        widest = max(map(len, columns))
+        return torch.tensor([(*own, *own[:1] * (widest - len(own))) for own in columns], device=self.data.device)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """Which columns of `child` count, bool (C, D)."""
+        widths = torch.tensor([len(self.graph.factors[name]) for name in self.graph.children], device=self.data.device)
+        return torch.arange(self.child.shape[1], device=self.data.device) < widths[:, None]
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Rows (N, W) in standard deviations of the recorded ones."""
+        mean, std = self._units
+        return ((rows - mean) / std).clamp(-FARTHEST, FARTHEST)
+
+    def changes(self, data: Transitions) -> Tensor:
+        """What happened to the children, in standard deviations of the recorded changes: (C, N, D)."""
+        mean, std = self._change_units
+        change = (data.next_state - data.state - mean) / std
+        return change[:, self.child].transpose(0, 1)
+
+    @cached_property
+    def _units(self) -> tuple[Tensor, Tensor]:
+        return _units(self.data.rows)
+
+    @cached_property
+    def _change_units(self) -> tuple[Tensor, Tensor]:
+        return _units(self.data.next_state - self.data.state)
+
+
+@dataclass(frozen=True, eq=False)
+class Mechanisms:
+    """Fitted networks."""
+
+    columns: Columns
+    weights: Mapping[str, Tensor]
+
+    def predict(self, inputs: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation (C, N, D) of the changes, in their units.
+
+        inputs  (N, W), or (C, N, W) where they differ by child
+        keep    (N, P) or (C, N, P): 0 where a parent is kept from the network; all are shown unless given
+        """
+        if keep is None:
+            keep = inputs.new_ones(*inputs.shape[:-1], len(self.columns.graph.parents))
+        shown = torch.cat([inputs * keep[..., self.columns.owner], keep], -1)
+        mean, spread = mlp(self.weights, "child", shown).chunk(2, -1)
+        return mean, SHARPEST + softplus(spread - SHARPEST)
+
+    def log_likelihood(self, inputs: Tensor, changes: Tensor, keep: Tensor | None = None) -> Tensor:
+        """How likely what happened to each child was, (C, N)."""
+        return self.likelihood(*self.predict(inputs, keep), changes)
+
+    def likelihood(self, mean: Tensor, log_std: Tensor, changes: Tensor) -> Tensor:
+        """The log density (C, N) of changes (C, N, D) under normal distributions."""
+        each = -0.5 * ((changes - mean) / log_std.exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
+        return (each * self.columns.counts[:, None]).sum(-1)
+
+
+def fit_mechanisms(
+    data: Transitions, graph: LocalGraph, training: Training, stream: Stream, *, drop: bool = False
+) -> Mechanisms:
+    """Trains the networks of all children; with `drop`, half of the rows are shown without one of their parents."""
+    columns = Columns(data, graph)
+    parents = len(graph.parents)
+    model = Mechanisms(columns, fresh_weights(columns, training, stream))
+    inputs, changes = columns.inputs(data.rows), columns.changes(data)
+    draws: dict[str, Callable[[int], Tensor]] = {}
+    if drop:
+        hidden = stream.child("drop")  # a number beyond the parents: none is hidden
+        draws["hidden"] = lambda updates: hidden.integers(2 * parents, updates, training.batch).clamp(max=parents)
+
+    def loss(given: Mapping[str, Tensor]) -> Tensor:
+        rows = given["rows"]
+        keep = 1 - one_hot(given["hidden"], parents + 1)[..., :parents].float() if drop else None
+        return -model.log_likelihood(inputs[rows], changes[:, rows], keep).mean(1).sum()
+
+    minimise(model.weights, loss, len(data), training, stream, draws)
+    return model
+
+
+def fresh_weights(columns: Columns, training: Training, stream: Stream) -> dict[str, Tensor]:
+    """The weights of one network a child."""
+    inputs, outputs = columns.graph.width + len(columns.graph.parents), 2 * columns.child.shape[1]
+    sizes = (inputs, *training.hidden, outputs)
+    return mlp_weights("child", (len(columns.child),), sizes, stream.child("weights"))
+
+
+def minimise(
+    weights: Mapping[str, Tensor],
+    loss: Callable[[Mapping[str, Tensor]], Tensor],
+    rows: int,
+    training: Training,
+    stream: Stream,
+    draws: Mapping[str, Callable[[int], Tensor]] | None = None,
+) -> None:
+    """Adam, with a learning rate that falls along a cosine.
+
+    loss   of {"rows": which rows (batch,), and what is drawn}
+    draws  what else is drawn, by name: number of updates U -> (U, ...)
+    """
+    adam = Adam([weight.requires_grad_() for weight in weights.values()], training.learning_rate)
+
+    def update(given: Mapping[str, Tensor], phase: int) -> Tensor:
+        value = loss(given)
+        adam.step(value)
+        return value.detach()
+
+    chunk = Captured(in_turn(update), stream.device)
+    picks = stream.child("batches")
+    for start in range(0, training.updates, CHUNK):
+        updates = min(CHUNK, training.updates - start)
+        adam.learning_rate.fill_(training.learning_rate * 0.5 * (1 + math.cos(math.pi * start / training.updates)))
+        given = {"rows": picks.integers(rows, updates, training.batch)}
+        chunk(given | {name: draw(updates) for name, draw in (draws or {}).items()})
+    for weight in weights.values():
+        weight.requires_grad_(False)
+
+
+def without(parent: int, inputs: Tensor, parents: int) -> Tensor:
+    """What to keep (N, P) so that one parent is hidden."""
+    keep = inputs.new_ones(len(inputs), parents)
+    keep[:, parent] = 0
+    return keep
+
+
+def padded(columns: Columns, inputs: Tensor) -> Tensor:
+    """Inputs (N, W) parent by parent, (P, N, widest), with zeros after the narrower ones."""
+    own = [inputs[:, list(numbers)] for numbers in columns.graph.factors.values()]
+    widest = max(one.shape[1] for one in own)
+    return torch.stack([pad(one, (0, widest - one.shape[1])) for one in own])
+
+
+def _units(values: Tensor) -> tuple[Tensor, Tensor]:
+    return values.mean(0), values.std(0, correction=0).clamp(min=1e-6)
