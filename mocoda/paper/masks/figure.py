@@ -29,9 +29,9 @@ def draw_masks(cells: Cells, path: Path) -> None:
     figure = Figure(figsize=(4.2 + 0.75 * len(worlds) + 3.2, 1.6 + 0.3 * len(methods)), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.2 + 0.75 * len(worlds), 3.4))
     _draw_worlds(left, methods, worlds, {(m, w): score.get((m, w, most)) for m in methods for w in worlds})
-    title_left(left, f"AUROC over edges that come and go, {most:,} recorded rows", fontsize=10)
+    title_left(left, f"AUROC, {most:,} recorded rows", fontsize=10)
     _draw_sizes(right, methods, worlds, score)
-    title_left(right, "Mean over worlds, by recorded rows", fontsize=10)
+    title_left(right, "Mean over the worlds that a method can answer", fontsize=10)
     save(figure, path)
 
 

@@ -1,8 +1,8 @@
 """The true edges of rows: a task's exact masks, or what its simulator does once a parent is another one.
 
-By replay, there is an edge where the child's next value changes in most of a few steps from the same row, each with the
-parent as it is in another recorded row. An interaction is rare, so that elsewhere is away from it: a parent that
-acts on the child mostly stops to, and one that does not mostly still does not.
+By replay, there is an edge where the child's next value changes in each of a few steps from the same row, in which the
+parent is as in other recorded rows. A parent that acts on the child does so no longer, or otherwise; one that does not
+would have to begin to act in all of them, which is rare as long as interactions are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
 from mocoda.tasks.random_dag import RandomDag
 
-REDRAWS = 3  # of each parent
+REDRAWS = 4  # of each parent
+AGAIN = 200  # rows that are replayed twice, for the simulator's own noise
+ALIKE = 0.1  # standard deviations of a column: values that are closer are alike
 SMALL = 0.01  # of the standard deviation of a column's recorded changes: less is no change
 
 
@@ -56,6 +58,7 @@ def replayed_edges(
     step: Step,
     *,
     redraws: int = REDRAWS,
+    pool: Tensor | None = None,
     seed: int | Stream = 0,
     workers: int | None = 0,
     checkpoint: Path | None = None,
@@ -64,30 +67,35 @@ def replayed_edges(
     """The edges at each row by replay, bool (N, P, C).
 
     A change counts from 1% of the standard deviation of the column's recorded changes on and beyond twice the
-    simulator's own noise, which is how much two replays of the same row differ. A redrawn parent that is as it
-    was says nothing.
+    simulator's own noise, which is how much two replays of the same row differ. A redrawn parent that is much
+    as it was, within a tenth of a standard deviation in every column, says nothing.
+
+    pool  recorded rows (M, S + A) that other parents are drawn from; the rows themselves unless given
     """
     rows, factors = data.rows, list(graph.factors.values())
+    pool = rows if pool is None else pool.to(rows.device)
     stream = as_stream(seed, "redrawn parents", device="cpu")
-    asked, differs = [rows, rows], []
+    again = rows[:AGAIN]
+    apart = ALIKE * rows.std(0, correction=0)
+    asked, differs = [rows], []
     for parent, columns in enumerate(factors):
         for number in range(redraws):
-            others = rows[stream.child(parent, number).integers(len(rows), len(rows)).to(rows.device)]
+            others = pool[stream.child(parent, number).integers(len(pool), len(rows)).to(rows.device)]
             changed = rows.clone()
             changed[:, list(columns)] = others[:, list(columns)]
             asked.append(changed)
-            differs.append((changed != rows).any(1))
-    found = replay(
-        torch.cat(asked), step, graph.state_width, workers=workers, checkpoint=checkpoint, progress=progress
-    ).unflatten(0, (len(asked), len(rows)))
-    before, again, after = found[0], found[1], found[2:].unflatten(0, (len(factors), redraws))
-    noise = (again - before).abs().amax(0)
+            differs.append(((changed - rows).abs() > apart).any(1))
+    whole = torch.cat([*asked, again])
+    found = replay(whole, step, graph.state_width, workers=workers, checkpoint=checkpoint, progress=progress)
+    before, after = found[: len(rows)], found[len(rows) : len(asked) * len(rows)]
+    noise = (found[-len(again) :] - before[: len(again)]).abs().amax(0)
     least = torch.maximum(SMALL * (data.next_state - data.state).std(0, correction=0), 2 * noise).clamp(min=1e-6)
-    moved = (after - before).abs() > least  # (P, R, N, S)
-    told = torch.stack(differs).unflatten(0, (len(factors), redraws))[..., None]
-    votes = torch.stack([moved[..., list(graph.factors[child])].any(3) for child in graph.children], 3) & told
-    most: Tensor = 2 * votes.sum(1) > told.sum(1)
-    return most.transpose(0, 1)
+    by_draw = after.unflatten(0, (len(factors), redraws, len(rows)))
+    moved = (by_draw - before).abs() > least  # (P, R, N, S)
+    same = ~torch.stack(differs).unflatten(0, (len(factors), redraws))[..., None]
+    changed_child = torch.stack([moved[..., list(graph.factors[child])].any(3) for child in graph.children], 3)
+    edges: Tensor = (changed_child | same).all(1) & ~same.all(1)
+    return edges.transpose(0, 1)
 
 
 def disagreement(exact: Tensor, other: Tensor, graph: LocalGraph) -> dict[str, dict[str, float]]:
