@@ -60,18 +60,18 @@ class CodeBook(Method):
             keep = (soft > 0.5).float() + soft - soft.detach()  # hard, with the gradient of the soft one
             fit = -model.log_likelihood(inputs[rows], changes[:, rows], keep.permute(2, 0, 1)).mean(1).sum()
             away = (found - code[chosen].detach()).square().sum(1).mean()
-            with torch.no_grad():
-                members = one_hot(chosen, self.codes).float()
-                count.lerp_(members.sum(0)[:, None], 1 - self.memory)
-                total.lerp_(members.T @ found, 1 - self.memory)
-                code.copy_(total / count.clamp(min=1e-3))
+            if torch.is_grad_enabled():  # not while held-out rows are looked at
+                with torch.no_grad():
+                    members = one_hot(chosen, self.codes).float()
+                    count.lerp_(members.sum(0)[:, None], 1 - self.memory)
+                    total.lerp_(members.T @ found, 1 - self.memory)
+                    code.copy_(total / count.clamp(min=1e-3))
             return fit + self.sparsity * children * logits.sigmoid().mean() + self.commitment * away
 
         draw = stream.child("noise")
         size = (self.training.batch, parents, children)
-        minimise(
-            weights, loss, len(data), self.training, stream, {"noise": lambda updates: draw.uniform(updates, *size)}
-        )
+        draws = {"noise": lambda updates: draw.uniform(updates, *size)}
+        minimise(weights, loss, len(data), self.training, stream, draws, (code, count, total))
 
         def scores(rows: Transitions) -> Tensor:
             chosen = _nearest(mlp(weights, "row", columns.inputs(rows.rows)), code)

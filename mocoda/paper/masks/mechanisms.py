@@ -7,7 +7,7 @@ one tensor (C, ...). A parent can be kept from a network: its columns are then 0
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,8 @@ from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
 CHUNK = 10  # updates that are one program on a GPU
+STRETCHES = 20  # of rows, a tenth of which is held out
+LOOKS, LOOKED = 20, 4  # how often networks are compared on held-out rows, and on how many batches of them
 SHARPEST = -5.0  # log standard deviation, of a change in its own units, below which no prediction gets
 FARTHEST = 10.0  # standard deviations, of an input
 
@@ -152,12 +154,17 @@ def minimise(
     training: Training,
     stream: Stream,
     draws: Mapping[str, Callable[[int], Tensor]] | None = None,
+    beside: Sequence[Tensor] = (),
 ) -> None:
-    """Adam, with a learning rate that falls along a cosine.
+    """Adam, with a learning rate that falls along a cosine; the weights end as they were best on held-out rows.
 
-    loss   of {"rows": which rows (batch,), and what is drawn}
-    draws  what else is drawn, by name: number of updates U -> (U, ...)
+    loss    of {"rows": which rows (batch,), and what is drawn}
+    draws   what else is drawn, by name: number of updates U -> (U, ...)
+    beside  tensors that the loss changes and that belong to the weights
     """
+    stretch = torch.arange(rows, device=stream.device) * STRETCHES // rows  # neighbours are alike
+    held = torch.isin(stretch, stream.child("held out").permutation(STRETCHES)[: STRETCHES // 10])
+    apart, train = (held if bool(held.any()) else ~held).nonzero()[:, 0], (~held).nonzero()[:, 0]
     adam = Adam([weight.requires_grad_() for weight in weights.values()], training.learning_rate)
 
     def update(given: Mapping[str, Tensor], phase: int) -> Tensor:
@@ -166,14 +173,25 @@ def minimise(
         return value.detach()
 
     chunk = Captured(in_turn(update), stream.device)
-    picks = stream.child("batches")
+    picks, known = stream.child("batches"), stream.child("looks")
+
+    def drawn(which: Tensor, picked: Stream, updates: int) -> dict[str, Tensor]:
+        chosen = which[picked.integers(len(which), updates, training.batch)]
+        return {"rows": chosen} | {name: draw(updates) for name, draw in (draws or {}).items()}
+
+    exam, least = drawn(apart, known, LOOKED), math.inf
+    kept, best = [*weights.values(), *beside], [weight.detach().clone() for weight in (*weights.values(), *beside)]
     for start in range(0, training.updates, CHUNK):
         updates = min(CHUNK, training.updates - start)
         adam.learning_rate.fill_(training.learning_rate * 0.5 * (1 + math.cos(math.pi * start / training.updates)))
-        given = {"rows": picks.integers(rows, updates, training.batch)}
-        chunk(given | {name: draw(updates) for name, draw in (draws or {}).items()})
-    for weight in weights.values():
-        weight.requires_grad_(False)
+        chunk(drawn(train, picks, updates))
+        if (start // CHUNK + 1) % max(1, training.updates // CHUNK // LOOKS) == 0:
+            with torch.no_grad():
+                now = sum(float(loss({name: part[i] for name, part in exam.items()})) for i in range(LOOKED))
+            if now < least:
+                least, best = now, [weight.detach().clone() for weight in kept]
+    for weight, chosen in zip(kept, best, strict=True):
+        weight.requires_grad_(False).copy_(chosen)
 
 
 def without(parent: int, inputs: Tensor, parents: int) -> Tensor:

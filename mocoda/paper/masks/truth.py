@@ -23,7 +23,7 @@ from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
 from mocoda.tasks.random_dag import RandomDag
 
-REDRAWS = 4  # of each parent
+REDRAWS = 6  # of each parent
 AGAIN = 200  # rows that are replayed twice, for the simulator's own noise
 ALIKE = 0.1  # standard deviations of a column: values that are closer are alike
 SMALL = 0.01  # of the standard deviation of a column's recorded changes: less is no change
