@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.networks import linear, linear_weights, mlp, mlp_weights
@@ -44,7 +43,7 @@ class CodeBook(Method):
         with torch.no_grad():  # codes begin as what some rows are
             some = inputs[stream.child("codes").integers(len(data), self.codes)]
             code = mlp(weights, "row", some).clone()
-        count = torch.ones_like(code[:, :1])
+        count, each = torch.ones_like(code[:, :1]), torch.arange(self.codes, device=data.device)
         total = code.clone()
 
         def edges(codes: Tensor) -> Tensor:
@@ -62,7 +61,7 @@ class CodeBook(Method):
             away = (found - code[chosen].detach()).square().sum(1).mean()
             if torch.is_grad_enabled():  # not while held-out rows are looked at
                 with torch.no_grad():
-                    members = one_hot(chosen, self.codes).float()
+                    members = (chosen[:, None] == each).float()
                     count.lerp_(members.sum(0)[:, None], 1 - self.memory)
                     total.lerp_(members.T @ found, 1 - self.memory)
                     code.copy_(total / count.clamp(min=1e-3))

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.networks import mlp, mlp_weights, softplus
@@ -33,7 +33,7 @@ class Training:
     """How the networks of every method are trained."""
 
     hidden: tuple[int, ...] = (128, 128)
-    updates: int = 10_000
+    updates: int = 5_000
     batch: int = 256
     learning_rate: float = 1e-3
 
@@ -123,7 +123,7 @@ def fit_mechanisms(
 ) -> Mechanisms:
     """Trains the networks of all children; with `drop`, half of the rows are shown without one of their parents."""
     columns = Columns(data, graph)
-    parents = len(graph.parents)
+    parents, each = len(graph.parents), torch.arange(len(graph.parents), device=data.device)
     model = Mechanisms(columns, fresh_weights(columns, training, stream))
     inputs, changes = columns.inputs(data.rows), columns.changes(data)
     draws: dict[str, Callable[[int], Tensor]] = {}
@@ -133,7 +133,7 @@ def fit_mechanisms(
 
     def loss(given: Mapping[str, Tensor]) -> Tensor:
         rows = given["rows"]
-        keep = 1 - one_hot(given["hidden"], parents + 1)[..., :parents].float() if drop else None
+        keep = (given["hidden"][:, None] != each).float() if drop else None
         return -model.log_likelihood(inputs[rows], changes[:, rows], keep).mean(1).sum()
 
     minimise(model.weights, loss, len(data), training, stream, draws)
