@@ -24,7 +24,7 @@ from mocoda.graph.local_graph import LocalGraph
 CHUNK = 10  # updates that are one program on a GPU
 STRETCHES = 20  # of rows, a tenth of which is held out
 LOOKS, LOOKED = 20, 4  # how often networks are compared on held-out rows, and on how many batches of them
-SHARPEST = -5.0  # log standard deviation, of a change in its own units, below which no prediction gets
+SHARPEST = -3.0  # log standard deviation, of a change in its own units, below which no prediction gets
 FARTHEST = 10.0  # standard deviations, of an input
 
 
