@@ -20,7 +20,7 @@ LEAST = 0.005  # the share of the rows in which a factor is absent from which on
 
 @dataclass(frozen=True)
 class NullTest(Method):
-    """A classifier of rows, trained on log p(child | row) - log p(child | row without the parent) > 0.1.
+    """A classifier of rows, trained on log p(child | row) - log p(child | row without the parent) > 3.
 
     A factor is absent where all its columns are 0, and only of a state factor that is absent in some recorded rows can
     it be asked: all other edges score 0. The published method alternates between model and classifier; this one
@@ -32,7 +32,7 @@ class NullTest(Method):
     probability = True
 
     training: Training = USUAL
-    evidence: float = 0.1
+    evidence: float = 3.0  # the authors' 0.1, with our densities, is mostly noise: 8% of what it says on dag:5 is true
 
     def fit(self, data: Transitions, graph: LocalGraph, *, seed: int) -> Scores:
         factors = [list(graph.factors[name]) for name in graph.state]
