@@ -126,8 +126,14 @@ __all__ = list(_HOME)
 gymnasium.register("mocoda/Navigation2D-v0", "mocoda.tasks.navigation:Navigation2D", max_episode_steps=70)
 gymnasium.register("mocoda/HookSweep2-v0", "mocoda.tasks.hooksweep_env:HookSweep2Env", max_episode_steps=75)
 gymnasium.register("mocoda/Objects-v0", "mocoda.tasks.objects:ObjectsEnv")
-for _count in range(1, 65):  # ids that other processes know too, for `Objects(count).environment`
+for _count in range(1, 65):  # ids that other processes know too, for `environment` of such tasks
     gymnasium.register(f"mocoda/Objects{_count}-v0", "mocoda.tasks.objects:ObjectsEnv", kwargs={"objects": _count})
+    gymnasium.register(
+        f"mocoda/RandomDag{_count}-v0",
+        "mocoda.tasks.random_dag:RandomDagEnv",
+        max_episode_steps=25,
+        kwargs={"factors": _count},
+    )
 for _cubes, _kind, _steps in ((1, "Single", 200), (2, "Double", 500), (3, "Triple", 1000)):
     for _task in (None, 1, 2, 3, 4, 5):  # the official tasks of OGBench; None: any of them
         gymnasium.register(

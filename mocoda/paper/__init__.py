@@ -7,6 +7,7 @@ from mocoda.paper.cubes import CubesTable
 from mocoda.paper.dose import Dose
 from mocoda.paper.entanglement import Entanglement
 from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
+from mocoda.paper.masks.experiment import Masks
 from mocoda.paper.neighbourhoods import Neighbourhoods
 from mocoda.paper.proposals import Proposals
 from mocoda.paper.rewards import Rewards
@@ -36,6 +37,7 @@ for _kind in (
     Proposals,
     Dose,
     CubesTable,
+    Masks,
     NavigationAudit,
     ObjectsAudit,
     HookSweepAudit,

@@ -33,6 +33,7 @@ NAMES = (
     "proposals",
     "dose",
     "cubes",
+    "masks",
     "audit-navigation",
     "audit-objects",
     "audit-hooksweep2",
