@@ -68,9 +68,11 @@ def exchange(
         "exchanged": set_number(taken),
         "cut": made.cut[episode],
     }
+    given, states = walks.rows[donor], walks.next_state.shape[1]
+    given_next = torch.where(moves[:, None] == 0, given[:, :states], walks.next_state[donor])
     return Made(
-        _combined(walks.rows, graph, base, donor, taken),
-        _combined(walks.next_state, graph, base, donor, taken, moves == 0, walks.rows),
+        _combined(walks.rows[base], given, graph, taken),
+        _combined(walks.next_state[base], given_next, graph, taken),
         made.steps,
         notes,
         _recorded,
@@ -197,30 +199,16 @@ def _hindrance(walks: Walks, graph: LocalGraph, base: Tensor, donor: Tensor, tak
     child = taken[:, None, : len(graph.children)]
     linked = ((one | other) & (taken[:, :, None] != child)).any((1, 2))
     # Every child must depend in the new row on what it depended on where it comes from.
-    new = graph.mask(_combined(walks.rows, graph, base, donor, taken))
+    new = graph.mask(_combined(walks.rows[base], walks.rows[donor], graph, taken))
     met = (new != torch.where(child, other, one)).any((1, 2))
     return torch.where(linked, LINKED, torch.where(met, MET, GOES_ON))
 
 
-def _combined(
-    values: Tensor,
-    graph: LocalGraph,
-    base: Tensor,
-    donor: Tensor,
-    taken: Tensor,
-    rests: Tensor | None = None,
-    rows: Tensor | None = None,
-) -> Tensor:
-    """Rows, or next states, of which the columns of some factors (M, parents) come from the donor.
-
-    rests  (M,) whether these stay as they are in the donor's `rows`
-    """
+def _combined(values: Tensor, given: Tensor, graph: LocalGraph, taken: Tensor) -> Tensor:
+    """Rows, or next states, (M, C) in which some factors (M, parents) are as given (M, C)."""
     owner = {column: number for number, name in enumerate(graph.parents) for column in graph.factors[name]}
     of_column = torch.tensor([owner[column] for column in range(values.shape[1])], device=values.device)
-    given = values[donor]
-    if rests is not None and rows is not None:
-        given = torch.where(rests[:, None], rows[donor, : values.shape[1]], given)
-    return torch.where(taken[:, of_column], given, values[base])
+    return torch.where(taken[:, of_column], given, values)
 
 
 def _sets(graph: LocalGraph, taken: Tensor) -> dict[str, Any]:

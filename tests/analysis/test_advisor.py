@@ -97,7 +97,7 @@ def test_a_body_that_pulls_another_is_named(seed: int) -> None:
     assert found.recipe is None
 
 
-@pytest.mark.parametrize(("parent", "child"), [("dx", "x"), ("dy", "x")])
+@pytest.mark.parametrize(("parent", "child"), [("dx", "x"), pytest.param("dy", "x", marks=pytest.mark.long)])
 def test_an_edge_taken_from_navigation_is_named(parent: str, child: str) -> None:
     found = mocoda.check(NAVIGATION.collect(4_000, seed=3), without(parent, child), seed=3, quick=True)
     assert (parent, child) in named(found)

@@ -124,6 +124,14 @@ def test_the_model_is_asked_only_what_no_recorded_row_answers() -> None:
         assert bool(((off[~known] - 0.01).abs() < 1e-6).all())
 
 
+def test_a_model_that_ignores_the_graph_is_asked_for_everything() -> None:
+    data, graph = walk_about()
+    wrong = Step(lambda rows: rows[:, :2] + rows[:, 2:] + 0.01)
+    wrong.architecture = "full"  # type: ignore[attr-defined]
+    made = augment_episodes(data, graph, recipe=MATCHED, model=wrong, episodes=40, keep_recorded=False)
+    assert bool(((made.next_state - made.state - made.action - 0.01).abs() < 1e-6).all())
+
+
 # --- how far
 
 

@@ -80,6 +80,7 @@ def test_true_next_states_follow_the_same_states_and_actions(tmp_path: Path) -> 
     assert with_true_next_states(task, truth).next_state.equal(truth.next_state)
 
 
+@pytest.mark.long
 def test_sweepers_of_all_seeds_share_the_data_of_a_table_s_first(tmp_path: Path) -> None:
     measured, trained = measure(settings("table3-td3-bc", only=("batch 500",)), tmp_path)
     assert trained[0][0].batch == 500

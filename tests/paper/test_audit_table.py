@@ -14,6 +14,7 @@ from experiment_contract import check_experiment
 
 from mocoda import DynamicsConfig, InputError, make_task, two_sample
 from mocoda.paper.audit import HookSweepAudit, NavigationAudit, ObjectsAudit, TaskAudit
+from mocoda.paper.columns import column_recipe
 
 TINY = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, batch=64, validation=50, window=1)
 COLUMNS = ("coda", "mocoda", "mocoda-matched")
@@ -74,3 +75,13 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         replace(SMALL["navigation"], seeds=3)
     with pytest.raises(InputError, match=r"^there is no column 'emp-matched'; there are: emp, coda"):
         replace(SMALL["navigation"], columns=("emp-matched",))
+
+
+def test_columns_say_which_parents_they_are_of() -> None:
+    settings = {name: column_recipe(name, components=4) for name in ("mocoda", "mocoda-matched", "mocoda-u-local")}
+    found = {name: (recipe.name, recipe.density, recipe.stratified) for name, recipe in settings.items()}  # type: ignore[attr-defined]
+    assert found == {
+        "mocoda": ("mocoda", "mixture", False),
+        "mocoda-matched": ("mocoda", "matched", False),
+        "mocoda-u-local": ("mocoda-u", "matched", True),
+    }

@@ -158,6 +158,7 @@ def test_made_up_sweeps_look_like_recorded_ones() -> None:
     assert len(data.state[:, 6:8].unique(dim=0)) == 400
 
 
+@pytest.mark.long
 def test_the_stages_of_hooksweep2_are_timed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = DynamicsConfig(members=2, hidden=(8,), features=8, epochs=9, epoch_rows=64, batch=64, validation=50)
     agents = (make_agent("td3-bc", hidden=(4,), batch=2),)

@@ -317,6 +317,7 @@ def test_the_figures_are_drawn_again_from_the_files_alone(run: Run, tmp_path: Pa
 # Continuing
 
 
+@pytest.mark.long
 def test_the_same_command_takes_everything_from_its_folder_and_measures_the_same(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
