@@ -1,8 +1,5 @@
 """Small networks that say how likely each edge is at a row: what the mask of a learned graph is cut from.
 
-Each child has two kinds of evidence. `departs`: it does something that its usual parents do not explain. `needs`: given
-everything else, it cannot be predicted without this parent. An edge that is not always there takes both.
-
 Axes: *L leading axes (runs), C children, P parents, B rows, W columns of a row, K and L' those of the widest child and
 parent.
 """
@@ -21,9 +18,9 @@ from mocoda.engine.networks import Weights, linear, linear_weights, mlp, mlp_wei
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
-WIDTHS = (0.1, 0.3)  # of the bumps that say how near two columns are, in standard deviations of their difference
+NEAR = 0.3  # standard deviations of the difference of two columns within which they are near each other
+CLOSEST = 0.03  # and within which it does not matter how near
 BLOCK = 256  # rows at a time on a CPU, always so many: a row's probabilities do not depend on how many are asked for
-THIN = 0.1  # the probability of an edge that nothing speaks for, to a child that its usual parents do not explain
 
 
 @dataclass(frozen=True)
@@ -73,13 +70,19 @@ class Layout:
     def pairs(self, rows: Tensor, scaling: Weights) -> Tensor:
         """What is said of each child and parent in rows (*L, C or 1, B, W): float (*L, C, P, B, features).
 
-        The columns of both, and how near those at the same places are, one by one and two by two: what touches is near.
+        The columns of both, and how far apart those at the same places are, one by one and two by two: what touches is
+        near.
         """
         padded = pad((rows - scaling["shift"]) / scaling["scale"], (0, 1))
-        apart = self.differences(rows) / scaling["apart"][:, :, None]
-        near = [self.alike / (1 + (apart / width).square()) for width in WIDTHS]
-        both = [bump[..., self._first] * bump[..., self._second] for bump in near]
-        return torch.cat([self._own(padded), self._other(padded), apart, *near, *both], -1)
+        differences, spread = self.differences(rows), scaling["apart"][:, :, None]
+        squares = differences.square()
+        both = squares[..., self._first] + squares[..., self._second]
+        mean_square = (spread[..., self._first].square() + spread[..., self._second].square()) / 2
+        near = [_log_distance(squares / spread.square()), _log_distance(both / mean_square)]
+        there = torch.cat([self.alike, self.alike[..., self._first] * self.alike[..., self._second]], -1)
+        return torch.cat(
+            [self._own(padded), self._other(padded), differences / spread, torch.cat(near, -1) * there], -1
+        )
 
     def _own(self, padded: Tensor) -> Tensor:
         """(*L, C, P, B, K)"""
@@ -110,6 +113,11 @@ class Layout:
         return list(combinations(range(self.children.shape[1]), 2))
 
 
+def _log_distance(square: Tensor) -> Tensor:
+    """0 at a distance of 1, so that what is near is told apart as finely as what is far."""
+    return 0.5 * torch.log(square + CLOSEST**2)
+
+
 def empty_scaling(layout: Layout) -> dict[str, Tensor]:
     """Tensors with the shapes of what `pairs` measures by."""
     wide, (children, width) = layout.graph.width, layout.children.shape
@@ -123,6 +131,20 @@ def pair_weights(layout: Layout, runs: int, hidden: int, outputs: int, more: int
     weights = mlp_weights("pair", (runs, children, parents), (layout.features, hidden, hidden), stream)
     weights |= mlp_weights("sum", (runs, children), (hidden + more, hidden, hidden, outputs), stream)
     return weights | linear_weights("skip", (runs, children), hidden, outputs, stream)
+
+
+def gate_weights(layout: Layout, runs: int, hidden: int, stream: Stream) -> dict[str, Tensor]:
+    """Networks of `gate_logits`."""
+    weights = pair_weights(layout, runs, hidden, len(layout.parents), 0, stream)
+    leading = (runs, len(layout.children), len(layout.parents))
+    return weights | linear_weights("own", leading, hidden, 1, stream)
+
+
+def gate_logits(weights: Weights, pairs: Tensor) -> Tensor:
+    """Log odds of edges (*L, C, B, P): what parent and child say by themselves, and what all parents do together."""
+    each = embedded(weights, pairs)
+    own = linear(weights, "own", each)[..., 0].movedim(-2, -1)
+    return summed(weights, each.sum(-3)) + own
 
 
 def embedded(weights: Weights, pairs: Tensor) -> Tensor:
@@ -176,8 +198,7 @@ class Gates:
 
     def _block(self, rows: Tensor) -> Tensor:
         pairs = self._layout.pairs(rows[None], self.scaling)
-        logits = summed(self.weights, embedded(self.weights, pairs).sum(-3))  # (R, C, B, P + 1)
-        return self.calibrated(combined(logits.sigmoid(), self.always.T[:, None]).mean(0).movedim(0, -1))
+        return self.calibrated(gate_logits(self.weights, pairs).sigmoid().mean(0).movedim(0, -1))
 
     def calibrated(self, probability: Tensor) -> Tensor:
         """Probabilities (N, P, C) whose log odds are stretched and shifted; those of fixed edges are 0 or 1."""
@@ -187,16 +208,6 @@ class Gates:
     @cached_property
     def _layout(self) -> Layout:
         return Layout(self.graph, self.device)
-
-
-def combined(gates: Tensor, always: Tensor) -> Tensor:
-    """Probabilities of edges (*L, C, B, P) from what networks say, (*L, C, B, P + 1): P times `needs`, and `departs`.
-
-    A child that departs though it seems to need nobody may need anybody.
-    """
-    needs, departs = gates[..., :-1], gates[..., -1:]
-    unexplained = 1 - torch.where(always, 0.0, needs).amax(-1, keepdim=True)
-    return departs * (THIN + (1 - THIN) * torch.maximum(needs, unexplained))
 
 
 def of_tensors(graph: LocalGraph, tensors: Weights) -> Gates:

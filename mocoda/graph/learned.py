@@ -16,7 +16,7 @@ from mocoda.engine.checkpoint import check_tensors, load_trained, reading, save_
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Shapes
 from mocoda.graph.columns import ColumnNames
-from mocoda.graph.gates import Gates, Layout, empty_scaling, of_tensors, pair_weights
+from mocoda.graph.gates import Gates, Layout, empty_scaling, gate_weights, of_tensors
 from mocoda.graph.local_graph import LocalGraph
 
 
@@ -154,6 +154,6 @@ def _expected(graph: LocalGraph, runs: int, hidden: int) -> dict[str, Tensor]:
     """Tensors with the names, shapes and types of those in a file."""
     layout = Layout(graph, torch.device("cpu"))
     edges = torch.empty(len(graph.parents), len(graph.children))
-    weights = pair_weights(layout, runs, hidden, len(graph.parents) + 1, 0, Shapes())
+    weights = gate_weights(layout, runs, hidden, Shapes())
     gates = Gates(graph, weights, empty_scaling(layout), torch.empty(2), edges.bool(), edges.bool())
     return {"row_shares": edges.double(), **gates.tensors()}

@@ -19,24 +19,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
-from mocoda.engine.networks import Weights
+from mocoda.engine.networks import Weights, softplus
 from mocoda.engine.optimise import Adam
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.columns import ColumnNames, as_factors, guessed_factors
-from mocoda.graph.gates import Gates, combined, embedded, pair_weights, summed
+from mocoda.graph.evidence import Evidence, departures, find_evidence, oftener
+from mocoda.graph.gates import Gates, gate_logits, gate_weights
 from mocoda.graph.learned import LearnedGraph, cut
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.graph.usual import ROUNDING, GraphConfig, Table, absolute, cosine, surprise_of, usual_parents
+from mocoda.graph.usual import GraphConfig, Table, cosine, drawn_rows, left_by, usual_parents
 
 LEAST_ROWS = 1_000  # fewer hold too few of the rare rows that are to be learned from
 UNSEEN = ("linked", "apart")
 PRICE = 1.0  # of an edge in a row, in nats: the likelihood ratio that speaks for it must be larger
+REST = 0.1  # by how much rows count that seem to depart: all of a kind may
+AGAIN = 1  # how often what the usual parents explain is learned again, from the rows in which nothing else seems to act
 FLOOR = 0.05  # the weight of rows that a network with fewer parents seems unable to explain: it may learn to
 SLOPES, OFFSETS = (0.5, 0.7, 1.0, 1.4, 2.0), (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)  # of log odds, tried
 SURE = 2.0  # log odds that other rows may give an edge before the row itself is asked
@@ -75,11 +77,18 @@ def learn_graph(
     strangers = table.strangers()
     if unseen is None and bool(strangers.any()):
         raise _unseen_error(graph, strangers)
-    usual, left = usual_parents(table, config, progress)
-    gates = _fit_gates(table, usual, left, config, progress)
+    usual = usual_parents(table, config, progress)
+    counts = torch.ones(len(usual), len(data), device=data.device)
+    left = left_by(usual, table, counts, config, table.stream.child("left"))
+    for again in range(AGAIN):  # without the rows that depart, the usual parents explain the others better
+        counts = REST + (1 - REST) * (1 - _departing(table, usual, left, config, table.stream.child("again", again)))
+        left = left_by(usual, table, counts, config, table.stream.child("left", again))
+    evidence = find_evidence(table, usual, left, config, progress)
+    weights = _fit_gates(table, evidence, usual, config, progress)
+    calibration = _calibration(table, evidence, usual, weights)
     # Of factors that never met, the gates only guess.
-    always = gates.always | (strangers if unseen == "linked" else torch.zeros_like(strangers))
-    gates = Gates(graph, gates.weights, gates.scaling, gates.calibration, always, strangers & ~always)
+    always = usual.T | (strangers if unseen == "linked" else torch.zeros_like(strangers))
+    gates = Gates(graph, weights, table.scaling, calibration, always, strangers & ~always)
     learned = LearnedGraph(
         graph.state,
         graph.action,
@@ -130,108 +139,81 @@ def _unseen_error(graph: LocalGraph, strangers: Tensor) -> InputError:
     )
 
 
-def _fit_gates(table: Table, usual: Tensor, left: Tensor, config: GraphConfig, progress: Progress) -> Gates:
-    """Networks that explain what the usual parents leave, and gates that say where they need whom."""
-    stream = table.stream.child("gates")
-    children, parents = usual.shape
-    shape, columns = (config.runs, children, config.batch), table.target.shape[-1]
-    sizes = (table.layout, config.runs, config.hidden)
-    weights = pair_weights(*sizes, 2 * columns, parents, stream.child("weights"))
-    gates = pair_weights(*sizes, parents + 1, 0, stream.child("gate weights"))
-    for name in ("sum.2.weight", "sum.2.bias", "skip.weight", "skip.bias"):
-        weights[name].zero_()  # at first, the usual parents explain all
-    gates["sum.2.bias"] -= 1.0
-    adam = Adam([weight.requires_grad_() for weight in weights.values()], config.learning_rate, 1e-5)
-    gate_adam = Adam([weight.requires_grad_() for weight in gates.values()], config.learning_rate / 3, 1e-5)
-    runs = torch.arange(config.runs, device=usual.device)[:, None, None]
-    each = torch.arange(children, device=usual.device)[:, None]
-    everyone, usual_only = (kept[:, None].float().expand(*shape, parents) for kept in (usual | True, usual))
-    one = torch.eye(parents, device=usual.device)
-    # Rows that the usual parents do not explain are few, and what there is to learn is in them.
-    unexplained = table.per_column(left[:, :, table.train].abs()).mean(0)
-    weight = 0.5 + (unexplained / unexplained.mean(-1, keepdim=True).clamp(min=1e-12)).clamp(max=8)  # (C, train)
-    usually = left.abs().median(2, keepdim=True).values.clamp(min=ROUNDING / 2)  # (R, C, 1, K)
-    batches = stream.child("batches")
-    first, then = config.steps // 3, config.steps // 2  # steps at which the gates begin to learn, and to be asked
+def _departing(table: Table, usual: Tensor, left: Tensor, config: GraphConfig, stream: Stream) -> Tensor:
+    """How likely each row departs (C, N), by all its parents."""
+    ratio, free = departures(table, left), (~usual)[:, None].float()
+    children = len(ratio)
+    weights = gate_weights(table.layout, 1, config.hidden, stream.child("weights"))
+    rate, steps = config.learning_rate, max(1, config.steps // 3)
+    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, 1e-5)
+    each = torch.arange(children, device=left.device)[:, None]
+    for step in range(steps):
+        adam.learning_rate.fill_(rate * cosine(step, steps))
+        index = table.train[stream.integers(len(table.train), 1, children, config.batch)]
+        logit = anybody(gate_logits(weights, table.pairs(index)), free)
+        adam.step(unlikely(logit, ratio[each, index] - PRICE).mean(-1).sum())
+    with torch.no_grad():
+        blocks = torch.arange(len(table.rows), device=left.device).split(512 if left.device.type == "cpu" else 8_192)
+        logits = [gate_logits(weights, table.pairs(block.expand(1, children, -1))) for block in blocks]
+    return torch.cat([anybody(part, free)[0] for part in logits], 1).sigmoid()
 
-    for step in range(config.steps):
-        adam.learning_rate.fill_(config.learning_rate * cosine(step, config.steps))
-        gate_adam.learning_rate.fill_(config.learning_rate / 3 * cosine(step, config.steps))
-        drawn = [batches.categories(own, config.runs * config.batch) for own in weight]
-        chosen = torch.stack([own.view(config.runs, -1) for own in drawn], 1)
-        index = table.train[chosen]
-        rarity = 1 / weight[each, chosen]  # by which rows that were drawn more often count less
-        parent = batches.integers(parents, *shape)
-        pairs = table.layout.pairs(table.rows[index], table.scaling)
-        target = left[runs, each, index]
-        messages = embedded(weights, pairs)
-        mean, log_scale = _explained(weights, messages, everyone)
-        errors = [mean - target]
-        errors += [_explained(weights, messages, keep)[0] - target for keep in (usual_only, 1 - one[parent])]
-        scale = log_scale.detach()
-        whole, by_usual, without = (table.per_column(surprise_of(error.detach(), scale)) for error in errors)
-        logits = summed(gates, embedded(gates, pairs).sum(-3))
-        logit = torch.stack([logits.gather(-1, parent[..., None])[..., 0], logits[..., -1]], -1)
-        with torch.no_grad():
-            departs = (by_usual - whole - PRICE).sigmoid()
-            edge = departs if step < then else logit[..., 1].sigmoid() * logit[..., 0].sigmoid()
-            ratios = torch.stack([without - whole, by_usual - whole], -1).clamp(-10, 10)
-            posterior = (logit.clamp(-SURE, SURE) + ratios - PRICE).sigmoid()
-        losses = [table.per_column(absolute(error)) for error in errors]
-        losses[1] = table.per_column(surprise_of(errors[1], usually.log()) * usually)  # what fits most rows
-        noise = table.per_column(log_scale + errors[0].detach().abs() * torch.exp(-log_scale))
-        loss = losses[0] + 0.1 * noise + losses[1] * rarity + losses[2] * (1 - edge + FLOOR * rarity)
-        adam.step(loss.mean(-1).sum())
+
+def _fit_gates(table: Table, evidence: Evidence, usual: Tensor, config: GraphConfig, progress: Progress) -> Weights:
+    """Networks that say where a child departs and whom it needs then, by what rows like it say."""
+    stream = table.stream.child("gates")
+    weights = gate_weights(table.layout, config.runs, config.hidden, stream.child("weights"))
+    weights["sum.2.bias"] -= 1.0
+    rate, (children, parents) = config.learning_rate, usual.shape
+    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, 1e-5)
+    each = torch.arange(children, device=usual.device)[:, None]
+    often, free = oftener(evidence.departs[:, table.train]), (~usual)[:, None].float()
+    steps, shape = config.steps, (config.runs, children, config.batch)
+    for step in range(steps):
+        adam.learning_rate.fill_(rate * cosine(step, steps))
+        chosen = drawn_rows(often, shape, stream)
+        index, rarity = table.train[chosen], 1 / often[each, chosen]
+        logits = gate_logits(weights, table.pairs(index))
+        departs, needs = evidence.departs[each, index] - PRICE, evidence.needs[each, index] - PRICE
+        any_edge = anybody(logits, free)
+        posterior = (any_edge.detach().clamp(-SURE, SURE) + departs).sigmoid()
         # Whom a child needs is asked of the rows in which it departs.
-        asked = torch.stack([posterior[..., 1] + FLOOR, torch.ones_like(departs)], -1) * rarity[..., None]
-        entropy = binary_cross_entropy_with_logits(logit, posterior, reduction="none")
-        if step >= first:
-            gate_adam.step((entropy * asked / rarity.mean()).sum(-1).mean(-1).sum())
-        progress("edges", step + 1, config.steps)
-    fixed = usual.T.contiguous()
-    trained = {name: weight.detach() for name, weight in gates.items()}
-    calibration = _calibration(table, usual, left, weights, trained)
-    return Gates(table.graph, trained, table.scaling, calibration, fixed, torch.zeros_like(fixed))
+        whom = (unlikely(logits, needs) * free).sum(-1) * (posterior + FLOOR)
+        adam.step(((unlikely(any_edge, departs) + whom) * rarity).mean(-1).sum())
+        progress("edges", step + 1, steps)
+    return {name: weight.detach() for name, weight in weights.items()}
+
+
+def anybody(logits: Tensor, free: Tensor) -> Tensor:
+    """Log odds (*L, C, B) that at least one of the edges (*L, C, B, P) that are not always there is."""
+    none = (softplus(logits) * free).sum(-1)  # minus the log of the probability that none is
+    return none + torch.log(-torch.expm1(-none.clamp(min=1e-6)))
+
+
+def unlikely(logit: Tensor, ratio: Tensor) -> Tensor:
+    """Negative log likelihood of a row that is as likely with an edge as `ratio` says, by the log odds of the edge."""
+    return softplus(logit) - softplus(logit + ratio)
 
 
 @torch.no_grad()
-def _calibration(table: Table, usual: Tensor, left: Tensor, weights: Weights, gates: Weights) -> Tensor:
+def _calibration(table: Table, evidence: Evidence, usual: Tensor, weights: Weights) -> Tensor:
     """Slope and offset (2,) of the log odds by which the gates explain held-out rows best.
 
     There is no truth to compare with, but the likelihood of a row with an edge and without: that of a mixture of both,
     with the probability of the edge as the share, is largest where the probabilities are right.
     """
     found: list[tuple[Tensor, Tensor]] = []
-    children, parents = usual.shape
+    runs, children = len(weights["skip.bias"]), len(usual)
     for block in table.held_out.split(512):
-        index = block.expand(len(left), children, -1)
-        pairs = table.layout.pairs(table.rows[index], table.scaling)
-        target, messages = left[:, :, block], embedded(weights, pairs)
-        keep = torch.ones(*index.shape, parents, device=usual.device)
-        mean, log_scale = _explained(weights, messages, keep)
-        whole = table.per_column(surprise_of(mean - target, log_scale))
-        ratios = []
-        for parent in range(parents):
-            without = keep.clone()
-            without[..., parent] = 0
-            error = _explained(weights, messages, without)[0] - target
-            ratios.append((table.per_column(surprise_of(error, log_scale)) - whole).mean(0))
-        chance = combined(summed(gates, embedded(gates, pairs).sum(-3)).sigmoid(), usual[:, None]).mean(0)
+        logits = gate_logits(weights, table.pairs(block.expand(runs, children, -1)))
+        chance = logits.sigmoid().mean(0)
         asked = ~usual[:, None].expand_as(chance)
-        found.append((chance[asked], (torch.stack(ratios, -1)[asked] - PRICE).clamp(-10, 10)))
+        ratio = torch.minimum(evidence.needs[:, block], evidence.departs[:, block, None]) - PRICE
+        found.append((chance[asked], ratio[asked]))
     chance, ratio = (torch.cat(part) for part in zip(*found, strict=True))
     if not len(chance):
         return torch.tensor([1.0, 0.0], device=usual.device)
     odds, best = chance.clamp(1e-6, 1 - 1e-6).logit(), (-math.inf, 1.0, 0.0)
     for slope in SLOPES:
         for offset in OFFSETS:
-            share = (slope * odds + offset).sigmoid()
-            best = max(best, (float(torch.log1p(share * ratio.expm1()).mean()), slope, offset))
+            best = max(best, (-float(unlikely(slope * odds + offset, ratio).mean()), slope, offset))
     return torch.tensor(best[1:], device=usual.device)
-
-
-def _explained(weights: Weights, messages: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and log scale (R, C, B, K) of what is left, from the parents that are kept (R, C, B, P)."""
-    total = (messages * keep.movedim(-1, -2)[..., None]).sum(-3)
-    mean, log_scale = summed(weights, total, keep).chunk(2, -1)
-    return mean, log_scale.clamp(-7, 3)

@@ -16,18 +16,20 @@ from torch.nn.functional import one_hot, pad
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
-from mocoda.engine.networks import mlp, mlp_weights
+from mocoda.engine.networks import linear, linear_weights, mlp, mlp_weights
 from mocoda.engine.optimise import Adam
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
-from mocoda.graph.gates import WIDTHS, Layout
+from mocoda.graph.gates import NEAR, Layout
 from mocoda.graph.local_graph import LocalGraph
 
 HELD_OUT, MOST_HELD_OUT = 0.125, 4_000  # share and number of rows that nothing is trained on
 MEETINGS = 10  # rows in which two factors are near each other, of which something can be learned
 TAIL = 2.0  # degrees of freedom of the errors' distribution: a row that cannot be explained counts, but not for all
 USUAL, RARELY = 1.0, 0.25  # a usual parent gains a child more nats than the first in all but this share of the rows
-ROUNDING = 0.02  # standard deviations below which errors count by their squares
+COARSE, ROUNDING = 3.0, 0.02  # standard deviations below which errors count by their squares, at first and at last
+LOOKS = 8  # how often it is looked at what is not yet learned
+SCALES = (-6.0, 3.0)  # of log scales that are predicted
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,10 @@ class GraphConfig:
 
     runs: int = 2  # networks of a kind, trained as one program, whose probabilities are averaged
     hidden: int = 64
-    usual_steps: int = 800  # to find the usual parents
-    steps: int = 2_500  # to find the others
+    usual_steps: int = 600  # to find the usual parents; four times as many to learn what they explain
+    steps: int = 2_000  # to find the others
     batch: int = 256
-    learning_rate: float = 1e-2
+    learning_rate: float = 3e-3
 
     def __post_init__(self) -> None:
         for name in ("runs", "hidden", "usual_steps", "steps", "batch"):
@@ -91,6 +93,11 @@ class Table:
         return (self.layout.children < self.graph.width)[:, None].float()
 
     @cached_property
+    def inputs(self) -> Tensor:
+        """The rows, standardised."""
+        return (self.rows - self.scaling["shift"]) / self.scaling["scale"]
+
+    @cached_property
     def itself(self) -> Tensor:
         """Each child's own past among the parents, bool (C, P)."""
         return torch.eye(len(self.graph.children), len(self.graph.parents), dtype=torch.bool, device=self.rows.device)
@@ -98,6 +105,10 @@ class Table:
     def per_column(self, values: Tensor) -> Tensor:
         """Sums (..., C, B) over the columns of each child of values (..., C, B, K)."""
         return (values * self.counted).sum(-1)
+
+    def pairs(self, index: Tensor) -> Tensor:
+        """What is said of each child and parent, (R, C, P, B, features), in rows numbered (R, C, B)."""
+        return self.layout.pairs(self.rows[index], self.scaling)
 
     def targets(self, index: Tensor) -> Tensor:
         """(R, C, B, K) of rows numbered (R, C, B)."""
@@ -109,7 +120,7 @@ class Table:
         rows_near = torch.zeros(children, parents, dtype=torch.long, device=self.rows.device)
         for block in self.rows.split(8_192):
             apart = self.layout.differences(block[None]) / self.scaling["apart"][:, :, None]
-            near = ((apart.abs() < WIDTHS[-1]) & (self.layout.alike > 0)).sum(-1)
+            near = ((apart.abs() < NEAR) & (self.layout.alike > 0)).sum(-1)
             rows_near += (near >= self.layout.alike.sum(-1).clamp(1, 2)).sum(-1)
         strange = (rows_near < MEETINGS).T
         strange[children:] = False  # actions are taken, not met
@@ -129,60 +140,88 @@ def surprise_of(error: Tensor, log_scale: Tensor) -> Tensor:
     return log_scale + (TAIL + 1) / 2 * torch.log1p(error.square() * torch.exp(-2 * log_scale) / TAIL)
 
 
-def absolute(error: Tensor) -> Tensor:
-    return (error.square() + ROUNDING**2).sqrt() - ROUNDING
+def absolute(error: Tensor, rounding: float = ROUNDING) -> Tensor:
+    """Errors by their size; those much smaller than `rounding` by their squares."""
+    return (error.square() + rounding**2).sqrt() - rounding
 
 
 def cosine(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
-def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> tuple[Tensor, Tensor]:
-    """The parents that each child needs in nearly all rows, bool (C, P), and what they leave to be explained.
+def rounding_at(step: int, steps: int) -> float:
+    """Large errors count by their squares at first, so that all is learned, and later by their size, so that what most
+    rows do is learned exactly."""
+    return COARSE * (ROUNDING / COARSE) ** min(1.0, step / (0.7 * steps))
 
-    The latter (R, C, N, K) is a child's standardised change less what its usual parents predict in most rows.
-    """
+
+def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tensor:
+    """The parents that each child needs in nearly all rows, bool (C, P)."""
     stream = table.stream.child("usual")
     children, parents = table.itself.shape
     shape = (config.runs, children, config.batch)
-    columns = table.target.shape[-1]
-    sizes = (table.graph.width + parents, config.hidden, config.hidden, 2 * columns)
+    sizes = (table.graph.width + parents, config.hidden, config.hidden, 2 * table.target.shape[-1])
     weights = mlp_weights("mlp", (config.runs, children), sizes, stream.child("weights"))
-    adam = Adam([weight.requires_grad_() for weight in weights.values()], config.learning_rate / 3, 1e-5)
-    inputs = (table.rows - table.scaling["shift"]) / table.scaling["scale"]
-
-    def predict(index: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        seen = torch.cat([inputs[index] * (keep @ table.layout.owned), keep], -1)
-        mean, log_scale = mlp(weights, "mlp", seen).chunk(2, -1)
-        return mean, log_scale.clamp(-7, 3)
-
-    usual: Tensor | None = None
+    rate = config.learning_rate
+    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, 1e-5)
 
     def surprise(index: Tensor, keep: Tensor) -> Tensor:
-        mean, log_scale = predict(index, keep)
-        if usual is not None:  # one scale for all rows: what fits most of them exactly beats a compromise
-            log_scale = log_scale.mean(-2, keepdim=True).expand_as(log_scale)
-        return table.per_column(surprise_of(mean - table.targets(index), log_scale))
+        seen = torch.cat([table.inputs[index] * (keep @ table.layout.owned), keep], -1)
+        mean, log_scale = mlp(weights, "mlp", seen).chunk(2, -1)
+        return table.per_column(surprise_of(mean - table.targets(index), log_scale.clamp(*SCALES)))
 
     for step in range(config.usual_steps):
-        adam.learning_rate.fill_(config.learning_rate / 3 * cosine(step, config.usual_steps))
+        adam.learning_rate.fill_(rate * cosine(step, config.usual_steps))
         index = table.train[stream.integers(len(table.train), *shape)]
-        if step < config.usual_steps // 2:  # any parents may be left out, mostly few
-            drawn = stream.uniform(*shape, parents) > stream.uniform(*shape, 1).square()
-            keep = (drawn | table.itself[:, None]).float()
-        else:
-            usual = _needed(table, surprise, config.runs) if usual is None else usual
-            keep = usual[:, None].float().expand(*shape, parents)
-        adam.step(surprise(index, keep).mean(-1).sum())
+        # Any parents may be left out, mostly few.
+        drawn = stream.uniform(*shape, parents) > stream.uniform(*shape, 1).square()
+        adam.step(surprise(index, (drawn | table.itself[:, None]).float()).mean(-1).sum())
         progress("usual parents", step + 1, config.usual_steps)
-    usual = _needed(table, surprise, config.runs) if usual is None else usual
-    blocks = []
-    with torch.no_grad():
-        for block in torch.arange(len(table.rows), device=table.rows.device).split(8_192):
-            index = block.expand(config.runs, children, -1)
-            mean, _ = predict(index, usual[:, None].float().expand(*index.shape, parents))
-            blocks.append(table.targets(index) - mean)
-    return usual, torch.cat(blocks, 2)
+    return _needed(table, surprise, config.runs)
+
+
+def left_by(usual: Tensor, table: Table, counts: Tensor, config: GraphConfig, stream: Stream) -> Tensor:
+    """What the usual parents leave to be explained (R, C, N, K): standardised changes less what most rows do.
+
+    usual   the usual parents, bool (C, P)
+    counts  by how much each row counts, float (C, N)
+    """
+    children, columns, wide = len(usual), table.target.shape[-1], table.graph.width
+    leading, sizes = (config.runs, children), (wide, config.hidden, config.hidden, columns)
+    weights = mlp_weights("mlp", leading, sizes, stream.child("weights"))
+    weights |= linear_weights("skip", leading, wide, columns, stream.child("skip"))
+    rate, steps = 10 / 3 * config.learning_rate, 4 * config.usual_steps
+    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate)
+    seen = usual.float()[:, None] @ table.layout.owned  # (C, 1, W)
+    each = torch.arange(children, device=usual.device)[:, None]
+
+    def predict(index: Tensor) -> Tensor:
+        inputs = table.inputs[index] * seen
+        return mlp(weights, "mlp", inputs) + linear(weights, "skip", inputs)
+
+    @torch.no_grad()
+    def left() -> Tensor:
+        blocks = torch.arange(len(table.rows), device=usual.device).split(8_192)
+        return torch.cat([table.target[:, block] - predict(block.expand(*leading, -1)) for block in blocks], 2)
+
+    often = torch.ones(children, len(table.train), device=usual.device)
+    for step in range(steps):
+        adam.learning_rate.fill_(rate * cosine(step, steps))
+        if step and step % max(1, steps // LOOKS) == 0:  # what is not yet learned is shown more often
+            size = (table.per_column(absolute(left())).mean(0) * counts)[:, table.train]
+            often = 1 + (size / size.mean(-1, keepdim=True).clamp(min=1e-12)).clamp(max=2)
+        index = table.train[drawn_rows(often, (*leading, config.batch), stream)]
+        error = predict(index) - table.targets(index)
+        loss = table.per_column(absolute(error, rounding_at(step, steps))) * counts[each, index]
+        adam.step(loss.mean(-1).sum())
+    return left()
+
+
+def drawn_rows(often: Tensor, shape: tuple[int, int, int], stream: Stream) -> Tensor:
+    """Numbers (R, C, B) of rows drawn as often (C, M) as they are to be."""
+    runs, _, batch = shape
+    drawn = [stream.categories(own, runs * batch) for own in often]
+    return torch.stack([own.view(runs, batch) for own in drawn], 1)
 
 
 @torch.no_grad()
