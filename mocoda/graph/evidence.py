@@ -14,7 +14,17 @@ from mocoda.engine.networks import Weights
 from mocoda.engine.optimise import Adam
 from mocoda.engine.progress import Progress
 from mocoda.graph.gates import embedded, pair_weights, summed
-from mocoda.graph.usual import ROUNDING, SCALES, GraphConfig, Table, absolute, cosine, drawn_rows, rounding_at, surprise_of
+from mocoda.graph.usual import (
+    ROUNDING,
+    SCALES,
+    GraphConfig,
+    Table,
+    absolute,
+    cosine,
+    drawn_rows,
+    rounding_at,
+    surprise_of,
+)
 
 MOST = 10.0  # nats that a single row may say
 OFTEN = 8.0  # at most so many times as often as others, rows that are not explained are drawn

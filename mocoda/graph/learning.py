@@ -163,7 +163,7 @@ def _fit_gates(table: Table, evidence: Evidence, usual: Tensor, config: GraphCon
     stream = table.stream.child("gates")
     weights = gate_weights(table.layout, config.runs, config.hidden, stream.child("weights"))
     weights["sum.2.bias"] -= 1.0
-    rate, (children, parents) = config.learning_rate, usual.shape
+    rate, children = config.learning_rate, len(usual)
     adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, 1e-5)
     each = torch.arange(children, device=usual.device)[:, None]
     often, free = oftener(evidence.departs[:, table.train]), (~usual)[:, None].float()

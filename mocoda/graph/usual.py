@@ -152,7 +152,8 @@ def cosine(step: int, steps: int) -> float:
 def rounding_at(step: int, steps: int) -> float:
     """Large errors count by their squares at first, so that all is learned, and later by their size, so that what most
     rows do is learned exactly."""
-    return COARSE * (ROUNDING / COARSE) ** min(1.0, step / (0.7 * steps))
+    share = min(1.0, step / (0.7 * steps))
+    return COARSE * math.exp(share * math.log(ROUNDING / COARSE))
 
 
 def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tensor:

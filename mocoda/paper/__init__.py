@@ -7,6 +7,7 @@ from mocoda.paper.cubes import CubesTable
 from mocoda.paper.dose import Dose
 from mocoda.paper.entanglement import Entanglement
 from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
+from mocoda.paper.learned_masks import LearnedMasks
 from mocoda.paper.masks.experiment import Masks
 from mocoda.paper.neighbourhoods import Neighbourhoods
 from mocoda.paper.proposals import Proposals
@@ -38,6 +39,7 @@ for _kind in (
     Dose,
     CubesTable,
     Masks,
+    LearnedMasks,
     NavigationAudit,
     ObjectsAudit,
     HookSweepAudit,

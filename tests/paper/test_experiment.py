@@ -34,6 +34,7 @@ NAMES = (
     "dose",
     "cubes",
     "masks",
+    "learned-masks",
     "audit-navigation",
     "audit-objects",
     "audit-hooksweep2",
