@@ -1,11 +1,9 @@
 """Learns a local graph from data: which factors each factor needs, and in which rows.
 
-For every child, networks learn its next value from all factors, from its *usual* parents only (those that it needs in
-nearly all rows), and from all but one. What happens rarely must not be averaged away, so networks with fewer parents
-leave aside the rows that they cannot explain, and such rows are drawn more often. In a row in which the usual parents
-predict as well as all factors, the child has no other parents. Where they do not, it has an edge from every parent
-without which it cannot be predicted as well. Small networks learn where that is so from the rows' likelihood ratios:
-what a single row says is noise, what all rows like it say is not.
+For every child, a network learns its next value from its *usual* parents (those that it needs in nearly all rows), as
+most rows have it. Where that fails by more than usual, the child *departs*: something else acts on it. Networks of all
+parents, and of all but one, then say whom it needs. A single row says little; gates learn it from all rows like it: if
+a child departs, at least one of its other edges is there, and if it cannot be predicted without a parent, that one is.
 
 Axes: R runs, C children, P parents, N rows, B rows of a batch, W columns of a row, K columns of the widest child.
 """
@@ -36,7 +34,9 @@ from mocoda.graph.usual import GraphConfig, Table, cosine, drawn_rows, left_by, 
 
 LEAST_ROWS = 1_000  # fewer hold too few of the rare rows that are to be learned from
 UNSEEN = ("linked", "apart")
-PRICE = 1.0  # of an edge in a row, in nats: the likelihood ratio that speaks for it must be larger
+PRICE = 2.0  # of an edge in a row, in nats: the likelihood ratio that speaks for it must be larger
+DOUBT = 1.0  # and of a departure from what is usual
+WEAKEST = -3.0  # nats that a row may say against an edge: that a network does not see what a parent does proves little
 REST = 0.1  # by how much rows count that seem to depart: all of a kind may
 AGAIN = 1  # how often what the usual parents explain is learned again, from the rows in which nothing else seems to act
 FLOOR = 0.05  # the weight of rows that a network with fewer parents seems unable to explain: it may learn to
@@ -151,7 +151,7 @@ def _departing(table: Table, usual: Tensor, left: Tensor, config: GraphConfig, s
         adam.learning_rate.fill_(rate * cosine(step, steps))
         index = table.train[stream.integers(len(table.train), 1, children, config.batch)]
         logit = anybody(gate_logits(weights, table.pairs(index)), free)
-        adam.step(unlikely(logit, ratio[each, index] - PRICE).mean(-1).sum())
+        adam.step(unlikely(logit, ratio[each, index] - DOUBT).mean(-1).sum())
     with torch.no_grad():
         blocks = torch.arange(len(table.rows), device=left.device).split(512 if left.device.type == "cpu" else 8_192)
         logits = [gate_logits(weights, table.pairs(block.expand(1, children, -1))) for block in blocks]
@@ -163,7 +163,7 @@ def _fit_gates(table: Table, evidence: Evidence, usual: Tensor, config: GraphCon
     stream = table.stream.child("gates")
     weights = gate_weights(table.layout, config.runs, config.hidden, stream.child("weights"))
     weights["sum.2.bias"] -= 1.0
-    rate, children = config.learning_rate, len(usual)
+    rate, children = 10 / 3 * config.learning_rate, len(usual)
     adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, 1e-5)
     each = torch.arange(children, device=usual.device)[:, None]
     often, free = oftener(evidence.departs[:, table.train]), (~usual)[:, None].float()
@@ -173,7 +173,8 @@ def _fit_gates(table: Table, evidence: Evidence, usual: Tensor, config: GraphCon
         chosen = drawn_rows(often, shape, stream)
         index, rarity = table.train[chosen], 1 / often[each, chosen]
         logits = gate_logits(weights, table.pairs(index))
-        departs, needs = evidence.departs[each, index] - PRICE, evidence.needs[each, index] - PRICE
+        departs = evidence.departs[each, index] - DOUBT
+        needs = evidence.needs[each, index].clamp(min=WEAKEST) - PRICE
         any_edge = anybody(logits, free)
         posterior = (any_edge.detach().clamp(-SURE, SURE) + departs).sigmoid()
         # Whom a child needs is asked of the rows in which it departs.
@@ -207,7 +208,7 @@ def _calibration(table: Table, evidence: Evidence, usual: Tensor, weights: Weigh
         logits = gate_logits(weights, table.pairs(block.expand(runs, children, -1)))
         chance = logits.sigmoid().mean(0)
         asked = ~usual[:, None].expand_as(chance)
-        ratio = torch.minimum(evidence.needs[:, block], evidence.departs[:, block, None]) - PRICE
+        ratio = torch.minimum(evidence.needs[:, block], evidence.departs[:, block, None]) - DOUBT
         found.append((chance[asked], ratio[asked]))
     chance, ratio = (torch.cat(part) for part in zip(*found, strict=True))
     if not len(chance):

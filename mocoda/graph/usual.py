@@ -169,7 +169,8 @@ def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tens
     def surprise(index: Tensor, keep: Tensor) -> Tensor:
         seen = torch.cat([table.inputs[index] * (keep @ table.layout.owned), keep], -1)
         mean, log_scale = mlp(weights, "mlp", seen).chunk(2, -1)
-        return table.per_column(surprise_of(mean - table.targets(index), log_scale.clamp(*SCALES)))
+        scale = log_scale.clamp(math.log(ROUNDING), SCALES[1])  # finer errors are the network's own
+        return table.per_column(surprise_of(mean - table.targets(index), scale))
 
     for step in range(config.usual_steps):
         adam.learning_rate.fill_(rate * cosine(step, config.usual_steps))

@@ -27,7 +27,7 @@ def data() -> Transitions:
 
 @pytest.fixture(scope="module")
 def graph(data: Transitions) -> LearnedGraph:
-    return learn_graph(data, seed=0, config=GraphConfig(runs=1, hidden=32, usual_steps=500, steps=500))
+    return learn_graph(data, seed=0, config=GraphConfig(runs=1, hidden=32, usual_steps=250, steps=500))
 
 
 def apart(rows: int, gap: float) -> Transitions:
