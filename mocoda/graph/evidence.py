@@ -5,29 +5,28 @@ Axes: R runs, C children, P parents, N rows, B rows of a batch, W columns of a r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mocoda.engine.networks import Weights
-from mocoda.engine.optimise import Adam
 from mocoda.engine.progress import Progress
+from mocoda.graph.descent import descend, drawn_rows
 from mocoda.graph.gates import embedded, pair_weights, summed
 from mocoda.graph.usual import (
-    ROUNDING,
     SCALES,
     GraphConfig,
     Table,
     absolute,
-    cosine,
-    drawn_rows,
-    rounding_at,
+    roundings,
     surprise_of,
 )
 
 MOST = 10.0  # nats that a single row may say
 OFTEN = 8.0  # at most so many times as often as others, rows that are not explained are drawn
+SHARPEST = 0.001  # standard deviations below which nothing is told apart
 TYPICAL = 1.2  # the scale of Student's t, by the median of absolute errors
 UNUSUAL = 0.95  # the share of the errors that is smaller than what departs usually is
 
@@ -42,7 +41,7 @@ class Evidence(NamedTuple):
 def departures(table: Table, left: Tensor) -> Tensor:
     """How much likelier what is left (R, C, N, K) is among what is unusual than among what is usual: (C, N)."""
     size = left.abs()
-    quiet = (TYPICAL * size.median(2, keepdim=True).values).clamp(min=ROUNDING / 4)
+    quiet = (TYPICAL * size.median(2, keepdim=True).values).clamp(min=SHARPEST)
     some = size[:, :, table.held_out]  # torch's quantiles take a few million numbers at most
     loud = torch.maximum(some.quantile(UNUSUAL, 2, keepdim=True), 4 * quiet)
     ratio = surprise_of(left, quiet.log()) - surprise_of(left, loud.log())
@@ -63,27 +62,34 @@ def find_evidence(table: Table, usual: Tensor, left: Tensor, config: GraphConfig
     weights = pair_weights(table.layout, config.runs, config.hidden, 2 * columns, parents, stream.child("weights"))
     for name in ("sum.2.weight", "sum.2.bias", "skip.weight", "skip.bias"):
         weights[name].zero_()  # at first, the usual parents explain all
-    rate, shape = 5 / 3 * config.learning_rate, (config.runs, children, config.batch)
-    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, 1e-6)
+    shape = (config.runs, children, config.batch)
     runs = torch.arange(config.runs, device=usual.device)[:, None, None]
     each = torch.arange(children, device=usual.device)[:, None]
     one, often = torch.eye(parents, device=usual.device), oftener(departs[:, table.train])
-    for step in range(config.steps):
-        adam.learning_rate.fill_(rate * cosine(step, config.steps))
-        chosen = drawn_rows(often, shape, stream)
-        index, rarity = table.train[chosen], 1 / often[each, chosen]
+
+    def draw(start: int, updates: int) -> dict[str, Tensor]:
+        return {
+            "rows": drawn_rows(often, shape, updates, stream),
+            "hidden": stream.integers(parents, updates, *shape),
+            "rounding": roundings(start, updates, config.steps, usual.device),
+        }
+
+    def loss(given: Mapping[str, Tensor]) -> Tensor:
+        index, rarity = table.train[given["rows"]], 1 / often[each, given["rows"]]
         target, messages = left[runs, each, index], embedded(weights, table.pairs(index))
-        hidden = one[stream.integers(parents, *shape)] * (~usual[:, None]).float()
+        hidden = one[given["hidden"]] * (~usual[:, None]).float()
         keeps = (torch.ones_like(hidden), usual[:, None].float().expand_as(hidden), 1 - hidden)
-        loss = torch.zeros(shape, device=usual.device)
+        total = torch.zeros_like(rarity)
         for keep, weight in zip(keeps, (torch.ones_like(rarity), rarity, rarity.sqrt()), strict=True):
             mean, log_scale = _explained(weights, messages, keep)
             error = mean - target
-            fit = table.per_column(absolute(error, rounding_at(step, config.steps)))
-            loss = loss + fit * weight + 0.1 * table.per_column(surprise_of(error.detach(), log_scale)) * rarity
-        adam.step(loss.mean(-1).sum())
-        progress("evidence", step + 1, config.steps)
-    return Evidence(departs, _needs(table, left, {name: weight.detach() for name, weight in weights.items()}))
+            fit = table.per_column(absolute(error, given["rounding"]))
+            total = total + fit * weight + 0.1 * table.per_column(surprise_of(error.detach(), log_scale)) * rarity
+        return total.mean(-1).sum()
+
+    options = {"steps": config.steps, "decay": 1e-6, "progress": progress, "stage": "evidence"}
+    weights = descend(weights, loss, draw, rate=5 / 3 * config.learning_rate, **options)
+    return Evidence(departs, _needs(table, left, weights))
 
 
 @torch.no_grad()

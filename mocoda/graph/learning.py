@@ -22,15 +22,15 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, softplus
-from mocoda.engine.optimise import Adam
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.columns import ColumnNames, as_factors, guessed_factors
+from mocoda.graph.descent import descend, drawn_rows
 from mocoda.graph.evidence import Evidence, departures, find_evidence, oftener
 from mocoda.graph.gates import Gates, gate_logits, gate_weights
 from mocoda.graph.learned import LearnedGraph, cut
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.graph.usual import GraphConfig, Table, cosine, drawn_rows, left_by, usual_parents
+from mocoda.graph.usual import GraphConfig, Table, left_by, usual_parents
 
 LEAST_ROWS = 1_000  # fewer hold too few of the rare rows that are to be learned from
 UNSEEN = ("linked", "apart")
@@ -79,10 +79,10 @@ def learn_graph(
         raise _unseen_error(graph, strangers)
     usual = usual_parents(table, config, progress)
     counts = torch.ones(len(usual), len(data), device=data.device)
-    left = left_by(usual, table, counts, config, table.stream.child("left"))
+    left = left_by(usual, table, counts, config, table.stream.child("left"), progress)
     for again in range(AGAIN):  # without the rows that depart, the usual parents explain the others better
         counts = REST + (1 - REST) * (1 - _departing(table, usual, left, config, table.stream.child("again", again)))
-        left = left_by(usual, table, counts, config, table.stream.child("left", again))
+        left = left_by(usual, table, counts, config, table.stream.child("left", again), progress)
     evidence = find_evidence(table, usual, left, config, progress)
     weights = _fit_gates(table, evidence, usual, config, progress)
     calibration = _calibration(table, evidence, usual, weights)
@@ -144,14 +144,16 @@ def _departing(table: Table, usual: Tensor, left: Tensor, config: GraphConfig, s
     ratio, free = departures(table, left), (~usual)[:, None].float()
     children = len(ratio)
     weights = gate_weights(table.layout, 1, config.hidden, stream.child("weights"))
-    rate, steps = config.learning_rate, max(1, config.steps // 3)
-    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, 1e-5)
     each = torch.arange(children, device=left.device)[:, None]
-    for step in range(steps):
-        adam.learning_rate.fill_(rate * cosine(step, steps))
-        index = table.train[stream.integers(len(table.train), 1, children, config.batch)]
-        logit = anybody(gate_logits(weights, table.pairs(index)), free)
-        adam.step(unlikely(logit, ratio[each, index] - DOUBT).mean(-1).sum())
+
+    def draw(start: int, updates: int) -> dict[str, Tensor]:
+        return {"rows": table.train[stream.integers(len(table.train), updates, 1, children, config.batch)]}
+
+    def loss(given: Mapping[str, Tensor]) -> Tensor:
+        logit = anybody(gate_logits(weights, table.pairs(given["rows"])), free)
+        return unlikely(logit, ratio[each, given["rows"]] - DOUBT).mean(-1).sum()
+
+    descend(weights, loss, draw, rate=config.learning_rate, steps=max(1, config.steps // 3), decay=1e-5)
     with torch.no_grad():
         blocks = torch.arange(len(table.rows), device=left.device).split(512 if left.device.type == "cpu" else 8_192)
         logits = [gate_logits(weights, table.pairs(block.expand(1, children, -1))) for block in blocks]
@@ -163,15 +165,15 @@ def _fit_gates(table: Table, evidence: Evidence, usual: Tensor, config: GraphCon
     stream = table.stream.child("gates")
     weights = gate_weights(table.layout, config.runs, config.hidden, stream.child("weights"))
     weights["sum.2.bias"] -= 1.0
-    rate, children = 10 / 3 * config.learning_rate, len(usual)
-    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, 1e-5)
+    children = len(usual)
     each = torch.arange(children, device=usual.device)[:, None]
     often, free = oftener(evidence.departs[:, table.train]), (~usual)[:, None].float()
-    steps, shape = config.steps, (config.runs, children, config.batch)
-    for step in range(steps):
-        adam.learning_rate.fill_(rate * cosine(step, steps))
-        chosen = drawn_rows(often, shape, stream)
-        index, rarity = table.train[chosen], 1 / often[each, chosen]
+
+    def draw(start: int, updates: int) -> dict[str, Tensor]:
+        return {"rows": drawn_rows(often, (config.runs, children, config.batch), updates, stream)}
+
+    def loss(given: Mapping[str, Tensor]) -> Tensor:
+        index, rarity = table.train[given["rows"]], 1 / often[each, given["rows"]]
         logits = gate_logits(weights, table.pairs(index))
         departs = evidence.departs[each, index] - DOUBT
         needs = evidence.needs[each, index].clamp(min=WEAKEST) - PRICE
@@ -179,9 +181,10 @@ def _fit_gates(table: Table, evidence: Evidence, usual: Tensor, config: GraphCon
         posterior = (any_edge.detach().clamp(-SURE, SURE) + departs).sigmoid()
         # Whom a child needs is asked of the rows in which it departs.
         whom = (unlikely(logits, needs) * free).sum(-1) * (posterior + FLOOR)
-        adam.step(((unlikely(any_edge, departs) + whom) * rarity).mean(-1).sum())
-        progress("edges", step + 1, steps)
-    return {name: weight.detach() for name, weight in weights.items()}
+        return ((unlikely(any_edge, departs) + whom) * rarity).mean(-1).sum()
+
+    options = {"steps": config.steps, "decay": 1e-5, "progress": progress, "stage": "edges"}
+    return descend(weights, loss, draw, rate=10 / 3 * config.learning_rate, **options)
 
 
 def anybody(logits: Tensor, free: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ Axes: R runs, C children, P parents, N rows, B rows of a batch, W columns of a r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,9 +17,9 @@ from torch.nn.functional import one_hot, pad
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import linear, linear_weights, mlp, mlp_weights
-from mocoda.engine.optimise import Adam
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
+from mocoda.graph.descent import CHUNK, descend, drawn_rows
 from mocoda.graph.gates import NEAR, Layout
 from mocoda.graph.local_graph import LocalGraph
 
@@ -29,7 +29,7 @@ TAIL = 2.0  # degrees of freedom of the errors' distribution: a row that cannot 
 USUAL, RARELY = 1.0, 0.25  # a usual parent gains a child more nats than the first in all but this share of the rows
 COARSE, ROUNDING = 3.0, 0.02  # standard deviations below which errors count by their squares, at first and at last
 LOOKS = 8  # how often it is looked at what is not yet learned
-SCALES = (-6.0, 3.0)  # of log scales that are predicted
+SCALES = (-7.0, 3.0)  # of log scales that are predicted
 
 
 @dataclass(frozen=True)
@@ -140,20 +140,19 @@ def surprise_of(error: Tensor, log_scale: Tensor) -> Tensor:
     return log_scale + (TAIL + 1) / 2 * torch.log1p(error.square() * torch.exp(-2 * log_scale) / TAIL)
 
 
-def absolute(error: Tensor, rounding: float = ROUNDING) -> Tensor:
+def absolute(error: Tensor, rounding: float | Tensor = ROUNDING) -> Tensor:
     """Errors by their size; those much smaller than `rounding` by their squares."""
     return (error.square() + rounding**2).sqrt() - rounding
 
 
-def cosine(step: int, steps: int) -> float:
-    return 0.5 * (1 + math.cos(math.pi * step / steps))
+def roundings(start: int, updates: int, steps: int, device: torch.device) -> Tensor:
+    """What errors are rounded by in updates from `start` on, (U,).
 
-
-def rounding_at(step: int, steps: int) -> float:
-    """Large errors count by their squares at first, so that all is learned, and later by their size, so that what most
-    rows do is learned exactly."""
-    share = min(1.0, step / (0.7 * steps))
-    return COARSE * math.exp(share * math.log(ROUNDING / COARSE))
+    Large errors count by their squares at first, so that all is learned, and later by their size, so that what most
+    rows do is learned exactly.
+    """
+    share = (torch.arange(start, start + updates, device=device) / (0.7 * steps)).clamp(max=1)
+    return COARSE * (share * math.log(ROUNDING / COARSE)).exp()
 
 
 def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tensor:
@@ -163,8 +162,6 @@ def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tens
     shape = (config.runs, children, config.batch)
     sizes = (table.graph.width + parents, config.hidden, config.hidden, 2 * table.target.shape[-1])
     weights = mlp_weights("mlp", (config.runs, children), sizes, stream.child("weights"))
-    rate = config.learning_rate
-    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, 1e-5)
 
     def surprise(index: Tensor, keep: Tensor) -> Tensor:
         seen = torch.cat([table.inputs[index] * (keep @ table.layout.owned), keep], -1)
@@ -172,17 +169,23 @@ def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tens
         scale = log_scale.clamp(math.log(ROUNDING), SCALES[1])  # finer errors are the network's own
         return table.per_column(surprise_of(mean - table.targets(index), scale))
 
-    for step in range(config.usual_steps):
-        adam.learning_rate.fill_(rate * cosine(step, config.usual_steps))
-        index = table.train[stream.integers(len(table.train), *shape)]
+    def draw(start: int, updates: int) -> dict[str, Tensor]:
+        index = table.train[stream.integers(len(table.train), updates, *shape)]
         # Any parents may be left out, mostly few.
-        drawn = stream.uniform(*shape, parents) > stream.uniform(*shape, 1).square()
-        adam.step(surprise(index, (drawn | table.itself[:, None]).float()).mean(-1).sum())
-        progress("usual parents", step + 1, config.usual_steps)
+        drawn = stream.uniform(updates, *shape, parents) > stream.uniform(updates, *shape, 1).square()
+        return {"rows": index, "keep": (drawn | table.itself[:, None]).float()}
+
+    def loss(given: Mapping[str, Tensor]) -> Tensor:
+        return surprise(given["rows"], given["keep"]).mean(-1).sum()
+
+    options = {"steps": config.usual_steps, "decay": 1e-5, "progress": progress, "stage": "usual parents"}
+    descend(weights, loss, draw, rate=config.learning_rate, **options)
     return _needed(table, surprise, config.runs)
 
 
-def left_by(usual: Tensor, table: Table, counts: Tensor, config: GraphConfig, stream: Stream) -> Tensor:
+def left_by(
+    usual: Tensor, table: Table, counts: Tensor, config: GraphConfig, stream: Stream, progress: Progress
+) -> Tensor:
     """What the usual parents leave to be explained (R, C, N, K): standardised changes less what most rows do.
 
     usual   the usual parents, bool (C, P)
@@ -193,7 +196,6 @@ def left_by(usual: Tensor, table: Table, counts: Tensor, config: GraphConfig, st
     weights = mlp_weights("mlp", leading, sizes, stream.child("weights"))
     weights |= linear_weights("skip", leading, wide, columns, stream.child("skip"))
     rate, steps = 10 / 3 * config.learning_rate, 4 * config.usual_steps
-    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate)
     seen = usual.float()[:, None] @ table.layout.owned  # (C, 1, W)
     each = torch.arange(children, device=usual.device)[:, None]
 
@@ -207,23 +209,23 @@ def left_by(usual: Tensor, table: Table, counts: Tensor, config: GraphConfig, st
         return torch.cat([table.target[:, block] - predict(block.expand(*leading, -1)) for block in blocks], 2)
 
     often = torch.ones(children, len(table.train), device=usual.device)
-    for step in range(steps):
-        adam.learning_rate.fill_(rate * cosine(step, steps))
-        if step and step % max(1, steps // LOOKS) == 0:  # what is not yet learned is shown more often
+    every = max(CHUNK, steps // LOOKS // CHUNK * CHUNK)
+
+    def draw(start: int, updates: int) -> dict[str, Tensor]:
+        nonlocal often
+        if start and start % every == 0:  # what is not yet learned is shown more often
             size = (table.per_column(absolute(left())).mean(0) * counts)[:, table.train]
             often = 1 + (size / size.mean(-1, keepdim=True).clamp(min=1e-12)).clamp(max=2)
-        index = table.train[drawn_rows(often, (*leading, config.batch), stream)]
+        index = table.train[drawn_rows(often, (*leading, config.batch), updates, stream)]
+        return {"rows": index, "rounding": roundings(start, updates, steps, usual.device)}
+
+    def loss(given: Mapping[str, Tensor]) -> Tensor:
+        index = given["rows"]
         error = predict(index) - table.targets(index)
-        loss = table.per_column(absolute(error, rounding_at(step, steps))) * counts[each, index]
-        adam.step(loss.mean(-1).sum())
+        return (table.per_column(absolute(error, given["rounding"])) * counts[each, index]).mean(-1).sum()
+
+    descend(weights, loss, draw, rate=rate, steps=steps, progress=progress, stage="usual behaviour")
     return left()
-
-
-def drawn_rows(often: Tensor, shape: tuple[int, int, int], stream: Stream) -> Tensor:
-    """Numbers (R, C, B) of rows drawn as often (C, M) as they are to be."""
-    runs, _, batch = shape
-    drawn = [stream.categories(own, runs * batch) for own in often]
-    return torch.stack([own.view(runs, batch) for own in drawn], 1)
 
 
 @torch.no_grad()

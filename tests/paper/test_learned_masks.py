@@ -97,7 +97,7 @@ def test_the_distance_rule_has_edges_between_what_is_near() -> None:
 
 
 def test_masks_and_worlds_are_checked() -> None:
-    with pytest.raises(InputError, match="^there is no mask 'drawn'"):
+    with pytest.raises(InputError, match=r"^there is no mask 'drawn'; "):
         replace(TINY, masks=("drawn",))
     with pytest.raises(InputError, match=r"^worlds must be different ones, and at least one, got \[\]\.$"):
         replace(TINY, worlds=())
