@@ -145,6 +145,12 @@ def absolute(error: Tensor, rounding: float | Tensor = ROUNDING) -> Tensor:
     return (error.square() + rounding**2).sqrt() - rounding
 
 
+def forgiving(error: Tensor, rounding: Tensor) -> Tensor:
+    """Errors by their squares up to about `rounding`, and hardly more beyond: what fits many rows exactly beats a
+    compromise between these and others."""
+    return rounding * torch.log1p((error / rounding).square())
+
+
 def roundings(start: int, updates: int, steps: int, device: torch.device) -> Tensor:
     """What errors are rounded by in updates from `start` on, (U,).
 
@@ -222,7 +228,7 @@ def left_by(
     def loss(given: Mapping[str, Tensor]) -> Tensor:
         index = given["rows"]
         error = predict(index) - table.targets(index)
-        return (table.per_column(absolute(error, given["rounding"])) * counts[each, index]).mean(-1).sum()
+        return (table.per_column(forgiving(error, given["rounding"])) * counts[each, index]).mean(-1).sum()
 
     descend(weights, loss, draw, rate=rate, steps=steps, progress=progress, stage="usual behaviour")
     return left()
