@@ -44,6 +44,8 @@ COMPARISONS = {
     ">=": operator.ge,
 }
 
+SHOWN_DOUBTS = 8  # edges
+
 
 @dataclass(frozen=True)
 class Collect(Command):
@@ -129,6 +131,7 @@ class Check(Command):
         from mocoda.analysis.figure import draw_advice
         from mocoda.data import read
         from mocoda.engine.runs import RunFolder
+        from mocoda.graph import LearnedGraph
 
         self.world.check()
         check_device(self.device)
@@ -139,9 +142,14 @@ class Check(Command):
         outputs = ("advice.json", "advice.png")
         with RunFolder(self.out, "check", settings | {"device": self.device}, outputs, self.overwrite) as run:
             advice = check(recorded, world.graph, task=world, seed=self.seed, quick=self.quick, progress=run.progress)
-            write_json(self.out / "advice.json", advice.to_json())
+            doubts = world.graph.doubts(recorded.rows) if isinstance(world.graph, LearnedGraph) else None
+            more = {} if doubts is None else {"unsure": doubts}
+            write_json(self.out / "advice.json", advice.to_json() | more)
             draw_advice(advice, self.out / "advice.png")
         console.print(advice)
+        if doubts is not None:
+            shown = ", ".join(f"{edge} in {100 * share:.2g}%" for edge, share in list(doubts.items())[:SHOWN_DOUBTS])
+            say(f"Where the learned graph is unsure of an edge, in percent of the rows: {shown or 'nowhere'}")
         say(f"Written to {self.out / 'advice.json'}; drawn: {self.out / 'advice.png'}")
 
 

@@ -61,6 +61,19 @@ class LearnedGraph(LocalGraph):
         self.check_rows(rows)
         return self._on(rows.device).probability(rows)
 
+    def doubts(self, rows: Array) -> dict[str, float]:
+        """The share of the rows (N, S + A) in which it is unsure of an edge, between 10 and 90%, largest first."""
+        rows = as_tensor(rows).float()
+        unsure = [((found > 0.1) & (found < 0.9)).sum(0) for found in map(self.edge_probability, rows.split(65_536))]
+        shares = torch.stack(unsure).sum(0).double() / max(1, len(rows))
+        named = {
+            f"{parent} -> {child}": float(shares[p, c])
+            for p, parent in enumerate(self.parents)
+            for c, child in enumerate(self.children)
+            if shares[p, c] > 0
+        }
+        return dict(sorted(named.items(), key=lambda item: -item[1]))
+
     def save(self, path: str | Path) -> None:
         """Writes the graph to a safetensors file, by custom called *.graph, which `load_graph` reads."""
         factors = {kind: {name: list(self.own_columns(name)) for name in getattr(self, kind)} for kind in KINDS}

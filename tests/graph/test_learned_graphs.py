@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def data() -> Transitions:
 
 @pytest.fixture(scope="module")
 def graph(data: Transitions) -> LearnedGraph:
-    return learn_graph(data, seed=0, config=GraphConfig(runs=1, hidden=32, usual_steps=250, steps=500))
+    return learn_graph(data, seed=0, config=GraphConfig(runs=1, hidden=32, usual_steps=150, steps=400))
 
 
 def apart(rows: int, gap: float) -> Transitions:
@@ -120,6 +121,20 @@ def test_rules_are_proposed_and_written(graph: LearnedGraph, data: Transitions, 
     file.write_text(rules_as_toml(graph, rules))
     written = load_graph(file, data)
     assert bool((written.mask(data.rows) >= graph.sparsest).all())
+
+
+@pytest.mark.long
+def test_check_says_where_a_learned_graph_is_unsure(graph: LearnedGraph, data: Transitions, tmp_path: Path) -> None:
+    table, file = tmp_path / "data.hdf5", tmp_path / "learned.graph"
+    data.save(table)
+    graph.save(file)
+    checked = run("check", table, "--graph", file, "--quick", "--out", tmp_path / "check")
+    assert checked.code == 0
+    doubts = graph.doubts(data.rows)
+    assert list(doubts.values()) == sorted(doubts.values(), reverse=True)
+    assert all(0 < share < 1 for share in doubts.values())
+    assert "Where the learned graph is unsure of an edge, in percent of the rows:" in checked.out + checked.err
+    assert json.loads((tmp_path / "check" / "advice.json").read_text())["unsure"] == doubts
 
 
 # --- what cannot be used
@@ -246,4 +261,4 @@ def test_four_objects_are_learned_within_minutes() -> None:
     graph = learn_graph(task.collect(40_000, seed=0), seed=0)
     rows = task.collect(4_000, seed=1).rows
     truth, probability = task.graph.mask(rows).flatten().numpy(), graph.edge_probability(rows).flatten().numpy()
-    assert roc_auc_score(truth, probability) >= 0.95
+    assert roc_auc_score(truth, probability) >= 0.99
