@@ -87,8 +87,16 @@ def find_evidence(table: Table, usual: Tensor, left: Tensor, config: GraphConfig
             total = total + fit * weight + 0.1 * table.per_column(surprise_of(error.detach(), log_scale)) * rarity
         return total.mean(-1).sum()
 
-    options = {"steps": config.steps, "decay": 1e-6, "progress": progress, "stage": "evidence"}
-    weights = descend(weights, loss, draw, rate=5 / 3 * config.learning_rate, **options)
+    weights = descend(
+        weights,
+        loss,
+        draw,
+        rate=5 / 3 * config.learning_rate,
+        steps=config.steps,
+        decay=1e-6,
+        progress=progress,
+        stage="evidence",
+    )
     return Evidence(departs, _needs(table, left, weights))
 
 

@@ -183,8 +183,16 @@ def _fit_gates(table: Table, evidence: Evidence, usual: Tensor, config: GraphCon
         whom = (unlikely(logits, needs) * free).sum(-1) * (posterior + FLOOR)
         return ((unlikely(any_edge, departs) + whom) * rarity).mean(-1).sum()
 
-    options = {"steps": config.steps, "decay": 1e-5, "progress": progress, "stage": "edges"}
-    return descend(weights, loss, draw, rate=10 / 3 * config.learning_rate, **options)
+    return descend(
+        weights,
+        loss,
+        draw,
+        rate=10 / 3 * config.learning_rate,
+        steps=config.steps,
+        decay=1e-5,
+        progress=progress,
+        stage="edges",
+    )
 
 
 def anybody(logits: Tensor, free: Tensor) -> Tensor:

@@ -184,8 +184,16 @@ def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tens
     def loss(given: Mapping[str, Tensor]) -> Tensor:
         return surprise(given["rows"], given["keep"]).mean(-1).sum()
 
-    options = {"steps": config.usual_steps, "decay": 1e-5, "progress": progress, "stage": "usual parents"}
-    descend(weights, loss, draw, rate=config.learning_rate, **options)
+    descend(
+        weights,
+        loss,
+        draw,
+        rate=config.learning_rate,
+        steps=config.usual_steps,
+        decay=1e-5,
+        progress=progress,
+        stage="usual parents",
+    )
     return _needed(table, surprise, config.runs)
 
 
