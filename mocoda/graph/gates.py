@@ -19,6 +19,7 @@ from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
 NEAR = 0.3  # standard deviations of the difference of two columns within which they are near each other
+THIN = 0.05  # the least probability of an edge, times that of any, to a child that something acts on
 CLOSEST = 0.03  # and within which it does not matter how near
 BLOCK = 256  # rows at a time on a CPU, always so many: a row's probabilities do not depend on how many are asked for
 
@@ -203,6 +204,8 @@ class Gates:
     def calibrated(self, probability: Tensor) -> Tensor:
         """Probabilities (N, P, C) whose log odds are stretched and shifted; those of fixed edges are 0 or 1."""
         made = (self.calibration[0] * probability.clamp(1e-6, 1 - 1e-6).logit() + self.calibration[1]).sigmoid()
+        departs = 1 - torch.where(self.always, 1.0, 1 - made).prod(-2, keepdim=True)
+        made = torch.maximum(made, THIN * departs)
         return torch.where(self.always, 1.0, torch.where(self.never, 0.0, made))
 
     @cached_property

@@ -114,7 +114,7 @@ def test_augment_takes_a_learned_graph(graph: LearnedGraph, data: Transitions) -
 
 def test_rules_are_proposed_and_written(graph: LearnedGraph, data: Transitions, tmp_path: Path) -> None:
     rules = explain(graph, data.rows)
-    (rule,) = (rule for rule in rules if (rule.parent, rule.child) == ("dy", "x"))
+    (rule,) = (rule for rule in rules if (rule.parent, rule.child) == ("y", "x"))
     assert rule.agrees > 0.95
     assert "y > 0." in rule.where
     file = tmp_path / "rules.toml"
