@@ -29,3 +29,11 @@ def test_a_gradient_finds_actions_that_move_both_coordinates() -> None:
     scores = METHODS.make("gradient", training=Training(updates=3_000)).fit(data, dense(task.graph), seed=0)(rows)
     found = area_under_curve(scores[:, 2, 1], task.graph.mask(rows.rows)[:, 2, 1])["auroc"]
     assert found > 0.9
+
+
+def test_a_graph_is_learned_in_captured_programs() -> None:
+    task = mocoda.make_task("navigation")
+    data, rows = (task.collect(4_000, seed=seed).to("cuda") for seed in (0, 1))
+    graph = mocoda.learn_graph(data, config=mocoda.GraphConfig(runs=2, usual_steps=300, steps=600))
+    found = area_under_curve(graph.edge_probability(rows.rows)[:, 3, 0], task.graph.mask(rows.rows)[:, 3, 0])["auroc"]
+    assert found > 0.95
