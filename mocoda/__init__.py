@@ -71,7 +71,10 @@ if TYPE_CHECKING:
     from mocoda.engine.engines import make_engine as make_engine
     from mocoda.engine.errors import InputError as InputError
     from mocoda.engine.metrics import MetricLog as MetricLog
+    from mocoda.graph import GraphConfig as GraphConfig
+    from mocoda.graph import LearnedGraph as LearnedGraph
     from mocoda.graph import LocalGraph as LocalGraph
+    from mocoda.graph import learn_graph as learn_graph
     from mocoda.graph import load_graph as load_graph
     from mocoda.graph import load_task as load_task
     from mocoda.parents import GaussianMixture as GaussianMixture
@@ -91,7 +94,7 @@ _ROOMS = {
     "tasks": ("make_task", "Task"),
     "data": ("Transitions", "concatenate", "save_stream", "read", "read_pieces", "write", "inspect", "Inspection"),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
-    "graph": ("LocalGraph", "load_graph", "load_task"),
+    "graph": ("LocalGraph", "load_graph", "load_task", "learn_graph", "LearnedGraph", "GraphConfig"),
     "parents": ("fit_parents", "make_recipe", "Recipe", "Parents", "check_recipe", "GaussianMixture"),
     "dynamics": ("fit_dynamics", "fit_dynamics_runs", "Dynamics", "DynamicsConfig"),
     "augmentation": (
@@ -144,8 +147,14 @@ __all__ = list(_HOME)
 gymnasium.register("mocoda/Navigation2D-v0", "mocoda.tasks.navigation:Navigation2D", max_episode_steps=70)
 gymnasium.register("mocoda/HookSweep2-v0", "mocoda.tasks.hooksweep_env:HookSweep2Env", max_episode_steps=75)
 gymnasium.register("mocoda/Objects-v0", "mocoda.tasks.objects:ObjectsEnv")
-for _count in range(1, 65):  # ids that other processes know too, for `Objects(count).environment`
+for _count in range(1, 65):  # ids that other processes know too, for `environment` of such tasks
     gymnasium.register(f"mocoda/Objects{_count}-v0", "mocoda.tasks.objects:ObjectsEnv", kwargs={"objects": _count})
+    gymnasium.register(
+        f"mocoda/RandomDag{_count}-v0",
+        "mocoda.tasks.random_dag:RandomDagEnv",
+        max_episode_steps=25,
+        kwargs={"factors": _count},
+    )
 for _cubes, _kind, _steps in ((1, "Single", 200), (2, "Double", 500), (3, "Triple", 1000)):
     for _task in (None, 1, 2, 3, 4, 5):  # the official tasks of OGBench; None: any of them
         gymnasium.register(

@@ -24,7 +24,7 @@ COMMANDS = {
     "demo": "paper:Demo",
     "collect": "data:Collect",
     "inspect": "data:Inspect",
-    "graph": "data:Graph",
+    "graph": "graph:Graph",
     "check": "data:Check",
     "label": "augment:Label",
     "augment": "augment:Augment",

@@ -15,7 +15,6 @@ from mocoda.cli.options import (
     AS_IT_SAYS,
     NO_GRAPH,
     Data,
-    DataOption,
     Device,
     Folder,
     GraphOptions,
@@ -46,6 +45,8 @@ COMPARISONS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+
+SHOWN_DOUBTS = 8  # edges
 
 
 @dataclass(frozen=True)
@@ -114,32 +115,6 @@ class Inspect(Command):
 
 
 @dataclass(frozen=True)
-class Graph(Command):
-    """Draw a graph over its data: what depends on what, and in which share of the rows."""
-
-    graph_file: Annotated[Positional[Path], arg(metavar="GRAPH")]
-    """Graph file, Python (which is run) or TOML."""
-    data: DataOption
-    out: Annotated[Path, arg(metavar="FILE")] = Path("graph.png")
-    """PNG file to write."""
-    reading: Flat[ReadOptions] = AS_IT_SAYS
-    overwrite: Overwrite = False
-
-    def run(self) -> None:
-        from mocoda.graph import load_graph
-        from mocoda.graph.figure import dependency_table, draw_graph
-
-        check_target(self.out, inputs=[self.data, self.graph_file], overwrite=self.overwrite)
-        recorded = self.reading.read(self.data)
-        graph = load_graph(self.graph_file, recorded)
-        title = f"{self.graph_file.name}, over {len(recorded):,} rows of {Path(self.data).name}"
-        draw_graph(graph, self.out, recorded.rows, title)
-        console.print(dependency_table(graph, graph.shares(recorded.rows)))
-        say(f"Modelled together: {'; '.join(', '.join(group) for group in graph.parent_sets)}")
-        say(f"Drawn: {self.out}")
-
-
-@dataclass(frozen=True)
 class Check(Command):
     """Check whether the data supports its graph, which edges are missing, and which recipe to try."""
 
@@ -158,6 +133,7 @@ class Check(Command):
         from mocoda.analysis import check
         from mocoda.analysis.figure import draw_advice
         from mocoda.engine.runs import RunFolder
+        from mocoda.graph import LearnedGraph
 
         self.world.check()
         check_device(self.device)
@@ -168,9 +144,14 @@ class Check(Command):
         outputs = ("advice.json", "advice.png")
         with RunFolder(self.out, "check", settings | {"device": self.device}, outputs, self.overwrite) as run:
             advice = check(recorded, world.graph, task=world, seed=self.seed, quick=self.quick, progress=run.progress)
-            write_json(self.out / "advice.json", advice.to_json())
+            doubts = world.graph.doubts(recorded.rows) if isinstance(world.graph, LearnedGraph) else None
+            more = {} if doubts is None else {"unsure": doubts}
+            write_json(self.out / "advice.json", advice.to_json() | more)
             draw_advice(advice, self.out / "advice.png")
         console.print(advice)
+        if doubts is not None:
+            shown = ", ".join(f"{edge} in {100 * share:.2g}%" for edge, share in list(doubts.items())[:SHOWN_DOUBTS])
+            say(f"Where the learned graph is unsure of an edge, in percent of the rows: {shown or 'nowhere'}")
         say(f"Written to {self.out / 'advice.json'}; drawn: {self.out / 'advice.png'}")
 
 

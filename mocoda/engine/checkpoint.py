@@ -1,4 +1,4 @@
-"""Files of what is trained: dynamics models, policies, learned rewards and checkpoints, all in one format.
+"""Files of what is trained: graphs, dynamics models, policies, learned rewards and checkpoints, all in one format.
 
 A file is safetensors: the tensors, and a header of JSON values with the file's kind, the version of the format (which
 is not the package's), settings, fingerprints of the data and the graph where they are known, a checksum and, for
@@ -44,6 +44,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "dynamics": Kind("dynamics model", "Fit a model and save it with `model.save(path)`."),
+    "graph": Kind("learned graph", "Learn a graph and save it with `graph.save(path)`."),
     "policy": Kind("policy", "Train an agent and save it with `policy.save(path)`."),
     "reward": Kind("learned reward", "Fit a reward and save it with `reward.save(path)`."),
     "checkpoint": Kind("checkpoint", "Delete it to start again, or give another path."),

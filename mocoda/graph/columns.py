@@ -59,7 +59,7 @@ class Factors:
         if isinstance(end, int) and 0 <= end < len(own):
             return own[end]
         whole = {name: column for name, column in self._names.items() if column in own}
-        ends = {_end(name, factor): column for name, column in whole.items()}
+        ends = {column_end(name, factor): column for name, column in whole.items()}
         called = whole | ends if len(ends) == len(whole) else whole  # ends that two columns share call neither
         if end not in called:
             raise unknown_name(f"column of {factor!r} called", end, ends if len(ends) == len(whole) else whole)
@@ -71,6 +71,19 @@ def factors_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for number, name in enumerate(names):
         factor = name.partition(".")[0]
+        found[factor] = (*found.get(factor, ()), number)
+    return found
+
+
+def guessed_factors(kind: str, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Factors to learn a graph of, by the columns' names: box1.x and box1_x are box1's; action0, action1, … one."""
+    if any("." in name for name in names):
+        return factors_by_name(names)
+    if kind == "action" and all(re.fullmatch(r"action\d+", name) for name in names):
+        return {"action": tuple(range(len(names)))}
+    found: dict[str, tuple[int, ...]] = {}
+    for number, name in enumerate(names):
+        factor = name.rpartition("_")[0] or name
         found[factor] = (*found.get(factor, ()), number)
     return found
 
@@ -159,7 +172,7 @@ def _called(wanted: str, own: Sequence[str]) -> tuple[int, ...]:
     return ()
 
 
-def _end(name: str, factor: str) -> str:
+def column_end(name: str, factor: str) -> str:
     """What tells a column from its factor's others: "x" for box1.x, and for box1_x of box1."""
     for separator in SEPARATORS:
         if name.startswith(factor + separator):

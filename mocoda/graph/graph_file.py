@@ -27,6 +27,7 @@ from mocoda.data.transitions import Transitions, as_tensor
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.columns import ColumnNames, Factors, as_factors, factors_by_name
+from mocoda.graph.learned import load_learned
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.rules import local_mask, near_rules
 
@@ -74,8 +75,17 @@ class FileTask:
     box: tuple[Tensor, Tensor] | None = None
 
 
-def load_graph(path: str | Path, data: Transitions | ColumnNames) -> LocalGraph:
-    """The graph that a Python or TOML file describes, over the columns of `data`."""
+def load_graph(path: str | Path, data: Transitions | ColumnNames | None = None) -> LocalGraph:
+    """The graph that a Python or TOML file describes, over the columns of `data`, or that `learn_graph` made.
+
+    A learned graph, FILE.graph, knows its columns: data is not needed, and is refused if its columns have other names.
+    """
+    if data is None:
+        if Path(path).suffix != ".graph":
+            raise InputError(
+                f"a graph that is written by column names needs the data: load_graph({str(path)!r}, data)."
+            )
+        return load_learned(path)
     return load_task(path, data).graph
 
 
@@ -83,6 +93,9 @@ def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
     """The graph, with the rewards, goals and hints that a Python graph file may define beside it."""
     file = Path(path)
     names = data if isinstance(data, ColumnNames) else ColumnNames.of(data)
+    if file.suffix == ".graph":
+        learned = load_learned(file, names)
+        return FileTask(file.stem, learned, hashlib.sha256(file.read_bytes()).hexdigest()[:16])
     text = _text(file)
     with _errors_name(file):
         if file.suffix == ".toml":
@@ -100,9 +113,26 @@ def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
     return FileTask(file.stem, graph, hashlib.sha256(text).hexdigest()[:16], **task)
 
 
+def load_factors(path: str | Path, names: ColumnNames) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """The [state] and [action] tables of a TOML file, None where it has none; what else it says does not matter."""
+    file = Path(path)
+    if file.suffix != ".toml":
+        raise InputError(f"factors are read from a TOML file (.toml) with [state] and [action], got {str(file)!r}.")
+    text = _text(file)
+    with _errors_name(file):
+        tables = _read_toml(text)
+        found = {kind: as_factors(kind, tables[kind], names) for kind in ("state", "action") if kind in tables}
+        if not found:
+            raise InputError('it has neither [state] nor [action]; list the factors there, such as ball = ["ball.x"].')
+    return found.get("state"), found.get("action")
+
+
 def _text(file: Path) -> bytes:
     if file.suffix not in (".py", ".toml"):
-        raise InputError(f"{str(file)!r} is neither Python (.py) nor TOML (.toml), the two ways to write a graph.")
+        raise InputError(
+            f"{str(file)!r} is neither Python (.py) nor TOML (.toml), the two ways to write a graph, nor a learned "
+            "graph (.graph)."
+        )
     if not file.is_file():
         raise InputError(f"there is no file {str(file)!r}; write the graph as Python (.py) or TOML (.toml).")
     if file.stat().st_size > LARGEST:

@@ -7,6 +7,8 @@ from mocoda.paper.cubes import CubesTable
 from mocoda.paper.dose import Dose
 from mocoda.paper.entanglement import Entanglement
 from mocoda.paper.experiment import EXPERIMENTS, Experiment, Measured, find_experiment, run_experiment
+from mocoda.paper.learned_masks import LearnedMasks
+from mocoda.paper.masks.experiment import Masks
 from mocoda.paper.neighbourhoods import Neighbourhoods
 from mocoda.paper.proposals import Proposals
 from mocoda.paper.rewards import Rewards
@@ -37,6 +39,8 @@ for _kind in (
     Proposals,
     Dose,
     CubesTable,
+    Masks,
+    LearnedMasks,
     NavigationAudit,
     ObjectsAudit,
     HookSweepAudit,

@@ -9,6 +9,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.registry import Registry
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
+from mocoda.tasks.random_dag import RandomDag
 from mocoda.tasks.task import SimulatedTask, Task, is_simulated
 
 __all__ = ["TASKS", "SimulatedTask", "Task", "is_simulated", "make_task"]
@@ -49,22 +50,26 @@ TASKS.add(Objects, "objects")
 TASKS.add(_cube_single, "cube-single")
 TASKS.add(_cube_double, "cube-double")
 TASKS.add(_cube_triple, "cube-triple")
+TASKS.add(RandomDag, "dag")
+
+
+# What the number after a task's name and a colon is: the option, in words, and an example.
+_NUMBERS = dict.fromkeys(
+    ("cube-single", "cube-double", "cube-triple"), ("official", "number of an official task", "cube-double:4")
+) | {"dag": ("factors", "number of factors", "dag:30")}
 
 
 def make_task(name: str, **options: Any) -> Task:
     """Makes the task called `name` with these options.
 
-    "objects:6" is the task "objects" with six objects, and "cube-double:4" the fourth official task of "cube-double".
+    "objects:6" is the task "objects" with six objects, "dag:30" is "dag" with 30 factors, and "cube-double:4" the
+    fourth official task of "cube-double".
     """
     kind, colon, number = name.partition(":")
     if colon and kind in TASKS:
-        option = "official" if kind.startswith("cube-") else "objects"
+        option, what, example = _NUMBERS.get(kind, ("objects", "number of objects", "objects:4"))
         if not number.isdecimal() or option in options:
-            what = "number of an official task" if option == "official" else "number of objects"
-            raise InputError(
-                f"the {what} follows a task's name and a colon, as in "
-                f"{'cube-double:4' if option == 'official' else 'objects:4'}, got {name!r}."
-            )
+            raise InputError(f"the {what} follows a task's name and a colon, as in {example}, got {name!r}.")
         options[option] = int(number)
     task: Task = TASKS.make(kind, **options)
     return task

@@ -383,7 +383,7 @@ def test_the_command_needs_a_graph(tmp_path: Path) -> None:
         Check(file).run()
     assert str(error.value) == (
         f"nothing describes the graph of {file!r}: pass --graph with a graph file, or --task for data of a built-in "
-        "task (navigation, hooksweep2, objects, cube-single, cube-double or cube-triple)."
+        "task (navigation, hooksweep2, objects, cube-single, cube-double, cube-triple or dag)."
     )
     with pytest.raises(InputError) as error:
         Check(file, GraphOptions(Path("graph.py"), "navigation")).run()

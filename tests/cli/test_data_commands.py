@@ -250,7 +250,7 @@ def test_a_second_question_asks_the_same_model_and_another_graph_needs_another_f
 
 HERE = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
 WRITABLE = "Give a path in a folder that can be written."
-KNOWN = "there are: navigation, hooksweep2, objects, cube-single, cube-double, cube-triple."
+KNOWN = "there are: navigation, hooksweep2, objects, cube-single, cube-double, cube-triple, dag."
 TASKS = f"there is no task 'maze'; {KNOWN}"
 REFUSED = {
     "collect maze": TASKS,
@@ -281,7 +281,7 @@ REFUSED = {
     ),
     "whatif mine.hdf5 --row 0 --change y=1": (
         "nothing describes the graph of 'mine.hdf5': pass --graph with a graph file, or --task for data of a built-in "
-        "task (navigation, hooksweep2, objects, cube-single, cube-double or cube-triple)."
+        "task (navigation, hooksweep2, objects, cube-single, cube-double, cube-triple or dag)."
     ),
     "label mine.hdf5 --task navigation --hindsight 2": (
         "hindsight must be a share of the rows between 0 and 1, got 2.0."

@@ -222,7 +222,7 @@ def test_watch_chooses_an_agent(
         (
             "expert --task maze",
             "there is no task 'maze'; there are: navigation, hooksweep2, objects, "
-            "cube-single, cube-double, cube-triple.",
+            "cube-single, cube-double, cube-triple, dag.",
         ),
         ("expert --out sweep.avi", "a video's name must end in .mp4 or .gif, got 'sweep.avi'."),
         ("expert --episodes 0", "episodes must be at least 1, got 0."),

@@ -71,7 +71,7 @@ def test_the_help_of_a_command_names_values_in_words(word: str) -> None:
         assert noise not in text
     names: dict[str, str | None] = {
         "collect": "TASK",
-        "graph": "GRAPH",
+        "graph": "GRAPH|DATA",
         "train": "DATA [DATA ...]",
         "evaluate": "FOLDER",
         "watch": "WHO",

@@ -23,12 +23,15 @@ from mocoda import (
     Agent,
     Dynamics,
     DynamicsConfig,
+    GraphConfig,
+    LearnedGraph,
     Policies,
     RewardConfig,
     Transitions,
     audit,
     fit_dynamics_runs,
     fit_reward,
+    learn_graph,
     make_agent,
     make_task,
     train_agents,
@@ -119,6 +122,13 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
         return fit_dynamics_runs(*given, config=tiny, **options)
 
     monkeypatch.setattr(mocoda.dynamics.fit, "fit_dynamics_runs", small)
+
+    def soon(*given: Any, config: object = None, **options: Any) -> LearnedGraph:
+        tiny = GraphConfig(runs=1, hidden=16, usual_steps=2, steps=2, batch=16)
+        return learn_graph(*given, config=tiny, **options)
+
+    monkeypatch.setattr(mocoda.graph, "learn_graph", soon)
+    monkeypatch.setattr(sys.modules[learn_graph.__module__], "LEAST_ROWS", 500)
 
     def few(datasets: Any, agent: str | Agent = "td3-bc", **options: Any) -> Policies:
         learner = make_agent(agent) if isinstance(agent, str) else agent

@@ -37,7 +37,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, "{}", "graph.json")
     assert refusal(lambda: load_graph(file, NAMES)) == (
-        f"{str(file)!r} is neither Python (.py) nor TOML (.toml), the two ways to write a graph."
+        f"{str(file)!r} is neither Python (.py) nor TOML (.toml), the two ways to write a graph, nor a "
+        "learned graph (.graph)."
     )
 
 

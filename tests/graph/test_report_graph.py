@@ -16,7 +16,7 @@ from rich.console import Console
 
 import mocoda.graph.figure
 from mocoda import LocalGraph, load_graph
-from mocoda.cli.data import Graph
+from mocoda.cli.graph import Graph
 from mocoda.engine.errors import InputError
 from mocoda.graph.figure import dependency_table, draw_graph
 
@@ -128,7 +128,7 @@ def test_names_of_any_length_stay_inside_the_picture_and_their_boxes(length: int
 def test_the_verb_draws_prints_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data().save(tmp_path / "data.hdf5")
     file = write(tmp_path, TOML, "g.toml")
-    Graph(file, str(tmp_path / "data.hdf5"), tmp_path / "new" / "graph.png").run()
+    Graph(str(file), str(tmp_path / "data.hdf5"), out=tmp_path / "new" / "graph.png").run()
     said = capsys.readouterr().out
     assert "gripper, push" in said and "Modelled together: gripper, push; gripper, box1; gripper, box2" in said
     assert imread(tmp_path / "new" / "graph.png").shape[2] == 4
@@ -136,4 +136,4 @@ def test_the_verb_draws_prints_and_says_where(tmp_path: Path, capsys: pytest.Cap
 
 def test_the_verb_refuses_before_it_reads(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it is a folder"):
-        Graph(tmp_path / "none.py", "none.hdf5", tmp_path).run()
+        Graph(str(tmp_path / "none.py"), "none.hdf5", out=tmp_path).run()

@@ -33,6 +33,8 @@ NAMES = (
     "proposals",
     "dose",
     "cubes",
+    "masks",
+    "learned-masks",
     "audit-navigation",
     "audit-objects",
     "audit-hooksweep2",

@@ -42,7 +42,7 @@ def test_the_task_is_made_by_name() -> None:
     task = make_task("navigation")
     assert isinstance(task, Navigation)
     assert (task.name, task.environment, task.graph) == ("navigation", ID, GRAPH)
-    assert list(TASKS) == ["navigation", "hooksweep2", "objects", "cube-single", "cube-double", "cube-triple"]
+    assert list(TASKS) == ["navigation", "hooksweep2", "objects", "cube-single", "cube-double", "cube-triple", "dag"]
 
 
 def test_an_unknown_task_is_answered_with_those_that_exist() -> None:
@@ -50,12 +50,13 @@ def test_an_unknown_task_is_answered_with_those_that_exist() -> None:
         make_task("navigatoin")
     assert str(error.value) == (
         "there is no task 'navigatoin'; there are: navigation, hooksweep2, objects, cube-single, "
-        "cube-double, cube-triple. Did you mean 'navigation'?"
+        "cube-double, cube-triple, dag. Did you mean 'navigation'?"
     )
     with pytest.raises(InputError) as error:
         mocoda.make_task("zzz")
     assert str(error.value) == (
-        "there is no task 'zzz'; there are: navigation, hooksweep2, objects, cube-single, cube-double, cube-triple."
+        "there is no task 'zzz'; there are: navigation, hooksweep2, objects, cube-single, cube-double, cube-triple, "
+        "dag."
     )
 
 

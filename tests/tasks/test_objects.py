@@ -71,7 +71,7 @@ def test_the_task_is_made_by_name_and_number() -> None:
             "objcts:2",
             {},
             "there is no task 'objcts'; there are: navigation, hooksweep2, objects, "
-            "cube-single, cube-double, cube-triple.",
+            "cube-single, cube-double, cube-triple, dag.",
         ),
     ],
 )

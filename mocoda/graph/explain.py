@@ -1,0 +1,167 @@
+"""Written rules out of a learned mask: a shallow tree on distances and columns says where an edge is.
+
+A rule is fitted to one half of the rows and compared with the mask on the other. People can read it, correct it, and
+keep it in a graph file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mocoda.data.transitions import Array, as_tensor
+from mocoda.engine.errors import InputError
+from mocoda.graph.columns import column_end
+from mocoda.graph.learned import LearnedGraph
+
+LEAST = 10  # rows of a leaf, and rows with an edge, or without it, that a rule is fitted to
+DEPTH = 2
+BETTER = 0.005  # of the rows that a deeper tree must agree with more, to be shown
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where an edge is, in words.
+
+    where   a condition on columns, such as "|hand.xy - cube.xy| < 0.047"
+    agrees  the share of the rows in which the rule and the mask say the same
+    finds   the share of the rows with the edge in which the rule says so, too
+    near    columns (numbers within the factors) and distance, if the rule is that two state factors are near
+    """
+
+    parent: str
+    child: str
+    where: str
+    agrees: float
+    finds: float
+    near: tuple[tuple[int, ...], float] | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"edge {self.parent} -> {self.child} where {self.where} (agrees in {100 * self.agrees:.1f}% of the rows, "
+            f"finds {100 * self.finds:.0f}% of those with the edge)"
+        )
+
+
+def explain(graph: LearnedGraph, rows: Array) -> list[Rule]:
+    """A rule for every edge that is there in some of the rows (N, S + A), as far as a short one fits."""
+    trees = _trees()
+    rows = as_tensor(rows).float()
+    mask, table = graph.mask(rows).cpu().numpy(), rows.double().cpu().numpy()
+    rules = []
+    for c, child in enumerate(graph.children):
+        for p, parent in enumerate(graph.parents):
+            there = mask[:, p, c]
+            if parent in graph.edges[child] or min(there[::2].sum(), (~there[::2]).sum()) < LEAST:
+                continue
+            rules.append(_rule(trees, graph, parent, child, table, there))
+    return rules
+
+
+def _trees() -> Any:
+    try:
+        import sklearn.tree
+    except ImportError as error:
+        raise InputError('to explain a graph, scikit-learn is needed: pip install "mocoda[explain]".') from error
+    return sklearn.tree
+
+
+def _rule(trees: Any, graph: LearnedGraph, parent: str, child: str, rows: Floats, there: NDArray[np.bool_]) -> Rule:
+    names, values, near = zip(*_features(graph, parent, child, rows), strict=True)
+    table = np.stack(values, 1)
+    best: Rule | None = None
+    for depth in range(1, DEPTH + 1):
+        tree = trees.DecisionTreeClassifier(max_depth=depth, min_samples_leaf=LEAST, random_state=0)
+        tree.fit(table[::2], there[::2])
+        said, true = tree.predict(table[1::2]), there[1::2]
+        agrees, finds = float((said == true).mean()), float(said[true].mean()) if true.any() else 0.0
+        if best is not None and agrees < best.agrees + BETTER:
+            break
+        leaves = list(_leaves(tree, names))
+        if not leaves:
+            continue
+        root = int(tree.tree_.feature[0])
+        single = depth == 1 and near[root] and leaves[0].find(" < ") > 0
+        columns = (near[root], float(tree.tree_.threshold[0])) if single else None
+        best = Rule(parent, child, " or ".join(leaves), agrees, finds, columns)
+    return best or Rule(parent, child, "no short rule fits", float((~there).mean()), 0.0)
+
+
+def _features(
+    graph: LearnedGraph, parent: str, child: str, rows: Floats
+) -> Iterator[tuple[str, Floats, tuple[int, ...]]]:
+    """Names and values (N,) of what a rule may speak of; for distances also the columns, counted within the factors."""
+    columns = (*graph.names.state, *graph.names.action)
+    mine, theirs = graph.factors[child], graph.factors[parent]
+    if child != parent and parent in graph.state:
+        apart = rows[:, mine[: len(theirs)]] - rows[:, theirs[: len(mine)]]
+        places = range(apart.shape[1])
+        for several in [one for size in (1, 2, 3) for one in combinations(places, size)]:
+            ends = "".join(column_end(columns[theirs[i]], parent) for i in several)
+            name = f"|{parent}.{ends} - {child}.{ends}|" if len(theirs) > 1 else f"|{parent} - {child}|"
+            yield name, np.linalg.norm(apart[:, several], axis=1), several
+    if len(theirs) > 1:
+        yield f"|{parent}|", np.linalg.norm(rows[:, theirs], axis=1), ()
+    for column in dict.fromkeys((*mine, *theirs)):
+        yield columns[column], rows[:, column], ()
+
+
+def _leaves(tree: Any, names: Sequence[str]) -> Iterator[str]:
+    """The conditions under which a tree says yes."""
+    nodes, yes = tree.tree_, list(tree.classes_).index(True)
+
+    def below(node: int, conditions: tuple[str, ...]) -> Iterator[str]:
+        if nodes.children_left[node] < 0:
+            if nodes.value[node][0].argmax() == yes:
+                yield " and ".join(conditions)
+            return
+        name, limit = names[nodes.feature[node]], f"{nodes.threshold[node]:.3g}"
+        yield from below(nodes.children_left[node], (*conditions, f"{name} < {limit}"))
+        yield from below(nodes.children_right[node], (*conditions, f"{name} > {limit}"))
+
+    return below(0, ())
+
+
+def rules_as_toml(graph: LearnedGraph, rules: Sequence[Rule]) -> str:
+    """A graph file with the rules that are about distances; every other edge is written as if it were always there."""
+    nears = {(rule.parent, rule.child): rule for rule in rules if rule.near is not None}
+    others = [rule for rule in rules if rule.near is None]
+    edges = {
+        child: [*graph.edges[child], *(rule.parent for rule in others if rule.child == child)]
+        for child in graph.children
+    }
+    lines = ["# Proposed from a learned graph: read it, correct it, and check it against the data."]
+    for kind in ("state", "action"):
+        lines += [f"[{kind}]", *(f"{_key(name)} = {list(graph.own_columns(name))}" for name in getattr(graph, kind))]
+    lines += ["[edges]", *(f"{_key(child)} = {_names(parents)}" for child, parents in edges.items())]
+    lines += [f"# {rule}: written above as an edge everywhere" for rule in others]
+    for (parent, child), rule in nears.items():
+        assert rule.near is not None
+        back = nears.get((child, parent))
+        if back is not None and list(nears).index((child, parent)) < list(nears).index((parent, child)):
+            continue  # a rule is about both directions, and the wider distance is kept
+        if parent in edges[child] and child in edges[parent]:
+            continue
+        columns, within = max((one for one in (rule.near, back and back.near) if one), key=lambda near: near[1])
+        lines += [
+            f"# {rule}",
+            "[[near]]",
+            f"between = {_names([parent, child])}",
+            f"columns = {list(columns)}",
+            f"within = {within:.6g}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _names(names: Sequence[str]) -> str:
+    return f"[{', '.join(map(_key, names))}]"

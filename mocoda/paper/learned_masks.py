@@ -1,0 +1,285 @@
+"""What a learned mask is for: models, generated rows and agents with the given, a learned, a dense and a distance mask.
+
+2D Navigation: Table 1's local model and a Table 2 agent. HookSweep2: the model's error, the rows that the simulator
+confirms, and success, as in Table 3. Everything but the graph is as in those tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import rich.table
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from mocoda.augmentation.generation import augment
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.figures import BLUE, INK, bare, save, title_left
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.graph.learned import load_learned
+from mocoda.graph.learning import learn_graph
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.usual import GraphConfig
+from mocoda.paper.columns import column_recipe
+from mocoda.paper.experiment import Experiment, Measured, Stopwatch, cell, text_table
+from mocoda.paper.stages import begun, fit_agents, fit_models, last_evaluations, next_state_errors, record
+from mocoda.paper.table1 import Table1, draw_test_rows
+from mocoda.paper.table2 import Table2
+from mocoda.paper.table3 import EXPERT, Table3
+from mocoda.paper.truth import as_transitions, confirmations, model_errors, played_by_expert
+from mocoda.parents import fit_parents
+from mocoda.tasks.hooksweep import HookSweep2
+from mocoda.tasks.navigation import Navigation
+
+MASKS = ("given", "learned", "dense", "distance")
+WORLDS = ("navigation", "hooksweep2")
+REACH = 0.1  # metres in xy between a gripper and a box, or two boxes, within which the distance rule has an edge
+TESTED = ("emp", "rand", "mocoda", "mocoda-u")  # distributions of Table 1 that take no model of their own
+T = TypeVar("T", Navigation, HookSweep2)
+Cells = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class LearnedMasks(Experiment[Measured]):
+    """Models and agents with the given, a learned, a dense and a distance mask."""
+
+    name = "learned-masks"
+    metric = (
+        "by measure. error: as in Table 1. steps: as in Table 2. box error: mm where a box moves, one or two swept. "
+        "confirmed: percent of generated rows, all and those in which a box moves. success: percent, as in Table 3"
+    )
+    outputs = ("learned-masks.json", "learned-masks.png")
+    presets: ClassVar[dict[str, LearnedMasks]] = {}
+
+    sizes: str  # the preset of the tables whose sizes are taken
+    graphs: GraphConfig
+    worlds: tuple[str, ...] = WORLDS
+    masks: tuple[str, ...] = MASKS
+    column: str = "mocoda-local"  # of HookSweep2's data: parents matched for every local graph
+    updates: int | None = None  # of HookSweep2's agent; the table's unless given
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for what, chosen, known in (("world", self.worlds, WORLDS), ("mask", self.masks, MASKS)):
+            if not chosen or len(set(chosen)) != len(chosen):
+                raise InputError(f"{what}s must be different ones, and at least one, got {list(chosen)}.")
+            for name in chosen:
+                if name not in known:
+                    raise unknown_name(what, name, known)
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Learns a graph a world, then fits a model and trains an agent with every mask."""
+        clock, resumed = Stopwatch(), begun(folder)
+        cells: Cells = []
+        learned: dict[str, str] = {}
+        for world in self.worlds:
+            made = self._navigation if world == "navigation" else self._hooksweep
+            found, text = made(device, folder / world, clock, progress, workers)
+            cells += found
+            learned[world] = text
+        heading = self.heading(device, clock, resumed=resumed)
+        return Measured({**heading, "learned": learned, "cells": cells})
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        cells = measured.results["cells"]
+        write_json(folder / self.outputs[0], measured.results)
+        draw_masks(cells, folder / self.outputs[1])
+        lines = []
+        for world, measure in dict.fromkeys((one["world"], one["column"]) for one in cells):
+            own = {one["row"]: one for one in cells if (one["world"], one["column"]) == (world, measure)}
+            texts = [f"{own[mask]['mean']:.2f} ± {own[mask]['std']:.2f}" if mask in own else "–" for mask in self.masks]
+            lines.append([world, measure, *texts])
+        return text_table("What a mask changes", ("world", "measure", *self.masks), lines, left=2)
+
+    def _navigation(
+        self, device: str, folder: Path, clock: Stopwatch, progress: Progress, workers: int | None
+    ) -> tuple[Cells, str]:
+        table1, table2 = Table1.presets[self.sizes], Table2.presets[self.sizes]
+        seeds, task = range(self.seeds), Navigation()
+        recorded = [task.collect(table1.rows, seed=seed).to(device) for seed in seeds]
+        graphs, text = self._graphs(task.graph, recorded[0], folder, progress)
+        clock.lap("navigation graph")
+        graphs.pop("distance", None)  # its factors have no places
+        tests = {}
+        for column in TESTED:
+            recipe = column_recipe(column, components=table1.components, covariance=table1.covariance)
+            parents = [fit_parents(recorded[seed], task.graph, recipe, seed=seed, task=task) for seed in seeds]
+            tests[column] = [
+                draw_test_rows(task, column, parents[seed], table1.test_rows, seed, device) for seed in seeds
+            ]
+        cells, datasets = [], {}
+        for mask, graph in graphs.items():
+            models = fit_models(
+                recorded, graph, "local", table2.dynamics, folder=folder, progress=progress, name=f"local-{mask}"
+            )
+            for column, rows in tests.items():
+                drawn = [Stream(seed, "table1-draw", column, device=device) for seed in seeds]
+                errors = [next_state_errors(models[seed], task, rows[seed], drawn[seed]) for seed in seeds]
+                norms = [100 * float(error.mean()) for error in errors]
+                cells.append({"world": "navigation", **cell(mask, f"error x 100, {column}", norms)})
+            own = with_graph(task, graph)
+            datasets[mask] = [table2.dataset(own, "mocoda", recorded[seed], models[seed], seed) for seed in seeds]
+        clock.lap("navigation models")
+        agent = table2.agents[0]
+        policies = fit_agents(
+            datasets,
+            agent,
+            folder=folder,
+            name=f"agents-{agent.name}",
+            seeds=seeds,
+            updates=table2.updates,
+            task=task,
+            evaluate_every=table2.evaluate_every,
+            episodes=table2.episodes,
+            progress=progress,
+        )
+        clock.lap("navigation agents")
+        for mask in graphs:
+            steps = last_evaluations(policies, "steps", mask, table2.last)
+            cells.append({"world": "navigation", **cell(mask, f"steps, {agent.name}", steps)})
+        return cells, text
+
+    def _hooksweep(
+        self, device: str, folder: Path, clock: Stopwatch, progress: Progress, workers: int | None
+    ) -> tuple[Cells, str]:
+        table = replace(Table3.presets[self.sizes], seeds=self.seeds, columns=(self.column,))
+        agent = next(agent for agent in table.agents if agent.name == "td3-bc")
+        task, seeds = HookSweep2(), range(self.seeds)
+        recorded = record(task, table.rows, table.variety, folder, workers, progress).to(device)
+        clock.lap("recording")
+        graphs, text = self._graphs(task.graph, recorded, folder, progress)
+        clock.lap("hooksweep2 graph")
+        models, parents, datasets = {}, {}, {}
+        for mask, graph in graphs.items():
+            models[mask] = fit_models(
+                [recorded] * self.seeds,
+                graph,
+                "local",
+                table.dynamics,
+                folder=folder,
+                progress=progress,
+                name=f"local-{mask}",
+            )
+            parents[mask] = table.parent_distributions(with_graph(task, graph), recorded)[self.column]
+            more = table.total - len(recorded)
+            datasets[mask] = [
+                augment(recorded, parents[mask][seed], models[mask][seed], rows=more, task=task, seed=seed,
+                        provenance=False)
+                for seed in seeds
+            ]  # fmt: skip
+            clock.lap(f"hooksweep2 {mask}")
+        kinds = {"one": ("one", "varied"), "two": ("two", "plain")}
+        tests = {
+            name: as_transitions(played_by_expert(*kind, table.expert_episodes, seed=EXPERT, workers=workers))
+            for name, kind in kinds.items()
+        }
+        cells: Cells = []
+
+        def add(mask: str, measure: str, values: list[float]) -> None:
+            cells.append({"world": "hooksweep2", **cell(mask, measure, values)})
+
+        found = model_errors(models, {name: rows.to(device) for name, rows in tests.items()})
+        for name in tests:
+            for mask in graphs:
+                own = [
+                    one["values"]
+                    for one in found
+                    if (one["data"], one["architecture"]) == (name, mask) and one["factor"].startswith("box")
+                ]
+                add(mask, f"box error, mm, {name} swept", [sum(values) / len(own) for values in zip(*own, strict=True)])
+        drawn = {mask: (parents[mask][0], models[mask][0]) for mask in graphs}
+        for one in confirmations(drawn, recorded, table.confirmed_rows, workers):
+            if one["data"] in graphs:
+                for key, measure in (("confirmed", "confirmed, %"), ("confirmed_moving", "confirmed where moving, %")):
+                    if one[key] is not None:
+                        add(one["data"], measure, [one[key]])
+        clock.lap("hooksweep2 truth")
+        updates = self.updates or table.updates[agent.name]
+        policies = fit_agents(
+            datasets,
+            agent,
+            folder=folder,
+            name=f"agents-{agent.name}",
+            seeds=seeds,
+            updates=updates,
+            task=task,
+            evaluate_every=updates // table.evaluations,
+            episodes=table.episodes,
+            half=table.half,
+            workers=workers,
+            progress=progress,
+        )
+        clock.lap("hooksweep2 agents")
+        for mask in graphs:
+            success = [100 * share for share in last_evaluations(policies, "success", mask, table.last)]
+            add(mask, f"success, %, {agent.name}", success)
+        return cells, text
+
+    def _graphs(
+        self, given: LocalGraph, recorded: Transitions, folder: Path, progress: Progress
+    ) -> tuple[dict[str, LocalGraph], str]:
+        """The graph of every mask, and the learned one in words; it is learned from the first seed's rows, and kept."""
+        file = folder / "learned.graph"
+        if not file.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            learn_graph(
+                recorded, given.state, given.action, seed=0, unseen="apart", config=self.graphs, progress=progress
+            ).save(file)
+        learned = load_learned(file)
+        everything = LocalGraph(given.state, given.action, dict.fromkeys(given.children, given.parents))
+        near = LocalGraph(
+            given.state,
+            given.action,
+            {child: [child, *given.action] if number == 0 else [child] for number, child in enumerate(given.children)},
+            local=near_mask,
+        )
+        made = {"given": given, "learned": learned, "dense": everything, "distance": near}
+        return {mask: replace(made[mask], relative=given.relative) for mask in self.masks}, str(learned)
+
+
+def with_graph(task: T, graph: LocalGraph) -> T:
+    """The same task with another graph."""
+    other = type(task)()
+    other.graph = graph
+    return other
+
+
+def near_mask(rows: Tensor) -> Tensor:
+    """HookSweep2's distance rule: bodies depend on those near them in xy, and on the action as on the gripper."""
+    place = torch.stack([rows[:, :2], rows[:, 6:8], rows[:, 11:13]], 1)
+    near = (place[:, :, None] - place[:, None]).norm(dim=3) < REACH
+    return torch.cat([near, near[:, :1]], 1)
+
+
+LearnedMasks.presets.update(
+    paper=LearnedMasks("paper", seeds=3, sizes="paper", graphs=GraphConfig()),
+    quick=LearnedMasks("quick", seeds=1, sizes="quick", graphs=GraphConfig.quick()),
+)
+
+
+# The figure
+
+
+def draw_masks(cells: Cells, path: Path) -> None:
+    """Draws a panel a measure: a bar a mask, with a line of a standard deviation."""
+    measures = list(dict.fromkeys((one["world"], one["column"]) for one in cells))
+    across = min(4, len(measures))
+    down = -(-len(measures) // across)
+    figure = Figure(figsize=(3.2 * across, 2.4 * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False).flat
+    for axes in list(grid)[len(measures) :]:
+        axes.set_visible(False)
+    for axes, (world, measure) in zip(grid, measures, strict=False):
+        own = [one for one in cells if (one["world"], one["column"]) == (world, measure)]
+        names = [one["row"] for one in own]
+        axes.barh(names, [one["mean"] for one in own], 0.6, xerr=[one["std"] for one in own], color=BLUE, ecolor=INK)
+        axes.invert_yaxis()
+        title_left(axes, f"{world}: {measure}")
+        bare(axes)
+    save(figure, path)

@@ -1,0 +1,226 @@
+"""The exam of local masks: how well methods find the edges of each row, in worlds whose true edges are known."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import rich.table
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.files import whole_file, write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.paper.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from mocoda.paper.masks import METHODS, Method, NotApplicableError, Training
+from mocoda.paper.masks.figure import draw_masks
+from mocoda.paper.masks.measures import by_edge, local_edges, measures
+from mocoda.paper.masks.mechanisms import USUAL
+from mocoda.paper.masks.truth import is_exact, true_edges
+from mocoda.paper.stages import record
+from mocoda.tasks import TASKS, Task, make_task
+from mocoda.tasks.hooksweep import HookSweep2
+
+CELLS = "cells"  # the folder of finished ones
+SHOWN = {
+    "auroc": "AUROC",
+    "auroc_actions": "of actions",
+    "average_precision": "AP",
+    "f1": "F1",
+    "f1_own": "own F1",
+    "hamming": "Hamming",
+    "misprediction": "wrong",
+    "rebalanced": "rebalanced",
+    "calibration": "ECE",
+}
+Cell = dict[str, Any]  # JSON values
+
+
+class Sheet(NamedTuple):
+    """The questions of a world: rows to choose thresholds by, rows to be judged by, and their true edges (N, P, C)."""
+
+    task: Task
+    data: Callable[[int, int], Transitions]  # what was recorded, by number of rows and seed
+    valid: Transitions
+    test: Transitions
+    valid_truth: Tensor
+    test_truth: Tensor
+
+
+@dataclass(frozen=True)
+class Masks(Experiment[Measured]):
+    """How well local masks are found from data, by ways to find them, worlds and recorded rows."""
+
+    name = "masks"
+    metric = "over edges that hold in some rows but not in all: AUROC and more, see the docs' page on masks"
+    outputs = ("masks.json", "masks.png")
+    presets: ClassVar[dict[str, Masks]] = {}
+
+    worlds: tuple[str, ...]
+    rows: tuple[int, ...]  # recorded
+    methods: tuple[str, ...] = tuple(METHODS)
+    judged: int = 4_000  # rows to choose thresholds by, and as many to be judged by
+    replayed: int = 2_000  # of them, where the truth takes a simulator
+    training: Training = USUAL
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_positive("judged", "replayed")
+        for name in self.worlds:
+            if name.partition(":")[0] not in TASKS:
+                raise unknown_name("task", name, TASKS)
+        for name in self.methods:
+            if name not in METHODS:
+                raise unknown_name("method", name, METHODS)
+        for what, chosen in (("worlds", self.worlds), ("methods", self.methods), ("rows", self.rows)):
+            if not chosen or len(set(chosen)) != len(chosen):
+                raise InputError(f"{what} must be different ones, and at least one, got {list(chosen)}.")
+        if min(self.rows) < 1:
+            raise InputError(f"rows must be at least 1, the number of recorded transitions, got {list(self.rows)}.")
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Fits every method on every number of rows and seed; finished cells are kept in the folder."""
+        clock, cells = Stopwatch(), []
+        places = [(world, rows, name) for world in self.worlds for rows in self.rows for name in self.methods]
+        files = {place: folder / CELLS / ("-".join(map(str, place)).replace(":", "-") + ".json") for place in places}
+        resumed = any(file.exists() for file in files.values())
+        sheets: dict[str, Sheet] = {}
+        for done, (place, file) in enumerate(files.items()):
+            progress("masks", done, len(files))
+            if not file.exists():
+                world, rows, name = place
+                if world not in sheets:
+                    sheets = {world: self._sheet(world, device, folder, workers, progress)}
+                write_json(file, self.cell(sheets[world], world, rows, name))
+            cells.append(json.loads(file.read_text("utf-8")))
+        progress("masks", len(files), len(files))
+        return Measured({**self.heading(device, clock, resumed=resumed), "cells": cells})
+
+    def cell(self, sheet: Sheet, world: str, rows: int, name: str) -> Cell:
+        """All measures of one method in one world, a value a seed."""
+        method, exact = self._method(name), is_exact(sheet.task)
+        made: Cell = {"world": world, "rows": rows, "method": name, "truth": "exact" if exact else "replay"}
+        made |= {"looks_ahead": method.looks_ahead, "threshold": method.threshold, "skipped": None}
+        try:
+            if name == "given" and exact:
+                raise NotApplicableError("it is the truth itself.")
+            found = [self._measured(sheet, method, rows, seed) for seed in range(self.seeds)]
+        except NotApplicableError as error:
+            return made | {"skipped": str(error)}
+        for measure in found[0]:
+            values = [one[measure] for one in found]
+            made[measure] = None if None in values else spread([float(value) for value in values if value is not None])
+        return made
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        results, figure = (folder / name for name in self.outputs)
+        write_json(results, measured.results)
+        draw_masks(measured.results["cells"], figure)
+        most, lines = max(self.rows), []
+        for cell in measured.results["cells"]:
+            if cell["rows"] != most:
+                continue
+            name = cell["method"] + ("*" if cell["looks_ahead"] else "")
+            if cell["skipped"] is not None:
+                lines.append([cell["world"], name, *["–"] * (len(SHOWN) + 1)])
+                continue
+            texts = ["–" if cell.get(key) is None else f"{cell[key]['mean']:.3f}" for key in SHOWN]
+            lines.append([cell["world"], name, *texts, f"{cell['seconds']['mean']:.1f}"])
+        caption = "* reads the next state. wrong, rebalanced: misprediction at true rates, and as if half were edges"
+        title = f"Edges found from {most:,} recorded rows"
+        return text_table(title, ("world", "method", *SHOWN.values(), "seconds"), lines, caption, left=2)
+
+    def _method(self, name: str) -> Method:
+        kind: Any = METHODS[name]
+        trained = "training" in {field.name for field in fields(kind)}
+        method: Method = METHODS.make(name, **({"training": self.training} if trained else {}))
+        return method
+
+    def _measured(self, sheet: Sheet, method: Method, rows: int, seed: int) -> dict[str, float | None]:
+        graph = sheet.task.graph
+        data = sheet.data(rows, seed)
+        _wait(data.device)
+        begun = time.monotonic()
+        scores = method.fit(data, dense(graph), seed=seed)
+        valid, test = scores(sheet.valid), scores(sheet.test)
+        _wait(data.device)
+        seconds = time.monotonic() - begun
+        found = measures(
+            (valid, sheet.valid_truth),
+            (test, sheet.test_truth),
+            actions=len(graph.action),
+            threshold=method.threshold,
+            fixed=method.fixed,
+            probability=method.probability,
+        )
+        if not is_exact(sheet.task):
+            local = local_edges(sheet.test_truth).nonzero().tolist()
+            names = {(p, c): f"auroc {graph.parents[p]} -> {graph.children[c]}" for p, c in local}
+            found |= by_edge(test, sheet.test_truth, names)
+        return found | {"seconds": seconds}
+
+    def _sheet(self, world: str, device: str, folder: Path, workers: int | None, progress: Progress) -> Sheet:
+        """Records a world's rows and finds their true edges; what takes a simulator is kept in the folder."""
+        task, file = make_task(world), world.replace(":", "-")
+        if isinstance(task, HookSweep2):
+            size = min(self.judged, self.replayed)
+            whole = record(
+                task, max(self.rows) + 2 * size, "varied", folder, workers, progress, name=f"recorded-{file}"
+            )
+            valid, test = whole[-2 * size : -size], whole[-size:]
+            recorded: Callable[[int, int], Transitions] = lambda rows, seed: whole[:rows].to(device)  # noqa: E731
+        else:
+            size = self.judged if is_exact(task) else min(self.judged, self.replayed)
+            valid, test = (task.collect(size, seed=Stream(0, "masks", part)) for part in ("valid", "test"))
+            recorded = cache(lambda rows, seed: task.collect(rows, seed=seed).to(device))
+        truths = []
+        for part, rows in (("valid", valid), ("test", test)):
+            kept = folder / f"truth-{file}-{part}.safetensors"
+            if not kept.exists():
+                checkpoint = None if is_exact(task) else folder / f"checkpoint-{file}-{part}.safetensors"
+                edges = true_edges(task, rows, workers=workers, checkpoint=checkpoint, progress=progress)
+                with whole_file(kept) as unfinished:
+                    save_file({"edges": edges.contiguous()}, unfinished)
+                if checkpoint is not None:
+                    checkpoint.unlink(missing_ok=True)
+            truths.append(load_file(kept)["edges"].to(device))
+        return Sheet(task, recorded, valid.to(device), test.to(device), *truths)
+
+
+def dense(graph: LocalGraph) -> LocalGraph:
+    """The same factors, with every edge: what methods are told."""
+    return LocalGraph(graph.state, graph.action, {child: graph.parents for child in graph.children})
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+Masks.presets.update(
+    paper=Masks(
+        "paper",
+        seeds=5,
+        worlds=("navigation", "objects:2", "objects:4", "objects:8", "hooksweep2", "dag:5", "dag:10", "dag:30"),
+        rows=(3_000, 30_000, 300_000),
+    ),
+    quick=Masks(
+        "quick",
+        seeds=1,
+        worlds=("navigation", "objects:2"),
+        rows=(1_000, 4_000),
+        methods=("learned", "gradient", "drop-one", "attention", "distance", "moved", "dense", "sparsest"),
+        judged=2_000,
+        training=Training(hidden=(64, 64), updates=1_000),
+    ),
+)

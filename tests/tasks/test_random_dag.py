@@ -1,0 +1,144 @@
+"""The random-DAG world: its masks against interventions, its steps against plain Python, its data and environment."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from torch import Tensor
+
+from mocoda import InputError, make_task
+from mocoda.engine.randomness import Stream
+from mocoda.tasks import is_simulated
+from mocoda.tasks.random_dag import ABSENT, DECAY, EPISODE, LONGEST, THRESHOLD, WIDTH, RandomDag, RandomDagEnv
+
+COUNTS = [1, 5, 30]
+
+
+def redrawn(task: RandomDag, rows: Tensor, parent: int) -> Tensor:
+    """The rows with one parent as it is in another row."""
+    columns = list(task.graph.factors[task.graph.parents[parent]])
+    changed = rows.clone()
+    changed[:, columns] = rows[Stream(0, "redraw", parent).permutation(len(rows))][:, columns]
+    return changed
+
+
+def test_the_task_is_made_by_name_and_number() -> None:
+    for task in (make_task("dag:5"), make_task("dag", factors=5), make_task(make_task("dag:5").name)):
+        assert isinstance(task, RandomDag) and (task.factors, task.name) == (5, "dag:5") and is_simulated(task)
+    assert RandomDag().factors == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dag:0", "factors must be a whole number of at least 1, got 0."),
+        ("dag:many", "the number of factors follows a task's name and a colon, as in dag:30, got 'dag:many'."),
+    ],
+)
+def test_what_cannot_be_made_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        make_task(name)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_graph_has_no_cycle_and_every_factor_may_be_pushed(count: int) -> None:
+    law = RandomDag(count).law
+    assert set(law.child.tolist()) == set(range(count))
+    assert all(parent == count or parent < child for parent, child in zip(*law[:2], strict=True))
+    assert len({*zip(law.parent.tolist(), law.child.tolist(), strict=True)}) == len(law.parent)
+    assert count in law.parent  # the action acts somewhere
+    assert RandomDag(count).law.weight.equal(law.weight)  # the same world each time
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_each_edge_holds_in_a_few_percent_of_the_recorded_rows(count: int) -> None:
+    task = RandomDag(count)
+    shares = task.holds(task.collect(20_000, seed=1).rows).float().mean(0)
+    assert float(shares.min()) > 0.005 and float(shares.max()) < 0.1
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_parent_changes_a_child_where_there_is_an_edge_and_nowhere_else(count: int) -> None:
+    task = RandomDag(count)
+    rows = task.collect(3_000, seed=0).rows
+    before, mask = task.step(rows).unflatten(1, (-1, WIDTH)), task.graph.mask(rows)
+    for parent in range(count + 1):
+        changed = redrawn(task, rows, parent)
+        after, other = task.step(changed).unflatten(1, (-1, WIDTH)), task.graph.mask(changed)
+        moved = (after != before).any(2)
+        edge, new = mask[:, parent], other[:, parent]
+        assert not bool(moved[~edge & ~new].any())
+        different = (changed != rows).any(1, keepdim=True)
+        itself = torch.arange(count) == parent
+        assert float(moved[edge & different & ~itself].float().mean()) > 0.99 or not bool((edge & ~itself).any())
+
+
+def test_a_step_is_what_the_table_says() -> None:
+    task = RandomDag(5)
+    rows = task.collect(500, seed=2).rows
+    law, mask = task.law, task.graph.mask(rows)
+    assert float(torch.linalg.matrix_norm(law.turn, 2).max()) == pytest.approx(DECAY, abs=1e-5)
+    pushed = 0
+    for row, following, edges in zip(rows, task.step(rows), mask, strict=True):
+        parts = row.unflatten(0, (-1, WIDTH))
+        for child in range(5):
+            wanted = law.turn[child] @ parts[child]
+            for number in (law.child == child).nonzero()[:, 0].tolist():
+                parent = int(law.parent[number])
+                passed = law.weight[number] @ torch.cat([parts[child], parts[parent]]) > THRESHOLD
+                passed &= bool(parts[child].any()) and bool(parts[parent].any())
+                assert bool(passed) == bool(edges[parent, child])
+                wanted = wanted + passed * (law.effect[number] @ parts[parent])
+                pushed += int(passed)
+            wanted = wanted * min(1.0, LONGEST / max(1e-9, float(wanted.norm())))
+            assert torch.allclose(following.unflatten(0, (-1, WIDTH))[child], wanted, atol=1e-5)
+    assert pushed > 20
+
+
+def test_some_factors_are_absent_for_whole_episodes_and_then_have_no_edges() -> None:
+    task = RandomDag(5)
+    data = task.collect(10_010, seed=0)
+    absent = (data.state.unflatten(1, (-1, WIDTH)) == 0).all(2)
+    episodes = absent[:10_000].unflatten(0, (-1, EPISODE))
+    assert bool((episodes.all(1) == episodes.any(1)).all())
+    assert float(absent.float().mean()) == pytest.approx(ABSENT, abs=0.03)
+    mask = task.graph.mask(data.rows)[:, :5]
+    itself = torch.eye(5, dtype=torch.bool)
+    assert not bool((mask & ~itself & (absent[:, :, None] | absent[:, None])).any())
+
+
+def test_recorded_data_has_names_episodes_and_where_it_is_from() -> None:
+    task = RandomDag(5)
+    data = task.collect(60, seed=3)
+    assert data.columns == task.columns and data.columns[:5] == (*(f"factor1.{x}" for x in "abcd"), "factor2.a")
+    assert data.source == {"task": "dag:5", "rows": 60, "seed": 3}
+    assert data.episode is not None and data.episode.tolist() == [row // EPISODE for row in range(60)]
+    assert data.next_state[: EPISODE - 1].equal(data.state[1:EPISODE])
+    low, high = task.box
+    assert bool(((data.rows >= low - 1e-5) & (data.rows <= high + 1e-5)).all())
+    assert task.collect(60, seed=3).rows.equal(data.rows) and not task.collect(60, seed=4).rows.equal(data.rows)
+    assert task.features(data.rows).shape == (60, 2) and bool(task.region(data.rows).all())
+    with pytest.raises(InputError) as error:
+        task.collect(0, seed=0)
+    assert str(error.value) == "rows must be at least 1, the number of transitions to record, got 0."
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_environment_passes_gymnasiums_checker_and_steps_as_the_batch_does() -> None:
+    task = RandomDag(5)
+    env = gymnasium.make(task.environment)
+    check_env(env.unwrapped)
+    assert isinstance(env.unwrapped, RandomDagEnv)
+    observation, _ = env.reset(seed=0)
+    action = np.full(WIDTH, 0.5, np.float32)
+    wanted = task.step(torch.cat([torch.from_numpy(observation), torch.from_numpy(action)])[None])
+    following, reward, ended, _, _ = env.step(action)
+    assert np.allclose(following, wanted[0].numpy(), atol=1e-6) and not ended
+    assert float(reward) == pytest.approx(-float(wanted[0, -WIDTH:].norm()), abs=1e-5)
+    with pytest.raises(InputError) as error:
+        RandomDag(65).environment  # noqa: B018
+    assert str(error.value) == "Gymnasium knows random DAGs of 1 to 64 factors by id, not of 65."
