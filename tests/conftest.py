@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from mocoda.augmentation.generation import CHUNK
+
 if ctypes.util.find_library("EGL"):
     os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a screen; mujoco asks once, when it is imported
 
@@ -20,3 +22,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def usual_chunks() -> Iterator[None]:
+    """Worlds that other processes import make chunks small, in the test's own process too."""
+    before = dict(CHUNK)
+    yield
+    CHUNK.update(before)

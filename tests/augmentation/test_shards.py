@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,6 @@ from mocoda.augmentation.shards import _Shards
 from mocoda.data.formats.shards import Manifest
 
 ROWS, SHARDS = 1_230, 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def chunks_as_before() -> Iterator[None]:
-    before = mocoda.augmentation.generation.CHUNK["cpu"]
-    yield
-    mocoda.augmentation.generation.CHUNK["cpu"] = before
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +16,6 @@ from mocoda import InputError, Transitions, concatenate
 from mocoda.augmentation import streaming
 from mocoda.augmentation.generation import Augmentation
 from mocoda.augmentation.streaming import FINISHED, UNFINISHED, augment_to_file, workers_for
-
-
-@pytest.fixture(scope="module", autouse=True)
-def chunks_as_before() -> Iterator[None]:
-    before = mocoda.augmentation.generation.CHUNK["cpu"]
-    yield
-    mocoda.augmentation.generation.CHUNK["cpu"] = before
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,6 @@ import pytest
 from errands import OddError, run
 from streaming_world import prepare, prepare_slowly
 
-import mocoda.augmentation.generation
 from mocoda import Engine, InputError, augment_to_shards, make_engine
 from mocoda.engine.engines import Processes, chosen_engine, spread_over
 from mocoda.engine.ray_engine import RayTasks, _cause, _check_address
@@ -79,7 +78,6 @@ def test_with_a_ray_of_two_workers_one_of_which_is_killed_in_the_middle_the_byte
     ray_of_two: Engine, tmp_path: Path
 ) -> None:
     NOTICES.clear()
-    before = mocoda.augmentation.generation.CHUNK["cpu"]
     makers = tmp_path / "makers"
     makers.mkdir()
     killed: list[int] = []
@@ -93,14 +91,11 @@ def test_with_a_ray_of_two_workers_one_of_which_is_killed_in_the_middle_the_byte
 
     murderer = threading.Thread(target=kill_one)
     murderer.start()
-    try:
-        slow = partial(prepare_slowly, makers, rows=1_230)
-        augment_to_shards(tmp_path / "rayed", slow, shards=4, engine=ray_of_two)
-        murderer.join()
-        plan = prepare(rows=1_230)
-        augment_to_shards(tmp_path / "whole", lambda: plan, shards=4)
-    finally:
-        mocoda.augmentation.generation.CHUNK["cpu"] = before
+    slow = partial(prepare_slowly, makers, rows=1_230)
+    augment_to_shards(tmp_path / "rayed", slow, shards=4, engine=ray_of_two)
+    murderer.join()
+    plan = prepare(rows=1_230)
+    augment_to_shards(tmp_path / "whole", lambda: plan, shards=4)
     assert len(killed) == 1 and len(list(makers.iterdir())) == 3  # two, and one in the place of the one that died
     assert NOTICES == ["A Ray worker died (WorkerCrashedError); another one does its job again."]
     rayed, whole = (
