@@ -11,6 +11,8 @@ import torch
 
 from mocoda.augmentation.generation import CHUNK
 
+USUAL = dict(CHUNK)
+
 if ctypes.util.find_library("EGL"):
     os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a screen; mujoco asks once, when it is imported
 
@@ -27,6 +29,6 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def usual_chunks() -> Iterator[None]:
     """Worlds that other processes import make chunks small, in the test's own process too."""
-    before = dict(CHUNK)
+    CHUNK.update(USUAL)
     yield
-    CHUNK.update(before)
+    CHUNK.update(USUAL)
