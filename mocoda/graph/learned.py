@@ -76,10 +76,11 @@ class LearnedGraph(LocalGraph):
 
     def save(self, path: str | Path) -> None:
         """Writes the graph to a safetensors file, by custom called *.graph, which `load_graph` reads."""
-        factors = {kind: {name: list(self.own_columns(name)) for name in getattr(self, kind)} for kind in KINDS}
+        # Lists, as a file's mappings are sorted by name and the gates are in the order of the factors.
+        factors = {kind: [[name, list(self.own_columns(name))] for name in getattr(self, kind)] for kind in KINDS}
         settings = {
             **factors,
-            "edges": {child: list(parents) for child, parents in self.edges.items()},
+            "edges": [[child, list(parents)] for child, parents in self.edges.items()],
             "columns": {kind: list(getattr(self.names, kind)) for kind in KINDS},
             "caution": self.caution,
             "learning": dict(self.settings),
@@ -134,8 +135,8 @@ def load_learned(path: str | Path, names: ColumnNames | None = None) -> LearnedG
     with reading(path, "graph"):
         settings = header["settings"]
         columns = ColumnNames(*(tuple(map(str, settings["columns"][kind])) for kind in KINDS))
-        factors = [{str(name): [int(i) for i in own] for name, own in settings[kind].items()} for kind in KINDS]
-        edges = {str(child): tuple(parents) for child, parents in settings["edges"].items()}
+        factors = [{str(name): [int(i) for i in own] for name, own in settings[kind]} for kind in KINDS]
+        edges = {str(child): tuple(parents) for child, parents in settings["edges"]}
         shape = LocalGraph(state=factors[0], action=factors[1], edges=edges)
         if (shape.state_width, shape.width) != (len(columns.state), len(columns.state) + len(columns.action)):
             raise InputError("its factors and its column names disagree")

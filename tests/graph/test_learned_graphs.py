@@ -73,6 +73,15 @@ def test_a_file_gives_back_the_same_graph_to_the_bit(graph: LearnedGraph, data: 
     assert again.read_bytes() == file.read_bytes()
 
 
+def test_a_file_keeps_the_order_of_the_factors(data: Transitions, tmp_path: Path) -> None:
+    graph = learn_graph(data, {"b": 0, "a": 1}, {"d": 0, "c": 1}, unseen="apart", config=BRIEF)
+    graph.save(tmp_path / "learned.graph")
+    loaded = load_graph(tmp_path / "learned.graph")
+    assert (loaded.parents, loaded.children) == (graph.parents, graph.children) == (("b", "a", "d", "c"), ("b", "a"))
+    assert isinstance(loaded, LearnedGraph)
+    assert torch.equal(loaded.edge_probability(data.rows), graph.edge_probability(data.rows))
+
+
 def test_probabilities_do_not_depend_on_the_rows_beside_a_row(graph: LearnedGraph, data: Transitions) -> None:
     whole = graph.edge_probability(data.rows[:700])
     assert torch.equal(whole[300:301], graph.edge_probability(data.rows[300:301]))
