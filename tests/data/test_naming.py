@@ -151,3 +151,10 @@ def test_csv_is_read_by_others_and_empty_cells_are_nan(tmp_path: Path) -> None:
     (tmp_path / "gap.csv").write_text("state.x, action.u, next_state.x\n1,2,3\n,5,6\n7,8,9\n")
     assert mocoda.inspect(tmp_path / "gap.csv").bad_rows == 1
     assert mocoda.read(tmp_path / "gap.csv", skip_bad_rows=True).state[:, 0].tolist() == [1, 7]
+
+
+@pytest.mark.parametrize("names", [("\n", "0"), ("a,b", ";;;"), ('"', "\t")])
+def test_names_of_csv_columns_may_hold_what_separates_them(names: tuple[str, str], tmp_path: Path) -> None:
+    zero = np.zeros((1, 1), np.float32)
+    mocoda.write(mocoda.Transitions(zero, zero, zero, columns=names), tmp_path / "x.csv")
+    assert mocoda.read(tmp_path / "x.csv").columns == names
