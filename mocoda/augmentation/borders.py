@@ -1,4 +1,4 @@
-"""Where support ends: what recorded rows show, local graph by local graph."""
+"""Where support ends: what recorded rows show of all that a local graph links."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Model
+from mocoda.parents.linked import Groups
 from mocoda.parents.stratified import graph_at
 
-FEWEST = 50  # rows of a local graph that a density is fitted to, and that judge it, each
+FEWEST = 50  # rows of a group that a density is fitted to, and that judge it, each
 # The shares of recorded rows that are themselves beyond the borders: by their rarity, and by the model's disagreement.
 BEYOND, DISPUTABLE = 0.001, 0.1
 BLOCK = 65_536  # rows at a time
@@ -44,21 +45,23 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Borders:
-    """Tells rows that recorded ones support from others, by the recorded rows with the same local graph.
+    """Tells rows that recorded ones support from others, group by group.
 
-    Support is that of `fit_support`, with the parent sets of the row's own local graph and mixtures of the rows that
-    have it: a cube in the air is common where a hand holds it, and nowhere else. What is rare is said by rows of other
-    episodes than those that the mixtures were fitted to.
+    A group is what a row's local graph links, and a row is supported if each of its groups is, by the recorded rows
+    that have this group, whatever else is in them: a cube in the air is common where a hand holds it, and nowhere else;
+    a cube that lies may lie wherever it lay, also if a hand holds another one. Support is that of `fit_support`, with
+    the group's parent sets and mixtures of the rows that have it. What is rare is said by rows of other episodes than
+    those that the mixtures were fitted to.
 
-    numbers   (K,) the local graphs that were recorded often enough, as `neighbourhood` numbers them, ascending
+    names     (K,) the groups that were recorded often enough, as `Groups` names them, ascending
     supports  of each
-    most      (K, children) the most disagreement about each child
+    most      (K, children) the most disagreement about each of its children, infinite for others
     """
 
     graph: LocalGraph
     model: Ensemble | None
     scale: Tensor
-    numbers: Tensor
+    names: Tensor
     supports: tuple[Support, ...]
     most: Tensor
 
@@ -68,45 +71,60 @@ class Borders:
         assert data.episode is not None
         episodes, number = data.episode.unique(return_inverse=True)
         held_out = (stream.permutation(len(episodes)) < len(episodes) // 2)[number]
-        kind = torch.cat([neighbourhood(graph, block) for block in data.rows.split(BLOCK)])
+        groups = Groups.of(graph, data.rows)
         ensemble, scale = model if isinstance(model, Ensemble) else None, step_scale(data)
-        numbers, supports, most = [], [], []
-        for one in kind.unique().tolist():
-            rows, judges = ((kind == one) & which for which in (~held_out, held_out))
+        known, supports, most = [], [], []
+        for pool, name in enumerate(groups.names.tolist()):
+            own = groups.is_first & (groups.pool == pool)  # (local graphs, parents)
+            if not bool(own.any()):
+                continue
+            here = own.any(1)[groups.kind]
+            rows, judges = (here & which for which in (~held_out, held_out))
             if min(int(rows.sum()), int(judges.sum())) < FEWEST:
                 continue
-            own = stream.child("support", one)
+            part, (kind, first) = stream.child("support", name), own.nonzero()[0].tolist()
             judging = data.rows[judges]
-            judging = judging[own.permutation(len(judging))[:REFERENCE]]
-            local = graph_at(graph, graph.mask(judging[:1])[0])
-            numbers.append(one)
-            supports.append(fit_support(data[rows], local, seed=own, reference=judging))
+            judging = judging[part.permutation(len(judging))[:REFERENCE]]
+            members = {graph.parents[i] for i in (groups.first[kind] == first).nonzero()[:, 0].tolist()}
+            local = graph_at(graph, groups.masks[kind])
+            sets = [one for one in local.parent_sets if members.issuperset(one)]
+            known.append(name)
+            supports.append(fit_support(data[rows], local, seed=part, reference=judging, parent_sets=sets))
             apart = torch.zeros(1, len(graph.children), device=scale.device)
             if ensemble is not None:
                 apart = spread(ensemble.predict(judging).mean, graph, scale)
-            most.append(apart.quantile(1 - DISPUTABLE, 0))
-        if not numbers:
+            inside = torch.tensor([child in members for child in graph.children], device=scale.device)
+            most.append(torch.where(inside, apart.quantile(1 - DISPUTABLE, 0), torch.inf))
+        if not known:
             raise InputError(
-                f"no local graph holds in {FEWEST} rows of each half of the episodes, so that nothing tells where "
-                "support ends; record more."
+                f"nothing that a local graph links is in {FEWEST} rows of each half of the episodes, so that nothing "
+                "tells where support ends; record more."
             )
-        known = torch.tensor(numbers, device=scale.device)
-        return Borders(graph, ensemble, scale, known, tuple(supports), torch.stack(most))
+        return Borders(
+            graph, ensemble, scale, torch.tensor(known, device=scale.device), tuple(supports), torch.stack(most)
+        )
 
     def judge(self, rows: Tensor, apart: Tensor) -> Judged:
         """Which rows (N, S + A) are within the borders, if members disagree so much about each child (N, children)."""
-        number = neighbourhood(self.graph, rows)
-        place = torch.searchsorted(self.numbers, number).clamp(max=len(self.numbers) - 1)
-        seen = self.numbers[place] == number
-        support = torch.zeros(len(rows), device=rows.device)
-        for kind, one in enumerate(self.supports):
-            here = (seen & (place == kind)).nonzero()[:, 0]
+        groups = Groups.of(self.graph, rows)
+        name = groups.names[groups.pool]  # (local graphs, parents)
+        place = torch.searchsorted(self.names, name).clamp(max=len(self.names) - 1)
+        seen = (self.names[place] == name) | ~groups.is_first
+        support = torch.ones(len(rows), device=rows.device)
+        most = torch.full((len(name), len(self.graph.children)), torch.inf, device=rows.device)
+        for one, (known, borders) in enumerate(zip(self.supports, self.most, strict=True)):
+            has = (groups.is_first & seen & (place == one)).any(1)
+            most[has] = most[has].minimum(borders)
+            here = has[groups.kind].nonzero()[:, 0]
             if len(here):
-                support[here] = one.score(rows[here])
+                support[here] = support[here].minimum(known.score(rows[here]))
+        all_seen = seen.all(1)[groups.kind]
+        support = torch.where(all_seen, support, 0.0)
+        number = neighbourhood(self.graph, rows)
         why = torch.full_like(number, GOES_ON)
-        why[~(apart <= self.most[place]).all(1)] = DISPUTED
+        why[~(apart <= most[groups.kind]).all(1)] = DISPUTED
         why[~(support >= BEYOND)] = RARE
-        why[~seen] = UNSEEN
+        why[~all_seen] = UNSEEN
         return Judged(support, apart.amax(1), number, why)
 
     def agreed(self, rows: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from mocoda.augmentation.episode_walks import (
     reasons,
 )
 from mocoda.augmentation.provenance import RECORDED, recipe_number, set_number
-from mocoda.data.transitions import Transitions
+from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
@@ -54,29 +54,49 @@ def exchange(
     resting  (N, parents), what rests in each row of the walks, and so in other episodes too
     """
     made = _exchanges(walks, graph, resting, n, length, stream, progress)
-    episode = torch.arange(n, device=made.steps.device).repeat_interleave(made.steps)
-    begin = made.steps.cumsum(0) - made.steps
-    step = torch.arange(len(episode), device=episode.device) - begin[episode]
-    taken, moves = made.taken[episode], made.moves[episode]
-    base, donor = made.base[episode] + step, made.donor[episode] + step * moves
+    return as_rows(walks, graph, made, torch.arange(n, device=made.steps.device))
+
+
+def as_rows(
+    walks: Walks,
+    graph: LocalGraph,
+    made: Exchanges,
+    number: Tensor,
+    skipped: Tensor | None = None,
+) -> Made:
+    """The rows of exchanges, one after the other.
+
+    number   (E,) the episode that each is of; several of one follow one another in it
+    skipped  (E,) steps that are missing before an exchange; none unless given
+    """
+    which = torch.arange(len(number), device=number.device).repeat_interleave(made.steps)
+    place = count_steps(which)
+    base, donor = made.base[which] + place, made.donor[which] + place * made.moves[which]
+    step = count_steps(number[which])
+    if skipped is not None:
+        missing = skipped.cumsum(0)
+        first = torch.searchsorted(number, number)  # of its episode
+        step += (missing - (missing - skipped)[first])[which]
     notes = {
-        "recipe": torch.full_like(episode, recipe_number("coda")),
+        "recipe": torch.full_like(which, recipe_number("coda")),
         "base": walks.episode[base],
         "base_step": walks.step[base],
         "donor": walks.episode[donor],
         "donor_step": walks.step[donor],
-        "exchanged": set_number(taken),
-        "cut": made.cut[episode],
+        "exchanged": set_number(made.taken)[which],
+        "cut": made.cut[which],
     }
-    given, states = walks.rows[donor], walks.next_state.shape[1]
-    given_next = torch.where(moves[:, None] == 0, given[:, :states], walks.next_state[donor])
+    given, states, taken = walks.rows[donor], walks.next_state.shape[1], made.taken[which]
+    given_next = torch.where(made.moves[which, None] == 0, given[:, :states], walks.next_state[donor])
+    ends = made.cut[torch.searchsorted(number, number.unique())]  # all exchanges of an episode say the same
     return Made(
         _combined(walks.rows[base], given, graph, taken),
         _combined(walks.next_state[base], given_next, graph, taken),
-        made.steps,
+        number[which],
+        step,
         notes,
         _recorded,
-        {"exchanged": _sets(graph, made.taken), "cut": reasons(made.cut, CUTS)},
+        {"exchanged": _sets(graph, made.taken), "cut": reasons(ends, CUTS)},
     )
 
 
@@ -87,13 +107,15 @@ def _recorded(data: Transitions) -> dict[str, Tensor]:
     return {"recipe": torch.full_like(zero, RECORDED), "base": data.episode, "base_step": data.step, **same}
 
 
-class _Exchanges(NamedTuple):
-    """E episodes: `base` and `donor` (E,) are the first rows of the two that make each, among those of the walks.
+class Exchanges(NamedTuple):
+    """E stretches of new episodes, each made of two recorded ones.
 
+    base   (E,) the first row of the one that goes on, among those of the walks
+    donor  (E,) the first row of the other one
     taken  (E, parents), the factors that come from the donor
     moves  (E,) by how many rows the donor goes on with every step: 1, or 0 where these factors rest
     steps  (E,)
-    cut    (E,) why it goes no further
+    cut    (E,) why its episode goes no further
     """
 
     base: Tensor
@@ -103,8 +125,8 @@ class _Exchanges(NamedTuple):
     steps: Tensor
     cut: Tensor
 
-    def select(self, index: Any) -> _Exchanges:
-        return _Exchanges(*(array[index] for array in self))
+    def select(self, index: Any) -> Exchanges:
+        return Exchanges(*(array[index] for array in self))
 
 
 def _exchanges(
@@ -115,8 +137,8 @@ def _exchanges(
     length: int | None,
     stream: Stream,
     progress: Progress,
-) -> _Exchanges:
-    found: list[_Exchanges] = []
+) -> Exchanges:
+    found: list[Exchanges] = []
     have = 0
     for attempt in range(ATTEMPTS):
         count, own = min(MOST, max(FEWEST, n - have)), stream.child("exchange", attempt)
@@ -125,7 +147,7 @@ def _exchanges(
         have += len(new.steps)
         progress("episodes", min(have, n), n)
         if have >= n:
-            joined = _Exchanges(*(torch.cat(arrays) for arrays in zip(*found, strict=True)))
+            joined = Exchanges(*(torch.cat(arrays) for arrays in zip(*found, strict=True)))
             return joined.select(slice(n))
     raise InputError(
         f"recipe 'coda' found {have} of {n} episodes in {ATTEMPTS:,} attempts: in these episodes the local graphs "
@@ -133,7 +155,7 @@ def _exchanges(
     )
 
 
-def _try(walks: Walks, graph: LocalGraph, resting: Tensor, n: int, length: int | None, stream: Stream) -> _Exchanges:
+def _try(walks: Walks, graph: LocalGraph, resting: Tensor, n: int, length: int | None, stream: Stream) -> Exchanges:
     """At most n exchanges: each is drawn as one between two rows, and reaches as far as it can."""
     base, donor = stream.integers(len(walks.rows), 2, n)
     parents = len(graph.parents)
@@ -148,11 +170,11 @@ def _try(walks: Walks, graph: LocalGraph, resting: Tensor, n: int, length: int |
     base, donor = torch.where(turned, donor, base), torch.where(turned, base, donor)
     taken = taken ^ turned[:, None]
     moves = (~(resting[donor] | ~taken).all(1)).long()
-    sound &= _hindrance(walks, graph, base, donor, taken) == GOES_ON
-    drawn = _Exchanges(base, donor, taken, moves, base, base).select(sound)
-    most = None if length is None else length - 1
-    back, _ = _reach(walks, graph, drawn, -1, most)
-    ahead, cut = _reach(walks, graph, drawn, 1, most)
+    sound &= hindrance(walks, graph, base, donor, taken) == GOES_ON
+    drawn = Exchanges(base, donor, taken, moves, base, base).select(sound)
+    most = None if length is None else torch.full_like(drawn.base, length - 1)
+    back, _ = reach(walks, graph, drawn, -1, most)
+    ahead, cut = reach(walks, graph, drawn, 1, most)
     steps, skipped = back + ahead + 1, torch.zeros_like(back)
     if length is not None:
         room = (steps - length).clamp(min=0)
@@ -164,12 +186,12 @@ def _try(walks: Walks, graph: LocalGraph, resting: Tensor, n: int, length: int |
     return made.select(steps >= SHORTEST)
 
 
-def _reach(walks: Walks, graph: LocalGraph, drawn: _Exchanges, way: int, most: int | None) -> tuple[Tensor, Tensor]:
-    """How many steps (E,) an exchange reaches, ahead (way 1) or back (-1), and why no further (E,)."""
+def reach(walks: Walks, graph: LocalGraph, drawn: Exchanges, way: int, most: Tensor | None) -> tuple[Tensor, Tensor]:
+    """How many steps (E,) an exchange reaches, ahead (way 1) or back (-1), at most so many (E,), and why no further."""
     run = walks.after if way > 0 else walks.before
     room = torch.where(drawn.moves == 0, run[drawn.base], run[drawn.base].minimum(run[drawn.donor]))
     if most is not None:
-        room = room.clamp(max=most + 1)
+        room = room.minimum(most + 1)
     steps, cut = torch.zeros_like(drawn.base), torch.full_like(drawn.base, ENDED)
     active = (room > 0).nonzero()[:, 0]
     while len(active):
@@ -179,9 +201,9 @@ def _reach(walks: Walks, graph: LocalGraph, drawn: _Exchanges, way: int, most: i
         which, first = active[place], (span.cumsum(0) - span)[place]
         step = steps[which] + 1 + torch.arange(len(place), device=place.device) - first
         there = drawn.base[which] + way * step, drawn.donor[which] + way * step * drawn.moves[which]
-        why = _hindrance(walks, graph, *there, drawn.taken[which])
+        why = hindrance(walks, graph, *there, drawn.taken[which])
         if most is not None:
-            why[(step > most) & (why == GOES_ON)] = LONG
+            why[(step > most[which]) & (why == GOES_ON)] = LONG
         stops = (why != GOES_ON).nonzero()[:, 0]
         end = torch.full_like(active, len(place)).scatter_reduce(0, place[stops], stops, "amin")
         stopped = end < len(place)
@@ -191,7 +213,7 @@ def _reach(walks: Walks, graph: LocalGraph, drawn: _Exchanges, way: int, most: i
     return steps, cut
 
 
-def _hindrance(walks: Walks, graph: LocalGraph, base: Tensor, donor: Tensor, taken: Tensor) -> Tensor:
+def hindrance(walks: Walks, graph: LocalGraph, base: Tensor, donor: Tensor, taken: Tensor) -> Tensor:
     """Why a row (M,) cannot take factors (M, parents) over from another one (M,): LINKED, MET, or GOES_ON if it can."""
     if len(base) == 0:
         return base

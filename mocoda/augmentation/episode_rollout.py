@@ -25,7 +25,7 @@ from mocoda.augmentation.episode_walks import (
 from mocoda.augmentation.provenance import RECORDED, local_graphs, recipe_number
 from mocoda.augmentation.rewards import check_shape
 from mocoda.augmentation.support import spread
-from mocoda.data.transitions import Transitions
+from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
@@ -39,9 +39,9 @@ NEAREST, DISTANCES = 8, 2**24  # recorded rows that are compared exactly, and di
 CUTS = {
     ENDED: "the recorded actions end",
     LONG: "it has as many steps as asked for",
-    UNSEEN: "the local graph of the next row was recorded too seldom, or never",
-    RARE: "the next row is rarer than all but a thousandth of the recorded ones with its local graph",
-    DISPUTED: "the model disagrees more about the next row than about nine in ten recorded ones with its local graph",
+    UNSEEN: "something is linked in the next row that was too seldom, or never, in recorded ones",
+    RARE: "a part of the next row is rarer than all but a thousandth of those recorded with these links",
+    DISPUTED: "the model disagrees more about a part of the next row than about nine in ten recorded with these links",
 }
 
 
@@ -276,7 +276,8 @@ def _made(
     return Made(
         rows,
         next_state,
-        steps,
+        episode,
+        count_steps(episode),
         notes,
         lambda data: _recorded(data, graph, borders),
         {"cut": reasons(cut, CUTS), "starts": drawn, "local_graphs": local_graphs(graph, walks.rows)},

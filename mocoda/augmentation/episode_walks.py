@@ -21,11 +21,12 @@ ENDED, LINKED, MET, LONG, UNSEEN, RARE, DISPUTED, GOES_ON = 0, 1, 2, 3, 4, 5, 6,
 
 
 class Made(NamedTuple):
-    """E new episodes, one after the other: N rows.
+    """New episodes, one after the other: N rows.
 
     rows        (N, S + A)
     next_state  (N, S)
-    steps       (E,)
+    episode     (N,), counted from 0
+    step        (N,), with gaps where steps are missing
     notes       provenance, (N,) each
     recorded    what to note of recorded rows in the same columns
     source      what the table's source says of them, as JSON values
@@ -33,7 +34,8 @@ class Made(NamedTuple):
 
     rows: Tensor
     next_state: Tensor
-    steps: Tensor
+    episode: Tensor
+    step: Tensor
     notes: dict[str, Tensor]
     recorded: Callable[[Transitions], dict[str, Tensor]]
     source: dict[str, Any]

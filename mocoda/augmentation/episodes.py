@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mocoda.augmentation.episode_exchange import exchange
 from mocoda.augmentation.episode_rollout import roll_out
+from mocoda.augmentation.episode_turns import take_turns
 from mocoda.augmentation.episode_walks import SHORTEST, Made, Walks
 from mocoda.augmentation.rewards import GoalLabels, Labels, labels_of
 from mocoda.data.transitions import Transitions, concatenate
@@ -26,6 +27,7 @@ def augment_episodes(
     episodes: int,
     length: int | None = None,
     resting: float = 0.0,
+    turns: bool = False,
     task: Labels | GoalLabels | None = None,
     keep_recorded: bool = True,
     seed: int | Stream = 0,
@@ -43,8 +45,9 @@ def augment_episodes(
     recipe)` and takes the actions of recorded episodes: of the one whose own state and action are nearest to the
     start's, in the connected component that the action is of. Where all that a factor depends on is of one recorded
     row, with the same edges, its next value is the recorded one; the model says the rest. The episode ends before the
-    first row whose local graph was recorded too seldom, which is rarer than all but a thousandth of the recorded rows
-    with that local graph, or about which the members of the model disagree more than about all but a tenth.
+    first row with a part, of factors that its local graph links, that was recorded too seldom; that is rarer than all
+    but a thousandth of the recorded ones; or about which the members of the model disagree more than about all but a
+    tenth of them.
 
     recipe         a name, for its default settings, or a recipe such as make_recipe("mocoda", density="matched")
     model          says what is next: the mean of an ensemble's members, which is truer than the draws of `augment`, or
@@ -54,6 +57,10 @@ def augment_episodes(
     resting        what changes in two steps by no more than this share of its column's largest number is at rest. 0:
                    by nothing at all, so that new episodes are exact. Simulators that leave the last digits of what lies
                    on a table in motion need a little, such as 1e-5
+    turns          "coda" only: what one recorded episode handles and what another does, in turns, in one new episode.
+                   What the other handles rests meanwhile. Where the turn changes, what the actions move directly, such
+                   as a robot, is somewhere else all at once, and a number of `step` is left out: all rows are true, but
+                   not that one follows the other. For learners whose goals come from the rest of an episode
     task           labels all rows; one with goals draws one for every episode. Without one, no row has a reward and
                    none is terminal
     keep_recorded  False: only the new rows
@@ -61,13 +68,13 @@ def augment_episodes(
     Provenance tells of each row `recipe`, and why its episode goes no further, `cut`. Of "coda" also the recorded
     episode and step that it continues, `base` and `base_step`; those that the exchanged factors come from, `donor` and
     `donor_step` (-1 in recorded rows); and which these are, `exchanged`, whose binary digits are the graph's parents,
-    the first one lowest. Of others `support`, `disagreement` and `neighbourhood`, as `augment` has them but compared
-    with recorded rows of the same local graph; and for every factor F the recorded episode and step that its value is
-    of, `donor_F` and `donor_step_F`, -1 where the model or a density gave it. The table's `source` says what the
-    numbers of `exchanged`, `neighbourhood` and `cut` stand for, and counts them.
+    the first one lowest. Of others `support`, `disagreement` and `neighbourhood`, as `augment` has them but support
+    among recorded rows with the same links; and for every factor F the recorded episode and step that its value is of,
+    `donor_F` and `donor_step_F`, -1 where the model or a density gave it. The table's `source` says what the numbers of
+    `exchanged`, `neighbourhood` and `cut` stand for, and counts them.
     """
     chosen = make_recipe(recipe) if isinstance(recipe, str) else recipe
-    check_episodes(chosen, episodes, length, resting)
+    check_episodes(chosen, episodes, length, resting, turns)
     if chosen.needs_model and model is None:
         raise InputError(
             f"recipe {chosen.name!r} asks a model what is next; pass model=mocoda.fit_dynamics(data, graph), or use "
@@ -78,7 +85,7 @@ def augment_episodes(
     walks = Walks.of(data)
     still = walks.resting(graph, resting)
     if model is None or not chosen.needs_model:
-        made = exchange(walks, graph, still, episodes, length, stream, progress)
+        made = (take_turns if turns else exchange)(walks, graph, still, episodes, length, stream, progress)
     else:
         made = roll_out(data, walks, graph, still, chosen, model, task, episodes, length, stream, progress)
     new = _table(data, made, task, stream.child("labels"))
@@ -90,6 +97,7 @@ def augment_episodes(
         "recipe": chosen.name,
         "length": length,
         "resting": resting,
+        **({"turns": True} if turns else {}),
         "task": getattr(task, "name", None),
         "seed": stream.seed,
         **({"model": getattr(model, "settings", type(model).__name__)} if chosen.needs_model else {}),
@@ -100,8 +108,10 @@ def augment_episodes(
     return concatenate([*recorded, new], source)
 
 
-def check_episodes(recipe: Recipe, episodes: int, length: int | None, resting: float) -> None:
+def check_episodes(recipe: Recipe, episodes: int, length: int | None, resting: float, turns: bool = False) -> None:
     """Refuses what no data could satisfy."""
+    if turns and not isinstance(recipe, Coda):
+        raise InputError(f"recorded episodes take turns in recipe 'coda' alone, not in {recipe.name!r}; remove turns.")
     if not recipe.needs_model and not isinstance(recipe, Coda):
         raise InputError(
             f"recipe {recipe.name!r} makes rows and no episodes; use 'coda', which exchanges parts of episodes, or one "
@@ -117,10 +127,18 @@ def check_episodes(recipe: Recipe, episodes: int, length: int | None, resting: f
 
 def _table(data: Transitions, made: Made, task: Labels | GoalLabels | None, stream: Stream) -> Transitions:
     """The new rows, labelled."""
-    episode = torch.arange(len(made.steps), device=data.device).repeat_interleave(made.steps)
     state, action = made.rows.split([data.state.shape[1], data.action.shape[1]], 1)
-    labels = _labels(state, action, made.next_state, episode, task, stream)
-    return Transitions(state, action, made.next_state, *labels, data.columns, provenance=made.notes, episode=episode)
+    labels = _labels(state, action, made.next_state, made.episode, task, stream)
+    return Transitions(
+        state,
+        action,
+        made.next_state,
+        *labels,
+        data.columns,
+        provenance=made.notes,
+        episode=made.episode,
+        step=made.step,
+    )
 
 
 def _recorded(data: Transitions, made: Made, task: Labels | GoalLabels | None, stream: Stream) -> Transitions:

@@ -5,6 +5,7 @@ Both are unit-free. Support is a share of the recorded rows; disagreement is in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,15 +47,19 @@ def fit_support(
     components: int = 32,
     seed: int | Stream = 0,
     reference: Tensor | None = None,
+    parent_sets: Sequence[Sequence[str]] | None = None,
 ) -> Support:
     """Mixtures of the parent sets that tell common rows from rare ones, whatever recipe drew them.
 
-    reference  rows (M, S + A) whose densities tell what is rare; of those that the mixtures are fitted to unless given
+    reference    rows (M, S + A) whose densities tell what is rare; of those that the mixtures are fitted to unless
+                 given
+    parent_sets  those that count; all of the graph unless given
     """
     graph.check_data(data)
     stream = as_stream(seed, "support", device=data.device)
     chosen = data[stream.permutation(len(data))[:FITTED]]
-    mixtures = MixtureParents.fit(chosen, graph, fewer_components(components, len(chosen), graph), stream)
+    fewer = fewer_components(components, len(chosen), graph)
+    mixtures = MixtureParents.fit(chosen, graph, fewer, stream, parent_sets=parent_sets)
     reference = (chosen.rows if reference is None else reference)[:REFERENCE]
     known = densities(mixtures, reference)
     return Support(mixtures, known, ranks(mixtures, reference, known).amin(1).sort().values)

@@ -80,7 +80,7 @@ class _Mlp(torch.autograd.Function):
         if outputs <= FEW:
             masked, grid = torch.empty_like(h), (triton.cdiv(h.shape[-1], SIDE), many)
             gradients = (masked, weight_g[-1], bias_g[-1], bias_g[-2])
-            _last_backward[grid](g, last, h, *gradients, rows, outputs, h.shape[-1], LEAST, SIDE, SIDE)
+            last_backward[grid](g, last, h, *gradients, rows, outputs, h.shape[-1], LEAST, SIDE, SIDE, True)
         else:
             if ctx.learns:
                 weight_g[-1], bias_g[-1] = torch.bmm(h.float().mT, g), g.sum(1, keepdim=True)
@@ -112,7 +112,7 @@ def _forward(
 ) -> Tensor:
     """Appends the hidden activations (N, B, H) to `kept`, or lets go of each as soon as it was used."""
     many, rows, inputs = x.shape
-    width, outputs = weights[0].shape[-1], weights[-1].shape[-1]
+    width = weights[0].shape[-1]
     h = x.new_empty(many, rows, width, dtype=torch.bfloat16 if half else x.dtype)
     # This and the next grid have 320 programs for 5 networks of 500 rows and 512 columns.
     grid = (triton.cdiv(rows, 64), triton.cdiv(width, 64), many)
@@ -125,13 +125,19 @@ def _forward(
         _bias_relu[triton.cdiv(rows, 32), triton.cdiv(width, 128), many](h, bias, rows, width, 32, 128)
     if kept is not None:
         kept.append(h)
-    if outputs > FEW:
+    if weights[-1].shape[-1] > FEW:
         return torch.baddbmm(biases[-1], h.float(), weights[-1])
-    out = x.new_empty(many, rows, outputs)
+    return last_layer(h, weights[-1], biases[-1])
+
+
+def last_layer(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """h (N, B, H) @ weight (N, H, O) + bias (N, 1, O) for few outputs: (N, B, O) in float32."""
+    (many, rows, width), outputs = h.shape, weight.shape[-1]
+    out = weight.new_empty(many, rows, outputs)
     wide = triton.next_power_of_2(width)
     tall = max(1, min(64, 8192 // wide))  # 32 numbers a thread: they stay in registers while the outputs take turns
     sizes = (rows, outputs, width, tall, wide)
-    _last_layer[triton.cdiv(rows, tall), many](h, weights[-1], biases[-1], out, *sizes, num_warps=8)
+    _last_layer[triton.cdiv(rows, tall), many](h, weight, bias, out, *sizes, num_warps=8)
     return out
 
 
@@ -229,14 +235,16 @@ def _last_layer(
 
 
 @kernel
-def _last_backward(
+def last_backward(
     g: tl.tensor, weight: tl.tensor, h: tl.tensor, masked: tl.tensor,
     weight_g: tl.tensor, bias_g: tl.tensor, hidden_bias_g: tl.tensor, rows: tl.tensor,
     outputs: tl.constexpr, width: tl.constexpr, padded: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr,
+    relu: tl.constexpr,
 ) -> None:  # fmt: skip
-    """masked (N, B, H) = g (N, B, O) @ weightᵀ where h > 0, some columns of it, and with `weight_g` also the gradients
+    """masked (N, B, H) = g (N, B, O) @ weightᵀ, with relu where h > 0, some columns of it, and with `weight_g` also
 
-    weight_g (N, H, O) = hᵀ @ g and, as sums over rows, bias_g (N, 1, O) of g and hidden_bias_g (N, 1, H) of masked.
+    weight_g (N, H, O) = hᵀ @ g and, as sums over rows, bias_g (N, 1, O) of g and hidden_bias_g (N, 1, H), if any, of
+    masked.
     """
     network = tl.program_id(1).to(tl.int64)
     column, output = tl.program_id(0) * wide + tl.arange(0, wide), tl.arange(0, padded)
@@ -252,7 +260,8 @@ def _last_backward(
         for o in tl.static_range(outputs):
             left = tl.load(g + row * outputs + o, row < rows, 0.0)
             total += left[:, None] * tl.load(weight + column * outputs + o, column < width, 0.0)[None, :]
-        total = tl.where(activation <= 0, 0.0, total)
+        if relu:
+            total = tl.where(activation <= 0, 0.0, total)
         tl.store(masked + place, total.to(masked.dtype.element_ty), there)
         if weight_g is not None:
             place, there = tile(row, output, rows, outputs)
@@ -263,7 +272,8 @@ def _last_backward(
     if weight_g is not None:
         place, there = tile(column, output, width, outputs)
         tl.store(weight_g + network * width * outputs + place, tl.trans(weight_sum), there)
-        tl.store(hidden_bias_g + network * width + column, tl.sum(hidden_sum, 0), column < width)
+        if hidden_bias_g is not None:
+            tl.store(hidden_bias_g + network * width + column, tl.sum(hidden_sum, 0), column < width)
         first = (output < outputs) & (tl.program_id(0) == 0)  # one program is enough for this
         tl.store(bias_g + network * outputs + output, tl.sum(bias_sum, 0), first)
 

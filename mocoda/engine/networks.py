@@ -92,7 +92,11 @@ def _normed_mlp(weights: Weights, name: str, x: Tensor, layers: int) -> Tensor:
             x = normed.fused_layer(x, weights[f"{name}.{layer}.weight"], *own, half=_half.get())
         else:
             x = normed.gelu_norm(linear(weights, f"{name}.{layer}", x), *own[1:])
-    return linear(weights, f"{name}.{layers - 1}", x.float())
+    last = f"{name}.{layers - 1}"
+    weight, bias = weights[f"{last}.weight"], weights[f"{last}.bias"]
+    if fused.usable(x) and weight.shape[-1] <= normed.FEW:
+        return normed.fused_last(x, weight, bias)
+    return linear(weights, last, x.float())
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from mocoda.engine import fused
 from mocoda.engine.fused import available, kernel, tile
 
 if available:
@@ -26,6 +27,7 @@ if available:
 EPSILON = 1e-6  # added to the variance
 SLOPE, CUBE = math.sqrt(2 / math.pi), 0.044715  # gelu(h) = h/2 · (1 + tanh(SLOPE · (h + CUBE · h³)))
 STRIP = 32  # rows of a program of the backward kernel, which sums over them
+FEW = 8  # outputs up to which the last layer is a pass over its inputs
 ALIGNED = 8  # inputs are padded to a multiple of it: tensor cores want rows that start at 16 bytes
 
 
@@ -116,6 +118,39 @@ class _FusedNorm(torch.autograd.Function):
         if sums is None:
             return h_g, None, None, None
         return h_g, *sums.sum(2)[:, :, None].unbind()
+
+
+def fused_last(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The last, linear layer of x (*L, B, H), in its type, with few outputs: (*L, B, O) in float32.
+
+    weight (*L, H, O), bias (*L, 1, O). A product of matrices with so few columns takes longer than a pass over x.
+    """
+    leading = weight.shape[:-2]
+    x, weight, bias = (part.reshape(-1, *part.shape[-2:]).contiguous() for part in (x, weight, bias))
+    with torch.cuda.device_of(x):
+        result: Tensor = _FusedLast.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return result.reshape(*leading, *result.shape[-2:])
+
+
+class _FusedLast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(h, weight)
+        return fused.last_layer(h, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        h, weight = ctx.saved_tensors
+        (many, rows, width), outputs = h.shape, weight.shape[-1]
+        g, h_g = g.contiguous(), torch.empty_like(h)
+        weight_g = bias_g = None
+        if any(ctx.needs_input_grad[1:]):
+            weight_g, bias_g = torch.empty_like(weight), weight.new_empty(many, 1, outputs)
+        sizes = (rows, outputs, width, fused.LEAST, fused.SIDE, fused.SIDE)
+        grid = (triton.cdiv(width, fused.SIDE), many)
+        fused.last_backward[grid](g, weight, h, h_g, weight_g, bias_g, None, *sizes, False)
+        return h_g, weight_g, bias_g
 
 
 def _tall(width: int) -> int:

@@ -2,7 +2,8 @@
 
 In every recorded episode one cube is handled and the others rest in a strip beside the places of the official tasks, so
 that no recorded state has two of them in play. What is made of these episodes differs by arm; agent, updates and number
-of rows are the same in all but the first. The last arm is the benchmark's own way to record, as a ceiling.
+of rows are the same in all but the first. Of what recipes make, rows with all cubes in play are kept: the region that
+the task names. The last arm is the benchmark's own way to record, as a ceiling.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ ARMS = {
     "recorded": "one cube at a time",
     "permuted": "and cubes permuted",
     "coda": "and CoDA's episodes",
+    "turns": "and CoDA's, in turns",
     "unfactored": "and those of an unfactored model",
     "mocoda": "and MoCoDA's episodes",
     "play": "all cubes, recorded",
 }
-COLOURS = dict(zip(ARMS, (INK, ORANGE, GREEN, RED, BLUE, GREY), strict=True))
+LEAF = "#a3d1b5"  # of the weaker of two green arms
+COLOURS = dict(zip(ARMS, (INK, ORANGE, LEAF, GREEN, RED, BLUE, GREY), strict=True))
 ARCHITECTURES = {"unfactored": "full", "mocoda": "local"}  # of the arms whose episodes a model makes
-FIRST_EPISODES = 50  # of an arm: their length says how many more it needs
+FIRST_EPISODES, MOST_EPISODES = 50, 5_000  # of an arm at a time: the first tell how many more it needs
 SUMMARY = "cubes-data.json"  # what the data sets have; kept for a run that is resumed
 KINDS = ("cube-single", "cube-double", "cube-triple")
 
@@ -79,7 +82,7 @@ class CubesTable(Experiment[MeasuredCubes]):
     episodes: int  # of each official task and agent
     kind: str = "cube-double"
     arms: tuple[str, ...] = tuple(ARMS)
-    recipe: str = "mocoda"  # of the starts from which models go on
+    recipe: str = "mocoda-p"  # of the starts from which models go on
     length: int | None = None  # the most steps of a new episode
     resting: float = 1e-5  # of a column's largest number: how far a cube that lies may move in a step
     evaluations: int = 5  # while agents train
@@ -191,10 +194,10 @@ class CubesTable(Experiment[MeasuredCubes]):
                 return permuted(recorded, orders[number % len(orders)])
 
             return concatenate([recorded, _grown(copies, more)])
-        recipe = make_recipe("coda" if arm == "coda" else self.recipe)
+        recipe = make_recipe("coda" if arm in ("coda", "turns") else self.recipe)
 
         def episodes(number: int, count: int) -> Transitions:
-            return augment_episodes(
+            new = augment_episodes(
                 recorded,
                 task.graph,
                 recipe=recipe,
@@ -202,10 +205,12 @@ class CubesTable(Experiment[MeasuredCubes]):
                 episodes=count,
                 length=self.length,
                 resting=self.resting,
+                turns=arm == "turns",
                 task=task,
                 keep_recorded=False,
                 seed=stream.child(number),
             )
+            return new[task.region(new.rows)]
 
         new = replace(_grown(episodes, more), provenance={})
         return concatenate([replace(recorded, provenance={}), new])
@@ -233,11 +238,14 @@ def permuted(data: Transitions, order: Sequence[int]) -> Transitions:
 def _grown(make: Callable[[int, int], Transitions], rows: int) -> Transitions:
     """So many rows of the tables `make(number, episodes)`, made one after the other until they suffice."""
     tables: list[Transitions] = []
-    have, episodes = 0, FIRST_EPISODES
+    have = tried = 0
     while have < rows:
+        share = max(have, 1) / tried if tried else rows / FIRST_EPISODES  # rows of an episode
+        episodes = min(max(FIRST_EPISODES, ceil(1.02 * (rows - have) / share)), MOST_EPISODES)
         tables.append(make(len(tables), episodes))
-        have += len(tables[-1])
-        episodes = max(1, ceil(1.02 * (rows - have) * episodes / len(tables[-1])))
+        have, tried = have + len(tables[-1]), tried + episodes
+        if not have and tried >= MOST_EPISODES:
+            raise InputError(f"in none of {tried:,} new episodes are all cubes in play; record more rows.")
     return concatenate(tables)[:rows]
 
 

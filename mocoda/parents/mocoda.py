@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -131,11 +131,13 @@ class MixtureParents:
         seed: int | Stream,
         covariance: str = "full",
         shuffle: bool = False,
+        parent_sets: Sequence[Sequence[str]] | None = None,
     ) -> MixtureParents:
+        """Of all parent sets of the graph, unless some are given."""
         rows = data.rows
         stream = as_stream(seed, "mocoda", device=rows.device)
         sets = []
-        for names in graph.parent_sets:
+        for names in graph.parent_sets if parent_sets is None else parent_sets:
             columns = graph.columns(names)
             mixture = GaussianMixture.fit(rows[:, columns], components, covariance, stream.child(*names))
             sets.append((columns, mixture))

@@ -310,6 +310,6 @@ def test_what_makes_no_episodes_is_refused() -> None:
     )
     few = data[:60]
     assert refusal(lambda: augment_episodes(few, graph, recipe=MIXTURE, model=away, episodes=3)) == (
-        "no local graph holds in 50 rows of each half of the episodes, so that nothing tells where support ends; "
-        "record more."
+        "nothing that a local graph links is in 50 rows of each half of the episodes, so that nothing tells where "
+        "support ends; record more."
     )

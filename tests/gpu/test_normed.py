@@ -72,3 +72,25 @@ def test_an_input_may_be_shared_by_networks(device: torch.device) -> None:
     assert y.shape == (2, 2, 10, 20)
     expected = plain(x[:2, None].double(), *(part.double() for part in leading))
     torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "width", "outputs"), [(1, 16, 1), (50, 100, 5), (129, 512, 1), (70, 700, 8)])
+@pytest.mark.parametrize("half", [False, True])
+def test_a_last_layer_of_few_outputs_equals_that_of_torch(
+    rows: int, width: int, outputs: int, half: bool, device: torch.device
+) -> None:
+    stream = Stream(2, "test-normed", device=device)
+    h = stream.child("h").normal(2, 3, rows, width).to(torch.bfloat16 if half else torch.float32)
+    rest = [stream.child("weight").normal(2, 3, width, outputs), stream.child("bias").normal(2, 3, 1, outputs)]
+    slope = stream.child("slope").normal(2, 3, rows, outputs)
+    found, exact = wanting([h, *rest]), wanting([tensor.double() for tensor in (h, *rest)])
+    y, expected = normed.fused_last(*found), exact[0] @ exact[1] + exact[2]
+    assert y.dtype == torch.float32
+    gradients = torch.autograd.grad(y, found, slope, retain_graph=True)
+    exact_gradients = torch.autograd.grad(expected, exact, slope.double())
+    for got, wanted in zip([y.detach(), *gradients], [expected.detach(), *exact_gradients], strict=True):
+        assert got.shape == wanted.shape
+        tolerance = 0.01 if got.dtype == torch.bfloat16 else 1e-4
+        assert float((got - wanted).norm()) <= tolerance * float(wanted.norm()) + 1e-6
+    alone = torch.autograd.grad(normed.fused_last(found[0], *rest), found[0], slope)[0]
+    assert alone.equal(gradients[0])

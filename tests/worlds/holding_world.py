@@ -124,8 +124,11 @@ class Holding:
         return step(rows)
 
 
-def collect(rows: int, *, seed: int, steps: int = 100) -> Transitions:
-    """Episodes in which the hand fetches an object, carries it somewhere, lets go, and fetches one again."""
+def collect(rows: int, *, seed: int, steps: int = 100, parked: bool = False) -> Transitions:
+    """Episodes in which the hand fetches an object, carries it somewhere, lets go, and fetches one again.
+
+    parked: always the same one in an episode, while the other lies out of reach; the hand goes away in between
+    """
     stream = Stream(seed, "holding world")
     n = -(-rows // steps)
     state = torch.zeros(n, 19)
@@ -139,23 +142,31 @@ def collect(rows: int, *, seed: int, steps: int = 100) -> Transitions:
         )
     state[:, 8] = contact(state)
     wanted, target, parts = stream.integers(2, n), _places(n, stream), []
+    if parked:
+        for number, which in enumerate(OBJECTS):
+            state[wanted != number, which.start : which.start + 2] = 2.0
+        state[:, 8] = contact(state)
+    leaves = torch.zeros(n, dtype=torch.bool)
     for _ in range(steps):
         objects = torch.stack([state[:, which] for which in OBJECTS], 1)
         is_held = torch.stack([held(state, which) for which in OBJECTS], 1)
         own, holds = objects[torch.arange(n), wanted], is_held[torch.arange(n), wanted]
-        goal = torch.where(holds[:, None], target, own[:, :2])
+        goal = torch.where((holds | leaves)[:, None], target, own[:, :2])
         away = (place(state[:, :2]) - goal).norm(dim=1)
         drops = holds & (away < 0.05)
         action = torch.zeros(n, 5)
         action[:, :2] = (joints_at(goal) - state[:, :2]) / 0.05
         action[:, 2] = torch.where(holds, 0.2 - state[:, 4], 0.02 - state[:, 4]) / 0.05
         action[:, 3] = stream.normal(n)
-        action[:, 4] = torch.where((away < 0.04) & (state[:, 4] < 0.05) & ~holds | holds & ~drops, 1.0, -1.0)
+        grasps = (away < 0.04) & (state[:, 4] < 0.05) & ~holds & ~leaves
+        action[:, 4] = torch.where(grasps | holds & ~drops, 1.0, -1.0)
         action = (action + 0.2 * stream.normal(n, 5)).clamp(-1, 1)
         after = step(torch.cat([state, action], 1))
         parts.append((state, action, after))
-        wanted = torch.where(drops, stream.integers(2, n), wanted)
-        target = torch.where(drops[:, None], _places(n, stream), target)
+        wanted = torch.where(drops & (not parked), stream.integers(2, n), wanted)
+        arrived = leaves & (away < 0.05)
+        leaves = (leaves | drops & parked) & ~arrived
+        target = torch.where((drops | arrived)[:, None], _places(n, stream), target)
         state = after
     before, done, after = (torch.stack(part, 1).flatten(0, 1)[:rows] for part in zip(*parts, strict=True))
     return Transitions(before, done, after, columns=COLUMNS)
