@@ -27,7 +27,7 @@ from mocoda.agents.agent import make_agent
 from mocoda.agents.evaluation import evaluate_each
 from mocoda.agents.policy import Policies, agent_settings
 from mocoda.augmentation import augment_episodes
-from mocoda.data.transitions import Transitions, concatenate
+from mocoda.data.transitions import Transitions, concatenate, count_steps
 from mocoda.dynamics.model import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, legend_below, save, title_left
@@ -46,12 +46,12 @@ ARMS = {
     "permuted": "and cubes permuted",
     "coda": "and CoDA's episodes",
     "turns": "and CoDA's, in turns",
-    "unfactored": "and those of an unfactored model",
     "mocoda": "and MoCoDA's episodes",
+    "unfactored": "and those of an unfactored model",
     "play": "all cubes, recorded",
 }
 LEAF = "#a3d1b5"  # of the weaker of two green arms
-COLOURS = dict(zip(ARMS, (INK, ORANGE, LEAF, GREEN, RED, BLUE, GREY), strict=True))
+COLOURS = dict(zip(ARMS, (INK, ORANGE, LEAF, GREEN, BLUE, RED, GREY), strict=True))
 ARCHITECTURES = {"unfactored": "full", "mocoda": "local"}  # of the arms whose episodes a model makes
 FIRST_EPISODES, MOST_EPISODES = 50, 5_000  # of an arm at a time: the first tell how many more it needs
 SUMMARY = "cubes-data.json"  # what the data sets have; kept for a run that is resumed
@@ -175,17 +175,29 @@ class CubesTable(Experiment[MeasuredCubes]):
             clock.lap("recording")
             models = self._models(task, recorded, folder, progress)
             clock.lap("dynamics")
-            for arm in self.arms:
-                if arm != "play":
-                    made[arm] = self.dataset(arm, task, recorded, models.get(arm))
-                    progress("data sets", len(made), len(self.arms))
+            for arm in sorted({*self.arms} - {"play"}, key=list(ARMS).index):
+                made[arm] = self.dataset(arm, task, recorded, models, made)
+                progress("data sets", len(made), len(self.arms))
         clock.lap("data")
         return {arm: made[arm] for arm in self.arms}
 
-    def dataset(self, arm: str, task: Cubes, recorded: Transitions, model: Dynamics | None) -> Transitions:
-        """The recorded rows and, after them, what the arm makes of them, `total` in all."""
+    def dataset(
+        self,
+        arm: str,
+        task: Cubes,
+        recorded: Transitions,
+        models: Mapping[str, Dynamics],
+        made: Mapping[str, Transitions] | None = None,
+    ) -> Transitions:
+        """The recorded rows and, after them, what the arm makes of them, `total` in all.
+
+        made  other arms' data, by arm: an unfactored model goes on from the starts of "mocoda"
+        """
         if arm == "recorded":
             return recorded
+        if arm == "unfactored":
+            factored = (made or {}).get("mocoda") or self.dataset("mocoda", task, recorded, models)
+            return concatenate([factored[: len(recorded)], rolled_by(models[arm], factored[len(recorded) :], task)])
         more, stream = self.total - len(recorded), Stream(0, "cubes", arm, device=recorded.device)
         if arm == "permuted":
             orders = [order for order in permutations(range(task.cubes)) if list(order) != sorted(order)]
@@ -201,7 +213,7 @@ class CubesTable(Experiment[MeasuredCubes]):
                 recorded,
                 task.graph,
                 recipe=recipe,
-                model=model,
+                model=models.get(arm),
                 episodes=count,
                 length=self.length,
                 resting=self.resting,
@@ -233,6 +245,23 @@ def permuted(data: Transitions, order: Sequence[int]) -> Transitions:
 
     goal = None if data.goal is None else turned(data.goal)
     return replace(data, state=turned(data.state), next_state=turned(data.next_state), goal=goal)
+
+
+def rolled_by(model: Dynamics, data: Transitions, task: Cubes) -> Transitions:
+    """Episodes that begin as those of the data do and take the same actions, with the model's next states.
+
+    They are as long, wherever the model takes them within the range of the data. Rows of an episode must be neighbours.
+    """
+    assert data.episode is not None and data.goal is not None
+    state, next_state, step = data.state.clone(), data.next_state.clone(), count_steps(data.episode)
+    low, high = state.amin(0), state.amax(0)
+    for number, rows in enumerate(step.argsort(stable=True).split(step.bincount().tolist())):
+        if number:
+            state[rows] = next_state[rows - 1]
+        predicted = model.predict(torch.cat([state[rows], data.action[rows]], 1)).mean.mean(0)
+        next_state[rows] = predicted.clamp(low, high)
+    reward, terminal = task.label(state, data.action, next_state, data.goal)
+    return replace(data, state=state, next_state=next_state, reward=reward, terminal=terminal)
 
 
 def _grown(make: Callable[[int, int], Transitions], rows: int) -> Transitions:
@@ -267,7 +296,7 @@ CubesTable.presets.update(
         updates=100_000,
         rows=300_000,
         total=600_000,
-        episodes=10,
+        episodes=20,
         half=True,
     ),
     quick=CubesTable(

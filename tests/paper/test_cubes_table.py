@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from mocoda import InputError, Transitions, make_agent
+from mocoda import InputError, Transitions, fit_dynamics, make_agent
 from mocoda.dynamics.model import DynamicsConfig
-from mocoda.paper.cubes import CubesTable, permuted
+from mocoda.paper.cubes import CubesTable, permuted, rolled_by
 from mocoda.tasks.cubes import Cubes, places
 
 pytestmark = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
@@ -48,11 +49,25 @@ def test_permuted_cubes_change_places_in_states_goals_and_graphs() -> None:
 @pytest.mark.parametrize("arm", ["permuted", "coda"])
 def test_arms_have_as_many_rows_as_asked_for_after_the_recorded_ones(arm: str) -> None:
     data = recorded()
-    made = TINY.dataset(arm, TASK, data, None)
+    made = TINY.dataset(arm, TASK, data, {})
     assert len(made) == TINY.total and made.state[: len(data)].equal(data.state)
     assert made.episode is not None and data.episode is not None
     assert int(made.episode[len(data) :].min()) > int(data.episode.max())
     assert not made.state[len(data) :].equal(data.state[: TINY.total - len(data)])
+
+
+def test_an_unfactored_model_goes_on_from_the_same_starts_with_the_same_actions() -> None:
+    data = recorded()
+    config = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, epoch_rows=100, batch=50, window=1)
+    model = fit_dynamics(data, TASK.graph, architecture="full", config=config, seed=0)
+    again = rolled_by(model, data, TASK)
+    assert data.episode is not None
+    first = torch.ones(len(data), dtype=torch.bool)
+    first[1:] = data.episode.diff() != 0
+    assert again.action.equal(data.action) and again.state[first].equal(data.state[first])
+    assert again.state[~first].equal(again.next_state[:-1][~first[1:]]) and not again.state.equal(data.state)
+    expected = model.predict(again.rows[first]).mean.mean(0).clamp(data.state.amin(0), data.state.amax(0))
+    torch.testing.assert_close(again.next_state[first], expected)
 
 
 def test_recorded_states_never_have_two_cubes_in_play() -> None:
