@@ -7,23 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import TINY, below, done, refused, start
+from command_line import SLOW, TINY, below, done, refused, start
 
 from mocoda import make_task, read
 
 WORDS = ["augment", "walks.hdf5", *TINY, "--rows", "2000", "--shards"]
-# Pieces that are slow enough to be killed among them.
-SLOW = """
-import sys, time
-from mocoda.augmentation.generation import Augmentation
-whole, pause = Augmentation.piece, float(sys.argv.pop(1))
-def piece(self, number, drawn=0):
-    time.sleep(pause)
-    return whole(self, number, drawn)
-Augmentation.piece = piece
-from mocoda.cli import main
-main()
-"""
 
 
 @pytest.fixture(autouse=True)
