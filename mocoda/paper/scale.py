@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +23,7 @@ import rich.table
 import torch
 from matplotlib.figure import Figure
 
+from mocoda.data.formats.frames import pyarrow_for
 from mocoda.data.formats.shards import Manifest, shard_name
 from mocoda.dynamics.model import DynamicsConfig
 from mocoda.engine.errors import InputError
@@ -75,6 +75,7 @@ class Scale(Experiment[Measured]):
 
         workers  processes that generate; None: one per core, or GPU_PROCESSES
         """
+        pyarrow = pyarrow_for("write Parquet files").__version__  # the bytes depend on it
         need, free = BYTES * self.rows, shutil.disk_usage(folder).free
         if need > free:
             raise InputError(f"{self.rows:,} rows need {need:,} bytes, and {str(folder)!r} has room for {free:,}.")
@@ -109,7 +110,7 @@ class Scale(Experiment[Measured]):
                 **self.heading(device, clock, resumed=resumed),
                 "workers": workers,
                 "cores": len(os.sched_getaffinity(0)),
-                "pyarrow": version("pyarrow"),
+                "pyarrow": pyarrow,
                 "same_bytes": same,
                 "within_limit": seconds <= self.limit,
                 "runs": runs,
