@@ -53,11 +53,13 @@ if TYPE_CHECKING:
     from mocoda.augmentation import fit_reward as fit_reward
     from mocoda.augmentation import fit_support as fit_support
     from mocoda.augmentation import label as label
+    from mocoda.data import Excerpt as Excerpt
     from mocoda.data import Inspection as Inspection
     from mocoda.data import Transitions as Transitions
     from mocoda.data import concatenate as concatenate
     from mocoda.data import inspect as inspect
     from mocoda.data import read as read
+    from mocoda.data import read_excerpt as read_excerpt
     from mocoda.data import read_pieces as read_pieces
     from mocoda.data import save_stream as save_stream
     from mocoda.data import write as write
@@ -92,7 +94,18 @@ __version__ = VERSION
 # wait for torch.
 _ROOMS = {
     "tasks": ("make_task", "Task"),
-    "data": ("Transitions", "concatenate", "save_stream", "read", "read_pieces", "write", "inspect", "Inspection"),
+    "data": (
+        "Transitions",
+        "concatenate",
+        "save_stream",
+        "read",
+        "read_pieces",
+        "read_excerpt",
+        "Excerpt",
+        "write",
+        "inspect",
+        "Inspection",
+    ),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
     "graph": ("LocalGraph", "load_graph", "load_task", "learn_graph", "LearnedGraph", "GraphConfig"),
     "parents": ("fit_parents", "make_recipe", "Recipe", "Parents", "check_recipe", "GaussianMixture"),

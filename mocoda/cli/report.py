@@ -15,7 +15,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_target
 
 if TYPE_CHECKING:
-    from mocoda.data.transitions import Transitions
+    from mocoda.data import Excerpt, Transitions
     from mocoda.graph.graph_file import FileTask
     from mocoda.tasks import Task
 
@@ -45,7 +45,7 @@ class Report(Command):
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from mocoda.data import read
+        from mocoda.data import Transitions, read, read_excerpt
 
         if self.data is None and not self.training:
             raise InputError("there is nothing to report on: name a file of data, or --training with a folder.")
@@ -59,8 +59,8 @@ class Report(Command):
 
             report(self.out, name="Training", **options)
         else:
-            data = read(self.data)
-            world = self.world.load(data, self.data)
+            data = read_excerpt(self.data, show=self.show, seed=self.seed)
+            world = self.world.load(data if isinstance(data, Transitions) else data.table, self.data)
             recorded = None if self.recorded is None else read(self.recorded)
             _write(self.out, data, self.data, world, recorded=recorded, **options)
         say(f"{self.out}: {self.out.stat().st_size / 1e6:.1f} MB; open it in a browser")
@@ -77,14 +77,14 @@ def check_page(out: Path, inputs: Iterable[str | Path | None], overwrite: bool) 
 
 def write_page(out: Path, data: str, world: Task | FileTask, recorded: Transitions | None, seed: int) -> None:
     """The page about a file that was just written; `recorded`: what it was made of, if it does not hold that."""
-    from mocoda.data import read
+    from mocoda.data import read_excerpt
 
     known = None if recorded is None else recorded.to("cpu")
-    _write(out, read(data), data, world, recorded=known, seed=seed)
+    _write(out, read_excerpt(data, seed=seed), data, world, recorded=known, seed=seed)
     say(f"{out}: a page about them; open it in a browser")
 
 
-def _write(out: Path, data: Transitions, name: str, world: Task | FileTask, **options: Any) -> None:
+def _write(out: Path, data: Transitions | Excerpt, name: str, world: Task | FileTask, **options: Any) -> None:
     from mocoda.analysis import report
 
     report(out, data, world.graph, task=world, name=Path(name.rpartition(":")[2]).name, **options)

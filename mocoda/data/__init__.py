@@ -19,12 +19,14 @@ from mocoda.data.formats import (
 from mocoda.data.inspection import Inspection, inspect
 
 if TYPE_CHECKING:
+    from mocoda.data.excerpt import Excerpt, read_excerpt
     from mocoda.data.transitions import Array, Transitions, as_tensor, concatenate, save_stream
 
 __all__ = [
     "FORMATS",
     "Array",
     "Contents",
+    "Excerpt",
     "Format",
     "Inspection",
     "Target",
@@ -34,6 +36,7 @@ __all__ = [
     "convert",
     "inspect",
     "read",
+    "read_excerpt",
     "read_pieces",
     "readable_formats",
     "save_stream",
@@ -47,4 +50,5 @@ def __getattr__(name: str) -> Any:
     """Tables bring torch with them, which help texts made from `FORMATS` should not wait for."""
     if name not in __all__:
         raise AttributeError(f"module 'mocoda.data' has no attribute {name!r}")
-    return getattr(import_module("mocoda.data.transitions"), name)
+    module = "excerpt" if name in ("Excerpt", "read_excerpt") else "transitions"
+    return getattr(import_module(f"mocoda.data.{module}"), name)

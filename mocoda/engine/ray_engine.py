@@ -78,7 +78,10 @@ class RayTasks:
             except (ConnectionError, RuntimeError, ValueError) as error:
                 place = "a Ray cluster" if self.address is None else f"a Ray cluster at {self.address!r}"
                 said = str(error).partition("\n")[0].removesuffix(".")
-                raise InputError(f"there is no way to {place}: {said}. `ray status` tells whether it runs.") from error
+                raise InputError(
+                    f"there is no way to {place}: {said}. `ray status` tells whether it runs. If it asks for a token, "
+                    "set RAY_AUTH_MODE=token and the token here as on its machines."
+                ) from error
         try:
             there = ray.cluster_resources()
             if self.gpus > there.get("GPU", 0):

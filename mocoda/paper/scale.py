@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import rich.table
+import torch
 from matplotlib.figure import Figure
 
+from mocoda.data.formats.frames import pyarrow_for
 from mocoda.data.formats.shards import Manifest, shard_name
 from mocoda.dynamics.model import DynamicsConfig
 from mocoda.engine.errors import InputError
@@ -45,9 +47,10 @@ class Scale(Experiment[Measured]):
     name = "scale"
     metric = (
         "seconds of wall time from the first start of `mocoda augment` to its end, starts and kills included; the "
-        "model was trained before. processor seconds: what processes have computed that were not killed. memory: the "
-        "most that the command and its processes had in memory at once, in MB. "
-        "scaling: rows per second once every process has finished a shard"
+        "model was trained before. begun: seconds from each start to its first shard. processor seconds: what "
+        "processes have computed that were not killed. memory: the most that the command and its processes had in "
+        "memory at once, in MB; GPU memory: the most that was in use there, by all. scaling: rows per second once "
+        "every process has finished a shard"
     )
     outputs = ("scale.json", "scale.png")
     presets: ClassVar[dict[str, Scale]] = {}
@@ -72,6 +75,7 @@ class Scale(Experiment[Measured]):
 
         workers  processes that generate; None: one per core, or GPU_PROCESSES
         """
+        pyarrow = pyarrow_for("write Parquet files").__version__  # the bytes depend on it
         need, free = BYTES * self.rows, shutil.disk_usage(folder).free
         if need > free:
             raise InputError(f"{self.rows:,} rows need {need:,} bytes, and {str(folder)!r} has room for {free:,}.")
@@ -105,6 +109,8 @@ class Scale(Experiment[Measured]):
             {
                 **self.heading(device, clock, resumed=resumed),
                 "workers": workers,
+                "cores": len(os.sched_getaffinity(0)),
+                "pyarrow": pyarrow,
                 "same_bytes": same,
                 "within_limit": seconds <= self.limit,
                 "runs": runs,
@@ -144,6 +150,7 @@ class Scale(Experiment[Measured]):
             "rows per second": made / found["seconds"],
             "steady": steady_rate(files, made, workers),
             "bytes per row": size / made,
+            "shards": shards,
             "digest": digest_of(files),
         }
         remove_shards(out)
@@ -154,7 +161,7 @@ class Scale(Experiment[Measured]):
 MEASURES = ("seconds", "processor seconds", "rows per second", "memory", "bytes per row")
 SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=2, batch=256, learning_rate=3e-3, window=1)
 Scale.presets.update(
-    paper=Scale("paper", seeds=1, counts=(1, 2, 4, 8), timed_rows=40_000_000),
+    paper=Scale("paper", seeds=1, counts=(1, 2, 4, 8), timed_rows=16_000_000),
     cores=Scale("cores", seeds=1, rows=100_000_000, shards=64, limit=720.0, timed_rows=2_000_000),
     quick=Scale(
         "quick", seeds=1, rows=600_000, shards=12, limit=120.0, recorded=4_000, timed_rows=200_000, dynamics=SMALL
@@ -172,9 +179,11 @@ def run_killed(
     command: list[str], out: Path, shards: int, kills: int, progress: Any = lambda done: None
 ) -> dict[str, Any]:
     """Runs `mocoda` to its end, and on the way kills it, each time when another share of the shards is there."""
-    begin, spent, memory = time.monotonic(), _processor_seconds(), 0.0
+    begin, spent, memory = time.monotonic(), _processor_seconds(), {"memory": 0.0}
     at: list[int] = []
+    begun: list[float] = []
     while True:
+        started, found = time.monotonic(), sum(1 for _ in out.glob("shard-*.parquet"))
         process = subprocess.Popen(
             [sys.executable, "-m", "mocoda.cli", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
@@ -185,12 +194,15 @@ def run_killed(
             if there != before:
                 progress(there)
                 before = there
+            if there > found and len(begun) == len(at):
+                begun.append(round(time.monotonic() - started, 2))
             if len(at) < kills and there >= shards * (len(at) + 1) // (kills + 1):
                 process.kill()
                 at.append(there)
                 break
             if time.monotonic() - looked >= LISTING:
-                memory, looked = max(memory, resident(process.pid)), time.monotonic()
+                now = {"memory": resident(process.pid), **_gpu_memory()}
+                memory, looked = {key: max(memory.get(key, 0.0), now[key]) for key in now}, time.monotonic()
         _, said = process.communicate()
         if process.returncode == 0:
             break
@@ -202,7 +214,8 @@ def run_killed(
         "processor seconds": round(_processor_seconds() - spent, 2),
         "starts": len(at) + 1,
         "shards at kills": at,
-        "memory": round(memory, 1),
+        "begun": begun,
+        **{key: round(value, 1) for key, value in memory.items()},
     }
 
 
@@ -225,6 +238,14 @@ def resident(process: int) -> float:
     for _ in range(3):  # children of children of children
         own |= {child for child, parent in parents.items() if parent in own}
     return sum(pages.get(each, 0) for each in own) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _gpu_memory() -> dict[str, float]:
+    """Megabytes that are in use on the GPU, by whomever, if this process uses one."""
+    if not torch.cuda.is_initialized():
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    return {"GPU memory": (total - free) / 2**20}
 
 
 def steady_rate(shards: list[Path], rows: int, workers: int) -> float:

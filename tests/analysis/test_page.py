@@ -201,6 +201,30 @@ def test_data_without_recorded_rows_is_compared_with_what_it_was_made_of(tmp_pat
     assert array(rows["donor"]).unique().tolist() == [-1] and array(rows["exact"]).unique().tolist() == [1]
 
 
+def test_a_page_of_an_excerpt_calls_rows_by_their_numbers_in_the_whole_table(tmp_path: Path) -> None:
+    data, numbers = table(), torch.arange(RECORDED + MADE)
+    numbers[RECORDED:] += 5_000
+    excerpt = mocoda.Excerpt(data, numbers, 10_000)
+    report(tmp_path / "page.html", excerpt, GRAPH, rows=40, show=[5_148])
+    report(tmp_path / "whole.html", data, GRAPH, rows=40, show=[148])
+    rows, same = (held(tmp_path / f"{name}.html")["rows"] for name in ("page", "whole"))
+    shown = array(same["number"])
+    assert array(rows["number"]).equal(shown.where(shown < RECORDED, shown + 5_000)) and 148 in shown
+    assert rows["donor"] == same["donor"] and rows["values"] == same["values"]  # of recorded rows, which come first
+    said = "The data has 10,000 rows, of which 150 were read: all recorded ones, and others at random."
+    assert said in (tmp_path / "page.html").read_text("utf-8")
+    with pytest.raises(InputError, match=r"^row 70 is not in the excerpt: pass show= to read_excerpt, too\.$"):
+        report(tmp_path / "other.html", excerpt, GRAPH, show=[70])
+    with pytest.raises(InputError, match=r"^the data has no row 10000 to show; its rows are 0 to 9999\.$"):
+        report(tmp_path / "other.html", excerpt, GRAPH, show=[10_000])
+    listed = held(tmp_path / "page.html")
+    (tmp_path / "drop.txt").write_text(f"{listed['head']} {listed['content']}\n7\n")
+    whole = mocoda.concatenate([data] * 67)[:10_000]
+    assert len(mocoda.drop_rows(whole, tmp_path / "drop.txt")) == 9_999
+    with pytest.raises(InputError, match=r"of a table of 10000 rows', and this data's would be .* of 150 rows'\. "):
+        mocoda.drop_rows(data, tmp_path / "drop.txt")
+
+
 def test_rows_without_provenance_are_told_apart_by_their_source(tmp_path: Path) -> None:
     data = table()
     source = {"recorded_rows": RECORDED, "generated_rows": MADE, "recipe": "coda"}

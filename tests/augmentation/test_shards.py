@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,17 @@ from transition_tables import assert_identical, refusal
 
 import mocoda
 import mocoda.augmentation.generation
-from mocoda import Augmentation, InputError, Transitions, augment_to_shards, make_engine, read, read_pieces
+from mocoda import (
+    Augmentation,
+    Excerpt,
+    InputError,
+    Transitions,
+    augment_to_shards,
+    make_engine,
+    read,
+    read_excerpt,
+    read_pieces,
+)
 from mocoda.augmentation.shards import _Shards
 from mocoda.data.formats.shards import Manifest
 
@@ -63,6 +74,19 @@ def test_pieces_one_after_the_other_are_the_table(folder: Path) -> None:
     one = list(read_pieces(folder / "shard-00003.parquet"))
     assert [len(piece) for piece in one] == [100, 100, 100, 30]
     assert torch.cat([piece.next_state for piece in one]).equal(read(folder / "shard-00003.parquet").next_state)
+
+
+def test_an_excerpt_has_the_recorded_rows_those_to_show_and_others_at_random(folder: Path) -> None:
+    whole, excerpt = read(folder), read_excerpt(folder, rows=400, show=[1_299])
+    assert isinstance(excerpt, Excerpt) and excerpt.whole == len(whole) == 1_430
+    numbers = excerpt.numbers.tolist()
+    assert numbers == sorted({*numbers}) and {*range(200), 1_299} < {*numbers} and abs(len(numbers) - 400) <= 10
+    assert_identical(replace(excerpt.table, source={}), replace(whole[excerpt.numbers], source={}))
+    assert {number // 100 for number in numbers[200:]} > {5, 12}  # from many pieces
+    again, other = read_excerpt(f"shards:{folder}", rows=400, show=[1_299]), read_excerpt(folder, rows=400, seed=1)
+    assert isinstance(again, Excerpt) and again.numbers.tolist() == numbers
+    assert isinstance(other, Excerpt) and other.numbers.tolist() != numbers
+    assert isinstance(read_excerpt(folder, rows=1_430), Transitions)  # what fits is read whole
 
 
 def test_what_has_no_pieces_comes_in_one(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import TINY, below, done, refused, start
+from command_line import SLOW, TINY, below, done, refused, start
 
 from mocoda import Transitions, augment, fit_dynamics, fit_parents, fit_reward, make_task
 from mocoda.augmentation import RewardConfig
@@ -221,26 +221,9 @@ def test_what_cannot_be_is_refused_before_anything_is_trained(monkeypatch: pytes
 
 # Killed
 
-# Pieces that are small and slow enough to be killed among them, noted at once; and a model that is saved every epoch.
-SLOW = """
-import functools, sys, time
-import mocoda.augmentation.generation, mocoda.augmentation.streaming, mocoda.dynamics.fit as fit
-from mocoda.augmentation.generation import Augmentation
-mocoda.augmentation.generation.CHUNK["cpu"] = 50
-mocoda.augmentation.streaming.INTERVAL = 0.0
-fit.Checkpoint = functools.partial(fit.Checkpoint, interval=0.0)
-whole, pause = Augmentation.piece, float(sys.argv.pop(1))
-def piece(self, number, drawn=0):
-    time.sleep(pause)
-    return whole(self, number, drawn)
-Augmentation.piece = piece
-from mocoda.cli import main
-main()
-"""
-
 
 def run_slowly(pause: float, *words: object, cwd: Path) -> None:
-    process = start(pause, *words, cwd=cwd, script=SLOW)
+    process = start(pause, "small", *words, cwd=cwd, script=SLOW)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
 
@@ -253,7 +236,7 @@ def lines_of(run: str) -> list[dict[str, Any]]:
 def test_a_killed_run_goes_on_to_the_same_bytes(how: signal.Signals, tmp_path: Path) -> None:
     words = ["augment", "mine.npz", "--graph", "rewarded.py", "--recipe", "coda", "--rows", "2000", "--out"]
     run_slowly(0, *words, "whole.hdf5", cwd=tmp_path)
-    process = start(0.1, *words, "killed.hdf5", cwd=tmp_path, script=SLOW)
+    process = start(0.1, "small", *words, "killed.hdf5", cwd=tmp_path, script=SLOW)
     note = Path("killed.hdf5.run/unfinished.json")
     deadline = time.monotonic() + 100
     while not (note.exists() and json.loads(note.read_text() or '{"pieces": 0}')["pieces"] >= 5):
@@ -274,7 +257,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(how: signal.Signals, tmp_path: P
 def test_a_killed_training_of_the_model_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     words = ["augment", "walks.hdf5", "--rows", "500", "--dynamics.members", "2", "--dynamics.hidden", "16"]
     words += ["--dynamics.features", "8", "--dynamics.epochs", "150", "--dynamics.batch", "512", "--out"]
-    process = start(0, *words, "killed.hdf5", cwd=tmp_path, script=SLOW)
+    process = start(0, "small", *words, "killed.hdf5", cwd=tmp_path, script=SLOW)
     checkpoint, deadline = Path("killed.hdf5.run/checkpoint.safetensors"), time.monotonic() + 100
     while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

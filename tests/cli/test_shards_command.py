@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from command_line import TINY, below, done, refused, start
+from command_line import ENVIRONMENT, SLOW, TINY, below, done, refused, start
 
 from mocoda import make_task, read
 
 WORDS = ["augment", "walks.hdf5", *TINY, "--rows", "2000", "--shards"]
-# Pieces that are slow enough to be killed among them.
-SLOW = """
-import sys, time
-from mocoda.augmentation.generation import Augmentation
-whole, pause = Augmentation.piece, float(sys.argv.pop(1))
-def piece(self, number, drawn=0):
-    time.sleep(pause)
-    return whole(self, number, drawn)
-Augmentation.piece = piece
-from mocoda.cli import main
-main()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +70,46 @@ def test_killed_it_goes_on_to_the_same_bytes_though_commands_share_the_shards(tm
         assert out in ("killed: 4 shards of 10\n", "killed: 6 shards of 10\n")
     done(*WORDS, 10, "--out", "whole")
     assert below(Path("killed")) == below(Path("whole")) and shards_of("killed") == shards_of("whole")
+
+
+@pytest.mark.long
+def test_a_cluster_that_asks_for_a_token_is_reached_by_host_and_port_with_it_and_not_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+    words = [*WORDS, "3", "--engine", "ray", "--address", f"127.0.0.1:{port}", "--out", "rayed"]
+    with tempfile.TemporaryDirectory(
+        prefix="ray", dir="/tmp", ignore_cleanup_errors=True
+    ) as place:  # short: for sockets
+        start_head = ["-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
+        start_head += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={place}"]
+        with Path("ray.log").open("w") as log:
+            head = subprocess.Popen(
+                [sys.executable, *start_head], env={**os.environ, **token}, stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            deadline = time.monotonic() + 100
+            while "Ray runtime started" not in Path("ray.log").read_text():
+                assert head.poll() is None and time.monotonic() < deadline
+                time.sleep(0.1)
+            outside = start(*words, cwd=tmp_path)
+            _, said = outside.communicate(timeout=120)
+            assert outside.returncode == 2 and said.endswith(
+                "If it asks for a token, set RAY_AUTH_MODE=token and the token here as on its machines.\n"
+            )
+            for name, value in token.items():
+                monkeypatch.setitem(ENVIRONMENT, name, value)
+            inside = start(*words, cwd=tmp_path)
+            _, said = inside.communicate(timeout=120)
+            assert inside.returncode == 0, said
+        finally:
+            head.terminate()
+            head.wait(60)
+    done(*WORDS, 3, "--out", "whole")
+    assert shards_of("rayed") == shards_of("whole")
 
 
 @pytest.mark.long

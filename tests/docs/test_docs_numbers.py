@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mocoda.analysis.page.figures import library
 from mocoda.paper.columns import column_label
 
 ROOT = Path(__file__).parents[2]
@@ -259,3 +260,7 @@ def test_the_shards_of_two_cores_are_as_measured() -> None:
     assert "Killed after {} and after {} of 64 shards".format(*runs["killed"]["shards at kills"]) in text
     assert f"{one['steady']:,.0f} rows per second once it has begun, two make {two['steady']:,.0f}." in text
     assert f"{two['rows']:,} of them need {two['memory']:,.0f} MB" in text
+
+
+def test_the_plotting_library_is_as_large_as_its_page_says() -> None:
+    assert f"its scripts take {len(library().encode()) / 1e6:.1f} MB" in (ROOT / "docs/report.md").read_text("utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,22 @@ def test_counterfactual_episodes_are_made_where_the_data_is_and_come_true(recipe
     assert made.step[follows + 1].equal(made.step[follows] + 1)
     assert made.next_state[follows].equal(made.state[follows + 1])
     assert float((task.step(made.rows) - made.next_state).abs().max()) < 1e-6  # type: ignore[attr-defined]
+
+
+def prepare_rows(model: Path) -> mocoda.Augmentation:
+    """Rows for shards, in pieces, as every process prepares them."""
+    task, data = mocoda.make_task("navigation"), recorded(rows=4_000)
+    parents = mocoda.fit_parents(data, task.graph, mocoda.make_recipe("mocoda", density="mixture"))
+    trained = mocoda.Dynamics.load(model, task.graph).to("cuda")
+    return mocoda.Augmentation(
+        data, parents, trained, rows=400_000, task=task, provenance=False, keep_recorded=False, chunk=50_000
+    )
+
+
+def test_shards_are_the_same_bytes_whichever_process_makes_them(tmp_path: Path) -> None:
+    task, model = mocoda.make_task("navigation"), tmp_path / "dynamics.safetensors"
+    mocoda.fit_dynamics(recorded(), task.graph, config=mocoda.DynamicsConfig(epochs=2)).save(model)
+    for folder, engine in (("here", None), ("there", mocoda.make_engine("processes", workers=3))):
+        mocoda.augment_to_shards(tmp_path / folder, partial(prepare_rows, model), shards=6, engine=engine)
+    here, there = ({path.name: path.read_bytes() for path in (tmp_path / f).iterdir()} for f in ("here", "there"))
+    assert len(here) == 7 and here == there

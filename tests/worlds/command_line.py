@@ -25,6 +25,27 @@ TINY = [
 ]
 
 
+# The command line with pieces that take so many seconds, its first word, so that it can be killed among them. If the
+# next word is "small", they are, and are noted at once; and a model is saved every epoch.
+SLOW = """
+import functools, sys, time
+import mocoda.augmentation.generation, mocoda.augmentation.streaming, mocoda.dynamics.fit as fit
+from mocoda.augmentation.generation import Augmentation
+whole, pause = Augmentation.piece, float(sys.argv.pop(1))
+if sys.argv[1] == "small":
+    del sys.argv[1]
+    mocoda.augmentation.generation.CHUNK["cpu"] = 50
+    mocoda.augmentation.streaming.INTERVAL = 0.0
+    fit.Checkpoint = functools.partial(fit.Checkpoint, interval=0.0)
+def piece(self, number, drawn=0):
+    time.sleep(pause)
+    return whole(self, number, drawn)
+Augmentation.piece = piece
+from mocoda.cli import main
+main()
+"""
+
+
 class Ended(NamedTuple):
     """How a command ended."""
 

@@ -11,6 +11,7 @@ from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
 
 HEAD = "# mocoda: rows to drop of data"
+OF = "# mocoda: rows to drop of a table of"  # of which not all rows were read, so that only their number is known
 
 
 def drop_rows(data: Transitions, file: str | Path) -> Transitions:
@@ -22,7 +23,7 @@ def drop_rows(data: Transitions, file: str | Path) -> Transitions:
     listed = []
     for number, line in enumerate(_lines(Path(file)), 1):
         text = line.strip()
-        if text.startswith(HEAD) and text != (wanted := f"{HEAD} {content_of(data)}"):
+        if text.startswith((HEAD, OF)) and text != (wanted := _first_line(data, text.startswith(OF))):
             raise InputError(
                 f"{str(file)!r} is of other data: it begins with {text!r}, and this data's would be {wanted!r}. "
                 "Rows are known by their place, so drop them from the very file that the page was made of."
@@ -40,6 +41,10 @@ def drop_rows(data: Transitions, file: str | Path) -> Transitions:
     if not bool(keep.any()):
         raise InputError(f"{str(file)!r} lists all {len(data):,} rows: nothing would be left.")
     return data[keep]
+
+
+def _first_line(data: Transitions, by_rows: bool) -> str:
+    return f"{OF} {len(data)} rows" if by_rows else f"{HEAD} {content_of(data)}"
 
 
 def content_of(data: Transitions) -> str:

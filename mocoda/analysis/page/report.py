@@ -14,7 +14,7 @@ from torch import Tensor
 from mocoda.analysis.advice import Advice
 from mocoda.analysis.classifier import TwoSample
 from mocoda.analysis.page import measures
-from mocoda.analysis.page.drops import HEAD, content_of
+from mocoda.analysis.page.drops import HEAD, OF, content_of
 from mocoda.analysis.page.figures import charts, library
 from mocoda.analysis.page.rows import Split, choose_episodes, choose_rows, pack_rows
 from mocoda.analysis.page.scene import scene_of
@@ -23,6 +23,7 @@ from mocoda.analysis.page.verdicts import audit_panel, check_panel, two_sample_p
 from mocoda.analysis.row_audit import Audit
 from mocoda.augmentation import fit_support
 from mocoda.augmentation.provenance import RECORDED
+from mocoda.data.excerpt import Excerpt
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import VERSION, whole_file
@@ -38,7 +39,7 @@ HERE = Path(__file__).parent
 
 def report(
     path: str | Path,
-    data: Transitions | None = None,
+    data: Transitions | Excerpt | None = None,
     graph: LocalGraph | None = None,
     *,
     recorded: Transitions | None = None,
@@ -59,7 +60,8 @@ def report(
     worst first. Rows that are flagged there are exported as a list, which `mocoda.drop_rows` takes.
 
     path        file to write
-    data        as `augment` and `augment_episodes` make it: recorded rows, and generated ones
+    data        as `augment` and `augment_episodes` make it: recorded rows, and generated ones; or an excerpt of it, as
+                `read_excerpt` reads it
     graph       of the data
     recorded    what the data was made of, if it holds no recorded rows
     task        draws goals, if it has an `achieved` that takes columns of the state
@@ -80,16 +82,19 @@ def report(
         raise InputError("there is nothing to report on: pass data and its graph, or training=[folder].")
     if rows < 1:
         raise InputError(f"rows must be at least 1, the number of rows that the page holds, got {rows}.")
-    about: dict[str, Any] = {"name": name, "version": VERSION, "panels": [], "data": None, "whole": 0}
+    numbers, of = (data.numbers, data.whole) if isinstance(data, Excerpt) else (None, None)
+    data = data.table if isinstance(data, Excerpt) else data
+    about: dict[str, Any] = {"name": name, "version": VERSION, "panels": [], "data": None, "whole": 0, "of": of}
     held: dict[str, Any] = {"head": HEAD}
     columns = 0
     if data is not None and graph is not None:
         graph.check_data(data)
         split = _split(data.to("cpu"), None if recorded is None else recorded.to("cpu"), graph)
+        split = replace(split, numbers=numbers)
         columns = len(data.columns)
         stream = as_stream(seed, "report", device="cpu")
-        own, told = _of_data(split, graph, task, rows, _checked(show, split.data), stream)
-        held |= own
+        own, told = _of_data(split, graph, task, rows, _checked(show, split, of), stream)
+        held |= own if of is None else own | {"head": OF, "content": f"{of} rows"}
         about |= told
     if audit is not None:
         about["panels"].append(audit_panel(audit))
@@ -176,11 +181,18 @@ def generated(data: Transitions) -> Tensor:
     return place >= (first if known and first is not None else len(data))
 
 
-def _checked(show: Sequence[int], data: Transitions) -> Tensor:
+def _checked(show: Sequence[int], split: Split, of: int | None) -> Tensor:
+    """Where the rows to show are."""
+    rows = len(split.data) if of is None else of
     for row in show:
-        if not 0 <= row < len(data):
-            raise InputError(f"the data has no row {row} to show; its rows are 0 to {len(data) - 1}.")
-    return torch.tensor(list(show), dtype=torch.long, device=data.device)
+        if not 0 <= row < rows:
+            raise InputError(f"the data has no row {row} to show; its rows are 0 to {rows - 1}.")
+    wanted = torch.tensor(list(show), dtype=torch.long, device=split.data.device)
+    if split.numbers is None:
+        return wanted
+    if not bool((there := torch.isin(wanted, split.numbers)).all()):
+        raise InputError(f"row {int(wanted[~there][0])} is not in the excerpt: pass show= to read_excerpt, too.")
+    return torch.searchsorted(split.numbers, wanted)
 
 
 def _of_data(

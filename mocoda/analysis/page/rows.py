@@ -26,6 +26,7 @@ class Split:
     """A table as its recorded and its generated rows, with the numbers that these have in it.
 
     elsewhere  recorded rows that are of another table, and so have no numbers
+    numbers    (N,), the numbers that the rows have in a table of which this one is an excerpt
     """
 
     data: Transitions
@@ -34,10 +35,15 @@ class Split:
     known_numbers: Tensor
     made_numbers: Tensor
     elsewhere: bool
+    numbers: Tensor | None = None
 
     @property
     def tables(self) -> list[Transitions]:
         return [self.known] if self.made is None else [self.known, self.made]
+
+    def named(self, places: Tensor) -> Tensor:
+        """The numbers that the page calls these rows by; -1 stays."""
+        return places if self.numbers is None else torch.where(places < 0, -1, self.numbers[places.clamp(min=0)])
 
     @property
     def row_bytes(self) -> int:
@@ -132,7 +138,7 @@ def pack_rows(split: Split, numbers: Tensor, sample: Tensor, graph: LocalGraph) 
     one = recipe_number(str(data.source.get("recipe")))  # of all rows, where they do not say it themselves
     recipe = shown.provenance.get("recipe", torch.where(made, one, 0))
     return {
-        "number": packed(numbers.int()),
+        "number": packed(split.named(numbers).int()),
         "made": packed(made.to(torch.uint8)),
         "sample": packed(torch.isin(numbers, sample).to(torch.uint8)),
         "recipe": packed(recipe.int()),
@@ -148,8 +154,8 @@ def pack_rows(split: Split, numbers: Tensor, sample: Tensor, graph: LocalGraph) 
         "values": packed(values),
         "base": packed(base),
         "given": packed(given),
-        "main": packed(main.int()),
-        "donor": packed(donor.int()),
+        "main": packed(split.named(main).int()),
+        "donor": packed(split.named(donor).int()),
         "exact": packed(exact.to(torch.uint8)),
         "donorEpisode": packed(episode.int()),
         "masks": [one.nonzero().tolist() for one in masks != graph.sparsest.to(masks.device)],  # what differs from it

@@ -149,11 +149,11 @@ def is_shards(path: Path) -> bool:
 
 def read_shards(place: str) -> Contents:
     """All rows, in the order of the shards."""
-    folder, manifest = Path(place), _complete(Path(place))
+    folder, manifest = Path(place), complete(Path(place))
     files = [folder / shard_name(number) for number in range(manifest.shards)]
     about = [manifest.about(file, number) for number, file in enumerate(files)]
-    if (rows := sum(shard["rows"] for shard in about)) != manifest.rows:
-        raise InputError(f"the shards in {place!r} have {rows:,} rows, and {MANIFEST} tells of {manifest.rows:,}.")
+    rows = sum(shard["rows"] for shard in about)
+    _check_rows(place, manifest, rows)
     arrays: dict[str, Any] = {}
     at = 0
     with refusing(place, "a folder of shards"):
@@ -190,7 +190,7 @@ def read_pieces(source: str | Path) -> Iterator[Transitions]:
 
     path = Path(source)
     if path.is_dir() and is_shards(path):
-        manifest = _complete(path)
+        manifest = complete(path)
         files = [path / shard_name(number) for number in range(manifest.shards)]
         for number, file in enumerate(files):
             yield from _groups(file, manifest.about(file, number)["groups"])
@@ -202,12 +202,36 @@ def read_pieces(source: str | Path) -> Iterator[Transitions]:
         yield read(source)
 
 
+def pieces_of(folder: Path, manifest: Manifest) -> list[tuple[Path, int, int]]:
+    """The pieces of all shards in order: file, number in the file, and rows."""
+    found, pyarrow = [], pyarrow_for("read Parquet files")
+    for number in range(manifest.shards):
+        path = folder / shard_name(number)
+        manifest.about(path, number)
+        with refusing(str(path), "Parquet"), pyarrow.parquet.ParquetFile(path) as file:
+            groups = range(file.metadata.num_row_groups)
+            found += [(path, group, file.metadata.row_group(group).num_rows) for group in groups]
+    _check_rows(folder, manifest, sum(size for _, _, size in found))
+    return found
+
+
+def _check_rows(folder: str | Path, manifest: Manifest, rows: int) -> None:
+    if rows != manifest.rows:
+        raise InputError(
+            f"the shards in {str(folder)!r} have {rows:,} rows, and {MANIFEST} tells of {manifest.rows:,}."
+        )
+
+
 def _groups(file: Path, groups: int) -> Iterator[Transitions]:
     for group in range(groups):
-        yield raw_arrays(read_parquet(str(file), group), PARQUET.title).table()
+        yield read_group(file, group)
 
 
-def _complete(folder: Path) -> Manifest:
+def read_group(file: Path, group: int) -> Transitions:
+    return raw_arrays(read_parquet(str(file), group), PARQUET.title).table()
+
+
+def complete(folder: Path) -> Manifest:
     """The manifest of a folder that has all its shards."""
     manifest = Manifest.load(folder)
     missing = [number for number in range(manifest.shards) if not (folder / shard_name(number)).is_file()]
