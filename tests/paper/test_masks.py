@@ -234,7 +234,8 @@ def test_a_run_that_is_stopped_goes_on_with_what_is_missing(
 
 def test_what_takes_longest_is_asked_first_and_alone(tmp_path: Path) -> None:
     long, *_, short = sorted(replace(TINY, methods=("distance", "learned"))._sittings(tmp_path), key=_length)[::-1]
-    assert long == ("navigation", 200, 0, ("learned",)) and short == ("dag:2", 60, 1, ("distance",))
+    assert (long[:2], long.methods) == (("navigation", 200), ("learned",))
+    assert (short[:2], short.methods) == (("dag:2", 60), ("distance",))
 
 
 @pytest.mark.long
