@@ -22,7 +22,7 @@ NEAR = 0.3  # standard deviations of the difference of two columns within which 
 THIN = 0.02  # the least probability of an edge, times that of any, to a child that something acts on
 CLOSEST = 0.03  # and within which it does not matter how near
 BLOCK = 256  # rows at a time on a CPU, always so many: a row's probabilities do not depend on how many are asked for
-MOST = 2**21  # rows, times networks of pairs, at a time on a GPU: half a gigabyte a hidden layer
+MOST = 2**20  # rows, times networks of pairs, at a time on a GPU: a quarter of a gigabyte a hidden layer
 
 
 @dataclass(frozen=True)

@@ -108,17 +108,9 @@ class Masks(Experiment[Measured]):
         clock, engine = Stopwatch(), chosen_engine() or Processes(workers)
         asked = {(*place, name): self.file(folder, *place, name) for place in self._places() for name in self.methods}
         resumed = any(file.exists() for file in asked.values())
-        sittings = sorted(self._sittings(folder), key=_length, reverse=True)
-        for world in dict.fromkeys(sitting.world for sitting in sittings):
-            self.sheet(world, "cpu", folder, workers, progress)  # what takes a simulator is made here, and kept
-        clock.lap("worlds")
-        for sitting in sittings:
-            for file in self._missing(folder, sitting):
-                announce(file)
         progress("masks", sum(file.exists() for file in asked.values()), len(asked))
-        for _ in engine.run(Examiner(self, device, folder), sittings):
+        for _ in engine.run(Examiner(self, device, folder), self._prepared(folder, workers, progress)):
             progress("masks", sum(file.exists() for file in asked.values()), len(asked))
-        clock.lap("methods")
         return Measured({**self.heading(device, clock, resumed=resumed), "cells": self._cells(folder)})
 
     def file(self, folder: Path, world: str, rows: int, seed: int, name: str) -> Path:
@@ -143,8 +135,19 @@ class Masks(Experiment[Measured]):
         for place in self._places():
             for names in ([n for n in self.methods if n in ALONE], [n for n in self.methods if n not in ALONE]):
                 sitting = Sitting(*place, tuple(names))
-                if any(True for _ in self._missing(folder, sitting)):
+                if next(self._missing(folder, sitting), None) is not None:
                     yield sitting
+
+    def _prepared(self, folder: Path, workers: int | None, progress: Progress) -> Iterator[Sitting]:
+        """The sittings, the longest first. What takes a simulator is made here when the first of its world comes."""
+        ready: set[str] = set()
+        for sitting in sorted(self._sittings(folder), key=_length, reverse=True):
+            if sitting.world not in ready:
+                self.sheet(sitting.world, "cpu", folder, workers, progress)
+                ready.add(sitting.world)
+            for file in self._missing(folder, sitting):
+                announce(file)
+            yield sitting
 
     def _missing(self, folder: Path, sitting: Sitting) -> Iterator[Path]:
         world, rows, seed, names = sitting
