@@ -163,7 +163,6 @@ class LearnedMasks(Experiment[Measured]):
         table = replace(
             table,
             seeds=self.seeds,
-            columns=(self.column,),
             dynamics=self._shorter(table.dynamics),
             rows=self.rows or table.rows,
             total=self.total or table.total,
@@ -174,6 +173,13 @@ class LearnedMasks(Experiment[Measured]):
         clock.lap("recording")
         graphs, text = self._graphs(task.graph, recorded, folder, progress)
         clock.lap("hooksweep2 graph")
+        recipe = column_recipe(
+            self.column,
+            components=table.components,
+            covariance=table.covariance,
+            acceptance=table.acceptance,
+            density_floor=table.density_floor,
+        )
         models, parents = {}, {}
         for mask, graph in graphs.items():
             models[mask] = fit_models(
@@ -185,7 +191,8 @@ class LearnedMasks(Experiment[Measured]):
                 progress=progress,
                 name=f"local-{mask}",
             )
-            parents[mask] = table.parent_distributions(with_graph(task, graph), recorded)[self.column]
+            own = with_graph(task, graph)
+            parents[mask] = [fit_parents(recorded, graph, recipe, seed=seed, task=own) for seed in seeds]
             clock.lap(f"hooksweep2 {mask}")
         truth = folder / "truth.json"
         if not truth.exists():

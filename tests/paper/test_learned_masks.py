@@ -24,7 +24,6 @@ TINY = LearnedMasks(
     seeds=1,
     sizes="tiny",
     graphs=GraphConfig(runs=1, hidden=16, usual_steps=4, steps=4, batch=16),
-    column="mocoda-matched",
 )
 
 
