@@ -37,8 +37,8 @@ class Paper(Command):
     settings: Flat[Any]
     device: Device = "cpu"
     workers: int | None = None
-    """Processes that simulate, for experiments on HookSweep2, or CPUs of a Ray that is started; without it one per
-    core."""
+    """Processes that simulate, for experiments on HookSweep2, or that train, for masks; or CPUs of a Ray that is
+    started. Without it one per core."""
     engines: Flat[EngineOptions] = LOCAL
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """Folder to write; without it runs/EXPERIMENT-PRESET."""

@@ -162,7 +162,8 @@ class Dynamics:
         """Writes the model to a safetensors file. The graph is code and stays out; its masks at some rows are kept."""
         tensors = {**self.weights, **self.scaling}
         if self.probes is not None:
-            tensors |= dict(zip(PROBES, (self.probes, self.graph.mask(self.probes)), strict=True))
+            probes = self.probes.cpu()  # where `load` asks again: a learned rule rounds differently on a GPU
+            tensors |= dict(zip(PROBES, (probes, self.graph.mask(probes)), strict=True))
         save_trained(path, "dynamics", tensors, {"settings": self.settings, "fingerprints": self.fingerprints})
 
     @staticmethod

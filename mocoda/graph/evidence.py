@@ -14,7 +14,7 @@ from torch import Tensor
 from mocoda.engine.networks import Weights
 from mocoda.engine.progress import Progress
 from mocoda.graph.descent import descend, drawn_rows
-from mocoda.graph.gates import embedded, pair_weights, summed
+from mocoda.graph.gates import block_of, embedded, pair_weights, summed
 from mocoda.graph.usual import (
     SCALES,
     GraphConfig,
@@ -103,8 +103,8 @@ def find_evidence(table: Table, usual: Tensor, left: Tensor, config: GraphConfig
 @torch.no_grad()
 def _needs(table: Table, left: Tensor, weights: Weights) -> Tensor:
     runs, children = left.shape[:2]
-    found, block_size = [], 512 if left.device.type == "cpu" else 8_192
-    for block in torch.arange(len(table.rows), device=left.device).split(block_size):
+    found, most = [], block_of(left.device, runs * table.itself.numel(), 512)
+    for block in torch.arange(len(table.rows), device=left.device).split(most):
         messages = embedded(weights, table.pairs(block.expand(runs, children, -1)))
         target = left[:, :, block]
 

@@ -22,6 +22,7 @@ NEAR = 0.3  # standard deviations of the difference of two columns within which 
 THIN = 0.02  # the least probability of an edge, times that of any, to a child that something acts on
 CLOSEST = 0.03  # and within which it does not matter how near
 BLOCK = 256  # rows at a time on a CPU, always so many: a row's probabilities do not depend on how many are asked for
+MOST = 2**20  # rows, times networks of pairs, at a time on a GPU: a quarter of a gigabyte a hidden layer
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,11 @@ def _log_distance(square: Tensor) -> Tensor:
     return 0.5 * torch.log(square + CLOSEST**2)
 
 
+def block_of(device: torch.device, networks: int, on_cpu: int) -> int:
+    """Rows at a time, for so many networks of pairs; on a GPU as many as its memory takes without trouble."""
+    return on_cpu if device.type == "cpu" else max(BLOCK, min(16_384, MOST // networks))
+
+
 def empty_scaling(layout: Layout) -> dict[str, Tensor]:
     """Tensors with the shapes of what `pairs` measures by."""
     wide, (children, width) = layout.graph.width, layout.children.shape
@@ -193,7 +199,7 @@ class Gates:
     @torch.no_grad()
     def probability(self, rows: Tensor) -> Tensor:
         """How likely each edge is at rows (N, W): float (N, P, C)."""
-        block = BLOCK if rows.device.type == "cpu" else 16_384
+        block = block_of(rows.device, len(self.weights["skip.bias"]) * self.always.numel(), BLOCK)
         blocks = [self._block(pad(part, (0, 0, 0, block - len(part))))[: len(part)] for part in rows.split(block)]
         return torch.cat(blocks) if blocks else rows.new_zeros(0, *self.always.shape)
 

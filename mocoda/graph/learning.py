@@ -27,7 +27,7 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.columns import ColumnNames, as_factors, guessed_factors
 from mocoda.graph.descent import descend, drawn_rows
 from mocoda.graph.evidence import Evidence, departures, find_evidence, oftener
-from mocoda.graph.gates import Gates, gate_logits, gate_weights
+from mocoda.graph.gates import Gates, block_of, gate_logits, gate_weights
 from mocoda.graph.learned import LearnedGraph, cut
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.usual import GraphConfig, Table, left_by, usual_parents
@@ -155,7 +155,7 @@ def _departing(table: Table, usual: Tensor, left: Tensor, config: GraphConfig, s
 
     descend(weights, loss, draw, rate=config.learning_rate, steps=max(1, config.steps // 3), decay=1e-5)
     with torch.no_grad():
-        blocks = torch.arange(len(table.rows), device=left.device).split(512 if left.device.type == "cpu" else 8_192)
+        blocks = torch.arange(len(table.rows), device=left.device).split(block_of(left.device, usual.numel(), 512))
         logits = [gate_logits(weights, table.pairs(block.expand(1, children, -1))) for block in blocks]
     return torch.cat([anybody(part, free)[0] for part in logits], 1).sigmoid()
 

@@ -75,7 +75,7 @@ class Experiment(ABC, Generic[M]):
         """Measures.
 
         folder   where finished models, agents and checkpoints are kept; a second call continues from them
-        workers  processes that simulate, for tasks that are simulated; None: one per core
+        workers  processes that simulate, for tasks that are simulated, or do what can be done apart; None: one per core
         """
 
     @abstractmethod

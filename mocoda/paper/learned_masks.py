@@ -6,6 +6,7 @@ confirms, and success, as in Table 3. Everything but the graph is as in those ta
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.figures import BLUE, INK, bare, save, title_left
 from mocoda.engine.files import write_json
@@ -33,7 +35,7 @@ from mocoda.paper.table1 import Table1, draw_test_rows
 from mocoda.paper.table2 import Table2
 from mocoda.paper.table3 import EXPERT, Table3
 from mocoda.paper.truth import as_transitions, confirmations, model_errors, played_by_expert
-from mocoda.parents import fit_parents
+from mocoda.parents import Parents, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.navigation import Navigation
 
@@ -62,7 +64,11 @@ class LearnedMasks(Experiment[Measured]):
     worlds: tuple[str, ...] = WORLDS
     masks: tuple[str, ...] = MASKS
     column: str = "mocoda-local"  # of HookSweep2's data: parents matched for every local graph
-    updates: int | None = None  # of HookSweep2's agent; the table's unless given
+    # The tables' unless given: epochs of the models and, on HookSweep2, recorded rows, those of a data set and updates
+    epochs: int | None = None
+    rows: int | None = None
+    total: int | None = None
+    updates: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,9 +86,13 @@ class LearnedMasks(Experiment[Measured]):
         learned: dict[str, str] = {}
         for world in self.worlds:
             made = self._navigation if world == "navigation" else self._hooksweep
-            found, text = made(device, folder / world, clock, progress, workers)
-            cells += found
-            learned[world] = text
+            file = folder / world / "cells.json"
+            if not file.exists():
+                found, text = made(device, folder / world, clock, progress, workers)
+                write_json(file, {"cells": found, "learned": text})
+            kept = read_json(file)
+            cells += kept["cells"]
+            learned[world] = kept["learned"]
         heading = self.heading(device, clock, resumed=resumed)
         return Measured({**heading, "learned": learned, "cells": cells})
 
@@ -101,6 +111,7 @@ class LearnedMasks(Experiment[Measured]):
         self, device: str, folder: Path, clock: Stopwatch, progress: Progress, workers: int | None
     ) -> tuple[Cells, str]:
         table1, table2 = Table1.presets[self.sizes], Table2.presets[self.sizes]
+        table2 = replace(table2, dynamics=self._shorter(table2.dynamics))
         seeds, task = range(self.seeds), Navigation()
         recorded = [task.collect(table1.rows, seed=seed).to(device) for seed in seeds]
         graphs, text = self._graphs(task.graph, recorded[0], folder, progress)
@@ -148,14 +159,28 @@ class LearnedMasks(Experiment[Measured]):
     def _hooksweep(
         self, device: str, folder: Path, clock: Stopwatch, progress: Progress, workers: int | None
     ) -> tuple[Cells, str]:
-        table = replace(Table3.presets[self.sizes], seeds=self.seeds, columns=(self.column,))
+        table = Table3.presets[self.sizes]
+        table = replace(
+            table,
+            seeds=self.seeds,
+            dynamics=self._shorter(table.dynamics),
+            rows=self.rows or table.rows,
+            total=self.total or table.total,
+        )
         agent = next(agent for agent in table.agents if agent.name == "td3-bc")
         task, seeds = HookSweep2(), range(self.seeds)
         recorded = record(task, table.rows, table.variety, folder, workers, progress).to(device)
         clock.lap("recording")
         graphs, text = self._graphs(task.graph, recorded, folder, progress)
         clock.lap("hooksweep2 graph")
-        models, parents, datasets = {}, {}, {}
+        recipe = column_recipe(
+            self.column,
+            components=table.components,
+            covariance=table.covariance,
+            acceptance=table.acceptance,
+            density_floor=table.density_floor,
+        )
+        models, parents = {}, {}
         for mask, graph in graphs.items():
             models[mask] = fit_models(
                 [recorded] * self.seeds,
@@ -166,40 +191,24 @@ class LearnedMasks(Experiment[Measured]):
                 progress=progress,
                 name=f"local-{mask}",
             )
-            parents[mask] = table.parent_distributions(with_graph(task, graph), recorded)[self.column]
-            more = table.total - len(recorded)
-            datasets[mask] = [
+            own = with_graph(task, graph)
+            parents[mask] = [fit_parents(recorded, graph, recipe, seed=seed, task=own) for seed in seeds]
+            clock.lap(f"hooksweep2 {mask}")
+        truth = folder / "truth.json"
+        if not truth.exists():
+            write_json(truth, {"cells": self._truth(table, recorded, models, parents, workers)})
+        cells: Cells = read_json(truth)["cells"]
+        clock.lap("hooksweep2 truth")
+        more = table.total - len(recorded)
+        datasets = {
+            mask: [
                 augment(recorded, parents[mask][seed], models[mask][seed], rows=more, task=task, seed=seed,
                         provenance=False)
                 for seed in seeds
-            ]  # fmt: skip
-            clock.lap(f"hooksweep2 {mask}")
-        kinds = {"one": ("one", "varied"), "two": ("two", "plain")}
-        tests = {
-            name: as_transitions(played_by_expert(*kind, table.expert_episodes, seed=EXPERT, workers=workers))
-            for name, kind in kinds.items()
-        }
-        cells: Cells = []
-
-        def add(mask: str, measure: str, values: list[float]) -> None:
-            cells.append({"world": "hooksweep2", **cell(mask, measure, values)})
-
-        found = model_errors(models, {name: rows.to(device) for name, rows in tests.items()})
-        for name in tests:
-            for mask in graphs:
-                own = [
-                    one["values"]
-                    for one in found
-                    if (one["data"], one["architecture"]) == (name, mask) and one["factor"].startswith("box")
-                ]
-                add(mask, f"box error, mm, {name} swept", [sum(values) / len(own) for values in zip(*own, strict=True)])
-        drawn = {mask: (parents[mask][0], models[mask][0]) for mask in graphs}
-        for one in confirmations(drawn, recorded, table.confirmed_rows, workers):
-            if one["data"] in graphs:
-                for key, measure in (("confirmed", "confirmed, %"), ("confirmed_moving", "confirmed where moving, %")):
-                    if one[key] is not None:
-                        add(one["data"], measure, [one[key]])
-        clock.lap("hooksweep2 truth")
+            ]
+            for mask in graphs
+        }  # fmt: skip
+        clock.lap("hooksweep2 data")
         updates = self.updates or table.updates[agent.name]
         policies = fit_agents(
             datasets,
@@ -218,8 +227,49 @@ class LearnedMasks(Experiment[Measured]):
         clock.lap("hooksweep2 agents")
         for mask in graphs:
             success = [100 * share for share in last_evaluations(policies, "success", mask, table.last)]
-            add(mask, f"success, %, {agent.name}", success)
+            cells.append({"world": "hooksweep2", **cell(mask, f"success, %, {agent.name}", success)})
         return cells, text
+
+    def _truth(
+        self,
+        table: Table3,
+        recorded: Transitions,
+        models: dict[str, list[Dynamics]],
+        parents: dict[str, list[Parents]],
+        workers: int | None,
+    ) -> Cells:
+        """HookSweep2's model errors, and what the simulator confirms, by mask."""
+        kinds = {"one": ("one", "varied"), "two": ("two", "plain")}
+        tests = {
+            name: as_transitions(played_by_expert(*kind, table.expert_episodes, seed=EXPERT, workers=workers))
+            for name, kind in kinds.items()
+        }
+        cells: Cells = []
+
+        def add(mask: str, measure: str, values: list[float]) -> None:
+            cells.append({"world": "hooksweep2", **cell(mask, measure, values)})
+
+        found = model_errors(models, {name: rows.to(recorded.device) for name, rows in tests.items()})
+        for name in tests:
+            for mask in models:
+                own = [
+                    one["values"]
+                    for one in found
+                    if (one["data"], one["architecture"]) == (name, mask) and one["factor"].startswith("box")
+                ]
+                add(mask, f"box error, mm, {name} swept", [sum(values) / len(own) for values in zip(*own, strict=True)])
+        drawn = {mask: (parents[mask][0], models[mask][0]) for mask in models}
+        for one in confirmations(drawn, recorded, table.confirmed_rows, workers):
+            if one["data"] in models:
+                for key, measure in (("confirmed", "confirmed, %"), ("confirmed_moving", "confirmed where moving, %")):
+                    if one[key] is not None:
+                        add(one["data"], measure, [one[key]])
+        return cells
+
+    def _shorter(self, dynamics: DynamicsConfig) -> DynamicsConfig:
+        if self.epochs is None:
+            return dynamics
+        return replace(dynamics, epochs=self.epochs, window=min(dynamics.window, self.epochs))
 
     def _graphs(
         self, given: LocalGraph, recorded: Transitions, folder: Path, progress: Progress
@@ -243,6 +293,11 @@ class LearnedMasks(Experiment[Measured]):
         return {mask: replace(made[mask], relative=given.relative) for mask in self.masks}, str(learned)
 
 
+def read_json(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return found
+
+
 def with_graph(task: T, graph: LocalGraph) -> T:
     """The same task with another graph."""
     other = type(task)()
@@ -258,7 +313,17 @@ def near_mask(rows: Tensor) -> Tensor:
 
 
 LearnedMasks.presets.update(
-    paper=LearnedMasks("paper", seeds=3, sizes="paper", graphs=GraphConfig()),
+    # A third of the tables' training, and of their rows, so that all masks take ten minutes on an H200.
+    paper=LearnedMasks(
+        "paper",
+        seeds=3,
+        sizes="paper",
+        graphs=GraphConfig(),
+        epochs=300,
+        rows=400_000,
+        total=2_000_000,
+        updates=50_000,
+    ),
     quick=LearnedMasks("quick", seeds=1, sizes="quick", graphs=GraphConfig.quick()),
 )
 

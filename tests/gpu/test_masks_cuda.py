@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import mocoda
 from mocoda.analysis.rates import area_under_curve
+from mocoda.graph import gates
 from mocoda.paper.masks import METHODS, Training
-from mocoda.paper.masks.experiment import dense
+from mocoda.paper.masks.experiment import Masks, dense
 
 pytestmark = pytest.mark.cuda
 TRAINED = ("gradient", "drop-one", "redrawn", "attention", "cai", "code-book", "null-test")
@@ -37,3 +40,33 @@ def test_a_graph_is_learned_in_captured_programs() -> None:
     graph = mocoda.learn_graph(data, config=mocoda.GraphConfig(runs=2, usual_steps=300, steps=600))
     found = area_under_curve(graph.edge_probability(rows.rows)[:, 3, 0], task.graph.mask(rows.rows)[:, 3, 0])["auroc"]
     assert found > 0.95
+
+
+def test_probabilities_are_those_of_a_cpu_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = mocoda.make_task("dag:5")
+    data = task.collect(3_000, seed=0).to("cuda")
+    graph = mocoda.learn_graph(data, config=mocoda.GraphConfig(runs=2, usual_steps=55, steps=55), unseen="apart")
+    whole, rows = graph.edge_probability(data.rows), data.rows.cpu()
+    assert torch.allclose(whole.cpu(), graph.edge_probability(rows), atol=1e-3)
+    monkeypatch.setattr(gates, "MOST", 1)
+    assert torch.allclose(whole, graph.edge_probability(data.rows), atol=1e-4)
+
+
+def test_a_model_of_a_learned_graph_is_saved_and_read(tmp_path: Path) -> None:
+    data = mocoda.make_task("navigation").collect(2_000, seed=0).to("cuda")
+    graph = mocoda.learn_graph(data, config=mocoda.GraphConfig(runs=1, usual_steps=55, steps=55))
+    config = mocoda.DynamicsConfig(members=2, hidden=(16,), features=8, epochs=1)
+    model = mocoda.fit_dynamics(data, graph, "local", seed=0, config=config)
+    graph.save(tmp_path / "learned.graph")
+    model.save(tmp_path / "model.safetensors")
+    read = mocoda.load_graph(tmp_path / "learned.graph")
+    again = mocoda.Dynamics.load(tmp_path / "model.safetensors", read).to("cuda")
+    assert again.sample(data.rows, seed=0).equal(model.sample(data.rows, seed=0))
+
+
+def test_processes_share_a_gpu_and_give_the_same_answers(tmp_path: Path) -> None:
+    training = Training(hidden=(16,), updates=25, batch=32)
+    exam = Masks("tiny", 2, ("dag:2",), (200,), ("drop-one", "distance"), judged=300, training=training)
+    runs = [exam.run(device="cuda", folder=tmp_path / str(n), workers=n).results["cells"] for n in (0, 2)]
+    areas = [[cell["auroc"]["values"] for cell in cells] for cells in runs]
+    assert areas[0] == areas[1]

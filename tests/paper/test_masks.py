@@ -20,7 +20,7 @@ from mocoda.analysis.rates import area_under_curve
 from mocoda.engine.randomness import Stream
 from mocoda.paper import Measured
 from mocoda.paper.masks import METHODS, Method, NotApplicableError, Training
-from mocoda.paper.masks.experiment import SHOWN, Masks, dense
+from mocoda.paper.masks.experiment import SHOWN, Cell, Masks, _length, dense
 from mocoda.paper.masks.heuristics import Distance, Given, Moved
 from mocoda.paper.masks.mechanisms import fit_mechanisms
 from mocoda.paper.masks.null_test import NullTest
@@ -185,7 +185,7 @@ TINY = Masks(
 
 @cache
 def measured_in(folder: Path) -> Measured:
-    return TINY.run(device="cpu", folder=folder)
+    return TINY.run(device="cpu", folder=folder, workers=0)
 
 
 @pytest.fixture(scope="module")
@@ -211,24 +211,40 @@ def test_every_world_size_and_method_has_a_cell_with_all_measures(folder: Path) 
     assert "Edges found from 200 recorded rows" in printed and "sparsest" in printed
 
 
-def test_a_run_that_is_stopped_goes_on_with_the_cells_that_are_missing(
+def test_a_run_that_is_stopped_goes_on_with_what_is_missing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StopError):
-        TINY.run(device="cpu", folder=tmp_path, progress=StopAt("masks", 12))
-    assert len([*(tmp_path / "cells").glob("*.json")]) == 12
-    made: list[tuple[str, int, str]] = []
-    cell = Masks.cell
+        TINY.run(device="cpu", folder=tmp_path, progress=StopAt("masks", 15), workers=0)
+    assert len([*(tmp_path / "cells").glob("*.json")]) == 15
+    made: list[str] = []
+    answer = Masks.answer
 
-    def counted(self: Masks, sheet: Any, world: str, rows: int, name: str) -> dict[str, Any]:
-        made.append((world, rows, name))
-        return cell(self, sheet, world, rows, name)
+    def counted(self: Masks, sheet: Any, data: Transitions, name: str, seed: int) -> Cell:
+        made.append(name)
+        return answer(self, sheet, data, name, seed)
 
-    monkeypatch.setattr(Masks, "cell", counted)
-    resumed = TINY.run(device="cpu", folder=tmp_path)
-    assert len(made) == 8 and {world for world, _, _ in made} == {"dag:2"}
+    monkeypatch.setattr(Masks, "answer", counted)
+    (tmp_path / "cells" / "navigation-200-distance-0.json").unlink()
+    resumed = TINY.run(device="cpu", folder=tmp_path, workers=0)
+    assert len(made) == 2 * 2 * 2 * 5 - 15 + 1
     whole = measured_in(folder).results["cells"]
     assert resumed.results["resumed"] is True and _timeless(resumed.results["cells"]) == _timeless(whole)
+
+
+def test_what_takes_longest_is_asked_first_and_alone(tmp_path: Path) -> None:
+    long, *_, short = sorted(replace(TINY, methods=("distance", "learned"))._sittings(tmp_path), key=_length)[::-1]
+    assert (long[:2], long.methods) == (("navigation", 200), ("learned",))
+    assert (short[:2], short.methods) == (("dag:2", 60), ("distance",))
+
+
+@pytest.mark.long
+def test_any_number_of_processes_gives_the_same_answers(folder: Path, tmp_path: Path) -> None:
+    seen: list[str] = []
+    few = replace(TINY, methods=("gradient", "distance"), rows=(60,))
+    spread_out = few.run(device="cpu", folder=tmp_path, workers=2, progress=lambda stage, *_: seen.append(stage))
+    alone = [c for c in measured_in(folder).results["cells"] if c["rows"] == 60 and c["method"] in few.methods]
+    assert _timeless(spread_out.results["cells"]) == _timeless(alone) and seen.count("masks") == 1 + 2 * 2
 
 
 def test_where_masks_are_not_exact_the_truth_is_replayed_and_kept(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
+from mocoda.engine.engines import Processes, chosen_engine
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.files import whole_file, write_json
+from mocoda.engine.files import announce, whole_file, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
@@ -31,7 +33,8 @@ from mocoda.paper.stages import record
 from mocoda.tasks import TASKS, Task, make_task
 from mocoda.tasks.hooksweep import HookSweep2
 
-CELLS = "cells"  # the folder of finished ones
+CELLS = "cells"  # the folder of answers
+ALONE = ("learned",)  # methods that take much longer than others
 SHOWN = {
     "auroc": "AUROC",
     "auroc_actions": "of actions",
@@ -55,6 +58,15 @@ class Sheet(NamedTuple):
     test: Transitions
     valid_truth: Tensor
     test_truth: Tensor
+
+
+class Sitting(NamedTuple):
+    """Methods that are asked about the same recorded rows."""
+
+    world: str
+    rows: int
+    seed: int
+    methods: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -89,38 +101,74 @@ class Masks(Experiment[Measured]):
             raise InputError(f"rows must be at least 1, the number of recorded transitions, got {list(self.rows)}.")
 
     def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
-        """Fits every method on every number of rows and seed; finished cells are kept in the folder."""
-        clock, cells = Stopwatch(), []
-        places = [(world, rows, name) for world in self.worlds for rows in self.rows for name in self.methods]
-        files = {place: folder / CELLS / ("-".join(map(str, place)).replace(":", "-") + ".json") for place in places}
-        resumed = any(file.exists() for file in files.values())
-        sheets: dict[str, Sheet] = {}
-        for done, (place, file) in enumerate(files.items()):
-            progress("masks", done, len(files))
-            if not file.exists():
-                world, rows, name = place
-                if world not in sheets:
-                    sheets = {world: self._sheet(world, device, folder, workers, progress)}
-                write_json(file, self.cell(sheets[world], world, rows, name))
-            cells.append(json.loads(file.read_text("utf-8")))
-        progress("masks", len(files), len(files))
-        return Measured({**self.heading(device, clock, resumed=resumed), "cells": cells})
+        """Fits every method on every number of rows and seed, in `workers` processes, each with one thread.
 
-    def cell(self, sheet: Sheet, world: str, rows: int, name: str) -> Cell:
-        """All measures of one method in one world, a value a seed."""
-        method, exact = self._method(name), is_exact(sheet.task)
-        made: Cell = {"world": world, "rows": rows, "method": name, "truth": "exact" if exact else "replay"}
-        made |= {"looks_ahead": method.looks_ahead, "threshold": method.threshold, "skipped": None}
+        The answers of each are kept in the folder; a second call asks only what is missing.
+        """
+        clock, engine = Stopwatch(), chosen_engine() or Processes(workers)
+        asked = {(*place, name): self.file(folder, *place, name) for place in self._places() for name in self.methods}
+        resumed = any(file.exists() for file in asked.values())
+        progress("masks", sum(file.exists() for file in asked.values()), len(asked))
+        for _ in engine.run(Examiner(self, device, folder), self._prepared(folder, workers, progress)):
+            progress("masks", sum(file.exists() for file in asked.values()), len(asked))
+        return Measured({**self.heading(device, clock, resumed=resumed), "cells": self._cells(folder)})
+
+    def file(self, folder: Path, world: str, rows: int, seed: int, name: str) -> Path:
+        """Where the answers of a method are kept."""
+        return folder / CELLS / f"{world.replace(':', '-')}-{rows}-{name}-{seed}.json"
+
+    def answer(self, sheet: Sheet, data: Transitions, name: str, seed: int) -> Cell:
+        """All measures of one method, trained on recorded rows with one seed; or why it has nothing to say."""
         try:
-            if name == "given" and exact:
+            if name == "given" and is_exact(sheet.task):
                 raise NotApplicableError("it is the truth itself.")
-            found = [self._measured(sheet, method, rows, seed) for seed in range(self.seeds)]
+            return {"skipped": None, **self._measured(sheet, self._method(name), data, seed)}
         except NotApplicableError as error:
-            return made | {"skipped": str(error)}
-        for measure in found[0]:
-            values = [one[measure] for one in found]
-            made[measure] = None if None in values else spread([float(value) for value in values if value is not None])
-        return made
+            return {"skipped": str(error)}
+
+    def _places(self) -> Iterator[tuple[str, int, int]]:
+        for world, rows in itertools.product(self.worlds, self.rows):
+            yield from ((world, rows, seed) for seed in range(self.seeds))
+
+    def _sittings(self, folder: Path) -> Iterator[Sitting]:
+        """What is still to be asked. The methods of a sitting share recorded rows; the one that takes long is alone."""
+        for place in self._places():
+            for names in ([n for n in self.methods if n in ALONE], [n for n in self.methods if n not in ALONE]):
+                sitting = Sitting(*place, tuple(names))
+                if next(self._missing(folder, sitting), None) is not None:
+                    yield sitting
+
+    def _prepared(self, folder: Path, workers: int | None, progress: Progress) -> Iterator[Sitting]:
+        """The sittings, the longest first. What takes a simulator is made here when the first of its world comes."""
+        ready: set[str] = set()
+        for sitting in sorted(self._sittings(folder), key=_length, reverse=True):
+            if sitting.world not in ready:
+                self.sheet(sitting.world, "cpu", folder, workers, progress)
+                ready.add(sitting.world)
+            for file in self._missing(folder, sitting):
+                announce(file)
+            yield sitting
+
+    def _missing(self, folder: Path, sitting: Sitting) -> Iterator[Path]:
+        world, rows, seed, names = sitting
+        files = (self.file(folder, world, rows, seed, name) for name in names)
+        return (file for file in files if not file.exists())
+
+    def _cells(self, folder: Path) -> list[Cell]:
+        """A cell a world, number of rows and method: every measure with a value a seed."""
+        cells: list[Cell] = []
+        for world, rows, name in itertools.product(self.worlds, self.rows, self.methods):
+            method, exact = self._method(name), is_exact(make_task(world))
+            made: Cell = {"world": world, "rows": rows, "method": name, "truth": "exact" if exact else "replay"}
+            made |= {"looks_ahead": method.looks_ahead, "threshold": method.threshold, "skipped": None}
+            files = [self.file(folder, world, rows, seed, name) for seed in range(self.seeds)]
+            found = [json.loads(file.read_text("utf-8")) for file in files]
+            reasons = [one.pop("skipped") for one in found]
+            for measure in found[0] if not any(reasons) else ():
+                values = [one[measure] for one in found]
+                made[measure] = None if None in values else spread([float(value) for value in values])
+            cells.append(made | {"skipped": next(filter(None, reasons), None)})
+        return cells
 
     def write(self, measured: Measured, folder: Path) -> rich.table.Table:
         results, figure = (folder / name for name in self.outputs)
@@ -146,9 +194,8 @@ class Masks(Experiment[Measured]):
         method: Method = METHODS.make(name, **({"training": self.training} if trained else {}))
         return method
 
-    def _measured(self, sheet: Sheet, method: Method, rows: int, seed: int) -> dict[str, float | None]:
+    def _measured(self, sheet: Sheet, method: Method, data: Transitions, seed: int) -> dict[str, float | None]:
         graph = sheet.task.graph
-        data = sheet.data(rows, seed)
         _wait(data.device)
         begun = time.monotonic()
         scores = method.fit(data, dense(graph), seed=seed)
@@ -169,7 +216,9 @@ class Masks(Experiment[Measured]):
             found |= by_edge(test, sheet.test_truth, names)
         return found | {"seconds": seconds}
 
-    def _sheet(self, world: str, device: str, folder: Path, workers: int | None, progress: Progress) -> Sheet:
+    def sheet(
+        self, world: str, device: str, folder: Path, workers: int | None = 0, progress: Progress = silent
+    ) -> Sheet:
         """Records a world's rows and finds their true edges; what takes a simulator is kept in the folder."""
         task, file = make_task(world), world.replace(":", "-")
         if isinstance(task, HookSweep2):
@@ -182,7 +231,7 @@ class Masks(Experiment[Measured]):
         else:
             size = self.judged if is_exact(task) else min(self.judged, self.replayed)
             valid, test = (task.collect(size, seed=Stream(0, "masks", part)) for part in ("valid", "test"))
-            recorded = cache(lambda rows, seed: task.collect(rows, seed=seed).to(device))
+            recorded = lambda rows, seed: task.collect(rows, seed=seed).to(device)  # noqa: E731
         truths = []
         for part, rows in (("valid", valid), ("test", test)):
             kept = folder / f"truth-{file}-{part}.safetensors"
@@ -195,6 +244,39 @@ class Masks(Experiment[Measured]):
                     checkpoint.unlink(missing_ok=True)
             truths.append(load_file(kept)["edges"].to(device))
         return Sheet(task, recorded, valid.to(device), test.to(device), *truths)
+
+
+@dataclass(frozen=True, eq=False)
+class Examiner:
+    """What a process does: ask the methods of a sitting, and keep the answers of each."""
+
+    experiment: Masks
+    device: str
+    folder: Path
+
+    def __call__(self, sitting: Sitting) -> None:
+        world, rows, seed, names = sitting
+        if world not in self._sheets:
+            self._sheets.clear()
+            self._sheets[world] = self.experiment.sheet(world, self.device, self.folder)
+        sheet = self._sheets[world]
+        data = sheet.data(rows, seed)
+        for name in names:
+            file = self.experiment.file(self.folder, world, rows, seed, name)
+            if not file.exists():
+                write_json(file, self.experiment.answer(sheet, data, name, seed))
+        if self.device.startswith("cuda"):
+            torch.cuda.empty_cache()  # other processes need it
+
+    @cached_property
+    def _sheets(self) -> dict[str, Sheet]:
+        return {}
+
+
+def _length(sitting: Sitting) -> tuple[bool, int, int]:
+    """What takes longer is larger: the longest come first, so that no process is left with one at the end."""
+    graph = make_task(sitting.world).graph
+    return sitting.methods[0] in ALONE, len(graph.parents) * len(graph.children), sitting.rows
 
 
 def dense(graph: LocalGraph) -> LocalGraph:
@@ -212,7 +294,8 @@ Masks.presets.update(
         "paper",
         seeds=5,
         worlds=("navigation", "objects:2", "objects:4", "objects:8", "hooksweep2", "dag:5", "dag:10", "dag:30"),
-        rows=(3_000, 30_000, 300_000),
+        rows=(3_000, 40_000, 300_000),
+        training=Training(updates=3_000),
     ),
     quick=Masks(
         "quick",
