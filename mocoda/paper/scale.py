@@ -161,7 +161,7 @@ class Scale(Experiment[Measured]):
 MEASURES = ("seconds", "processor seconds", "rows per second", "memory", "bytes per row")
 SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=2, batch=256, learning_rate=3e-3, window=1)
 Scale.presets.update(
-    paper=Scale("paper", seeds=1, counts=(1, 2, 4, 8), timed_rows=16_000_000),
+    paper=Scale("paper", seeds=1, counts=(1, 8), timed_rows=16_000_000),
     cores=Scale("cores", seeds=1, rows=100_000_000, shards=64, limit=720.0, timed_rows=2_000_000),
     quick=Scale(
         "quick", seeds=1, rows=600_000, shards=12, limit=120.0, recorded=4_000, timed_rows=200_000, dynamics=SMALL
