@@ -283,12 +283,13 @@ def remove_shards(folder: Path) -> None:
 
 def draw_scaling(results: Mapping[str, Any], path: Path) -> None:
     """Draws rows per second by the number of processes, beside as many times what one makes."""
-    counts, rates = ([point[key] for point in results["scaling"]] for key in ("workers", "steady"))
+    counts = [point["workers"] for point in results["scaling"]]
+    rates = [point["steady"] / 1e6 for point in results["scaling"]]
     figure = Figure(figsize=(5, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.plot(counts, [rates[0] * count / counts[0] for count in counts], color=GREY, ls=":", label="in proportion")
     axes.plot(counts, rates, color=BLUE, marker="o", label="measured")
-    axes.set(xlabel="processes", ylabel="rows per second", ylim=(0, None))
+    axes.set(xlabel="processes", ylabel="million rows per second", ylim=(0, None))
     axes.set_xticks(counts)
     axes.legend(frameon=False)
     title_left(axes, f"Rows of 2D Navigation on {results['device']}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from committed_results import committed
 
 from mocoda.analysis.page.figures import library
 from mocoda.paper.columns import column_label
@@ -247,19 +248,33 @@ def test_the_page_about_speed_is_as_measured() -> None:
     assert table[10:] == agents
 
 
-def test_the_shards_of_two_cores_are_as_measured() -> None:
-    measured = json.loads((ROOT / "results/scale-2-cores.json").read_text("utf-8"))
+def test_shards_are_as_measured() -> None:
+    gpu, cores, many = (committed(f"scale{name}.json") for name in ("", "-2-cores", "-16-cores"))
     table, text = lines("docs/scale.md"), " ".join((ROOT / "docs/scale.md").read_text("utf-8").split())
-    runs, (one, two) = measured["runs"], measured["scaling"]
-    assert measured["same_bytes"] and measured["within_limit"] and {run["rows"] for run in runs.values()} == {10**8}
-    memory = "memory of the command and both processes in MB, pages they share counted for each"
+    runs = [measured["runs"][kind] for measured in (gpu, cores) for kind in ("killed", "whole")]
+    assert all(measured["same_bytes"] and measured["within_limit"] for measured in (gpu, cores, many))
+    assert [run["rows"] for run in runs] == [10**9, 10**9, 10**8, 10**8]
+    memory = "memory of the command and its processes in MB, pages they share counted for each"
     titles = {"seconds": "seconds", "rows per second": "rows per second, starts included", "memory": memory}
     for key, title in titles.items():
-        assert row(title, [f"{runs[kind][key]:,.0f}" for kind in ("killed", "whole")]) in table
-    assert row("bytes a row", [f"{run['bytes per row']:.1f}" for run in runs.values()]) in table
-    assert "Killed after {} and after {} of 64 shards".format(*runs["killed"]["shards at kills"]) in text
-    assert f"{one['steady']:,.0f} rows per second once it has begun, two make {two['steady']:,.0f}." in text
+        assert row(title, [f"{run[key]:,.0f}" for run in runs]) in table
+    assert row("bytes a row", [f"{run['bytes per row']:.1f}" for run in runs]) in table
+    assert "Killed after {} and after {} of 256 shards on the GPU,".format(*runs[0]["shards at kills"]) in text
+    assert "and after {} and after {} of 64 on the cores".format(*runs[2]["shards at kills"]) in text
+    places = {
+        "[2 CPU cores](../results/scale-2-cores.json)": cores,
+        "[16 CPU cores](../results/scale-16-cores.json)": many,
+        "[one H200](../results/scale.json), beside 16 cores": gpu,
+    }
+    for title, measured in places.items():
+        rates = {point["workers"]: f"{point['steady']:,.0f}" for point in measured["scaling"]}
+        (line,) = (line for line in table if line.startswith(f"| {title} |"))
+        assert [part.strip() for part in line.split("|")[2:-1]] == [rates.get(n, "") for n in (1, 2, 4, 8, 16)]
+    two = cores["scaling"][1]
     assert f"{two['rows']:,} of them need {two['memory']:,.0f} MB" in text
+    steady, width = gpu["scaling"][-1]["steady"] / 1e6, runs[0]["bytes per row"]
+    assert f"10¹⁰ / (64 × {steady:.1f} million/s) = {1e4 / 64 / steady:.1f} s" in text
+    assert f"10¹⁰ × {width:.1f} bytes = {10 * width:.0f} GB" in text
 
 
 def test_the_plotting_library_is_as_large_as_its_page_says() -> None:
