@@ -170,12 +170,13 @@ for _count in range(1, 65):  # ids that other processes know too, for `environme
     )
 for _cubes, _kind, _steps in ((1, "Single", 200), (2, "Double", 500), (3, "Triple", 1000)):
     for _task in (None, 1, 2, 3, 4, 5):  # the official tasks of OGBench; None: any of them
-        gymnasium.register(
-            f"mocoda/Cube{_kind}{_task or ''}-v0",
-            "mocoda.tasks.cubes_env:CubesEnv",
-            max_episode_steps=_steps,
-            kwargs={"cubes": _cubes, "official": _task},
-        )
+        for _goals in ("", "Places"):
+            gymnasium.register(
+                f"mocoda/Cube{_kind}{_goals}{_task or ''}-v0",
+                "mocoda.tasks.cubes_env:CubesEnv",
+                max_episode_steps=_steps,
+                kwargs={"cubes": _cubes, "official": _task, "places": bool(_goals)},
+            )
 
 
 def __getattr__(name: str) -> Any:

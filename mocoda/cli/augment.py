@@ -73,6 +73,8 @@ class Augment(Command):
     resting: float = 0.0
     """With --episodes, what changes in two steps by no more than this share of its column's largest number is at rest,
     and rests in other episodes too, until something links to it."""
+    turns: bool = False
+    """With --episodes and recipe coda: what two recorded episodes handle, in turns; a robot jumps where they change."""
     seed: Seed = 0
     device: Device = "cpu"
     keep_recorded: bool = True
@@ -195,6 +197,7 @@ class Augment(Command):
             episodes=self.episodes,
             length=self.length,
             resting=self.resting,
+            turns=self.turns,
             task=self._labels(data, world, folder),
             keep_recorded=self.keep_recorded,
             seed=self.seed,
@@ -263,12 +266,11 @@ class Augment(Command):
         from mocoda.augmentation.episodes import check_episodes
 
         if self.episodes is None:
-            if self.length is not None:
-                raise InputError("--length is the most steps of an episode: give --episodes too, or remove it.")
-            if self.resting:
-                raise InputError("--resting is for whole episodes: give --episodes too, or remove it.")
+            for name, given in (("length", self.length is not None), ("resting", self.resting), ("turns", self.turns)):
+                if given:
+                    raise InputError(f"--{name} is for whole episodes: give --episodes too, or remove it.")
             return
-        given = {
+        misplaced = {
             "--rows": self.rows is not None,
             "--hindsight": self.hindsight != 0,
             "--no-provenance": not self.provenance,
@@ -277,20 +279,18 @@ class Augment(Command):
             "--workers": self.workers is not None,
             "--shards": self.sharding.shards is not None,
         }
-        refused = [option for option, is_given in given.items() if is_given]
-        if refused:
+        if refused := [option for option, is_given in misplaced.items() if is_given]:
             raise InputError(
                 f"--episodes makes whole episodes: remove {' and '.join(refused)}, which belong to single transitions."
             )
-        check_episodes(self.settings, self.episodes, self.length, self.resting)
+        check_episodes(self.settings, self.episodes, self.length, self.resting, self.turns)
 
     def _identity(self, recorded: Transitions, world: Task | FileTask) -> dict[str, Any]:
         """All that the rows depend on."""
         from mocoda.engine.checkpoint import fingerprint
 
-        settings = asdict(self)
-        for name in ("workers", "out", "report", "overwrite", "engines", "sharding"):
-            del settings[name]
+        no_matter = ("workers", "out", "report", "overwrite", "engines", "sharding")
+        settings = {name: value for name, value in asdict(self).items() if name not in no_matter}
         if self.sharding.shards is not None:
             settings["shards"] = self.sharding.shards
         settings["rows"] = self.count if self.episodes is None else None

@@ -55,7 +55,7 @@ COLOURS = dict(zip(ARMS, (INK, ORANGE, LEAF, GREEN, BLUE, RED, GREY), strict=Tru
 ARCHITECTURES = {"unfactored": "full", "mocoda": "local"}  # of the arms whose episodes a model makes
 FIRST_EPISODES, MOST_EPISODES = 50, 5_000  # of an arm at a time: the first tell how many more it needs
 SUMMARY = "cubes-data.json"  # what the data sets have; kept for a run that is resumed
-KINDS = ("cube-single", "cube-double", "cube-triple")
+KINDS = tuple(f"cube-{number}{goals}" for number in ("single", "double", "triple") for goals in ("", "-places"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class CubesTable(Experiment[MeasuredCubes]):
         check_columns(self.arms, tuple(ARMS))
         if self.kind not in KINDS:
             raise unknown_name("kind", self.kind, KINDS)
-        if self.kind == "cube-single" and self.arms != ("play",):
+        if self.kind.startswith("cube-single") and self.arms != ("play",):
             raise InputError("cube-single has no second cube: its only arm is play; pass --arms play.")
         if self.total < self.rows:
             raise InputError(f"total must be at least the number of recorded rows, got {self.total} and {self.rows}.")
@@ -243,7 +243,10 @@ def permuted(data: Transitions, order: Sequence[int]) -> Transitions:
         cubes = state[:, ROBOT:].unflatten(1, (-1, CUBE))[:, list(order)]
         return torch.cat([state[:, :ROBOT], cubes.flatten(1)], 1)
 
-    goal = None if data.goal is None else turned(data.goal)
+    goal = data.goal
+    if goal is not None:  # a state, or the cubes' places alone
+        whole = goal.shape[1] == data.state.shape[1]
+        goal = turned(goal) if whole else goal.unflatten(1, (len(order), -1))[:, list(order)].flatten(1)
     return replace(data, state=turned(data.state), next_state=turned(data.next_state), goal=goal)
 
 
@@ -298,6 +301,20 @@ CubesTable.presets.update(
         total=600_000,
         episodes=20,
         half=True,
+    ),
+    # What two cores do in an hour and a half, with goals that are places alone.
+    cores=CubesTable(
+        "cores",
+        seeds=1,
+        dynamics=DynamicsConfig(hidden=(256, 256), epochs=40, epoch_rows=40_000, validation=5_000, window=5),
+        agent=make_agent("gciql", hidden=(256, 256, 256), batch=256),
+        updates=40_000,
+        rows=100_000,
+        total=200_000,
+        episodes=20,
+        kind="cube-double-places",
+        arms=("turns", "play"),
+        evaluations=4,
     ),
     quick=CubesTable(
         "quick",

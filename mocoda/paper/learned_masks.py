@@ -64,11 +64,13 @@ class LearnedMasks(Experiment[Measured]):
     worlds: tuple[str, ...] = WORLDS
     masks: tuple[str, ...] = MASKS
     column: str = "mocoda-local"  # of HookSweep2's data: parents matched for every local graph
-    # The tables' unless given: epochs of the models and, on HookSweep2, recorded rows, those of a data set and updates
+    # The tables' unless given: epochs of the models and, on HookSweep2, recorded rows, those of a data set, updates,
+    # and generated rows that the simulator is asked about
     epochs: int | None = None
     rows: int | None = None
     total: int | None = None
     updates: int | None = None
+    confirmed_rows: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,6 +168,7 @@ class LearnedMasks(Experiment[Measured]):
             dynamics=self._shorter(table.dynamics),
             rows=self.rows or table.rows,
             total=self.total or table.total,
+            confirmed_rows=self.confirmed_rows or table.confirmed_rows,
         )
         agent = next(agent for agent in table.agents if agent.name == "td3-bc")
         task, seeds = HookSweep2(), range(self.seeds)
@@ -323,6 +326,18 @@ LearnedMasks.presets.update(
         rows=400_000,
         total=2_000_000,
         updates=50_000,
+    ),
+    # What two cores do in an hour: small models and agents, and fewer rows.
+    cores=LearnedMasks(
+        "cores",
+        seeds=2,
+        sizes="quick",
+        graphs=GraphConfig(),
+        epochs=80,
+        rows=100_000,
+        total=500_000,
+        updates=40_000,
+        confirmed_rows=2_000,
     ),
     quick=LearnedMasks("quick", seeds=1, sizes="quick", graphs=GraphConfig.quick()),
 )

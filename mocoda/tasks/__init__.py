@@ -22,40 +22,31 @@ def _hooksweep2() -> Task:
     return HookSweep2()
 
 
-def _cube_single(official: int | None = None) -> Task:
-    """OGBench's robot arm and one cube."""
-    from mocoda.tasks.cubes import Cubes
+def _cubes(cubes: int, number: str, places: bool) -> Callable[..., Task]:
+    def make(official: int | None = None) -> Task:
+        from mocoda.tasks.cubes import CubePlaces, Cubes
 
-    return Cubes(1, official)
+        return (CubePlaces if places else Cubes)(cubes, official)
 
-
-def _cube_double(official: int | None = None) -> Task:
-    """OGBench's robot arm and two cubes."""
-    from mocoda.tasks.cubes import Cubes
-
-    return Cubes(2, official)
-
-
-def _cube_triple(official: int | None = None) -> Task:
-    """OGBench's robot arm and three cubes."""
-    from mocoda.tasks.cubes import Cubes
-
-    return Cubes(3, official)
+    make.__doc__ = f"OGBench's robot arm and {number}" + ("; goals are where they belong." if places else ".")
+    return make
 
 
 TASKS: Registry[Callable[..., Task]] = Registry("task")
 TASKS.add(Navigation, "navigation")
 TASKS.add(_hooksweep2, "hooksweep2")
 TASKS.add(Objects, "objects")
-TASKS.add(_cube_single, "cube-single")
-TASKS.add(_cube_double, "cube-double")
-TASKS.add(_cube_triple, "cube-triple")
+_CUBES = {"cube-single": (1, "one cube"), "cube-double": (2, "two cubes"), "cube-triple": (3, "three cubes")}
+for _name, _number in _CUBES.items():
+    TASKS.add(_cubes(*_number, places=False), _name)
 TASKS.add(RandomDag, "dag")
+for _name, _number in _CUBES.items():
+    TASKS.add(_cubes(*_number, places=True), f"{_name}-places")
 
 
 # What the number after a task's name and a colon is: the option, in words, and an example.
 _NUMBERS = dict.fromkeys(
-    ("cube-single", "cube-double", "cube-triple"), ("official", "number of an official task", "cube-double:4")
+    (*_CUBES, *(f"{name}-places" for name in _CUBES)), ("official", "number of an official task", "cube-double:4")
 ) | {"dag": ("factors", "number of factors", "dag:30")}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -107,7 +107,7 @@ class Cubes:
     @property
     def officials(self) -> dict[int, Cubes]:
         """The five official tasks by their number."""
-        return {number: Cubes(self.cubes, number) for number in OFFICIAL}
+        return {number: replace(self, official=number) for number in OFFICIAL}
 
     @property
     def environment(self) -> str:
@@ -235,6 +235,39 @@ class Cubes:
             source=source,
             episode=torch.arange(rows) // length,  # those that are kept have the same length
         )
+
+
+class CubePlaces(Cubes):
+    """The same with goals that are where the cubes belong, (x, y, z) of each: all that success is about.
+
+    A state of the data that is as good as a goal, with every cube within 4 cm, has reached it.
+    """
+
+    @property
+    def name(self) -> str:
+        return f"cube-{KINDS[self.cubes]}-places" + ("" if self.official is None else f":{self.official}")
+
+    @property
+    def environment(self) -> str:
+        return f"mocoda/Cube{KINDS[self.cubes].title()}Places{self.official or ''}-v0"
+
+    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
+        """Goals (n, 3 cubes) of the official tasks: the cubes' places, in any order."""
+        return self.achieved(super().goals(n, seed=seed, device=device))
+
+    def achieved(self, state: Tensor) -> Tensor:
+        """Where the cubes are, (N, 3 cubes), in states (N, S)."""
+        return places(state).flatten(1)
+
+    def reached(self, achieved: Tensor, goal: Tensor) -> Tensor:
+        """Whether all cubes are within 4 cm of their goals, (N, 3 cubes) each: bool (N,)."""
+        apart: Tensor = (achieved - goal).unflatten(1, (-1, 3)).norm(dim=-1)
+        return (apart <= WITHIN).all(1)
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """0 where all cubes are within 4 cm of their goals, and the episode ends there; -1 elsewhere."""
+        success = self.reached(self.achieved(next_state), goal)
+        return success.float() - 1, success
 
 
 @cache

@@ -125,22 +125,26 @@ class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
     """The official tasks of OGBench's cubes, by their protocol: an episode ends when all cubes are at their goals.
 
     official  which of the five tasks; None: one drawn at each reset. The reset's option "task_id" overrules it
+    places    goals are where the cubes belong, (x, y, z) of each, and not whole states
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  (Gymnasium's own)
 
-    def __init__(self, cubes: int = 2, official: int | None = None, render_mode: str | None = None) -> None:
+    def __init__(
+        self, cubes: int = 2, official: int | None = None, render_mode: str | None = None, places: bool = False
+    ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise InputError(f"render_mode must be None or 'rgb_array', got {render_mode!r}.")
-        self.official, self.render_mode = official, render_mode
+        self.official, self.render_mode, self.places = official, render_mode, places
         self.world = make_world(cubes, "task")
         self.goal = np.zeros(ROBOT + CUBE * cubes)
         self.task = 0
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)
-        anything = gymnasium.spaces.Box(-100.0, 100.0, self.goal.shape, np.float64)
-        self.observation_space = gymnasium.spaces.Dict(
-            observation=anything, achieved_goal=anything, desired_goal=anything
+        state, goal = (
+            gymnasium.spaces.Box(-100.0, 100.0, shape, np.float64)
+            for shape in (self.goal.shape, self._counts(self.goal).shape)
         )
+        self.observation_space = gymnasium.spaces.Dict(observation=state, achieved_goal=goal, desired_goal=goal)
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -177,4 +181,12 @@ class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
             self.world._renderer = None
 
     def _observation(self, state: Floats) -> dict[str, Floats]:
-        return {"observation": state, "achieved_goal": state, "desired_goal": self.goal.copy()}
+        return {
+            "observation": state,
+            "achieved_goal": self._counts(state),
+            "desired_goal": self._counts(self.goal).copy(),
+        }
+
+    def _counts(self, state: Floats) -> Floats:
+        """What of a state (S,) goals are about."""
+        return state[ROBOT:].reshape(-1, CUBE)[:, :3].ravel() if self.places else state

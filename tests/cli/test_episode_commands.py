@@ -61,7 +61,17 @@ def test_what_makes_no_episodes_is_refused_before_anything_is_trained(
         "--episodes makes whole episodes: remove --rows and --min-support, which belong to single transitions."
     )
     assert refused("augment", "walks.hdf5", "--length", 5) == (
-        "--length is the most steps of an episode: give --episodes too, or remove it."
+        "--length is for whole episodes: give --episodes too, or remove it."
+    )
+    assert refused("augment", "walks.hdf5", "--turns") == (
+        "--turns is for whole episodes: give --episodes too, or remove it."
+    )
+    assert refused("augment", "walks.hdf5", "--turns", "--episodes", 5) == (
+        "recorded episodes take turns in recipe 'coda' alone, not in 'mocoda'; remove turns."
+    )
+    assert refused("augment", "walks.hdf5", "--turns", "--episodes", 5, "--recipe", "coda") == (
+        "episodes in turns need two or more factors that depend on no action in the sparsest graph, such as the "
+        "objects that a robot handles; this graph has none."
     )
     assert refused("augment", "walks.hdf5", "--episodes", 0) == (
         "episodes must be at least 1, the number of episodes to make, got 0."

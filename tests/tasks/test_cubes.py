@@ -17,9 +17,9 @@ from torch import Tensor
 
 import mocoda
 from mocoda import InputError, Transitions
-from mocoda.engine.randomness import generator
+from mocoda.engine.randomness import Stream, generator
 from mocoda.tasks import cubes, cubes_env, is_simulated
-from mocoda.tasks.cubes import ACTION_COLUMNS, Cubes, local_mask, places
+from mocoda.tasks.cubes import ACTION_COLUMNS, CubePlaces, Cubes, local_mask, places
 from mocoda.tasks.cubes_env import CENTRE, SCALE, CubesEnv, put
 from mocoda.tasks.cubes_oracle import STRIP, Job, Recording, brushed, record
 
@@ -55,11 +55,13 @@ def rows_with(hand: list[float], *places_of: list[float]) -> Tensor:
         ("cube-single", 1, None, "mocoda/CubeSingle-v0"),
         ("cube-double", 2, None, "mocoda/CubeDouble-v0"),
         ("cube-triple:4", 3, 4, "mocoda/CubeTriple4-v0"),
+        ("cube-double-places", 2, None, "mocoda/CubeDoublePlaces-v0"),
+        ("cube-double-places:2", 2, 2, "mocoda/CubeDoublePlaces2-v0"),
     ],
 )
 def test_tasks_are_made_by_name(name: str, count: int, official: int | None, environment: str) -> None:
     task = mocoda.make_task(name)
-    assert task == Cubes(count, official)
+    assert task == (CubePlaces if "places" in name else Cubes)(count, official)
     assert (task.name, task.environment) == (name, environment)
     assert gymnasium.spec(environment).max_episode_steps == {1: 200, 2: 500, 3: 1000}[count]
     assert not is_simulated(task)  # a state leaves some of the simulator open
@@ -178,6 +180,30 @@ def test_goals_are_those_of_the_official_tasks_in_any_order() -> None:
     low, high = TASK.box
     assert float(((goals >= low[:37]) & (goals <= high[:37])).float().mean()) > 0.99
     assert kinds(Cubes(2, 5).goals(50, seed=0)) == {(0, 0, 2, 0, 0, 6), (0, 0, 6, 0, 0, 2)}
+
+
+def test_goals_that_are_places_count_what_success_counts() -> None:
+    task, states = CubePlaces(2), Stream(0, "test-places").normal(50, 37) / 6
+    goal = states.flip(0)
+    action = torch.zeros(50, 5)
+    for own, whole in zip(
+        task.label(states, action, states, task.achieved(goal)), TASK.label(states, action, states, goal), strict=True
+    ):
+        assert own.equal(whole)
+    assert task.achieved(states).tolist() == places(states).flatten(1).tolist()
+    assert 0 < int(task.reached(task.achieved(states), task.achieved(goal)).sum()) < 50
+    assert {type(one) for one in task.officials.values()} == {CubePlaces}
+
+
+@needs_ogbench
+def test_an_environment_of_places_shows_those_of_the_same_goals() -> None:
+    assert CubePlaces(2).goals(9, seed=0).equal(places(TASK.goals(9, seed=0)).flatten(1))
+    whole, part = (CubesEnv(2, official=3, places=only) for only in (False, True))
+    check_env(part, skip_render_check=True)
+    (seen, _), (shown, _) = whole.reset(seed=5), part.reset(seed=5)
+    assert shown["observation"].tolist() == seen["observation"].tolist()
+    for name in ("desired_goal", "achieved_goal"):
+        assert shown[name].tolist() == places(torch.tensor(seen[name])[None]).flatten().tolist()
 
 
 # --- the environment

@@ -31,6 +31,7 @@ from mocoda.paper.masks.mechanisms import USUAL
 from mocoda.paper.masks.truth import is_exact, true_edges
 from mocoda.paper.stages import record
 from mocoda.tasks import TASKS, Task, make_task
+from mocoda.tasks.cubes import Cubes
 from mocoda.tasks.hooksweep import HookSweep2
 
 CELLS = "cells"  # the folder of answers
@@ -221,11 +222,9 @@ class Masks(Experiment[Measured]):
     ) -> Sheet:
         """Records a world's rows and finds their true edges; what takes a simulator is kept in the folder."""
         task, file = make_task(world), world.replace(":", "-")
-        if isinstance(task, HookSweep2):
-            size = min(self.judged, self.replayed)
-            whole = record(
-                task, max(self.rows) + 2 * size, "varied", folder, workers, progress, name=f"recorded-{file}"
-            )
+        if isinstance(task, HookSweep2 | Cubes):  # robots are recorded once for all seeds
+            size, variety = min(self.judged, self.replayed), "play" if isinstance(task, Cubes) else "varied"
+            whole = record(task, max(self.rows) + 2 * size, variety, folder, workers, progress, name=f"recorded-{file}")
             valid, test = whole[-2 * size : -size], whole[-size:]
             recorded: Callable[[int, int], Transitions] = lambda rows, seed: whole[:rows].to(device)  # noqa: E731
         else:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 from mocoda.data.transitions import Transitions
+from mocoda.graph.learning import learn_graph
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper.masks.method import Method, NotApplicableError, Scores
+from mocoda.paper.masks.method import Method, Scores
 
 
 @dataclass(frozen=True)
@@ -20,9 +19,6 @@ class Learned(Method):
     probability = True
 
     def fit(self, data: Transitions, graph: LocalGraph, *, seed: int) -> Scores:
-        learn: Any = getattr(import_module("mocoda"), "learn_graph", None)
-        if learn is None:
-            raise NotApplicableError("this version of mocoda cannot learn graphs.")
         # What never meets in the data is taken to be apart, as it is in the rows that are judged.
-        learned = learn(data, state=graph.state, action=graph.action, seed=seed, unseen="apart")
+        learned = learn_graph(data, state=graph.state, action=graph.action, seed=seed, unseen="apart")
         return lambda rows: learned.edge_probability(rows.rows).to(rows.device)
