@@ -336,7 +336,7 @@ LearnedMasks.presets.update(
         epochs=80,
         rows=100_000,
         total=500_000,
-        updates=40_000,
+        updates=25_000,
         confirmed_rows=2_000,
     ),
     quick=LearnedMasks("quick", seeds=1, sizes="quick", graphs=GraphConfig.quick()),

@@ -39,9 +39,9 @@ TASKS.add(Objects, "objects")
 _CUBES = {"cube-single": (1, "one cube"), "cube-double": (2, "two cubes"), "cube-triple": (3, "three cubes")}
 for _name, _number in _CUBES.items():
     TASKS.add(_cubes(*_number, places=False), _name)
-TASKS.add(RandomDag, "dag")
 for _name, _number in _CUBES.items():
     TASKS.add(_cubes(*_number, places=True), f"{_name}-places")
+TASKS.add(RandomDag, "dag")
 
 
 # What the number after a task's name and a colon is: the option, in words, and an example.

@@ -25,6 +25,7 @@ from mocoda.analysis.verdict import choose_settings, judge
 from mocoda.cli.data import Check
 from mocoda.cli.options import GraphOptions
 from mocoda.engine.randomness import Stream
+from mocoda.tasks import TASKS
 from mocoda.tasks.navigation import Navigation, local_mask
 
 NAVIGATION = Navigation()
@@ -383,7 +384,7 @@ def test_the_command_needs_a_graph(tmp_path: Path) -> None:
         Check(file).run()
     assert str(error.value) == (
         f"nothing describes the graph of {file!r}: pass --graph with a graph file, or --task for data of a built-in "
-        "task (navigation, hooksweep2, objects, cube-single, cube-double, cube-triple or dag)."
+        f"task ({', '.join([*TASKS][:-1])} or dag)."
     )
     with pytest.raises(InputError) as error:
         Check(file, GraphOptions(Path("graph.py"), "navigation")).run()

@@ -32,6 +32,7 @@ from mocoda.cli.options import check_device
 from mocoda.engine.randomness import Stream
 from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda
+from mocoda.tasks import TASKS
 
 LIFT = """
 action = {"drive": "drive", "hoist": "hoist"}
@@ -250,14 +251,14 @@ def test_a_second_question_asks_the_same_model_and_another_graph_needs_another_f
 
 HERE = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
 WRITABLE = "Give a path in a folder that can be written."
-KNOWN = "there are: navigation, hooksweep2, objects, cube-single, cube-double, cube-triple, dag."
-TASKS = f"there is no task 'maze'; {KNOWN}"
+KNOWN = f"there are: {', '.join(TASKS)}."
+NO_MAZE = f"there is no task 'maze'; {KNOWN}"
 REFUSED = {
-    "collect maze": TASKS,
+    "collect maze": NO_MAZE,
     "collect [x]": f"there is no task '[x]'; {KNOWN}",
     "collect navigation --variety plain": "the task 'navigation' has no variety to choose: remove --variety.",
     "collect navigation --out FILE/x.hdf5": f"cannot write 'FILE/x.hdf5': 'FILE' is not a folder. {WRITABLE}",
-    "augment walks.hdf5 --task maze": TASKS,
+    "augment walks.hdf5 --task maze": NO_MAZE,
     "augment walks.hdf5 --architecture lokal": (
         "there is no architecture 'lokal'; there are: full, global, local. Did you mean 'local'?"
     ),
@@ -281,7 +282,7 @@ REFUSED = {
     ),
     "whatif mine.hdf5 --row 0 --change y=1": (
         "nothing describes the graph of 'mine.hdf5': pass --graph with a graph file, or --task for data of a built-in "
-        "task (navigation, hooksweep2, objects, cube-single, cube-double, cube-triple or dag)."
+        f"task ({', '.join([*TASKS][:-1])} or dag)."
     ),
     "label mine.hdf5 --task navigation --hindsight 2": (
         "hindsight must be a share of the rows between 0 and 1, got 2.0."

@@ -20,7 +20,7 @@ from command_line import ENVIRONMENT, Ended, below, mocoda, start
 from mocoda import Policy, Task, Transitions, make_agent, make_task, train_agents
 from mocoda.data.transitions import ARRAYS
 from mocoda.engine.runs import RunFolder
-from mocoda.tasks import hooksweep
+from mocoda.tasks import TASKS, hooksweep
 
 ROWS = 5_000  # of four parts at least
 WORDS = ("collect", "hooksweep2", "--rows", str(ROWS), "--workers", "2", "--out", "data.hdf5")
@@ -221,8 +221,7 @@ def test_watch_chooses_an_agent(
         ),
         (
             "expert --task maze",
-            "there is no task 'maze'; there are: navigation, hooksweep2, objects, "
-            "cube-single, cube-double, cube-triple, dag.",
+            f"there is no task 'maze'; there are: {', '.join(TASKS)}.",
         ),
         ("expert --out sweep.avi", "a video's name must end in .mp4 or .gif, got 'sweep.avi'."),
         ("expert --episodes 0", "episodes must be at least 1, got 0."),

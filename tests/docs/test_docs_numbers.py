@@ -217,6 +217,16 @@ def test_what_is_said_of_the_cubes_is_as_measured() -> None:
         assert line in lines("docs/cubes.md")
 
 
+def test_success_with_the_cubes_is_as_measured() -> None:
+    measured, table = cells("cubes.json"), lines("docs/cubes.md")
+    for arm in committed("cubes.json")["config"]["arms"]:
+        by_task = [f"{measured[arm, str(official)]['mean']:.0f}" for official in range(1, 6)]
+        whole = measured[arm, "all"]
+        assert row(f"`{arm}`", [*by_task, f"{whole['mean']:.1f} ± {whole['std']:.1f}"]) in table
+    single = cells("cubes-single.json")["play", "all"]
+    assert f"gives {single['mean']:.0f} ± {single['std']:.0f}%" in words("docs/cubes.md")
+
+
 def test_the_share_of_recorded_sweeps_that_are_confirmed_is_as_measured() -> None:
     assert f"{confirmed('hooksweep2', 'recorded')}% of recorded rows are within 1 cm" in words("docs/hooksweep.md")
 

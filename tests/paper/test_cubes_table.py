@@ -15,7 +15,7 @@ import torch
 from mocoda import InputError, Transitions, fit_dynamics, make_agent
 from mocoda.dynamics.model import DynamicsConfig
 from mocoda.paper.cubes import CubesTable, permuted, rolled_by
-from mocoda.tasks.cubes import Cubes, places
+from mocoda.tasks.cubes import CubePlaces, Cubes, places
 
 pytestmark = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
 TASK = Cubes(2)
@@ -44,6 +44,14 @@ def test_permuted_cubes_change_places_in_states_goals_and_graphs() -> None:
     masks, order = TASK.graph.mask(data.rows), [0, 2, 1, 3]
     assert TASK.graph.mask(turned.rows).equal(masks[:, order][:, :, order[:3]])
     assert permuted(turned, (1, 0)).state.equal(data.state)
+
+
+def test_goals_that_are_places_are_permuted_alike() -> None:
+    data, task = recorded(), CubePlaces(2)
+    assert data.goal is not None
+    turned = permuted(replace(data, goal=task.achieved(data.goal)), (1, 0))
+    whole = permuted(data, (1, 0)).goal
+    assert turned.goal is not None and whole is not None and turned.goal.equal(task.achieved(whole))
 
 
 @pytest.mark.parametrize("arm", ["permuted", "coda"])
@@ -79,7 +87,8 @@ def test_recorded_states_never_have_two_cubes_in_play() -> None:
     [
         (
             {"kind": "cubes"},
-            "there is no kind 'cubes'; there are: cube-single, cube-double, cube-triple. Did you mean 'cube-single'?",
+            "there is no kind 'cubes'; there are: cube-single, cube-single-places, cube-double, cube-double-places, "
+            "cube-triple, cube-triple-places. Did you mean 'cube-single'?",
         ),
         ({"kind": "cube-single"}, "cube-single has no second cube: its only arm is play; pass --arms play."),
         ({"total": 100}, "total must be at least the number of recorded rows, got 100 and 240."),

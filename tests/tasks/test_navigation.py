@@ -42,22 +42,20 @@ def test_the_task_is_made_by_name() -> None:
     task = make_task("navigation")
     assert isinstance(task, Navigation)
     assert (task.name, task.environment, task.graph) == ("navigation", ID, GRAPH)
-    assert list(TASKS) == ["navigation", "hooksweep2", "objects", "cube-single", "cube-double", "cube-triple", "dag"]
+    cubes = [f"cube-{number}{goals}" for goals in ("", "-places") for number in ("single", "double", "triple")]
+    assert list(TASKS) == ["navigation", "hooksweep2", "objects", *cubes, "dag"]
 
 
 def test_an_unknown_task_is_answered_with_those_that_exist() -> None:
     with pytest.raises(InputError) as error:
         make_task("navigatoin")
     assert str(error.value) == (
-        "there is no task 'navigatoin'; there are: navigation, hooksweep2, objects, cube-single, "
-        "cube-double, cube-triple, dag. Did you mean 'navigation'?"
+        "there is no task 'navigatoin'; there are: navigation, hooksweep2, objects, cube-single, cube-double, "
+        "cube-triple, cube-single-places, cube-double-places, cube-triple-places, dag. Did you mean 'navigation'?"
     )
     with pytest.raises(InputError) as error:
         mocoda.make_task("zzz")
-    assert str(error.value) == (
-        "there is no task 'zzz'; there are: navigation, hooksweep2, objects, cube-single, cube-double, cube-triple, "
-        "dag."
-    )
+    assert str(error.value) == f"there is no task 'zzz'; there are: {', '.join(TASKS)}."
 
 
 # --- dynamics
