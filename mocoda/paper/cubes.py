@@ -302,20 +302,6 @@ CubesTable.presets.update(
         episodes=20,
         half=True,
     ),
-    # What two cores do in an hour and a half, with goals that are places alone.
-    cores=CubesTable(
-        "cores",
-        seeds=1,
-        dynamics=DynamicsConfig(hidden=(256, 256), epochs=40, epoch_rows=40_000, validation=5_000, window=5),
-        agent=make_agent("gciql", hidden=(256, 256, 256), batch=256),
-        updates=40_000,
-        rows=100_000,
-        total=200_000,
-        episodes=20,
-        kind="cube-double-places",
-        arms=("turns", "play"),
-        evaluations=4,
-    ),
     quick=CubesTable(
         "quick",
         seeds=1,

@@ -240,6 +240,7 @@ class Cubes:
 class CubePlaces(Cubes):
     """The same with goals that are where the cubes belong, (x, y, z) of each: all that success is about.
 
+    The benchmark calls this its oracle representation of goals.
     A state of the data that is as good as a goal, with every cube within 4 cm, has reached it.
     """
 

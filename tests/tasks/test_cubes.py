@@ -204,6 +204,8 @@ def test_an_environment_of_places_shows_those_of_the_same_goals() -> None:
     assert shown["observation"].tolist() == seen["observation"].tolist()
     for name in ("desired_goal", "achieved_goal"):
         assert shown[name].tolist() == places(torch.tensor(seen[name])[None]).flatten().tolist()
+    # What the benchmark calls its oracle representation of a goal.
+    assert shown["achieved_goal"] == pytest.approx(part.world.compute_oracle_observation(), abs=1e-6)
 
 
 # --- the environment
