@@ -16,36 +16,50 @@ Cells = Sequence[Mapping[str, Any]]
 
 
 def draw_masks(cells: Cells, path: Path) -> None:
-    """Draws the AUROC of every method in every world, at most rows, and beside it by recorded rows."""
+    """Draws the AUROC of every method in every world, at most rows, and beside it by recorded rows or, for one number
+    of rows, the F1."""
     measured = [cell for cell in cells if cell["skipped"] is None and cell["auroc"] is not None]
     worlds = list(dict.fromkeys(cell["world"] for cell in measured))
     most = max(cell["rows"] for cell in measured)
-    score = {(c["method"], c["world"], c["rows"]): c["auroc"]["mean"] for c in measured}
+    score, f1 = (
+        {(c["method"], c["world"], c["rows"]): c[measure]["mean"] for c in measured} for measure in ("auroc", "f1")
+    )
     means = {}
     for method in dict.fromkeys(cell["method"] for cell in measured):
         own = [value for (name, _, rows), value in score.items() if (name, rows) == (method, most)]
         means[method] = sum(own) / len(own) if own else 0.0
     methods = sorted(means, key=lambda method: -means[method])
-    figure = Figure(figsize=(4.2 + 0.75 * len(worlds) + 3.2, 1.6 + 0.3 * len(methods)), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.2 + 0.75 * len(worlds), 3.4))
+    one_size = len({rows for _, _, rows in score}) == 1
+    wide = 1.2 + 0.75 * len(worlds)
+    figure = Figure(figsize=(3 + wide + (wide if one_size else 3.2), 1.6 + 0.3 * len(methods)), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(wide, wide if one_size else 3.4))
     _draw_worlds(left, methods, worlds, {(m, w): score.get((m, w, most)) for m in methods for w in worlds})
     title_left(left, f"AUROC, {most:,} recorded rows", fontsize=10)
-    _draw_sizes(right, methods, worlds, score)
-    title_left(right, "Mean over the worlds that a method can answer", fontsize=10)
+    if one_size:
+        _draw_worlds(right, methods, worlds, {(m, w): f1.get((m, w, most)) for m in methods for w in worlds}, least=0.0)
+        title_left(right, "F1, cut at the best score on other rows", fontsize=10)
+    else:
+        _draw_sizes(right, methods, worlds, score)
+        title_left(right, "Mean over the worlds that a method can answer", fontsize=10)
     save(figure, path)
 
 
 def _draw_worlds(
-    axes: Axes, methods: Sequence[str], worlds: Sequence[str], score: Mapping[tuple[str, str], float | None]
+    axes: Axes,
+    methods: Sequence[str],
+    worlds: Sequence[str],
+    score: Mapping[tuple[str, str], float | None],
+    least: float = 0.5,
 ) -> None:
-    """A square a method and world, the darker the better; ours is in bold, and those that cannot answer are blank."""
+    """A square a method and world, the darker the better from `least` on; ours is in bold, and those that cannot answer
+    are blank."""
     table = [[score[method, world] for world in worlds] for method in methods]
-    shown = [[0.5 if value is None else value for value in row] for row in table]
-    axes.imshow(shown, vmin=0.5, vmax=1.0, cmap="Blues", aspect="auto")
+    shown = [[least if value is None else value for value in row] for row in table]
+    axes.imshow(shown, vmin=least, vmax=1.0, cmap="Blues", aspect="auto")
     for y, row in enumerate(table):
         for x, value in enumerate(row):
             text = "–" if value is None else f"{value:.2f}"
-            colour = "white" if value is not None and value > 0.8 else INK
+            colour = "white" if value is not None and value > 0.4 * least + 0.6 else INK
             axes.text(x, y, text, ha="center", va="center", fontsize=8, color=colour)
     axes.set_xticks(range(len(worlds)), worlds, rotation=30, ha="right", fontsize=8)
     axes.set_yticks(range(len(methods)), methods, fontsize=8)
