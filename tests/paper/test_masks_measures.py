@@ -114,5 +114,13 @@ def test_rebalancing_counts_both_kinds_alike() -> None:
 
 
 def test_edges_have_an_auroc_each() -> None:
-    found = by_edge(SCORES, TRUTH, {(1, 0): "one", (0, 1): "never"})
-    assert found == {"one": 1.0, "never": None}
+    names = {(1, 0): "1 -> 0", (2, 0): "2 -> 0", (0, 1): "0 -> 1"}
+    known = torch.ones_like(TRUTH)
+    found = by_edge(SCORES, TRUTH, known, names)
+    assert [found[f"auroc {name}"] for name in names.values()] == [1.0, 1.0, None]
+    scores = SCORES.clone()
+    scores[2, 1, 0] = 0.9  # where it is not known whether there is an edge
+    known[2, 1, 0] = False
+    found = by_edge(scores, TRUTH, known, names)
+    assert found["auroc 1 -> 0"] == 0.75 and found["auroc_known 1 -> 0"] == 1.0
+    assert found["auroc_known"] == by_edge(SCORES, TRUTH, known, names)["auroc_known"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from mocoda import InputError, LocalGraph, Transitions, make_task
 from mocoda.engine.randomness import Stream
 from mocoda.paper.masks.measures import others
-from mocoda.paper.masks.truth import disagreement, is_exact, replayed_edges, true_edges
+from mocoda.paper.masks.truth import disagreement, is_exact, replayed_edges, reproduced, true_edges
 
 
 def both(name: str, rows: int) -> tuple[Tensor, Tensor, Any]:
@@ -55,6 +55,20 @@ def test_a_change_within_the_simulators_own_noise_is_no_edge() -> None:
     found = replayed_edges(data, graph, shaky)
     assert float(found[:, 0, 1].float().mean()) == 0.0 == float(found[:, 2, 1].float().mean())
     assert float(found[:, 0, 0].float().mean()) > 0.9 and float(found[:, 2, 0].float().mean()) > 0.2
+
+
+def test_a_replay_that_does_not_do_what_was_recorded_is_told_by_child() -> None:
+    """The simulator lacks what pushed b in every third recorded row."""
+    graph = LocalGraph(state={"a": 0, "b": 1}, action={"u": 0}, edges={"a": ["a"], "b": ["b"]})
+    rows, pushed = Stream(0, "rows").normal(300, 3), torch.arange(300) % 3 == 0
+
+    def step(given: Tensor) -> Tensor:
+        return given[:, :2] + 0.1 * given[:, 2:]
+
+    after = step(rows)
+    after[pushed, 1] += 0.5
+    found = reproduced(Transitions(rows[:, :2], rows[:, 2:], after), graph, step)
+    assert bool(found[:, 0].all()) and found[:, 1].equal(~pushed)
 
 
 def test_parents_are_redrawn_from_the_pool() -> None:

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -28,7 +28,7 @@ from mocoda.paper.masks import METHODS, Method, NotApplicableError, Training
 from mocoda.paper.masks.figure import draw_masks
 from mocoda.paper.masks.measures import by_edge, local_edges, measures
 from mocoda.paper.masks.mechanisms import USUAL
-from mocoda.paper.masks.truth import is_exact, true_edges
+from mocoda.paper.masks.truth import is_exact, reproduced, true_edges
 from mocoda.paper.stages import record
 from mocoda.tasks import TASKS, Task, make_task
 from mocoda.tasks.cubes import Cubes
@@ -38,6 +38,7 @@ CELLS = "cells"  # the folder of answers
 ALONE = ("learned",)  # methods that take much longer than others
 SHOWN = {
     "auroc": "AUROC",
+    "auroc_known": "where known",
     "auroc_actions": "of actions",
     "average_precision": "AP",
     "f1": "F1",
@@ -59,6 +60,7 @@ class Sheet(NamedTuple):
     test: Transitions
     valid_truth: Tensor
     test_truth: Tensor
+    known: Tensor  # (N, P, C), where the truth of the rows to be judged by is certain
 
 
 class Sitting(NamedTuple):
@@ -213,8 +215,8 @@ class Masks(Experiment[Measured]):
         )
         if not is_exact(sheet.task):
             local = local_edges(sheet.test_truth).nonzero().tolist()
-            names = {(p, c): f"auroc {graph.parents[p]} -> {graph.children[c]}" for p, c in local}
-            found |= by_edge(test, sheet.test_truth, names)
+            names = {(p, c): f"{graph.parents[p]} -> {graph.children[c]}" for p, c in local}
+            found |= by_edge(test, sheet.test_truth, sheet.known, names)
         return found | {"seconds": seconds}
 
     def sheet(
@@ -231,18 +233,26 @@ class Masks(Experiment[Measured]):
             size = self.judged if is_exact(task) else min(self.judged, self.replayed)
             valid, test = (task.collect(size, seed=Stream(0, "masks", part)) for part in ("valid", "test"))
             recorded = lambda rows, seed: task.collect(rows, seed=seed).to(device)  # noqa: E731
-        truths = []
-        for part, rows in (("valid", valid), ("test", test)):
-            kept = folder / f"truth-{file}-{part}.safetensors"
-            if not kept.exists():
-                checkpoint = None if is_exact(task) else folder / f"checkpoint-{file}-{part}.safetensors"
-                edges = true_edges(task, rows, workers=workers, checkpoint=checkpoint, progress=progress)
-                with whole_file(kept) as unfinished:
-                    save_file({"edges": edges.contiguous()}, unfinished)
-                if checkpoint is not None:
-                    checkpoint.unlink(missing_ok=True)
-            truths.append(load_file(kept)["edges"].to(device))
-        return Sheet(task, recorded, valid.to(device), test.to(device), *truths)
+
+        def find(part: str, rows: Transitions) -> Tensor:
+            checkpoint = None if is_exact(task) else folder / f"checkpoint-{file}-{part}.safetensors"
+            edges = true_edges(task, rows, workers=workers, checkpoint=checkpoint, progress=progress)
+            if checkpoint is not None:
+                checkpoint.unlink(missing_ok=True)
+            return edges
+
+        truths = [
+            _kept(folder / f"truth-{file}-{part}.safetensors", partial(find, part, rows)).to(device)
+            for part, rows in (("valid", valid), ("test", test))
+        ]
+        known = torch.ones_like(truths[1])
+        if not is_exact(task):
+            step: Any = getattr(task, "step", None)
+            found = _kept(
+                folder / f"reproduced-{file}.safetensors", partial(reproduced, test, task.graph, step, workers=workers)
+            )
+            known = truths[1] | found.to(device)[:, None]
+        return Sheet(task, recorded, valid.to(device), test.to(device), truths[0], truths[1], known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,6 +286,15 @@ def _length(sitting: Sitting) -> tuple[bool, int, int]:
     """What takes longer is larger: the longest come first, so that no process is left with one at the end."""
     graph = make_task(sitting.world).graph
     return sitting.methods[0] in ALONE, len(graph.parents) * len(graph.children), sitting.rows
+
+
+def _kept(file: Path, find: Callable[[], Tensor]) -> Tensor:
+    """What the file has; found and written if there is none."""
+    if not file.exists():
+        found = find()
+        with whole_file(file) as unfinished:
+            save_file({"edges": found.contiguous()}, unfinished)
+    return load_file(file)["edges"]
 
 
 def dense(graph: LocalGraph) -> LocalGraph:

@@ -123,9 +123,17 @@ def measures(
     }
 
 
-def by_edge(scores: Tensor, truth: Tensor, names: Mapping[tuple[int, int], str]) -> dict[str, float | None]:
-    """The AUROC of each named edge (parent, child)."""
-    return {name: area_under_curve(scores[:, p, c], truth[:, p, c])["auroc"] for (p, c), name in names.items()}
+def by_edge(scores: Tensor, truth: Tensor, known: Tensor, names: Mapping[tuple[int, int], str]) -> Measures:
+    """The AUROC of each named edge (parent, child), and of all of them where the truth is known, bool (N, P, C)."""
+    found: Measures = {}
+    for (p, c), name in names.items():
+        own = known[:, p, c]
+        found[f"auroc {name}"] = area_under_curve(scores[:, p, c], truth[:, p, c])["auroc"]
+        found[f"auroc_known {name}"] = area_under_curve(scores[own, p, c], truth[own, p, c])["auroc"]
+    named = torch.zeros_like(known)
+    for p, c in names:
+        named[:, p, c] = known[:, p, c]
+    return {"auroc_known": area_under_curve(scores[named], truth[named])["auroc"], **found}
 
 
 def _curve(scores: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -98,6 +98,18 @@ def replayed_edges(
     return edges.transpose(0, 1)
 
 
+def reproduced(data: Transitions, graph: LocalGraph, step: Step, *, workers: int | None = 0) -> Tensor:
+    """Whether the simulator does to each child what was recorded, within a tenth of the standard deviation of its
+    recorded changes: bool (N, C).
+
+    A state may leave out what matters where things touch, such as how a box is turned. There a replay may miss an
+    edge: that a parent changes nothing in it is no proof that it did nothing.
+    """
+    found = replay(data.rows, step, graph.state_width, workers=workers)
+    near = (found - data.next_state).abs() <= ALIKE * (data.next_state - data.state).std(0, correction=0) + 1e-6
+    return torch.stack([near[:, list(graph.factors[child])].all(1) for child in graph.children], 1)
+
+
 def disagreement(exact: Tensor, other: Tensor, graph: LocalGraph) -> dict[str, dict[str, float]]:
     """For every edge on which two masks (N, P, C) differ: shares of the rows that have it in each, and in one alone."""
     found = {}
