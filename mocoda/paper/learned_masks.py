@@ -352,14 +352,15 @@ def draw_masks(cells: Cells, path: Path) -> None:
     across = min(4, len(measures))
     down = -(-len(measures) // across)
     figure = Figure(figsize=(3.2 * across, 2.4 * down), layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False).flat
-    for axes in list(grid)[len(measures) :]:
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes in grid[len(measures) :]:
         axes.set_visible(False)
     for axes, (world, measure) in zip(grid, measures, strict=False):
         own = [one for one in cells if (one["world"], one["column"]) == (world, measure)]
         names = [one["row"] for one in own]
         axes.barh(names, [one["mean"] for one in own], 0.6, xerr=[one["std"] for one in own], color=BLUE, ecolor=INK)
         axes.invert_yaxis()
-        title_left(axes, f"{world}: {measure}")
+        axes.set_xlim(0, None if any(one["mean"] for one in own) else 1)
+        title_left(axes, f"{world}: {measure}", fontsize=9)
         bare(axes)
     save(figure, path)

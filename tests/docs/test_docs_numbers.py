@@ -227,6 +227,18 @@ def test_success_with_the_cubes_is_as_measured() -> None:
     assert f"gives {single['mean']:.0f} ± {single['std']:.0f}%" in words("docs/cubes.md")
 
 
+def test_what_a_mask_changes_is_as_measured() -> None:
+    results, table = committed("learned-masks.json"), lines("docs/masks.md")
+    found = {(cell["world"], cell["column"], cell["row"]): cell for cell in results["cells"]}
+    for world, measure in dict.fromkeys((cell["world"], cell["column"]) for cell in results["cells"]):
+        digits, entries = (1 if "%" in measure or "steps" in measure else 2), []
+        for mask in results["config"]["masks"]:
+            cell = found.get((world, measure, mask))
+            spread = "" if cell is None or len(cell["values"]) == 1 else f" ± {cell['std']:.{digits}f}"
+            entries.append("–" if cell is None else f"{cell['mean']:.{digits}f}{spread}")
+        assert row(f"{world}: {measure}", entries) in table
+
+
 def test_the_share_of_recorded_sweeps_that_are_confirmed_is_as_measured() -> None:
     assert f"{confirmed('hooksweep2', 'recorded')}% of recorded rows are within 1 cm" in words("docs/hooksweep.md")
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from experiment_contract import check_experiment
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
 
 from mocoda import DynamicsConfig, GraphConfig, InputError, load_graph, make_agent
+from mocoda.engine.figures import BLUE
 from mocoda.paper import run_experiment
-from mocoda.paper.learned_masks import TESTED, LearnedMasks, near_mask, with_graph
+from mocoda.paper.experiment import cell
+from mocoda.paper.learned_masks import TESTED, LearnedMasks, draw_masks, near_mask, with_graph
 from mocoda.paper.table1 import Table1
 from mocoda.paper.table2 import Table2
 from mocoda.paper.table3 import Table3
@@ -97,6 +102,14 @@ def test_the_distance_rule_has_edges_between_what_is_near() -> None:
     rows[:, 11:13] = 1.0
     wanted = [[1, 1, 0], [1, 1, 0], [0, 0, 1], [1, 1, 0]]
     assert near_mask(rows)[0].int().tolist() == wanted
+
+
+def test_every_panel_of_the_figure_has_its_bars(tmp_path: Path) -> None:
+    measures = ("error", "steps", "success")
+    cells = [{"world": "w", **cell(mask, name, [2.0, 3.0])} for name in measures for mask in ("given", "learned")]
+    draw_masks(cells, tmp_path / "masks.png")
+    blue = np.abs(imread(tmp_path / "masks.png")[..., :3] - to_rgb(BLUE)).max(-1) < 0.02
+    assert all(float(panel.mean()) > 0.1 for panel in np.array_split(blue, len(measures), axis=1))
 
 
 def test_masks_and_worlds_are_checked() -> None:
