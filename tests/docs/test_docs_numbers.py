@@ -217,6 +217,18 @@ def test_what_is_said_of_the_cubes_is_as_measured() -> None:
         assert line in lines("docs/cubes.md")
 
 
+def test_episodes_of_the_cubes_are_confirmed_as_measured() -> None:
+    page, whole = words("docs/cubes.md"), {}
+    for recipe in ("mocoda", "coda"):
+        found = committed(f"audit-cubes-episodes-{recipe}.json")
+        own, by_episode = found["by"]["recipe"][recipe], found["by"]["episode"][recipe]
+        whole[recipe] = round(by_episode["share"] * by_episode["episodes"])
+        assert f"Of {own['rows']:,} rows in {by_episode['episodes']} " in page
+        share, low, high = map(percent, (own["share"], *own["interval"]))
+        assert (f"{share}% ({low} to {high}) are confirmed" if recipe == "mocoda" else f"it is {share}% and") in page
+    assert f"{whole['mocoda']} of the episodes are true to the last step" in page and f"and {whole['coda']} " in page
+
+
 def test_success_with_the_cubes_is_as_measured() -> None:
     measured, table = cells("cubes.json"), lines("docs/cubes.md")
     for arm in committed("cubes.json")["config"]["arms"]:
