@@ -239,6 +239,25 @@ def test_success_with_the_cubes_is_as_measured() -> None:
     assert f"gives {single['mean']:.0f} ± {single['std']:.0f}%" in words("docs/cubes.md")
 
 
+def test_the_exam_of_masks_is_as_measured() -> None:
+    results, table = committed("masks.json"), lines("docs/masks.md")
+    found = {(cell["method"], cell["world"]): cell for cell in results["cells"]}
+    for method in results["config"]["methods"]:
+        own = [found[method, world] for world in results["config"]["worlds"]]
+        entries = [
+            "–" if cell["skipped"] is not None else f"{cell['auroc']['mean']:.3f} ({cell['f1']['mean']:.2f})"
+            for cell in own
+        ]
+        assert row(f"`{method}`" + (" *" if own[0]["looks_ahead"] else ""), entries) in table
+    titles = {"navigation": "2D Navigation", "objects:4": "four objects", "dag:5": "random DAG of five"}
+    titles |= {"hooksweep2": "HookSweep2, by replay", "cube-double": "OGBench's two cubes, by replay"}
+    digits = {"auroc": 3, "f1": 2, "f1_own": 2, "rebalanced": 3, "calibration": 3}
+    for world, title in titles.items():
+        cell = found["learned", world]
+        entries = [f"{cell[measure]['mean']:.{places}f}" for measure, places in digits.items()]
+        assert row(title, entries) in lines("docs/learned-graphs.md")
+
+
 def test_what_a_mask_changes_is_as_measured() -> None:
     results, table = committed("learned-masks.json"), lines("docs/masks.md")
     found = {(cell["world"], cell["column"], cell["row"]): cell for cell in results["cells"]}
