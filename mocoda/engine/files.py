@@ -78,10 +78,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
     part = target.parent / f".{target.name}.{os.getpid()}.part"
-    part.touch()
     _unfinished.add(part)
-    mode = part.stat().st_mode
-    try:
+    try:  # a signal may come at any moment
+        part.touch()
+        mode = part.stat().st_mode
         yield part
         part.chmod(mode)  # some writers make their files private
         with part.open("rb") as handle:
@@ -103,9 +103,9 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
     part = target.parent / f".{target.name}.{os.getpid()}.part"
-    part.mkdir()
     _unfinished.add(part)
     try:
+        part.mkdir()
         yield part
         part.rename(target)
     finally:

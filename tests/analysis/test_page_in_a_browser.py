@@ -79,7 +79,7 @@ def test_rows_are_listed_worst_first(browser: Browser, page: Path) -> None:
     with opened(browser, page) as here:
         first = [str(RECORDED + number) for number in range(20)]
         assert here.cells("#list tbody th") == first
-        assert here.text("#row h3") == f"Row {first[0]}, counterfactual"
+        here.shows("#row h3", f"Row {first[0]}, counterfactual")
         here.page.get_by_role("button", name="Later").click()
         assert here.cells("#list tbody th")[0] == str(RECORDED + 20)
         here.page.get_by_label("sorted by").select_option("not confirmed")
@@ -93,7 +93,7 @@ def test_rows_are_listed_worst_first(browser: Browser, page: Path) -> None:
 
 def test_every_part_is_shown_with_the_row_that_it_comes_from(browser: Browser, page: Path) -> None:
     with opened(browser, page, f"#row={RECORDED + 11}") as here:
-        assert here.text("#row h3") == f"Row {RECORDED + 11}, counterfactual"
+        here.shows("#row h3", f"Row {RECORDED + 11}, counterfactual")
         assert here.cells("#row li") == ["A hand, push: as in recorded row 11", "B box: as in recorded row 7"]
         assert here.cells("#row .values .swatch") == ["A", "B", "A"]
         colours = here.run("[...document.querySelectorAll('#row .values .swatch')].map(one => one.style.background)")
@@ -108,9 +108,9 @@ def test_every_part_is_shown_with_the_row_that_it_comes_from(browser: Browser, p
             assert float(numbers[2]) == pytest.approx(float(recorded[place]), rel=1e-3)
         assert here.text("#edges") == "Its edges are those of the sparsest graph."
         here.page.get_by_role("link", name="recorded row 7").click()
-        assert here.text("#row h3") == "Row 7, recorded"
+        here.shows("#row h3", "Row 7, recorded")
         here.page.go_back()
-        assert here.text("#row h3") == f"Row {RECORDED + 11}, counterfactual"
+        here.shows("#row h3", f"Row {RECORDED + 11}, counterfactual")
 
 
 def test_a_link_leads_to_a_row_and_one_that_is_not_held_is_said(browser: Browser, page: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_link_leads_to_a_row_and_one_that_is_not_held_is_said(browser: Browser
         )
         here.page.get_by_label("row", exact=True).fill("64")
         here.page.keyboard.press("Enter")
-        assert here.text("#row h3") == "Row 64, counterfactual"
+        here.shows("#row h3", "Row 64, counterfactual")
         assert here.run("location.hash") == "#row=64"
         assert here.run("document.activeElement.id") == "row"
 
@@ -181,15 +181,15 @@ def test_an_episode_is_shown_step_by_step(browser: Browser, episodes: Path) -> N
         here.page.locator("#episode-list a").nth(1).click()
         number = int(here.cells("#episode-list tbody th")[1])
         steps = int((data.episode == number).sum())
-        assert here.text("#episode h3") == f"Episode {number}, counterfactual, {steps} steps"
+        here.shows("#episode h3", f"Episode {number}, counterfactual, {steps} steps")
         assert here.count("#episode .strip rect") == 4 * steps  # two objects, the agent and its move
         here.page.get_by_role("slider", name="step").press("ArrowRight")
         row = int((data.episode == number).nonzero()[1])
-        assert here.text("#episode-row a") == f"step 1, row {row}"
+        here.shows("#episode-row a", f"step 1, row {row}")
         here.page.get_by_role("button", name="Flag all its steps").click()
         assert here.text("#flags") == str(steps)
         here.page.locator("#episode-row a").click()
-        assert here.text("#row h3") == f"Row {row}, counterfactual"
+        here.shows("#row h3", f"Row {row}, counterfactual")
 
 
 def test_light_and_dark_are_readable_by_everyone(browser: Browser, page: Path, episodes: Path) -> None:

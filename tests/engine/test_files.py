@@ -151,3 +151,16 @@ def test_a_run_goes_on_with_its_list_of_files_after_a_full_disk(small_disk: Path
         write_json(small_disk / "run" / "results.json", {})
     with RunFolder(small_disk / "run", "x", {"other": 1}, overwrite=True):
         assert not (small_disk / "run" / "results.json").exists()
+
+
+def test_a_signal_just_after_a_file_was_begun_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch = Path.touch
+
+    def interrupted(path: Path) -> None:
+        touch(path)
+        raise SystemExit(143)
+
+    monkeypatch.setattr(Path, "touch", interrupted)
+    with pytest.raises(SystemExit), whole_file(tmp_path / "made.json"):
+        pass
+    assert not [*tmp_path.iterdir()]

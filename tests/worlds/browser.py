@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -44,6 +44,10 @@ class Opened:
 
     def text(self, selector: str) -> str:
         return self.page.locator(selector).first.inner_text()
+
+    def shows(self, selector: str, text: str) -> None:
+        """Waits for a text that comes after a link was followed."""
+        expect(self.page.locator(selector).first).to_have_text(text)
 
     def cells(self, selector: str) -> list[str]:
         return self.page.locator(selector).all_inner_texts()
