@@ -22,7 +22,8 @@ def draw_masks(cells: Cells, path: Path) -> None:
     worlds = list(dict.fromkeys(cell["world"] for cell in measured))
     most = max(cell["rows"] for cell in measured)
     score, f1 = (
-        {(c["method"], c["world"], c["rows"]): c[measure]["mean"] for c in measured} for measure in ("auroc", "f1")
+        {(c["method"], c["world"], c["rows"]): c[measure]["mean"] for c in measured if c[measure] is not None}
+        for measure in ("auroc", "f1")
     )
     means = {}
     for method in dict.fromkeys(cell["method"] for cell in measured):
