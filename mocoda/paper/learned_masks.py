@@ -327,7 +327,7 @@ LearnedMasks.presets.update(
         total=2_000_000,
         updates=50_000,
     ),
-    # What two cores do in an hour: small models and agents, and fewer rows.
+    # What one core does in 34 minutes: small models and agents, and fewer rows.
     cores=LearnedMasks(
         "cores",
         seeds=2,

@@ -257,6 +257,12 @@ def test_where_masks_are_not_exact_the_truth_is_replayed_and_kept(
     assert (distance["truth"], distance["skipped"], given["skipped"]) == ("replay", None, None)
     assert given["auroc"]["mean"] > 0.9 and given["hamming"]["mean"] < 0.02
     assert any(" -> object" in key for key in given)
+    whole = {name: given[name]["mean"] for name in ("auroc", "auroc_known")}
+    monkeypatch.setattr(
+        mocoda.paper.masks.experiment, "reproduced", lambda data, *_, **__: torch.zeros(len(data), 3) > 0
+    )
+    missed = small.run(device="cpu", folder=tmp_path / "missed", workers=0).results["cells"][1]
+    assert whole["auroc_known"] == whole["auroc"] and missed["auroc_known"] is None  # no "no edge" is known
     kept = sorted(path.name for path in tmp_path.glob("*.safetensors"))
     parts = ("reproduced-objects-2", "truth-objects-2-test", "truth-objects-2-valid")
     assert kept == [f"{part}.safetensors" for part in parts]
