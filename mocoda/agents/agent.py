@@ -54,12 +54,27 @@ class Stage(NamedTuple):
 
     update_every  by group: every how many updates it descends its loss, in this order; "target-x" follows group x
     updates       None: as many as the caller asks for
+    together      all losses of an update see the weights before it, so that a GPU can work on them side by side; else
+                  each sees what the groups ahead of it have become
     """
 
     update_every: Mapping[str, int]
     batch: int
     updates: int | None = None
     weight_decay: float = 0.0
+    together: bool = False
+
+    @property
+    def learned(self) -> list[str]:
+        """The groups that descend a loss."""
+        return [group for group in self.update_every if not group.startswith(TARGET)]
+
+    @property
+    def turns(self) -> list[list[str]]:
+        """The groups in the order in which they are updated; those of a turn do not wait for each other."""
+        if not self.together:
+            return [[group] for group in self.update_every]
+        return [self.learned, *([group] for group in self.update_every if group.startswith(TARGET))]
 
 
 Noise = Mapping[str, Tensor]

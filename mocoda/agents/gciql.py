@@ -71,7 +71,7 @@ class GCIQL(Agent):
         }
 
     def stages(self) -> tuple[Stage, ...]:
-        return (Stage({"value": 1, "critic": 1, "actor": 1, "target-critic": 1}, self.batch),)
+        return (Stage({"value": 1, "critic": 1, "actor": 1, "target-critic": 1}, self.batch, together=True),)
 
     def losses(self) -> dict[str, Loss]:
         return {"value": self.value_loss, "critic": self.critic_loss, "actor": self.actor_loss}

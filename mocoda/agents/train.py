@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import TARGET, Agent, Stage, make_agent
+from mocoda.agents.agent import TARGET, Agent, Batch, Stage, make_agent
 from mocoda.agents.batches import Range, Run, RunTable, runs_of
 from mocoda.agents.evaluators import make_evaluator, metrics_of
 from mocoda.agents.goals import OWN
@@ -25,7 +26,7 @@ from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.metrics import Metric, Report
 from mocoda.engine.networks import Weights, half_precision, mlp_weights
-from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, in_turn
+from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, in_turn, side_by_side
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.tasks import Task
@@ -164,10 +165,9 @@ class _Learner:
         weights = initial_weights(agent, table.seen_width, table.action_width, streams)
         learner = _Learner(agent, table, streams, weights, {}, [])
         for stage in agent.stages():
-            for group in stage.update_every:
-                if not group.startswith(TARGET):
-                    own = [weights[name].requires_grad_() for name in _names(weights, group)]
-                    learner.optimisers[group] = Adam(own, agent.learning_rate, stage.weight_decay, group)
+            for group in stage.learned:
+                own = [weights[name].requires_grad_() for name in _names(weights, group)]
+                learner.optimisers[group] = Adam(own, agent.learning_rate, stage.weight_decay, group)
             learner.captured.append(Captured(in_turn(learner._update(stage)), table.device))
         return learner
 
@@ -250,26 +250,32 @@ class _Learner:
     def _update(self, stage: Stage) -> Work:
         losses = self.agent.losses()
         names = {group: _names(self.weights, group) for group in stage.update_every}
+        turns, learned = stage.turns, stage.learned
+
+        def differentiate(group: str, batch: Batch, noise: Tensors) -> Tensor:
+            seen = {name: weight.detach() for name, weight in self.weights.items()}
+            seen |= {name: self.weights[name] for name in names[group]}
+            loss = losses[group](seen, batch, noise)
+            self.optimisers[group].differentiate(loss.sum())
+            return loss.detach()
 
         def update(part: Tensors, number: int) -> Tensor:
             batch = self.table.batch(part["index"], part.get("value_goal"), part.get("actor_goal"))
-            results = []
-            for group, every in stage.update_every.items():
-                due = (number + 1) % every == 0
-                if group.startswith(TARGET):
-                    if due:
+            found: dict[str, Tensor] = {}
+            for turn in turns:
+                due = [group for group in turn if (number + 1) % stage.update_every[group] == 0]
+                if turn[0].startswith(TARGET):
+                    for group in due:
                         targets = [self.weights[name] for name in names[group]]
                         sources = [self.weights[name.removeprefix(TARGET)].detach() for name in names[group]]
                         torch._foreach_lerp_(targets, sources, self.agent.polyak)
                     continue
-                loss = torch.zeros(len(self.streams), device=self.table.device)
-                if due:
-                    seen = {name: weight.detach() for name, weight in self.weights.items()}
-                    seen |= {name: self.weights[name] for name in names[group]}
-                    loss = losses[group](seen, batch, part)
-                    self.optimisers[group].step(loss.sum())
-                results.append(loss.detach())
-            return torch.stack(results)
+                works = [partial(differentiate, group, batch, part) for group in due]
+                found |= zip(due, side_by_side(works, self.table.device), strict=True)
+                for group in due:
+                    self.optimisers[group].descend()
+            nothing = torch.zeros(len(self.streams), device=self.table.device)
+            return torch.stack([found.get(group, nothing) for group in learned])
 
         return update
 
@@ -314,8 +320,7 @@ def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[Run], learner: _
 def _loss_metrics(losses: Tensor, chunk: _Chunk, stage: Stage, runs: Sequence[Run]) -> list[Metric]:
     """Every group's mean loss over those of the chunk's updates (U, G, R) that updated it."""
     metrics = []
-    groups = [group for group in stage.update_every if not group.startswith(TARGET)]
-    for place, group in enumerate(groups):
+    for place, group in enumerate(stage.learned):
         every = stage.update_every[group]
         updated = losses[-(chunk.start + 1) % every :: every, place]
         if len(updated):

@@ -38,7 +38,7 @@ class Graph(Command):
     ball.x and ball_x belong to ball."""
     unseen: str | None = None
     """Linked or apart: what factors are that never come near each other in the data, so that nothing can be learned."""
-    caution: float = 0.2
+    caution: float = 0.02
     """A learned edge is there where it is likelier than this."""
     quick: FlagCreatePairsOff[bool] = False
     """Learn in less time, and more coarsely."""

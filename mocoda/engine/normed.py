@@ -26,7 +26,8 @@ if available:
 
 EPSILON = 1e-6  # added to the variance
 SLOPE, CUBE = math.sqrt(2 / math.pi), 0.044715  # gelu(h) = h/2 · (1 + tanh(SLOPE · (h + CUBE · h³)))
-STRIP = 32  # rows of a program of the backward kernel, which sums over them
+STRIP = 16  # rows of a program of the backward kernel, which sums over them
+WARP = 512  # columns of a row for each warp: 16 numbers a thread. Sums along a row stay within it, and nobody waits
 FEW = 8  # outputs up to which the last layer is a pass over its inputs
 ALIGNED = 8  # inputs are padded to a multiple of it: tensor cores want rows that start at 16 bytes
 
@@ -101,7 +102,7 @@ class _FusedNorm(torch.autograd.Function):
         y, (many, rows, width) = torch.empty_like(h), h.shape
         tall = _tall(width)
         sizes = (rows, width, tall, triton.next_power_of_2(width), SLOPE, CUBE, EPSILON)
-        _forward[triton.cdiv(rows, tall), many](h, bias, scale, shift, y, *sizes)
+        _forward[triton.cdiv(rows, tall), many](h, bias, scale, shift, y, *sizes, num_warps=_warps(width))
         return y
 
     @staticmethod
@@ -114,7 +115,7 @@ class _FusedNorm(torch.autograd.Function):
         h_g = torch.empty_like(h)
         sums = bias.new_empty(3, many, strips, width) if learns else None  # of bias, scale and shift, by strip
         sizes = (many, rows, width, _tall(width), triton.next_power_of_2(width), STRIP, SLOPE, CUBE, EPSILON)
-        _backward[strips, many](g, h, bias, scale, h_g, sums, *sizes, num_warps=8)
+        _backward[strips, many](g, h, bias, scale, h_g, sums, *sizes, num_warps=_warps(width))
         if sums is None:
             return h_g, None, None, None
         return h_g, *sums.sum(2)[:, :, None].unbind()
@@ -154,8 +155,12 @@ class _FusedLast(torch.autograd.Function):
 
 
 def _tall(width: int) -> int:
-    """Rows at a time: 2,048 numbers are 16 per thread of four warps."""
-    return max(1, min(STRIP, 2048 // int(triton.next_power_of_2(width))))
+    """Rows at a time: more than one if a warp has room for them."""
+    return max(1, min(STRIP, WARP // int(triton.next_power_of_2(width))))
+
+
+def _warps(width: int) -> int:
+    return max(1, int(triton.next_power_of_2(width)) // WARP)
 
 
 @kernel

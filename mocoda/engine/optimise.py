@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -81,6 +82,27 @@ def in_turn(update: Work) -> Work:
     return chunk
 
 
+def side_by_side(works: Sequence[Callable[[], Tensor]], device: torch.device) -> list[Tensor]:
+    """Calls functions that write nothing which another of them reads; a GPU works on all at once, a CPU in turn."""
+    if device.type != "cuda" or len(works) == 1:
+        return [work() for work in works]
+    here, results = torch.cuda.current_stream(device), []
+    for work, stream in zip(works, _streams(device, len(works)), strict=True):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            results.append(work())
+    # What follows here, and what these streams do next, begins when all are done: memory can change hands safely.
+    for stream in _streams(device, len(works)):
+        here.wait_stream(stream)
+    return results
+
+
+@cache
+def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    """Always the same ones: each keeps memory of its own."""
+    return [torch.cuda.Stream(device) for _ in range(count)]
+
+
 @contextmanager
 def fast_products(device: torch.device) -> Iterator[None]:
     """Lets a GPU multiply matrices in TF32 (products of 10-bit mantissas, summed in float32) inside the block."""
@@ -114,8 +136,17 @@ class Adam:
         )
 
     def step(self, loss: Tensor) -> None:
+        """Finds the gradients of the loss and descends them."""
+        self.differentiate(loss)
+        self.descend()
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Finds the gradients of the loss, for `descend`."""
         for weight, gradient in zip(self.weights, torch.autograd.grad(loss, self.weights), strict=True):
             weight.grad = gradient.contiguous()  # the fused kernel wants it laid out as its weight is
+
+    def descend(self) -> None:
+        """Changes the weights by the gradients that were found last."""
         self.optimiser.step()
 
     def state(self) -> dict[str, Tensor]:

@@ -111,6 +111,7 @@ class LearnedGraph(LocalGraph):
 
 
 KINDS = ("state", "action")
+CAUTION = 0.02  # the usual one: what an edge has of which nothing is known (gates.THIN), so that any evidence keeps it
 NEARLY_ALL = 0.99  # of the rows: an edge that so many have is one of the sparsest graph
 
 

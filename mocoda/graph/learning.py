@@ -28,7 +28,7 @@ from mocoda.graph.columns import ColumnNames, as_factors, guessed_factors
 from mocoda.graph.descent import descend, drawn_rows
 from mocoda.graph.evidence import Evidence, departures, find_evidence, oftener
 from mocoda.graph.gates import Gates, block_of, gate_logits, gate_weights
-from mocoda.graph.learned import LearnedGraph, cut
+from mocoda.graph.learned import CAUTION, LearnedGraph, cut
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.usual import GraphConfig, Table, left_by, usual_parents
 
@@ -50,7 +50,7 @@ def learn_graph(
     action: Mapping[str, Any] | None = None,
     *,
     seed: int | Stream = 0,
-    caution: float = 0.2,
+    caution: float = CAUTION,
     unseen: str | None = None,
     config: GraphConfig | None = None,
     progress: Progress = silent,
@@ -60,7 +60,7 @@ def learn_graph(
     state, action  factor name -> its columns, as in a graph file; without them, by the names of the columns: box.x and
                    box_x belong to box
     caution        an edge is there where it is likelier than this. A missing edge makes false rows, a superfluous one
-                   only fewer: so well below one half
+                   only fewer: so far below one half
     unseen         what to make of two state factors that never come near each other in the data, of which nothing can
                    be learned: "linked" (they depend on each other) or "apart"; without it, such pairs are refused
 

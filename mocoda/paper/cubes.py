@@ -208,7 +208,7 @@ class CubesTable(Experiment[MeasuredCubes]):
             return concatenate([recorded, _grown(copies, more)])
         recipe = make_recipe("coda" if arm in ("coda", "turns") else self.recipe)
 
-        def episodes(number: int, count: int) -> Transitions:
+        def episodes(number: int, count: int) -> Transitions | None:
             new = augment_episodes(
                 recorded,
                 task.graph,
@@ -222,7 +222,8 @@ class CubesTable(Experiment[MeasuredCubes]):
                 keep_recorded=False,
                 seed=stream.child(number),
             )
-            return new[task.region(new.rows)]
+            in_play = task.region(new.rows)
+            return new[in_play] if bool(in_play.any()) else None
 
         new = replace(_grown(episodes, more), provenance={})
         return concatenate([replace(recorded, provenance={}), new])
@@ -267,15 +268,18 @@ def rolled_by(model: Dynamics, data: Transitions, task: Cubes) -> Transitions:
     return replace(data, state=state, next_state=next_state, reward=reward, terminal=terminal)
 
 
-def _grown(make: Callable[[int, int], Transitions], rows: int) -> Transitions:
+def _grown(make: Callable[[int, int], Transitions | None], rows: int) -> Transitions:
     """So many rows of the tables `make(number, episodes)`, made one after the other until they suffice."""
     tables: list[Transitions] = []
-    have = tried = 0
+    have = tried = number = 0
     while have < rows:
         share = max(have, 1) / tried if tried else rows / FIRST_EPISODES  # rows of an episode
         episodes = min(max(FIRST_EPISODES, ceil(1.02 * (rows - have) / share)), MOST_EPISODES)
-        tables.append(make(len(tables), episodes))
-        have, tried = have + len(tables[-1]), tried + episodes
+        made = make(number, episodes)
+        number, tried = number + 1, tried + episodes
+        if made is not None:
+            tables.append(made)
+            have += len(made)
         if not have and tried >= MOST_EPISODES:
             raise InputError(f"in none of {tried:,} new episodes are all cubes in play; record more rows.")
     return concatenate(tables)[:rows]

@@ -64,6 +64,16 @@ def test_arms_have_as_many_rows_as_asked_for_after_the_recorded_ones(arm: str) -
     assert not made.state[len(data) :].equal(data.state[: TINY.total - len(data)])
 
 
+def test_episodes_that_never_have_all_cubes_in_play_are_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nowhere(Cubes):
+        def region(self, rows: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(len(rows), dtype=torch.bool)
+
+    monkeypatch.setattr("mocoda.paper.cubes.MOST_EPISODES", 60)
+    with pytest.raises(InputError, match="in none of 1[0-9]{2} new episodes are all cubes in play; record more rows"):
+        TINY.dataset("coda", Nowhere(2), recorded(), {})
+
+
 def test_an_unfactored_model_goes_on_from_the_same_starts_with_the_same_actions() -> None:
     data = recorded()
     config = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, epoch_rows=100, batch=50, window=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mocoda.data.transitions import Transitions
+from mocoda.graph.learned import CAUTION
 from mocoda.graph.learning import learn_graph
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.paper.masks.method import Method, Scores
@@ -15,7 +16,7 @@ class Learned(Method):
     """What the learned graph's masks are cut from."""
 
     name = "learned"
-    threshold = 0.2  # the caution that learn_graph takes by itself
+    threshold = CAUTION
     probability = True
 
     def fit(self, data: Transitions, graph: LocalGraph, *, seed: int) -> Scores:
