@@ -129,8 +129,8 @@ class Policy:
 
 
 def shipped_policy(task: str) -> Policy:
-    """A trained policy that comes with mocoda: for hooksweep2."""
-    file = SHIPPED / f"{task}.safetensors"
+    """A trained policy that comes with mocoda: for hooksweep2, or for cube-double and any of its official tasks."""
+    file = SHIPPED / f"{task.partition(':')[0]}.safetensors"
     if not file.is_file():
         known = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.safetensors")))
         raise InputError(f"no trained policy for {task!r} comes with mocoda; there is one for: {known}.")

@@ -17,7 +17,7 @@ from torch import Tensor
 from mocoda import InputError, Policies, Transitions, evaluate, make_agent, make_task, train_agents
 from mocoda.agents import GCIQL, Batch
 from mocoda.agents import train as learning
-from mocoda.agents.agent import q_values
+from mocoda.agents.agent import Stage, q_values
 from mocoda.agents.train import initial_weights
 from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.networks import mlp
@@ -88,6 +88,22 @@ def walk(step: Step, start: Tensor, steps: int, moves: Callable[[], Tensor]) -> 
 
 def moved(place: Tensor, action: Tensor) -> Tensor:
     return (place + 0.2 * action).clamp(-1, 1)
+
+
+@pytest.mark.parametrize("group", ["value", "critic", "actor"])
+def test_what_an_update_does_to_a_network_does_not_depend_on_what_it_does_to_others(group: str) -> None:
+    class Alone(GCIQL):
+        def stages(self) -> tuple[Stage, ...]:
+            return (Stage({group: 1, "target-critic": 1}, self.batch),)
+
+    stream = Stream(0, "test-gciql", "together")
+    data = walk(moved, stream.uniform(10, 2, low=-1.0), 20, lambda: stream.uniform(10, 2, low=-1.0))
+    both = [
+        train_agents({"walk": data}, agent, seeds=[0], updates=1)["walk", 0].weights
+        for agent in (GCIQL(**SMALL), Alone(**SMALL))
+    ]
+    own = [name for name in both[0] if name.startswith(f"{group}.")]
+    assert own and all(both[0][name].equal(both[1][name]) for name in own)
 
 
 def reached(act: Callable[[Tensor], Tensor], steps: int = 20) -> tuple[float, float]:

@@ -165,14 +165,28 @@ def test_a_policy_without_a_network_that_it_acts_by_is_refused(tmp_path: Path) -
         Policy.load(tmp_path / "policy")
 
 
-def test_the_policy_that_comes_along_is_small_and_knows_the_robot_s_columns() -> None:
-    policy = shipped_policy("hooksweep2")
-    assert (policy.state_width, policy.action_width) == (22, 4)
-    assert policy.columns[0] == "gripper_x" and policy.columns[-1] == "action_finger"
-    assert (SHIPPED / "hooksweep2.safetensors").stat().st_size < 3_000_000
+@pytest.mark.parametrize(
+    ("task", "widths", "columns"),
+    [
+        ("hooksweep2", (22, 4), ("gripper_x", "action_finger")),
+        ("cube-double:1", (74, 5), ("robot_shoulder_pan", "action_gripper")),
+    ],
+)
+def test_policies_that_come_along_are_small_and_know_the_robot_s_columns(
+    task: str, widths: tuple[int, int], columns: tuple[str, str]
+) -> None:
+    policy = shipped_policy(task)
+    assert (policy.state_width, policy.action_width) == widths
+    assert (policy.columns[0], policy.columns[-1]) == columns
+    assert (SHIPPED / f"{task.partition(':')[0]}.safetensors").stat().st_size < 3_000_000
+
+
+def test_a_task_without_a_policy_that_comes_along_is_refused_by_name() -> None:
     with pytest.raises(InputError) as caught:
         shipped_policy("navigation")
-    assert str(caught.value) == ("no trained policy for 'navigation' comes with mocoda; there is one for: hooksweep2.")
+    assert str(caught.value) == (
+        "no trained policy for 'navigation' comes with mocoda; there is one for: cube-double, hooksweep2."
+    )
 
 
 def test_the_same_policy_is_the_same_file(tmp_path: Path) -> None:

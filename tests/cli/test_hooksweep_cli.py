@@ -217,7 +217,7 @@ def test_watch_chooses_an_agent(
         ),
         (
             "trained --task navigation",
-            "no trained policy for 'navigation' comes with mocoda; there is one for: hooksweep2.",
+            "no trained policy for 'navigation' comes with mocoda; there is one for: cube-double, hooksweep2.",
         ),
         (
             "expert --task maze",

@@ -70,7 +70,7 @@ def test_episodes_that_never_have_all_cubes_in_play_are_an_error_that_says_so(mo
             return torch.zeros(len(rows), dtype=torch.bool)
 
     monkeypatch.setattr("mocoda.paper.cubes.MOST_EPISODES", 60)
-    with pytest.raises(InputError, match="in none of 1[0-9]{2} new episodes are all cubes in play; record more rows"):
+    with pytest.raises(InputError, match=r"in none of 1[0-9]{2} new episodes are all cubes in play; record more rows"):
         TINY.dataset("coda", Nowhere(2), recorded(), {})
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import mocoda
 from mocoda import InputError, Transitions
+from mocoda.agents.policy import shipped_policy
 from mocoda.engine.randomness import Stream, generator
 from mocoda.tasks import cubes, cubes_env, is_simulated
 from mocoda.tasks.cubes import ACTION_COLUMNS, CubePlaces, Cubes, local_mask, places
@@ -267,6 +268,13 @@ def test_policies_are_evaluated_on_official_tasks() -> None:
     found = mocoda.evaluate(agents, Cubes(1, official=2), episodes=1, workers=0)
     assert found.values == each[2].values and each[2].values.keys() == each[4].values.keys()
     assert [found[measure]["still", 0] for measure in ("steps", "success", "return")] == [200, 0, -200]
+
+
+@needs_ogbench
+def test_the_policy_that_comes_along_solves_the_first_official_task() -> None:
+    policy, task = shipped_policy("cube-double:1"), Cubes(2, official=1)
+    found = mocoda.evaluate({("turns", 2): policy}, task, episodes=5, workers=0)
+    assert found["success"]["turns", 2] >= 0.4  # of 20 episodes it solved 80%
 
 
 # --- the true next state

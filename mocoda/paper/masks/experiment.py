@@ -315,11 +315,11 @@ Masks.presets.update(
         rows=(3_000, 40_000, 300_000),
         training=Training(updates=3_000),
     ),
-    # What sixteen cores do in a quarter of an hour: one number of rows, and worlds of few factors.
+    # What two cores do in an hour: one number of rows, and worlds of few factors.
     cores=Masks(
         "cores",
         seeds=5,
-        worlds=("navigation", "objects:2", "objects:4", "objects:8", "dag:5", "dag:10", "hooksweep2", "cube-double"),
+        worlds=("navigation", "objects:4", "dag:5", "hooksweep2", "cube-double"),
         rows=(40_000,),
         training=Training(updates=3_000),
     ),
