@@ -28,6 +28,7 @@ MEETINGS = 10  # rows in which two factors are near each other, of which somethi
 TAIL = 2.0  # degrees of freedom of the errors' distribution: a row that cannot be explained counts, but not for all
 USUAL, RARELY = 1.0, 0.25  # a usual parent gains a child more nats than the first in all but this share of the rows
 COARSE, ROUNDING = 3.0, 0.02  # standard deviations below which errors count by their squares, at first and at last
+FEW = 6  # parents for which GraphConfig.usual_steps suffice; so many more take twice as long to be told apart
 LOOKS = 8  # how often it is looked at what is not yet learned
 SCALES = (-7.0, 3.0)  # of log scales that are predicted
 
@@ -38,7 +39,7 @@ class GraphConfig:
 
     runs: int = 2  # networks of a kind, trained as one program, whose probabilities are averaged
     hidden: int = 64
-    usual_steps: int = 600  # to find the usual parents; four times as many to learn what they explain
+    usual_steps: int = 600  # to find the usual parents, of six; four times as many to learn what they explain
     steps: int = 2_000  # to find the others
     batch: int = 256
     learning_rate: float = 3e-3
@@ -189,7 +190,7 @@ def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tens
         loss,
         draw,
         rate=config.learning_rate,
-        steps=config.usual_steps,
+        steps=config.usual_steps * math.ceil(parents / FEW),
         decay=1e-5,
         progress=progress,
         stage="usual parents",

@@ -14,8 +14,11 @@ from sklearn.metrics import roc_auc_score
 
 import mocoda
 from mocoda import GraphConfig, InputError, LearnedGraph, Transitions, learn_graph, load_graph
+from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.explain import explain, rules_as_toml
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.usual import Table, usual_parents
 
 TASK = mocoda.make_task("navigation")
 BRIEF = GraphConfig(runs=1, hidden=16, usual_steps=4, steps=4, batch=16)
@@ -271,3 +274,11 @@ def test_four_objects_are_learned_within_minutes() -> None:
     rows = task.collect(4_000, seed=1).rows
     truth, probability = task.graph.mask(rows).flatten().numpy(), graph.edge_probability(rows).flatten().numpy()
     assert roc_auc_score(truth, probability) >= 0.99
+
+
+def test_among_many_factors_none_is_taken_for_a_usual_parent_that_is_none() -> None:
+    task = mocoda.make_task("dag:10")  # each factor needs itself, and others in 1 to 7% of the rows
+    data, graph = task.collect(8_000, seed=0), task.graph
+    dense = LocalGraph(graph.state, graph.action, dict.fromkeys(graph.children, graph.parents))
+    table = Table.of(data, dense, Stream(0, "test-usual"))
+    assert usual_parents(table, GraphConfig(runs=1), silent).equal(table.itself)
