@@ -14,6 +14,7 @@ from mocoda.analysis.page.figures import library
 from mocoda.paper.columns import column_label
 
 ROOT = Path(__file__).parents[2]
+DIGITS = {"auroc": 3, "f1": 2, "rebalanced": 3}  # of an exam of masks
 AGENTS = ("td3-bc", "bcq", "cql", "sac")
 MODELS = {
     "full": "unfactored (`full`)",
@@ -264,6 +265,28 @@ def test_the_exam_of_masks_is_as_measured() -> None:
         cell = found["learned", world]
         entries = [f"{cell[measure]['mean']:.{places}f}" for measure, places in digits.items()]
         assert row(title, entries) in lines("docs/learned-graphs.md")
+
+
+def test_single_exams_of_masks_are_as_measured() -> None:
+    page = words("docs/masks.md")
+    found = {
+        (name, cell["method"]): [f"{cell[key]['mean']:.{digits}f}" for key, digits in DIGITS.items()]
+        for name in ("dag10", "dag30", "million")
+        for cell in committed(f"masks-{name}.json")["cells"]
+        if cell["skipped"] is None
+    }
+    auroc, f1, wrong = found["dag10", "learned"]
+    assert f"now has an AUROC of {auroc}, an F1 of {f1} and {wrong} wrong when rebalanced" in page
+    auroc, f1, wrong = found["dag10", "redrawn"]
+    assert (
+        f"`redrawn`, has {auroc}, {f1} and {wrong}; the gradient {{}}, {{}} and {{}}".format(
+            *found["dag10", "gradient"]
+        )
+        in page
+    )
+    auroc, f1, wrong = found["dag30", "learned"]
+    assert f"AUROC {auroc}, F1 {f1}, and {wrong} wrong when rebalanced" in page
+    assert f"AUROC {found['million', 'learned'][0]}, and" in page
 
 
 def test_what_a_mask_changes_is_as_measured() -> None:

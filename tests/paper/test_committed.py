@@ -149,6 +149,7 @@ def test_ablations_are_of_seeds_that_no_table_uses_and_of_variants_as_the_code_h
         ("cubes-long", {"arms": ["recorded", "turns", "play"], "updates": 400_000}),
         ("masks-million", {"seeds": 1, "worlds": ["hooksweep2"], "rows": [1_000_000], "methods": ["learned"]}),
         ("masks-dag30", {"seeds": 1, "worlds": ["dag:30"], "rows": [40_000], "methods": ["learned"]}),
+        ("masks-dag10", {"preset": "cores", "seeds": 1, "worlds": ["dag:10"], "rows": [40_000]}),
     ],
 )
 def test_other_runs_differ_from_their_preset_as_the_pages_say(file: str, expected: dict[str, Any]) -> None:
