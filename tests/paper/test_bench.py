@@ -194,9 +194,9 @@ def test_streaming_needs_no_more_memory_for_more_rows_and_holding_the_rows_would
 ) -> None:
     monkeypatch.setattr(bench, "_generator", small_generator)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of the child: quicker on a busy machine
-    few, many = (bench._streaming_memory(rows, "cpu") for rows in (100_000, 600_000))
-    table = 4 * 7 * 600_000 / 2**20  # what the rows themselves weigh
-    assert few > 1 and many < few + table / 2
+    few, many = (bench._streaming_memory(rows, "cpu") for rows in (100_000, 1_500_000))
+    table = 4 * 7 * 1_500_000 / 2**20  # what the rows themselves weigh: 40, where the measure varies by 10
+    assert max(few, many) > 1 and many < few + table / 2
 
 
 @pytest.mark.timeout(60)
