@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from sklearn.metrics import roc_auc_score
 
 import mocoda
 from mocoda import GraphConfig, InputError, LearnedGraph, Transitions, learn_graph, load_graph
+from mocoda.cli.graph import Graph
 from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.explain import explain, rules_as_toml
+from mocoda.graph.learned import CAUTION
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.usual import Table, usual_parents
 
@@ -274,6 +277,10 @@ def test_four_objects_are_learned_within_minutes() -> None:
     rows = task.collect(4_000, seed=1).rows
     truth, probability = task.graph.mask(rows).flatten().numpy(), graph.edge_probability(rows).flatten().numpy()
     assert roc_auc_score(truth, probability) >= 0.99
+
+
+def test_the_command_line_is_as_cautious_as_python() -> None:
+    assert Graph(file="data.hdf5").caution == CAUTION == signature(learn_graph).parameters["caution"].default
 
 
 def test_among_many_factors_none_is_taken_for_a_usual_parent_that_is_none() -> None:
