@@ -16,9 +16,8 @@ from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Parents
+from mocoda.parents.composed import Recombined
 from mocoda.parents.flattening import ReweightedParents
-from mocoda.parents.linked import LinkedParents
-from mocoda.parents.matched import MatchedParents
 from mocoda.parents.mocoda import MixtureParents
 from mocoda.parents.rand import UniformParents
 from mocoda.parents.stratified import StratifiedParents
@@ -79,9 +78,7 @@ def _drawn_by_fold(one: Draws, shown: Transitions, fold: Tensor, stream: Stream)
     rows = []
     for number in range(FOLDS):
         own = shown[fold == number]
-        if isinstance(
-            one.parents, MatchedParents | LinkedParents
-        ):  # which columns count is known already, and takes longest to find
+        if isinstance(one.parents, Recombined):  # which columns count is known already, and takes longest to find
             parents: Parents = one.parents.among(own.rows)
         else:
             parents = one.fit(one.name, own)

@@ -1,7 +1,8 @@
 """What a learned mask is for: models, generated rows and agents with the given, a learned, a dense and a distance mask.
 
 2D Navigation: Table 1's local model and a Table 2 agent. HookSweep2: the model's error, the rows that the simulator
-confirms, and success, as in Table 3. Everything but the graph is as in those tables.
+confirms, and success, as in Table 3. Everything but the graph is as in those tables. "composed" is the learned mask
+again, with rows in which boxes that were swept one at a time are swept at once, as the given parent sets draw them.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ from mocoda.paper.table1 import Table1, draw_test_rows
 from mocoda.paper.table2 import Table2
 from mocoda.paper.table3 import EXPERT, Table3
 from mocoda.paper.truth import as_transitions, confirmations, model_errors, played_by_expert
-from mocoda.parents import Parents, fit_parents
+from mocoda.parents import Mocoda, Parents, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.navigation import Navigation
 
-MASKS = ("given", "learned", "dense", "distance")
+MASKS = ("given", "learned", "composed", "dense", "distance")
 WORLDS = ("navigation", "hooksweep2")
+NEIGHBOURHOODS = {"composed": "composed"}  # how often local graphs are drawn; as recorded unless given
 REACH = 0.1  # metres in xy between a gripper and a box, or two boxes, within which the distance rule has an edge
 TESTED = ("emp", "rand", "mocoda", "mocoda-u")  # distributions of Table 1 that take no model of their own
 T = TypeVar("T", Navigation, HookSweep2)
@@ -118,7 +120,8 @@ class LearnedMasks(Experiment[Measured]):
         recorded = [task.collect(table1.rows, seed=seed).to(device) for seed in seeds]
         graphs, text = self._graphs(task.graph, recorded[0], folder, progress)
         clock.lap("navigation graph")
-        graphs.pop("distance", None)  # its factors have no places
+        for mask in ("distance", "composed"):  # its factors have no places, and meet wherever they are
+            graphs.pop(mask, None)
         tests = {}
         for column in TESTED:
             recipe = column_recipe(column, components=table1.components, covariance=table1.covariance)
@@ -183,6 +186,8 @@ class LearnedMasks(Experiment[Measured]):
             acceptance=table.acceptance,
             density_floor=table.density_floor,
         )
+        assert isinstance(recipe, Mocoda)
+        recipes = {mask: replace(recipe, neighbourhoods=NEIGHBOURHOODS.get(mask, "empirical")) for mask in graphs}
         models, parents = {}, {}
         for mask, graph in graphs.items():
             models[mask] = fit_models(
@@ -192,10 +197,10 @@ class LearnedMasks(Experiment[Measured]):
                 table.dynamics,
                 folder=folder,
                 progress=progress,
-                name=f"local-{mask}",
+                name=f"local-{mask.replace('composed', 'learned')}",  # of one graph there is one model
             )
             own = with_graph(task, graph)
-            parents[mask] = [fit_parents(recorded, graph, recipe, seed=seed, task=own) for seed in seeds]
+            parents[mask] = [fit_parents(recorded, graph, recipes[mask], seed=seed, task=own) for seed in seeds]
             clock.lap(f"hooksweep2 {mask}")
         truth = folder / "truth.json"
         if not truth.exists():
@@ -292,7 +297,7 @@ class LearnedMasks(Experiment[Measured]):
             {child: [child, *given.action] if number == 0 else [child] for number, child in enumerate(given.children)},
             local=near_mask,
         )
-        made = {"given": given, "learned": learned, "dense": everything, "distance": near}
+        made = {"given": given, "learned": learned, "composed": learned, "dense": everything, "distance": near}
         return {mask: replace(made[mask], relative=given.relative) for mask in self.masks}, str(learned)
 
 

@@ -51,13 +51,16 @@ class Match:
         metric = Metric.fit(rows[:, list(known)], taken, stream)
         return Match(tuple(known), tuple(rest), along, metric, Nearest.among(metric(rows[:, list(known)])))
 
-    def complete(self, rows: Tensor, sources: Tensor, recorded: Tensor, stream: Stream) -> Tensor:
-        """Fills in the rest of rows (n, S + A), none from one of its `sources` (n, K): from which recorded row (n,)."""
-        source, _ = self.search.find(self.metric(rows[:, list(self.known)]), sources, stream)
+    def complete(self, rows: Tensor, sources: Tensor, recorded: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+        """Fills in the rest of rows (n, S + A), none from one of its `sources` (n, K).
+
+        Says from which recorded row (n,), and how far this one is.
+        """
+        source, distance = self.search.find(self.metric(rows[:, list(self.known)]), sources, stream)
         rows[:, list(self.rest)] = recorded[source][:, list(self.rest)]
         for column, origin in self.moves:
             rows[:, column] += rows[:, origin] - recorded[source, origin]
-        return source
+        return source, distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +144,7 @@ class MatchedParents:
                 columns = self.sets[number]
                 if (number, known) in self.matches:
                     match, own = self.matches[number, known], stream.child("turn", turn, number)
-                    source = match.complete(part, sources, self.recorded, own)
+                    source, _ = match.complete(part, sources, self.recorded, own)
                     if found is not None:
                         found[number, known] = part[:, list(match.known)], source
                 elif not known:

@@ -15,6 +15,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.composed import ComposedParents, Recombined
 from mocoda.parents.linked import LinkedParents
 from mocoda.parents.manifold import Manifold
 from mocoda.parents.matched import MatchedParents
@@ -25,7 +26,7 @@ from mocoda.parents.together import belong_together
 from mocoda.parents.tree import drawing_order
 
 DENSITIES = ("matched", "mixture")
-NEIGHBOURHOODS = ("empirical", "even")
+NEIGHBOURHOODS = ("empirical", "even", "composed")
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,10 @@ class Mocoda(Recipe):
     shuffle         draw the parent sets in random order
     stratified      where the graph has a local rule, draw for every local graph what belongs together there, and only
                     where it holds (Appendix B.2): what touches stays as recorded together. Unless mixtures are asked
-                    for, or even neighbourhoods, only if the data shows that it belongs together (see belong_together)
-    neighbourhoods  if stratified, how often each local graph is drawn: as recorded, "empirical", or uniformly, "even"
+                    for, or other neighbourhoods, only if the data shows that it belongs together (see belong_together)
+    neighbourhoods  if stratified, how often each local graph is drawn: as recorded, "empirical"; uniformly, "even"; or,
+                    if matched, "composed": as recorded, but what was handled one at a time also at once, in local
+                    graphs that were never recorded (see ComposedParents)
     project         keep what a mixture draws in the recorded ranges, and unit vectors at length 1
     published_code  as the paper's code rather than its text: draw the components of a mixture uniformly
     """
@@ -77,6 +80,8 @@ class Mocoda(Recipe):
                 f"neighbourhoods={self.neighbourhoods!r} says how often each local graph is drawn, which only "
                 "stratified parents choose; leave out stratified=False."
             )
+        if self.neighbourhoods == "composed" and self.density != "matched":
+            raise InputError("neighbourhoods='composed' matches recorded parts; leave out density='mixture'.")
 
     def fit(
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
@@ -85,13 +90,15 @@ class Mocoda(Recipe):
 
     def fit_density(
         self, data: Transitions, graph: LocalGraph, seed: int | Stream
-    ) -> MixtureParents | MatchedParents | StratifiedParents | LinkedParents:
+    ) -> MixtureParents | StratifiedParents | Recombined:
         """One density of parent sets for all rows, or one for each local graph."""
         stream = as_stream(seed, "parents", device=data.device)
-        by_local_graph, even = self.stratified and graph.local is not None, self.neighbourhoods == "even"
+        by_local_graph, as_recorded = self.stratified and graph.local is not None, self.neighbourhoods == "empirical"
         if self.density == "matched":
-            if by_local_graph and (even or belong_together(data.rows, graph, stream.child("together"))):
-                return LinkedParents.fit(data, graph, stream, self.shuffle, self.smoothing, even)
+            if by_local_graph and (not as_recorded or belong_together(data.rows, graph, stream.child("together"))):
+                even = self.neighbourhoods == "even"
+                linked = LinkedParents.fit(data, graph, stream, self.shuffle, self.smoothing, even)
+                return linked if as_recorded or even else ComposedParents.fit(linked, stream)
             return MatchedParents.fit(data, graph, stream, self.shuffle, self.smoothing)
         manifold = Manifold.of(data.rows, graph) if self.project else None
         if by_local_graph:

@@ -9,9 +9,8 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.composed import Recombined
 from mocoda.parents.flattening import FlattenedParents, ReweightedParents, by_volume
-from mocoda.parents.linked import LinkedParents
-from mocoda.parents.matched import MatchedParents
 from mocoda.parents.mocoda import Mocoda
 from mocoda.parents.recipe import FeatureMap, Model, Parents, Region, TaskHints
 
@@ -71,7 +70,7 @@ class MocodaU(Mocoda):
     def propose(self, data: Transitions, graph: LocalGraph, seed: int | Stream) -> Parents:
         """What is drawn before any is rejected."""
         fitted = self.fit_density(data, graph, seed)
-        if self.flatten == "rejection" or isinstance(fitted, MatchedParents | LinkedParents):
+        if self.flatten == "rejection" or isinstance(fitted, Recombined):
             return fitted
         return ReweightedParents(fitted.with_mixtures(by_volume), self.region)
 

@@ -110,7 +110,7 @@ def test_recipes_are_values_and_their_settings_are_json() -> None:
         (
             "mocoda",
             {"stratified": True, "neighbourhoods": "evn"},
-            "there is no way to draw neighbourhoods 'evn'; there are: empirical, even. Did you mean 'even'?",
+            "there is no way to draw neighbourhoods 'evn'; there are: empirical, even, composed. Did you mean 'even'?",
         ),
         (
             "mocoda",
