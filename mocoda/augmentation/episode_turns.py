@@ -1,9 +1,8 @@
-"""Recipe "coda" for episodes in turns: what was handled in one recorded episode, then what in another, in a new one.
+"""Recipe "coda" for episodes in turns: what was handled in one recorded episode, and what in another, in one new one.
 
 While a thing is handled after one of the two, what the other one handles rests; then it is the other's turn. Nothing is
-asked of a model: every row is one of "coda". What the actions move directly, such as a robot, is not quite in the same
-place in both where the turn changes, and the steps in which it would get there are missing: the second episode is one
-that comes near to where the first one waits.
+asked of a model: every row is one of "coda". But what the actions move directly, such as a robot, jumps from where one
+episode has it to where the other does, and the steps in which it would get there are missing.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.episode_exchange import CUTS, Exchanges, as_rows, hindrance, reach
-from mocoda.augmentation.episode_handovers import RESTS, Rests, Robot, describe
-from mocoda.augmentation.episode_walks import ATTEMPTS, ENDED, GOES_ON, LONG, TURNED, Made, Walks, reasons
+from mocoda.augmentation.episode_exchange import Exchanges, as_rows, hindrance, reach
+from mocoda.augmentation.episode_walks import ATTEMPTS, ENDED, GOES_ON, LONG, SHORTEST, Made, Walks
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
-FEWEST, MOST = 256, 4_096  # recorded episodes of a batch, for each of which another one is sought
+FEWEST, MOST = 256, 4_096  # pairs of recorded episodes of a batch
 HOPELESS = 100  # batches without an episode, after which no more are tried
 
 
@@ -34,21 +32,20 @@ def take_turns(
     stream: Stream,
     progress: Progress,
 ) -> Made:
-    """n episodes, each made of two recorded ones: of one until it waits, and then of the other.
+    """n episodes, each made of two recorded ones that take turns.
 
     resting  (N, parents), what rests in each row of the walks, and so in other episodes too
     """
     things = _things(graph)
     breaks = _Breaks.of(walks, graph, resting, things)
-    robot = Robot.of(walks, graph, things)
-    rests = breaks.rests(walks)
-    found: list[_Pairs] = []
+    found: list[_Turns] = []
     have = 0
     for attempt in range(ATTEMPTS):
         part = stream.child("turns", attempt)
-        first = _draw(walks, breaks, len(things), min(MOST, max(FEWEST, 3 * (n - have))), length, part)
-        found.append(_matched(walks, graph, breaks, rests, robot, things, first, part))
-        have += len(found[-1].wait)
+        found.append(_try(walks, graph, breaks, things, min(MOST, max(FEWEST, 8 * (n - have))), length, part))
+        number = have + found[-1].number
+        found[-1] = found[-1]._replace(number=number)
+        have = int(number[-1]) + 1 if len(number) else have
         progress("episodes", min(have, n), n)
         if have >= n or (attempt >= HOPELESS and not have):
             break
@@ -58,15 +55,10 @@ def take_turns(
             "episodes in which different things are handled, and come to rest in between; raise `resting` if what lies "
             "still moves in its last digits."
         )
-    pairs = _Pairs(*(torch.cat(arrays)[:n] for arrays in zip(*found, strict=True)))
-    legs, number = _legs(walks, graph, breaks, things, pairs, length)
-    handed_over = torch.arange(2, device=number.device).repeat(n)
-    made = as_rows(walks, graph, legs, number, handed_over)
-    told = {
-        "cut": reasons(legs.cut[::2], CUTS | {TURNED: "both have had their turn"}),
-        "handovers": describe(robot.gap(pairs.wait, pairs.other)),
-    }
-    return made._replace(source=made.source | told)
+    legs = Exchanges(*(torch.cat(arrays) for arrays in zip(*(one.legs for one in found), strict=True)))
+    number, skipped = (torch.cat([getattr(one, name) for one in found]) for name in ("number", "skipped"))
+    inside = number < n
+    return as_rows(walks, graph, legs.select(inside), number[inside], skipped[inside])
 
 
 def _things(graph: LocalGraph) -> list[int]:
@@ -107,33 +99,14 @@ class _Breaks(NamedTuple):
         both = torch.stack([rest, one])
         return _Breaks(_first_from_here(both), _first_from_here(~both))
 
-    def rest(self, walks: Walks, side: Tensor, thing: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows in which an episode that goes on from a row (E,) can wait again, having handled something.
-
-        The first of them, (E,), and how many they are; 0: it never can.
-        """
+    def leg(self, walks: Walks, side: Tensor, thing: Tensor, row: Tensor, chance: Tensor) -> Tensor:
+        """The row (E,) at which an episode that goes on from a row waits again, having handled something; -1: never."""
         last = row + walks.after[row]
         busy = self.busy[side, thing, row]
         begin = self.free[side, thing, busy.minimum(last)]
-        found = (busy <= last) & (begin <= last)
-        begin = torch.where(found, begin, row)
-        end = self.busy[side, thing, begin].minimum(last + 1)
-        return begin, torch.where(found, end - begin, 0)
-
-    def rests(self, walks: Walks) -> list[list[Rests]]:
-        """By side and thing, where an episode can wait that goes on to handle something and can wait again."""
-        every, found = torch.arange(len(walks.rows), device=self.free.device), []
-        for side in range(2):
-            of_side = []
-            for thing in range(self.free.shape[1]):
-                rows = every[self.free[side, thing] == every]
-                sides, numbers = torch.full_like(rows, side), torch.full_like(rows, thing)
-                rows = rows[self.rest(walks, sides, numbers, rows)[1] > 0]
-                number = self.busy[side, thing, rows].unique_consecutive(return_inverse=True)[1]
-                first = torch.searchsorted(number, number.unique())
-                of_side.append(Rests(rows, number, walks.episode[rows[first]]))
-            found.append(of_side)
-        return found
+        end = torch.where(begin <= last, self.busy[side, thing, begin.minimum(last)], 0).minimum(last + 1)
+        wait = begin + ((end - begin) * chance).long().clamp(min=0)
+        return torch.where((busy <= last) & (begin <= last), wait.minimum(last), -1)
 
 
 def _first_from_here(flag: Tensor) -> Tensor:
@@ -143,124 +116,65 @@ def _first_from_here(flag: Tensor) -> Tensor:
     return number.flip(-1).cummin(-1).values.flip(-1)
 
 
-class _Firsts(NamedTuple):
-    """Recorded episodes, each of which goes on from a row in which its things rest, handles one and waits.
+class _Turns(NamedTuple):
+    """Stretches (E,) of new episodes, in order: the episode that each is of, and the steps missing before it."""
 
-    row          (E,)
-    thing        (E,), what side 1 handles
-    turn         (E,), the side that the episode is of
-    begin, room  (E,), the first row in which it can wait, and how many there are
-    look         (E,), one of them
-    """
-
-    row: Tensor
-    thing: Tensor
-    turn: Tensor
-    begin: Tensor
-    room: Tensor
-    look: Tensor
-
-    def select(self, index: Tensor) -> _Firsts:
-        return _Firsts(*(array[index] for array in self))
+    legs: Exchanges
+    number: Tensor
+    skipped: Tensor
 
 
-def _draw(walks: Walks, breaks: _Breaks, things: int, n: int, length: int | None, stream: Stream) -> _Firsts:
-    """At most n, from random rows on; if a new episode has so many steps, with at most half of them in the first."""
-    row, thing, turn = stream.integers(len(walks.rows), n), stream.integers(things, n), stream.integers(2, n)
-    row, chance = breaks.free[turn, thing, row], stream.uniform(n)
-    sound = row < len(walks.rows)
-    row, thing, turn, chance = row[sound], thing[sound], turn[sound], chance[sound]
-    begin, room = breaks.rest(walks, turn, thing, row)
-    if length is not None:
-        room = room.clamp(max=length // 2)
-        row = row.maximum(begin + room - 1 - length // 2)
-    look = begin + (room * chance).long().minimum(room - 1)
-    return _Firsts(row, thing, turn, begin, room, look).select(room > 0)
-
-
-class _Pairs(NamedTuple):
-    """Two recorded episodes each: the first from `row` (E,) to before `wait` (E,), the second from `other` (E,) on."""
-
-    row: Tensor
-    thing: Tensor
-    turn: Tensor
-    wait: Tensor
-    other: Tensor
-
-
-def _matched(
-    walks: Walks,
-    graph: LocalGraph,
-    breaks: _Breaks,
-    rests: list[list[Rests]],
-    robot: Robot,
-    things: list[int],
-    first: _Firsts,
-    stream: Stream,
-) -> _Pairs:
-    """With each, of the other episodes whose robot is near where it waits, the nearest that lets both have their turn.
-
-    The very nearest often has its thing in the way. Where none of the nearest few fits, there is no pair.
-    """
-    near = first.row.new_full((len(first.row), RESTS), -1)
-    for side in range(2):
-        for number, able in enumerate(rests[side]):
-            asks = (first.turn != side) & (first.thing == number)
-            near[asks] = robot.nearest_of_others(first.look[asks], able, stream.child("near", side, number))
-    other, waits = torch.full_like(first.row, -1), first.look.clone()
-    for rank in range(RESTS):
-        tried = ((other < 0) & (near[:, rank] >= 0)).nonzero()[:, 0]
-        own, there = first.select(tried), near[tried, rank]
-        wait = robot.nearest_of(own.begin, own.room, there, stream.child("wait", rank))
-        handled = breaks.rest(walks, 1 - own.turn, own.thing, there)[0]
-        fits = _goes_through(walks, graph, own.row, there, _taken(graph, things, own.thing, own.turn), wait)
-        left = fits.nonzero()[:, 0]
-        of_other = _taken(graph, things, own.thing[left], 1 - own.turn[left])
-        fits[left] = _goes_through(walks, graph, there[left], wait[left], of_other, handled[left])
-        other[tried[fits]], waits[tried[fits]] = there[fits], wait[fits]
-    found = other >= 0
-    return _Pairs(*(array[found] for array in (first.row, first.thing, first.turn, waits, other)))
-
-
-def _goes_through(walks: Walks, graph: LocalGraph, base: Tensor, donor: Tensor, taken: Tensor, end: Tensor) -> Tensor:
-    """Whether nothing hinders an exchange from its first row (E,) to before another one (E,)."""
-    return _unhindered(walks, graph, _leg(base, donor, taken), end - base)[0] == end - base
-
-
-def _taken(graph: LocalGraph, things: list[int], thing: Tensor, turn: Tensor) -> Tensor:
-    """The factors (E, parents) that rest while it is a side's turn (E,): what the other one handles."""
-    one = torch.zeros(len(things), len(graph.parents), dtype=torch.bool, device=thing.device)
+def _try(
+    walks: Walks, graph: LocalGraph, breaks: _Breaks, things: list[int], n: int, length: int | None, stream: Stream
+) -> _Turns:
+    """The episodes that n pairs of recorded rows give: some, or none."""
+    row = stream.integers(len(walks.rows), n, 2)
+    thing, turn = stream.integers(len(things), n), stream.integers(2, n)
+    # Each begins where its things rest, and goes on to handle one.
+    sides = torch.arange(2, device=row.device)
+    row = breaks.free[sides, thing[:, None], row]
+    sound = (row < len(walks.rows)).all(1)
+    row = torch.where(sound[:, None], row, 0)
+    sound &= walks.episode[row[:, 0]] != walks.episode[row[:, 1]]
+    never = torch.zeros(n, device=row.device)
+    sound &= breaks.leg(walks, sides[:1].expand(n), thing, row[:, 0], never) >= 0
+    sound &= breaks.leg(walks, sides[1:].expand(n), thing, row[:, 1], never) >= 0
+    which = sound.nonzero()[:, 0]
+    row, thing, turn, chain = row[which], thing[which], turn[which], torch.arange(len(which), device=row.device)
+    one = torch.zeros(len(things), len(graph.parents), dtype=torch.bool, device=row.device)
     one[range(len(things)), things] = True
-    return torch.where(turn[:, None] == 0, one[thing], one.any(0) & ~one[thing])
-
-
-def _leg(base: Tensor, donor: Tensor, taken: Tensor) -> Exchanges:
-    """Stretches (E,) in which what is taken rests; their steps, and why they end, are yet to find."""
-    return Exchanges(base, donor, taken, torch.zeros_like(base), base, base)
-
-
-def _legs(
-    walks: Walks, graph: LocalGraph, breaks: _Breaks, things: list[int], pairs: _Pairs, length: int | None
-) -> tuple[Exchanges, Tensor]:
-    """Both stretches of every pair, one after the other, and the episode (2 E,) that each is of.
-
-    The second handles its thing twice, if it can: with more of it, the steps around the handover would be rarer.
-    """
-    row, thing, turn, wait, other = pairs
-    one = _leg(row, other, _taken(graph, things, thing, turn))._replace(steps=wait - row)
-    begin, count = breaks.rest(walks, 1 - turn, thing, other)
-    again, more = breaks.rest(walks, 1 - turn, thing, begin + count - 1)
-    end = torch.where(more > 0, again + more, other + walks.after[other] + 1)
-    wanted = end - other
-    long = torch.zeros_like(wanted, dtype=torch.bool)
-    if length is not None:
-        long, wanted = wanted > length - one.steps, wanted.minimum(length - one.steps)
-    two = _leg(other, wait, _taken(graph, things, thing, 1 - turn))
-    made, why = _unhindered(walks, graph, two, wanted)
-    cut = torch.where(made == wanted, torch.where(long, LONG, TURNED), why)
-    both = zip(one._replace(cut=cut), two._replace(steps=made, cut=cut), strict=True)
-    legs = Exchanges(*(torch.stack(arrays, 1).flatten(0, 1) for arrays in both))
-    return legs, torch.arange(len(row), device=row.device).repeat_interleave(2)
+    of_things = one.any(0)
+    steps, cut = torch.zeros_like(chain), torch.full_like(chain, ENDED)
+    stuck, kept, turns = torch.zeros_like(chain, dtype=torch.bool), [], 0
+    while turns == 0 or len(chain):
+        base, donor = row.gather(1, turn[:, None])[:, 0], row.gather(1, 1 - turn[:, None])[:, 0]
+        wait = breaks.leg(walks, turn, thing, base, stream.child("turn", turns).uniform(n)[which])
+        turns += 1
+        wanted = wait - base if length is None else (wait - base).minimum(length - steps[chain])
+        taken = torch.where(turn[:, None] == 0, one[thing], of_things & ~one[thing])
+        drawn = Exchanges(base, donor, taken, torch.zeros_like(base), base, base)
+        made, why = _unhindered(walks, graph, drawn, wanted)
+        whole = made == wait - base
+        long = torch.zeros_like(whole) if length is None else steps[chain] + made == length
+        # Where its turn is hindered the other one may go on; an episode ends where neither can.
+        ends = ~whole & stuck[chain] | long
+        taken_over = (whole | ends) & (made > 0)
+        kept.append((chain[taken_over], turn[taken_over], drawn._replace(steps=made).select(taken_over)))
+        steps[chain[taken_over]] += made[taken_over]
+        cut[chain] = torch.where(long, LONG, why)
+        stuck[chain] = ~whole
+        row = row.scatter(1, turn[:, None], torch.where(whole, wait, base)[:, None])
+        goes_on = ~ends
+        chain, row, thing, which = chain[goes_on], row[goes_on], thing[goes_on], which[goes_on]
+        turn = 1 - turn[goes_on]
+    number, side = torch.cat([part[0] for part in kept]), torch.cat([part[1] for part in kept])
+    legs = Exchanges(*(torch.cat(arrays) for arrays in zip(*(part[2] for part in kept), strict=True)))
+    order = number.argsort(stable=True)
+    order = order[steps[number[order]] >= SHORTEST]
+    number, side, legs = number[order], side[order], legs.select(order)
+    skipped = torch.zeros(len(number), dtype=torch.long, device=number.device)
+    skipped[1:] = (number[1:] == number[:-1]) & (side[1:] != side[:-1])
+    return _Turns(legs._replace(cut=cut[number]), number.unique_consecutive(return_inverse=True)[1], skipped)
 
 
 def _unhindered(walks: Walks, graph: LocalGraph, drawn: Exchanges, wanted: Tensor) -> tuple[Tensor, Tensor]:

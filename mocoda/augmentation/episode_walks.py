@@ -17,7 +17,7 @@ from mocoda.graph.local_graph import LocalGraph
 ATTEMPTS = 1_000  # batches of episodes to try
 SHORTEST = 2  # steps of an episode, at least
 # Why an episode goes no further.
-ENDED, LINKED, MET, LONG, UNSEEN, RARE, DISPUTED, TURNED, GOES_ON = 0, 1, 2, 3, 4, 5, 6, 7, -1
+ENDED, LINKED, MET, LONG, UNSEEN, RARE, DISPUTED, GOES_ON = 0, 1, 2, 3, 4, 5, 6, -1
 
 
 class Made(NamedTuple):

@@ -58,11 +58,9 @@ def augment_episodes(
                    by nothing at all, so that new episodes are exact. Simulators that leave the last digits of what lies
                    on a table in motion need a little, such as 1e-5
     turns          "coda" only: what one recorded episode handles and what another does, in turns, in one new episode.
-                   What the other handles rests meanwhile. Where the turn first changes, what the actions move directly,
-                   such as a robot, goes on from nearly where it is; later from as near as the two episodes allow. A
-                   number of `step` is left out there: all rows are true, but not that one follows the other. The
-                   table's `source["handovers"]` says how many usual steps lie between. For learners whose goals come
-                   from the rest of an episode
+                   What the other handles rests meanwhile. Where the turn changes, what the actions move directly, such
+                   as a robot, is somewhere else all at once, and a number of `step` is left out: all rows are true, but
+                   not that one follows the other. For learners whose goals come from the rest of an episode
     task           labels all rows; one with goals draws one for every episode. Without one, no row has a reward and
                    none is terminal
     keep_recorded  False: only the new rows
