@@ -366,6 +366,6 @@ def draw_masks(cells: Cells, path: Path) -> None:
         axes.barh(names, [one["mean"] for one in own], 0.6, xerr=[one["std"] for one in own], color=BLUE, ecolor=INK)
         axes.invert_yaxis()
         axes.set_xlim(0, None if any(one["mean"] for one in own) else 1)
-        title_left(axes, f"{world}: {measure}", fontsize=9)
+        title_left(axes, f"{world}\n{measure}", fontsize=9)
         bare(axes)
     save(figure, path)
