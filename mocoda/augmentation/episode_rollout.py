@@ -76,6 +76,7 @@ def roll_out(
     parents = fit_parents(data, graph, recipe, task=task, model=model, seed=stream.child("parents"))
     assert data.episode is not None
     borders = Borders.fit(data[data.episode >= 0], graph, model, stream.child("borders"))
+    ahead = _ahead(walks, graph)
     found: list[_Rolled] = []
     have = drawn = 0
     for attempt in range(ATTEMPTS):
@@ -85,10 +86,12 @@ def roll_out(
         starts = parents.sample(size, seed=part.child("parents"))
         check_shape(f"parents.sample({size})", "rows", starts, (size, graph.width))
         starts = starts.float()
+        donor = _donors(starts, walks, graph)
+        _keep_next(starts, donor, ahead, walks, graph)
         supported = borders.judge(starts, borders.agreed(starts)).why == GOES_ON  # the model may not be asked at all
-        starts, drawn = starts[supported], drawn + size
+        starts, donor, drawn = starts[supported], donor[supported], drawn + size
         if len(starts):
-            found.append(_roll(starts, walks, graph, resting, model, borders, length, part))
+            found.append(_roll(starts, donor, walks, graph, resting, model, borders, length, part))
             have += len(found[-1].steps)
         progress("episodes", min(have, n), n)
         if have >= n:
@@ -103,6 +106,7 @@ def roll_out(
 
 def _roll(
     starts: Tensor,
+    donor: Tensor,
     walks: Walks,
     graph: LocalGraph,
     resting: Tensor,
@@ -111,17 +115,22 @@ def _roll(
     length: int | None,
     stream: Stream,
 ) -> _Rolled:
-    """The episodes of SHORTEST steps and more that begin at the states of starts (n, S + A), n > 0."""
-    donor, acting = _donors(starts, walks, graph), range(len(graph.children), len(graph.parents))
+    """The episodes of SHORTEST steps and more that begin at the states of starts (n, S + A), n > 0.
+
+    donor  (n, parents), the rows of the walks that they take after
+    """
+    acting = range(len(graph.children), len(graph.parents))
     left = 1 + walks.after[donor[:, list(acting)]].amin(1)
     active = torch.arange(len(starts), device=starts.device)
     steps, cut = torch.zeros_like(active), torch.full_like(active, ENDED)
     rows, source, step, kept = starts.clone(), _sources(starts, donor, walks, graph), 0, []
+    moves = _first_from_here(~resting[:, : len(graph.children)])
     while len(active):
         for factor in acting:
             source[:, factor] = donor[active, factor] + step
             columns = list(graph.factors[graph.parents[factor]])
             rows[:, columns] = walks.rows[source[:, factor]][:, columns]
+            _catch_up(source, factor, moves, walks)
         part = stream.child("model", step)
         next_state, following, apart = _next(rows, source, walks, graph, resting, model, borders, part)
         judged = borders.judge(rows, apart)
@@ -141,6 +150,28 @@ def _roll(
     order = number.argsort(stable=True)
     order = order[long[number[order]]]
     return _Rolled(rows[order], next_state[order], source[order], Judged(*notes).select(order), steps[long], cut[long])
+
+
+def _catch_up(source: Tensor, action: int, moves: Tensor, walks: Walks) -> None:
+    """Has what rests since a row of the walk that an action is of be of the same row as the action.
+
+    It is still there when the hand that was recorded with it comes for it: together they are of one recorded row.
+
+    source  (n, parents), which is changed
+    moves   (N, children), the first row of the walks from here on in which a child does not rest
+    """
+    now = source[:, action]
+    for child in range(moves.shape[1]):
+        since = source[:, child]
+        place = since.clamp(min=0)
+        follows = (since >= 0) & (since <= now) & (now - place <= walks.after[place])
+        source[:, child] = torch.where(follows & (moves[place, child] >= now), now, since)
+
+
+def _first_from_here(flag: Tensor) -> Tensor:
+    """The first row of bool (N, C) from each on that has the flag; N: none has."""
+    rows = torch.arange(len(flag), device=flag.device)[:, None]
+    return torch.where(flag, rows, len(flag)).flip(0).cummin(0).values.flip(0)
 
 
 def _next(
@@ -217,21 +248,68 @@ def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
         for label in set(labels):
             component = tuple(factor for factor in range(parents) if labels[factor] == label)
             components.setdefault(component, []).append(number)
-    everywhere = torch.ones_like(walks.goes_on)
+    mask = graph.mask(walks.rows)
     donor = torch.empty(len(starts), parents, dtype=torch.long, device=starts.device)
     for component, numbers in sorted(components.items()):
         here = torch.isin(kind, torch.tensor(numbers, device=kind.device)).nonzero()[:, 0]
         columns = list(graph.columns([graph.parents[factor] for factor in component]))
         acts = component[-1] >= len(graph.children)
-        candidates = (walks.goes_on if acts else everywhere).nonzero()[:, 0]
-        wanted, recorded = starts[here][:, columns], walks.rows[candidates][:, columns]
-        found = equal_rows(wanted, recorded)
-        unknown = found < 0
-        if acts and bool(unknown.any()):
-            found[unknown] = nearest_rows(wanted[unknown], recorded)
-        row = torch.where(found < 0, -1, candidates[found])
+        able = walks.goes_on if acts else torch.ones_like(walks.goes_on)
+        wanted, row = starts[here][:, columns], torch.full_like(here, -1)
+        # What rests has the same value in rows that link it to others, which are taken only if no other row has it.
+        for which in (able & _alone(mask, component), able):
+            candidates, unknown = which.nonzero()[:, 0], (row < 0).nonzero()[:, 0]
+            if len(candidates):
+                found = equal_rows(wanted[unknown], walks.rows[candidates][:, columns])
+                row[unknown] = torch.where(found < 0, -1, candidates[found])
+        unknown = (row < 0).nonzero()[:, 0]
+        if acts and len(unknown):
+            row[unknown] = candidates[nearest_rows(wanted[unknown], walks.rows[candidates][:, columns])]
         donor[here[:, None], torch.tensor(component, device=here.device)] = row[:, None]
     return donor
+
+
+def _alone(mask: Tensor, component: tuple[int, ...]) -> Tensor:
+    """Where nothing links factors to others, by masks (N, parents, children): (N,)."""
+    _, parents, children = mask.shape
+    inside = torch.zeros(parents, dtype=torch.bool, device=mask.device)
+    inside[list(component)] = True
+    return ~(mask & (inside[:, None] != inside[:children])).any(2).any(1)
+
+
+def _ahead(walks: Walks, graph: LocalGraph) -> Tensor:
+    """What each action acts on next, in its recorded episode: (N, actions, children).
+
+    That is what the first row from here on links to the action's part, the factors that even the sparsest graph
+    connects to it, unless it has an action of its own; nothing where none does.
+    """
+    parents, children = len(graph.parents), len(graph.children)
+    part = connected_components(graph.sparsest[None].to(walks.rows.device))[0][:parents]
+    things = ~torch.isin(part[:children], part[children:])
+    mask, every = graph.mask(walks.rows), torch.arange(len(walks.rows), device=walks.rows.device)
+    found = []
+    for action in range(children, parents):
+        own = part == part[action]
+        touches = (mask[:, own].any(1) | mask[:, :, own[:children]].any(2)[:, :children]) & things
+        first = _first_from_here(touches.any(1, keepdim=True))[:, 0]
+        inside = first <= every + walks.after
+        found.append(touches[first.clamp(max=len(every) - 1)] & inside[:, None])
+    return torch.stack(found, 1)
+
+
+def _keep_next(starts: Tensor, donor: Tensor, ahead: Tensor, walks: Walks, graph: LocalGraph) -> None:
+    """Has starts (n, S + A), and their donors (n, parents), keep what their actions act on next as it was recorded.
+
+    Else a hand would reach for a cube that is not there.
+    """
+    children = len(graph.children)
+    for action in range(children, len(graph.parents)):
+        row = donor[:, action]
+        for child in range(children):
+            kept = ahead[row, action - children, child].nonzero()[:, 0]
+            columns = list(graph.factors[graph.children[child]])
+            starts[kept[:, None], columns] = walks.rows[row[kept]][:, columns]
+            donor[kept, child] = row[kept]
 
 
 def equal_rows(wanted: Tensor, recorded: Tensor) -> Tensor:

@@ -43,7 +43,8 @@ def augment_episodes(
 
     Recipe "mocoda", and any other that needs a model: an episode starts in a state of `fit_parents(data, graph,
     recipe)` and takes the actions of recorded episodes: of the one whose own state and action are nearest to the
-    start's, in the connected component that the action is of. Where all that a factor depends on is of one recorded
+    start's, in the connected component that the action is of. What these act on next is where it was recorded, so that
+    a hand finds the cube that it reaches for. Where all that a factor depends on is of one recorded
     row, with the same edges, its next value is the recorded one; the model says the rest. The episode ends before the
     first row with a part, of factors that its local graph links, that was recorded too seldom; that is rarer than all
     but a thousandth of the recorded ones; or about which the members of the model disagree more than about all but a
