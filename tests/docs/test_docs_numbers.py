@@ -298,6 +298,15 @@ def test_exams_of_more_worlds_are_as_measured() -> None:
             assert title.format(entries[-1]) in times
 
 
+def test_exams_by_recorded_rows_are_as_measured() -> None:
+    of_all = [cell for name in ("masks.json", "masks-rows.json") for cell in committed(name)["cells"]]
+    found = {(cell["method"], cell["rows"]): cell for cell in of_all if cell["world"] == "objects:4"}
+    for method, title in (("learned", "`learned`"), ("redrawn", "`redrawn` *"), ("gradient", "`gradient`")):
+        own = [found[method, rows] for rows in (3_000, 40_000, 300_000)]
+        entries = [f"{cell['auroc']['mean']:.3f} ({cell['f1']['mean']:.2f})" for cell in own]
+        assert row(title, entries) in lines("docs/masks.md")
+
+
 def test_what_a_mask_changes_is_as_measured() -> None:
     results, table = committed("learned-masks.json"), lines("docs/masks.md")
     composed = committed("learned-masks-composed.json")["cells"]
