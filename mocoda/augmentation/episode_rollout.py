@@ -307,7 +307,7 @@ def _keep_next(starts: Tensor, donor: Tensor, ahead: Tensor, walks: Walks, graph
         row = donor[:, action]
         for child in range(children):
             kept = ahead[row, action - children, child].nonzero()[:, 0]
-            columns = list(graph.factors[graph.children[child]])
+            columns = torch.tensor(graph.factors[graph.children[child]], device=starts.device)
             starts[kept[:, None], columns] = walks.rows[row[kept]][:, columns]
             donor[kept, child] = row[kept]
 
