@@ -35,6 +35,7 @@ Answer = TypeVar("Answer")
 
 SPAWN = multiprocessing.get_context("spawn")  # a forked process would share the parent's threads and GPU, and fail
 PATIENCE = 3  # deaths in a row
+GRACE = 2.0  # seconds that threads have to end after an error
 
 
 class Workers(Generic[Job, Answer]):
@@ -75,7 +76,8 @@ class Workers(Generic[Job, Answer]):
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
-            thread.join()
+            # Ctrl-C may come just when a lock has been taken, which then stays closed: who waits for it never ends.
+            thread.join(None if kind is None else GRACE)
 
     def submit(self, job: Job) -> int:
         """The number under which the job's answer can be had."""

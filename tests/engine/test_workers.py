@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -226,6 +227,25 @@ def test_processes_end_with_the_block_whatever_they_are_doing(how: str) -> None:
         if how == "raises":
             raise OddError
     assert time.monotonic() - begin < 10 and gone(process)
+
+
+def test_the_block_ends_after_a_ctrl_c_that_came_just_when_a_lock_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python interrupts between any two instructions, also before a `with` that would open the lock again has begun."""
+    enter, coming = threading.Condition.__enter__, [False]
+
+    def interrupted(condition: threading.Condition) -> bool:
+        taken = enter(condition)
+        if coming[0] and threading.current_thread() is threading.main_thread():
+            coming[0] = False
+            raise KeyboardInterrupt
+        return taken
+
+    monkeypatch.setattr(threading.Condition, "__enter__", interrupted)
+    with pytest.raises(KeyboardInterrupt), Workers(run, 1) as one:
+        process = one.result(one.submit(("process", None)))
+        coming[0], begin = True, time.monotonic()
+        one.submit(("square", 3))
+    assert not coming[0] and time.monotonic() - begin < 10 and soon_gone([process])
 
 
 PARENT = """
