@@ -20,6 +20,7 @@ from mocoda.augmentation.episode_walks import (
     UNSEEN,
     Made,
     Walks,
+    first_from_here,
     reasons,
 )
 from mocoda.augmentation.provenance import RECORDED, local_graphs, recipe_number
@@ -124,7 +125,7 @@ def _roll(
     active = torch.arange(len(starts), device=starts.device)
     steps, cut = torch.zeros_like(active), torch.full_like(active, ENDED)
     rows, source, step, kept = starts.clone(), _sources(starts, donor, walks, graph), 0, []
-    moves = _first_from_here(~resting[:, : len(graph.children)])
+    moves = first_from_here(~resting[:, : len(graph.children)].T)
     while len(active):
         for factor in acting:
             source[:, factor] = donor[active, factor] + step
@@ -158,20 +159,14 @@ def _catch_up(source: Tensor, action: int, moves: Tensor, walks: Walks) -> None:
     It is still there when the hand that was recorded with it comes for it: together they are of one recorded row.
 
     source  (n, parents), which is changed
-    moves   (N, children), the first row of the walks from here on in which a child does not rest
+    moves   (children, N), the first row of the walks from here on in which a child does not rest
     """
     now = source[:, action]
-    for child in range(moves.shape[1]):
+    for child in range(len(moves)):
         since = source[:, child]
         place = since.clamp(min=0)
         follows = (since >= 0) & (since <= now) & (now - place <= walks.after[place])
-        source[:, child] = torch.where(follows & (moves[place, child] >= now), now, since)
-
-
-def _first_from_here(flag: Tensor) -> Tensor:
-    """The first row of bool (N, C) from each on that has the flag; N: none has."""
-    rows = torch.arange(len(flag), device=flag.device)[:, None]
-    return torch.where(flag, rows, len(flag)).flip(0).cummin(0).values.flip(0)
+        source[:, child] = torch.where(follows & (moves[child, place] >= now), now, since)
 
 
 def _next(
@@ -284,14 +279,14 @@ def _ahead(walks: Walks, graph: LocalGraph) -> Tensor:
     connects to it, unless it has an action of its own; nothing where none does.
     """
     parents, children = len(graph.parents), len(graph.children)
-    part = connected_components(graph.sparsest[None].to(walks.rows.device))[0][:parents]
+    part = graph.parts.to(walks.rows.device)
     things = ~torch.isin(part[:children], part[children:])
     mask, every = graph.mask(walks.rows), torch.arange(len(walks.rows), device=walks.rows.device)
     found = []
     for action in range(children, parents):
         own = part == part[action]
         touches = (mask[:, own].any(1) | mask[:, :, own[:children]].any(2)[:, :children]) & things
-        first = _first_from_here(touches.any(1, keepdim=True))[:, 0]
+        first = first_from_here(touches.any(1))
         inside = first <= every + walks.after
         found.append(touches[first.clamp(max=len(every) - 1)] & inside[:, None])
     return torch.stack(found, 1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mocoda.augmentation.episode_exchange import Exchanges, as_rows, hindrance, reach
-from mocoda.augmentation.episode_walks import ATTEMPTS, ENDED, GOES_ON, LONG, SHORTEST, Made, Walks
+from mocoda.augmentation.episode_walks import ATTEMPTS, ENDED, GOES_ON, LONG, SHORTEST, Made, Walks, first_from_here
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
@@ -97,7 +97,7 @@ class _Breaks(NamedTuple):
         one = torch.stack(at_rest)  # (T, N)
         rest = torch.stack([torch.cat([one[:i], one[i + 1 :]]).all(0) for i in range(len(things))])
         both = torch.stack([rest, one])
-        return _Breaks(_first_from_here(both), _first_from_here(~both))
+        return _Breaks(first_from_here(both), first_from_here(~both))
 
     def leg(self, walks: Walks, side: Tensor, thing: Tensor, row: Tensor, chance: Tensor) -> Tensor:
         """The row (E,) at which an episode that goes on from a row waits again, having handled something; -1: never."""
@@ -107,13 +107,6 @@ class _Breaks(NamedTuple):
         end = torch.where(begin <= last, self.busy[side, thing, begin.minimum(last)], 0).minimum(last + 1)
         wait = begin + ((end - begin) * chance).long().clamp(min=0)
         return torch.where((busy <= last) & (begin <= last), wait.minimum(last), -1)
-
-
-def _first_from_here(flag: Tensor) -> Tensor:
-    """The first row of bool (..., N) from each on that has the flag; N: none has."""
-    rows = flag.shape[-1]
-    number = torch.where(flag, torch.arange(rows, device=flag.device), rows)
-    return number.flip(-1).cummin(-1).values.flip(-1)
 
 
 class _Turns(NamedTuple):

@@ -109,6 +109,13 @@ class Walks:
         return here - begins[first.cumsum(0) - 1]
 
 
+def first_from_here(flag: Tensor) -> Tensor:
+    """The first row of bool (..., N) from each on that has the flag; N: none has."""
+    rows = flag.shape[-1]
+    number = torch.where(flag, torch.arange(rows, device=flag.device), rows)
+    return number.flip(-1).cummin(-1).values.flip(-1)
+
+
 def reasons(cut: Tensor, said: dict[int, str]) -> dict[str, Any]:
     """Why episodes (E,) go no further, and how many do not for each reason."""
     return {str(why): {"why": words, "episodes": int((cut == why).sum())} for why, words in said.items()}

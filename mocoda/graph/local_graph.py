@@ -152,6 +152,11 @@ class LocalGraph:
         return torch.tensor([[p in self.edges[c] for c in self.children] for p in self.parents])
 
     @cached_property
+    def parts(self) -> Tensor:
+        """The part of each factor, (parents,): those that even the sparsest graph connects have the same number."""
+        return connected_components(self.sparsest[None])[0][: len(self.parents)]
+
+    @cached_property
     def parent_sets(self) -> tuple[tuple[str, ...], ...]:
         """The groups of factors whose joint distribution a sample must keep.
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mocoda.engine.randomness import Stream, as_stream
-from mocoda.graph.local_graph import LocalGraph, connected_components
+from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.linked import BLOCK, LEAST_ROWS, LinkedParents
 from mocoda.parents.matched import Match, MatchedParents
 from mocoda.parents.nearest import Nearest
@@ -80,8 +80,7 @@ class ComposedParents:
     @staticmethod
     def _of(linked: LinkedParents) -> ComposedParents:
         graph, recorded = linked.graph, linked.recorded
-        found = connected_components(graph.sparsest[None].to(recorded.device))[0][: len(graph.parents)]
-        part = found.unique(return_inverse=True)[1]
+        part = graph.parts.to(recorded.device).unique(return_inverse=True)[1]
         alone = []
         for rows in recorded.split(BLOCK):
             links = links_of(graph, part, rows)

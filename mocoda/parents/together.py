@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mocoda.engine.randomness import Stream
-from mocoda.graph.local_graph import LocalGraph, connected_components
+from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.linked import LEAST_ROWS, Groups
 from mocoda.parents.metric import moments
 
@@ -26,7 +26,7 @@ def belong_together(rows: Tensor, graph: LocalGraph, stream: Stream) -> bool:
     part, then being linked does not tell where a part is: it may be there by itself.
     """
     groups = Groups.of(graph, rows)
-    part = connected_components(graph.sparsest[None].to(rows.device))[0][: len(graph.parents)]
+    part = graph.parts.to(rows.device)
     pool = groups.pool[groups.kind]  # (N, parents), of first factors the number of their group
     is_first = groups.is_first[groups.kind]
     count = pool[is_first].bincount()
