@@ -198,29 +198,41 @@ class Evaluate(Command):
     """Measure how well trained agents solve their task, all from the same starts."""
 
     folder: Annotated[Positional[Path], arg(metavar="FOLDER")]
-    """What `mocoda train` wrote."""
+    """What `mocoda train`, a `mocoda paper` that trains agents, or `Policies.save` wrote."""
     task: Annotated[str | None, arg(metavar="NAME")] = None
     """Another task than the one they were evaluated in as they trained: cube-double:4 is OGBench's fourth."""
     episodes: int = 50
     """Episodes of every agent."""
     seed: Seed = 0
     device: Device = "cpu"
+    out: Annotated[Path | None, arg(metavar="FILE")] = None
+    """Write every agent's results to this JSON file; without it, to evaluation.json in a folder of `mocoda train`."""
+    overwrite: Overwrite = False
 
     def run(self) -> None:
         from mocoda.agents import Policies, evaluate
-        from mocoda.engine.runs import RunFolder, settings_of
+        from mocoda.engine.runs import CONFIG, RunFolder, settings_of
         from mocoda.tasks import make_task
 
         check_device(self.device)
+        if self.out is not None:
+            check_target(self.out, inputs=[self.folder / "agents.json"], overwrite=self.overwrite)
         policies = Policies.load(self.folder).to(self.device)
-        task = self.task or settings_of(self.folder)["task"]
+        of_a_run = (self.folder / CONFIG).exists()  # and not of `Policies.save`, which does not know the task
+        settings = settings_of(self.folder) if of_a_run else {}
+        task = self.task or settings.get("task")
         if task is None:
-            raise InputError(f"the agents in {str(self.folder)!r} were trained without a task; there is none to solve.")
+            raise InputError(f"{str(self.folder)!r} does not say which task its agents are to solve: pass --task.")
         results = evaluate(policies, make_task(task), episodes=self.episodes, seed=self.seed)
         console.print(results)
-        with RunFolder.reopen(self.folder):
-            write_json(self.folder / "evaluation.json", {**results.to_json(), "task": task, "seed": self.seed})
-        say(f"Every agent's results: {self.folder / 'evaluation.json'}")
+        found = {**results.to_json(), "task": task, "seed": self.seed}
+        if self.out is not None:
+            write_json(self.out, found)
+        elif of_a_run:
+            with RunFolder.reopen(self.folder):
+                write_json(self.folder / "evaluation.json", found)
+        if self.out is not None or of_a_run:
+            say(f"Every agent's results: {self.out or self.folder / 'evaluation.json'}")
 
 
 @dataclass(frozen=True)

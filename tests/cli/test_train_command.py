@@ -91,6 +91,22 @@ def test_evaluate_prints_a_table_and_writes_every_agent_s_results(here: Path) ->
     assert json.loads((here / "evaluation.json").read_text())["task"] == "navigation"
 
 
+def test_agents_that_python_saved_are_evaluated_too_and_their_folder_is_left_alone(here: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    Policies.load(here).save(saved)
+    before = {path: path.read_bytes() for path in saved.iterdir()}
+    needs_task = f"{str(saved)!r} does not say which task its agents are to solve: pass --task."
+    assert refused("evaluate", saved) == needs_task
+    arguments = ("evaluate", saved, "--task", "navigation", "--episodes", 2)
+    assert "Every agent's results" not in done(*arguments)
+    assert f"Every agent's results: {tmp_path / 'found.json'}" in done(*arguments, "--out", tmp_path / "found.json")
+    assert json.loads((tmp_path / "found.json").read_text())["task"] == "navigation"
+    assert "there is a file" in refused(*arguments, "--out", tmp_path / "found.json")
+    assert "is the input" in refused(*arguments, "--out", saved / "agents.json", "--overwrite")
+    assert {path: path.read_bytes() for path in saved.iterdir()} == before
+
+
 def test_the_same_command_again_trains_no_more_and_another_is_refused(here: Path) -> None:
     def state() -> dict[Path, tuple[int, bytes]]:
         return {
@@ -134,9 +150,7 @@ def test_agents_of_own_data_are_trained_without_a_task(tmp_path: Path, monkeypat
     for name in ("mine", "theirs", "table"):
         found = Policies.load("agents")[name, 0].weights
         assert all(weight.equal(expected.weights[key]) for key, weight in found.items())
-    assert (
-        refused("evaluate", "agents") == "the agents in 'agents' were trained without a task; there is none to solve."
-    )
+    assert refused("evaluate", "agents") == "'agents' does not say which task its agents are to solve: pass --task."
 
 
 def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
