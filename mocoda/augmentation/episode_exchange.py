@@ -21,9 +21,11 @@ from mocoda.augmentation.episode_walks import (
     SHORTEST,
     Made,
     Walks,
+    donor_notes,
+    own_donors,
     reasons,
 )
-from mocoda.augmentation.provenance import RECORDED, recipe_number, set_number
+from mocoda.augmentation.provenance import RECORDED, recipe_number
 from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
@@ -33,7 +35,7 @@ from mocoda.graph.local_graph import LocalGraph, connected_components
 FEWEST, MOST = 64, 1_024  # exchanges of a batch
 SPAN = 32  # steps of each that are looked at together
 CUTS = {
-    ENDED: "one of the two recorded episodes ends, or lacks the next step",
+    ENDED: "one of the recorded episodes ends, or lacks the next step",
     LINKED: "an edge links the exchanged factors to others in one of the recorded episodes",
     MET: "an edge links the exchanged factors to others in the new row only",
     LONG: "it has as many steps as asked for",
@@ -60,73 +62,62 @@ def exchange(
 def as_rows(
     walks: Walks,
     graph: LocalGraph,
-    made: Exchanges,
+    made: Stretches,
     number: Tensor,
     skipped: Tensor | None = None,
 ) -> Made:
-    """The rows of exchanges, one after the other.
+    """The rows of stretches, one after the other.
 
     number   (E,) the episode that each is of; several of one follow one another in it
-    skipped  (E,) steps that are missing before an exchange; none unless given
+    skipped  (E,) steps that are missing before a stretch; none unless given
     """
     which = torch.arange(len(number), device=number.device).repeat_interleave(made.steps)
-    place = count_steps(which)
-    base, donor = made.base[which] + place, made.donor[which] + place * made.moves[which]
     step = count_steps(number[which])
     if skipped is not None:
         missing = skipped.cumsum(0)
         first = torch.searchsorted(number, number)  # of its episode
         step += (missing - (missing - skipped)[first])[which]
-    notes = {
-        "recipe": torch.full_like(which, recipe_number("coda")),
-        "base": walks.episode[base],
-        "base_step": walks.step[base],
-        "donor": walks.episode[donor],
-        "donor_step": walks.step[donor],
-        "exchanged": set_number(made.taken)[which],
-        "cut": made.cut[which],
-    }
-    given, states, taken = walks.rows[donor], walks.next_state.shape[1], made.taken[which]
-    given_next = torch.where(made.moves[which, None] == 0, given[:, :states], walks.next_state[donor])
-    ends = made.cut[torch.searchsorted(number, number.unique())]  # all exchanges of an episode say the same
+    whose, moves = made.whose[which], made.moves[which]
+    source = (made.rows[which] + count_steps(which)[:, None] * moves).gather(1, whose)  # (N, parents)
+    states, still = walks.next_state.shape[1], moves.gather(1, whose) == 0
+    rows, still = _gathered(walks.rows, source, graph), still[:, _owners(graph, states, still.device)]
+    notes = {"recipe": torch.full_like(which, recipe_number("coda")), "cut": made.cut[which]}
+    ends = made.cut[torch.searchsorted(number, number.unique())]  # all stretches of an episode say the same
     return Made(
-        _combined(walks.rows[base], given, graph, taken),
-        _combined(walks.next_state[base], given_next, graph, taken),
+        rows,
+        torch.where(still, rows[:, :states], _gathered(walks.next_state, source, graph)),
         number[which],
         step,
-        notes,
-        _recorded,
-        {"exchanged": _sets(graph, made.taken), "cut": reasons(ends, CUTS)},
+        notes | donor_notes(source, walks, graph),
+        lambda data: _recorded(data, graph),
+        {"cut": reasons(ends, CUTS)},
     )
 
 
-def _recorded(data: Transitions) -> dict[str, Tensor]:
-    assert data.episode is not None and data.step is not None
-    none, zero = torch.full_like(data.step, -1), torch.zeros_like(data.step)
-    same = {"donor": none, "donor_step": none, "exchanged": zero, "cut": torch.full_like(zero, ENDED)}
-    return {"recipe": torch.full_like(zero, RECORDED), "base": data.episode, "base_step": data.step, **same}
+def _recorded(data: Transitions, graph: LocalGraph) -> dict[str, Tensor]:
+    assert data.step is not None
+    zero = torch.zeros_like(data.step)
+    return {"recipe": zero + RECORDED, "cut": zero + ENDED, **own_donors(data, graph)}
 
 
-class Exchanges(NamedTuple):
-    """E stretches of new episodes, each made of two recorded ones.
+class Stretches(NamedTuple):
+    """E stretches of new episodes, each made of K recorded ones.
 
-    base   (E,) the first row of the one that goes on, among those of the walks
-    donor  (E,) the first row of the other one
-    taken  (E, parents), the factors that come from the donor
-    moves  (E,) by how many rows the donor goes on with every step: 1, or 0 where these factors rest
+    rows   (E, K) the first row of each recorded one, among those of the walks
+    whose  (E, parents), which of the K each factor comes from
+    moves  (E, K) by how many rows each goes on with every step: 1, or 0 where what comes from it rests
     steps  (E,)
     cut    (E,) why its episode goes no further
     """
 
-    base: Tensor
-    donor: Tensor
-    taken: Tensor
+    rows: Tensor
+    whose: Tensor
     moves: Tensor
     steps: Tensor
     cut: Tensor
 
-    def select(self, index: Any) -> Exchanges:
-        return Exchanges(*(array[index] for array in self))
+    def select(self, index: Any) -> Stretches:
+        return Stretches(*(array[index] for array in self))
 
 
 def _exchanges(
@@ -137,8 +128,8 @@ def _exchanges(
     length: int | None,
     stream: Stream,
     progress: Progress,
-) -> Exchanges:
-    found: list[Exchanges] = []
+) -> Stretches:
+    found: list[Stretches] = []
     have = 0
     for attempt in range(ATTEMPTS):
         count, own = min(MOST, max(FEWEST, n - have)), stream.child("exchange", attempt)
@@ -147,7 +138,7 @@ def _exchanges(
         have += len(new.steps)
         progress("episodes", min(have, n), n)
         if have >= n:
-            joined = Exchanges(*(torch.cat(arrays) for arrays in zip(*found, strict=True)))
+            joined = Stretches(*(torch.cat(arrays) for arrays in zip(*found, strict=True)))
             return joined.select(slice(n))
     raise InputError(
         f"recipe 'coda' found {have} of {n} episodes in {ATTEMPTS:,} attempts: in these episodes the local graphs "
@@ -155,7 +146,7 @@ def _exchanges(
     )
 
 
-def _try(walks: Walks, graph: LocalGraph, resting: Tensor, n: int, length: int | None, stream: Stream) -> Exchanges:
+def _try(walks: Walks, graph: LocalGraph, resting: Tensor, n: int, length: int | None, stream: Stream) -> Stretches:
     """At most n exchanges: each is drawn as one between two rows, and reaches as far as it can."""
     base, donor = stream.integers(len(walks.rows), 2, n)
     parents = len(graph.parents)
@@ -170,9 +161,10 @@ def _try(walks: Walks, graph: LocalGraph, resting: Tensor, n: int, length: int |
     base, donor = torch.where(turned, donor, base), torch.where(turned, base, donor)
     taken = taken ^ turned[:, None]
     moves = (~(resting[donor] | ~taken).all(1)).long()
-    sound &= hindrance(walks, graph, base, donor, taken) == GOES_ON
-    drawn = Exchanges(base, donor, taken, moves, base, base).select(sound)
-    most = None if length is None else torch.full_like(drawn.base, length - 1)
+    rows, whose = torch.stack([base, donor], 1), taken.long()
+    sound &= hindrance(walks, graph, rows, whose) == GOES_ON
+    drawn = Stretches(rows, whose, torch.stack([torch.ones_like(moves), moves], 1), base, base).select(sound)
+    most = None if length is None else torch.full_like(drawn.steps, length - 1)
     back, _ = reach(walks, graph, drawn, -1, most)
     ahead, cut = reach(walks, graph, drawn, 1, most)
     steps, skipped = back + ahead + 1, torch.zeros_like(back)
@@ -181,27 +173,27 @@ def _try(walks: Walks, graph: LocalGraph, resting: Tensor, n: int, length: int |
         skipped = (stream.child("window").uniform(len(room)) * (room + 1)).long().minimum(room)
         cut = torch.where(skipped < room, LONG, cut)
         steps = steps.clamp(max=length)
-    first = skipped - back
-    made = drawn._replace(base=drawn.base + first, donor=drawn.donor + first * drawn.moves, steps=steps, cut=cut)
+    first = (skipped - back)[:, None] * drawn.moves
+    made = drawn._replace(rows=drawn.rows + first, steps=steps, cut=cut)
     return made.select(steps >= SHORTEST)
 
 
-def reach(walks: Walks, graph: LocalGraph, drawn: Exchanges, way: int, most: Tensor | None) -> tuple[Tensor, Tensor]:
-    """How many steps (E,) an exchange reaches, ahead (way 1) or back (-1), at most so many (E,), and why no further."""
+def reach(walks: Walks, graph: LocalGraph, drawn: Stretches, way: int, most: Tensor | None) -> tuple[Tensor, Tensor]:
+    """How many steps (E,) a stretch reaches, ahead (way 1) or back (-1), at most so many (E,), and why no further."""
     run = walks.after if way > 0 else walks.before
-    room = torch.where(drawn.moves == 0, run[drawn.base], run[drawn.base].minimum(run[drawn.donor]))
+    room = torch.where(drawn.moves == 0, len(walks.rows), run[drawn.rows]).amin(1)
     if most is not None:
         room = room.minimum(most + 1)
-    steps, cut = torch.zeros_like(drawn.base), torch.full_like(drawn.base, ENDED)
+    steps, cut = torch.zeros_like(room), torch.full_like(room, ENDED)
     active = (room > 0).nonzero()[:, 0]
     while len(active):
-        # Many steps at a time: the first that is hindered ends the exchange.
+        # Many steps at a time: the first that is hindered ends the stretch.
         span = (room[active] - steps[active]).clamp(max=SPAN)
         place = torch.arange(len(active), device=active.device).repeat_interleave(span)
         which, first = active[place], (span.cumsum(0) - span)[place]
         step = steps[which] + 1 + torch.arange(len(place), device=place.device) - first
-        there = drawn.base[which] + way * step, drawn.donor[which] + way * step * drawn.moves[which]
-        why = hindrance(walks, graph, *there, drawn.taken[which])
+        there = drawn.rows[which] + way * step[:, None] * drawn.moves[which]
+        why = hindrance(walks, graph, there, drawn.whose[which])
         if most is not None:
             why[(step > most[which]) & (why == GOES_ON)] = LONG
         stops = (why != GOES_ON).nonzero()[:, 0]
@@ -213,31 +205,29 @@ def reach(walks: Walks, graph: LocalGraph, drawn: Exchanges, way: int, most: Ten
     return steps, cut
 
 
-def hindrance(walks: Walks, graph: LocalGraph, base: Tensor, donor: Tensor, taken: Tensor) -> Tensor:
-    """Why a row (M,) cannot take factors (M, parents) over from another one (M,): LINKED, MET, or GOES_ON if it can."""
-    if len(base) == 0:
-        return base
-    one, other = graph.mask(walks.rows[base]), graph.mask(walks.rows[donor])
-    child = taken[:, None, : len(graph.children)]
-    linked = ((one | other) & (taken[:, :, None] != child)).any((1, 2))
+def hindrance(walks: Walks, graph: LocalGraph, rows: Tensor, whose: Tensor) -> Tensor:
+    """Why rows (M, K) cannot make one, with factors (M, parents) of each: (M,) LINKED, MET, or GOES_ON if they can."""
+    if len(rows) == 0:
+        return rows[:, 0]
+    parent, child = whose[:, :, None], whose[:, None, : len(graph.children)]
+    edges = torch.zeros(len(rows), len(graph.parents), len(graph.children), dtype=torch.bool, device=rows.device)
+    linked = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    for number in range(rows.shape[1]):
+        mask = graph.mask(walks.rows[rows[:, number]])
+        linked |= (mask & ((parent == number) != (child == number))).any((1, 2))
+        edges |= mask & (child == number)
     # Every child must depend in the new row on what it depended on where it comes from.
-    new = graph.mask(_combined(walks.rows[base], walks.rows[donor], graph, taken))
-    met = (new != torch.where(child, other, one)).any((1, 2))
+    met = (graph.mask(_gathered(walks.rows, rows.gather(1, whose), graph)) != edges).any((1, 2))
     return torch.where(linked, LINKED, torch.where(met, MET, GOES_ON))
 
 
-def _combined(values: Tensor, given: Tensor, graph: LocalGraph, taken: Tensor) -> Tensor:
-    """Rows, or next states, (M, C) in which some factors (M, parents) are as given (M, C)."""
+def _gathered(values: Tensor, source: Tensor, graph: LocalGraph) -> Tensor:
+    """Rows, or next states, (M, C) whose factors are those of the rows of the walks (M, parents)."""
+    columns = torch.arange(values.shape[1], device=values.device)
+    return values[source[:, _owners(graph, len(columns), values.device)], columns]
+
+
+def _owners(graph: LocalGraph, width: int, device: torch.device) -> Tensor:
+    """The factor that each of the first columns is of."""
     owner = {column: number for number, name in enumerate(graph.parents) for column in graph.factors[name]}
-    of_column = torch.tensor([owner[column] for column in range(values.shape[1])], device=values.device)
-    return torch.where(taken[:, of_column], given, values)
-
-
-def _sets(graph: LocalGraph, taken: Tensor) -> dict[str, Any]:
-    """What the numbers in `exchanged` stand for, and how many episodes have each."""
-    kinds, counts = taken.unique(dim=0, return_counts=True)
-    described = {}
-    for number, kind, count in zip(set_number(kinds).tolist(), kinds.tolist(), counts.tolist(), strict=True):
-        factors = [name for name, inside in zip(graph.parents, kind, strict=True) if inside]
-        described[str(number)] = {"factors": factors, "episodes": count}
-    return described
+    return torch.tensor([owner[column] for column in range(width)], device=device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +19,9 @@ from mocoda.augmentation.episode_walks import (
     UNSEEN,
     Made,
     Walks,
+    donor_notes,
     first_from_here,
+    own_donors,
     reasons,
 )
 from mocoda.augmentation.provenance import RECORDED, local_graphs, recipe_number
@@ -344,8 +345,7 @@ def _made(
     judged = Judged(*(torch.cat(part)[:total] for part in zip(*(one.judged for one in found), strict=True)))
     episode = torch.arange(n, device=steps.device).repeat_interleave(steps)
     notes = {"recipe": torch.full_like(episode, recipe_number(recipe.name)), **judged.notes, "cut": cut[episode]}
-    for row, (name, at) in zip(source.T, donor_names(graph), strict=True):
-        notes[name], notes[at] = (torch.where(row < 0, -1, values[row]) for values in (walks.episode, walks.step))
+    notes |= donor_notes(source, walks, graph)
     return Made(
         rows,
         next_state,
@@ -358,16 +358,6 @@ def _made(
 
 
 def _recorded(data: Transitions, graph: LocalGraph, borders: Borders) -> dict[str, Tensor]:
-    assert data.episode is not None and data.step is not None
+    assert data.step is not None
     notes = {"recipe": torch.full_like(data.step, RECORDED), **borders.notes(data.rows)}
-    notes["cut"] = torch.full_like(data.step, ENDED)
-    for name, at in donor_names(graph):
-        notes[name], notes[at] = data.episode, data.step
-    return notes
-
-
-def donor_names(graph: LocalGraph) -> list[tuple[str, str]]:
-    """The notes on where each factor comes from: the recorded episode and its step."""
-    plain = [re.sub(r"\W", "_", name) for name in graph.parents]
-    plain = plain if len(set(plain)) == len(plain) else [str(number) for number in range(len(plain))]
-    return [(f"donor_{name}", f"donor_step_{name}") for name in plain]
+    return {**notes, "cut": torch.full_like(data.step, ENDED), **own_donors(data, graph)}

@@ -1,8 +1,8 @@
-"""Recipe "coda" for episodes in turns: what was handled in one recorded episode, and what in another, in one new one.
+"""Recipe "coda" for episodes in turns: every thing as it was handled in a recorded episode of its own, in one new one.
 
-While a thing is handled after one of the two, what the other one handles rests; then it is the other's turn. Nothing is
-asked of a model: every row is one of "coda". But what the actions move directly, such as a robot, jumps from where one
-episode has it to where the other does, and the steps in which it would get there are missing.
+While a thing is handled after its episode, the others rest; then it is another's turn. Nothing is asked of a model:
+every row is one of "coda". But what the actions move directly, such as a robot, jumps from where one episode has it to
+where the next one does, and the steps in which it would get there are missing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.episode_exchange import Exchanges, as_rows, hindrance, reach
+from mocoda.augmentation.episode_exchange import Stretches, as_rows, hindrance, reach
 from mocoda.augmentation.episode_walks import ATTEMPTS, ENDED, GOES_ON, LONG, SHORTEST, Made, Walks, first_from_here
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
-FEWEST, MOST = 256, 4_096  # pairs of recorded episodes of a batch
+FEWEST, MOST = 256, 4_096  # episodes to try at a time
 HOPELESS = 100  # batches without an episode, after which no more are tried
 
 
@@ -32,33 +32,33 @@ def take_turns(
     stream: Stream,
     progress: Progress,
 ) -> Made:
-    """n episodes, each made of two recorded ones that take turns.
+    """n episodes, each made of as many recorded ones as there are things, which take turns.
 
     resting  (N, parents), what rests in each row of the walks, and so in other episodes too
     """
     things = _things(graph)
     breaks = _Breaks.of(walks, graph, resting, things)
     found: list[_Turns] = []
-    have = 0
-    for attempt in range(ATTEMPTS):
-        part = stream.child("turns", attempt)
-        found.append(_try(walks, graph, breaks, things, min(MOST, max(FEWEST, 8 * (n - have))), length, part))
+    have, attempt = 0, -1
+    while have < n and attempt < (ATTEMPTS if have else HOPELESS) and all(map(len, breaks.begins)):
+        attempt += 1
+        size = min(MOST, max(FEWEST, 2 * (n - have)))
+        found.append(_try(walks, graph, breaks, things, size, length, stream.child("turns", attempt)))
         number = have + found[-1].number
         found[-1] = found[-1]._replace(number=number)
         have = int(number[-1]) + 1 if len(number) else have
         progress("episodes", min(have, n), n)
-        if have >= n or (attempt >= HOPELESS and not have):
-            break
     if have < n:
+        never = [graph.children[thing] for thing, rows in zip(things, breaks.begins, strict=True) if not len(rows)]
+        why = f" In none of the recorded ones does {never[0]} rest, then move, and rest again." if never else ""
         raise InputError(
-            f"recipe 'coda' found {have} of {n} episodes in turns in {attempt + 1:,} attempts. They take two recorded "
-            "episodes in which different things are handled, and come to rest in between; raise `resting` if what lies "
-            "still moves in its last digits."
+            f"recipe 'coda' found {have} of {n} episodes in turns.{why} They take a recorded episode for every thing, "
+            "in which it is handled and comes to rest; raise `resting` if what lies still moves in its last digits."
         )
-    legs = Exchanges(*(torch.cat(arrays) for arrays in zip(*(one.legs for one in found), strict=True)))
+    stretches = Stretches(*(torch.cat(arrays) for arrays in zip(*(one.stretches for one in found), strict=True)))
     number, skipped = (torch.cat([getattr(one, name) for one in found]) for name in ("number", "skipped"))
     inside = number < n
-    return as_rows(walks, graph, legs.select(inside), number[inside], skipped[inside])
+    return as_rows(walks, graph, stretches.select(inside), number[inside], skipped[inside])
 
 
 def _things(graph: LocalGraph) -> list[int]:
@@ -74,16 +74,16 @@ def _things(graph: LocalGraph) -> list[int]:
 
 
 class _Breaks(NamedTuple):
-    """Where one episode can wait for another: its things rest, and touch nothing.
+    """Where a thing can wait for others: it rests, and touches nothing. By thing and row, (T, N).
 
-    By side, thing and row, (2, T, N). Side 0 has all things but the one, side 1 the one alone.
-
-    free  the first row from here on in which the side's things are at rest; N where there is none
-    busy  the first in which one of them is not
+    free    the first row from here on in which it does; N where there is none
+    busy    the first in which it does not
+    begins  for each thing, the rows from which on it rests, is handled and rests again, in one recorded episode
     """
 
     free: Tensor
     busy: Tensor
+    begins: tuple[Tensor, ...]
 
     @staticmethod
     def of(walks: Walks, graph: LocalGraph, resting: Tensor, things: list[int]) -> _Breaks:
@@ -94,17 +94,25 @@ class _Breaks(NamedTuple):
             children = [i for i in others if i < len(graph.children)]
             touched = mask[:, thing, children].any(1) | mask[:, others, thing].any(1)
             at_rest.append(resting[:, thing] & ~touched)
-        one = torch.stack(at_rest)  # (T, N)
-        rest = torch.stack([torch.cat([one[:i], one[i + 1 :]]).all(0) for i in range(len(things))])
-        both = torch.stack([rest, one])
-        return _Breaks(first_from_here(both), first_from_here(~both))
+        rests = torch.stack(at_rest)
+        breaks = _Breaks(first_from_here(rests), first_from_here(~rests), ())
+        every, never = (
+            torch.arange(len(walks.rows), device=mask.device),
+            torch.zeros(len(walks.rows), device=mask.device),
+        )
+        begins = []
+        for thing, first in enumerate(breaks.free):
+            row = first.clamp(max=len(every) - 1)
+            able = (first < len(every)) & (breaks.turn(walks, torch.full_like(row, thing), row, never) >= 0)
+            begins.append(row[able])
+        return breaks._replace(begins=tuple(begins))
 
-    def leg(self, walks: Walks, side: Tensor, thing: Tensor, row: Tensor, chance: Tensor) -> Tensor:
-        """The row (E,) at which an episode that goes on from a row waits again, having handled something; -1: never."""
+    def turn(self, walks: Walks, thing: Tensor, row: Tensor, chance: Tensor) -> Tensor:
+        """The row (E,) at which a thing that goes on from a row waits again, having been handled; -1: never."""
         last = row + walks.after[row]
-        busy = self.busy[side, thing, row]
-        begin = self.free[side, thing, busy.minimum(last)]
-        end = torch.where(begin <= last, self.busy[side, thing, begin.minimum(last)], 0).minimum(last + 1)
+        busy = self.busy[thing, row]
+        begin = self.free[thing, busy.minimum(last)]
+        end = torch.where(begin <= last, self.busy[thing, begin.minimum(last)], 0).minimum(last + 1)
         wait = begin + ((end - begin) * chance).long().clamp(min=0)
         return torch.where((busy <= last) & (begin <= last), wait.minimum(last), -1)
 
@@ -112,7 +120,7 @@ class _Breaks(NamedTuple):
 class _Turns(NamedTuple):
     """Stretches (E,) of new episodes, in order: the episode that each is of, and the steps missing before it."""
 
-    legs: Exchanges
+    stretches: Stretches
     number: Tensor
     skipped: Tensor
 
@@ -120,59 +128,51 @@ class _Turns(NamedTuple):
 def _try(
     walks: Walks, graph: LocalGraph, breaks: _Breaks, things: list[int], n: int, length: int | None, stream: Stream
 ) -> _Turns:
-    """The episodes that n pairs of recorded rows give: some, or none."""
-    row = stream.integers(len(walks.rows), n, 2)
-    thing, turn = stream.integers(len(things), n), stream.integers(2, n)
-    # Each begins where its things rest, and goes on to handle one.
-    sides = torch.arange(2, device=row.device)
-    row = breaks.free[sides, thing[:, None], row]
-    sound = (row < len(walks.rows)).all(1)
-    row = torch.where(sound[:, None], row, 0)
-    sound &= walks.episode[row[:, 0]] != walks.episode[row[:, 1]]
-    never = torch.zeros(n, device=row.device)
-    sound &= breaks.leg(walks, sides[:1].expand(n), thing, row[:, 0], never) >= 0
-    sound &= breaks.leg(walks, sides[1:].expand(n), thing, row[:, 1], never) >= 0
-    which = sound.nonzero()[:, 0]
-    row, thing, turn, chain = row[which], thing[which], turn[which], torch.arange(len(which), device=row.device)
-    one = torch.zeros(len(things), len(graph.parents), dtype=torch.bool, device=row.device)
-    one[range(len(things)), things] = True
-    of_things = one.any(0)
+    """The episodes that n draws of a recorded row for every thing give: some, or none."""
+    count = len(things)
+    places = stream.child("begins").uniform(n, count)
+    row = torch.stack([rows[(places[:, i] * len(rows)).long()] for i, rows in enumerate(breaks.begins)], 1)
+    episodes = walks.episode[row].sort(1).values
+    which = (episodes[:, 1:] != episodes[:, :-1]).all(1).nonzero()[:, 0]
+    row, turn, chain = row[which], stream.integers(count, n)[which], torch.arange(len(which), device=row.device)
     steps, cut = torch.zeros_like(chain), torch.full_like(chain, ENDED)
-    stuck, kept, turns = torch.zeros_like(chain, dtype=torch.bool), [], 0
+    hindered, kept, turns = torch.zeros_like(chain), [], 0
     while turns == 0 or len(chain):
-        base, donor = row.gather(1, turn[:, None])[:, 0], row.gather(1, 1 - turn[:, None])[:, 0]
-        wait = breaks.leg(walks, turn, thing, base, stream.child("turn", turns).uniform(n)[which])
+        part = stream.child("turn", turns)
         turns += 1
+        base = row.gather(1, turn[:, None])[:, 0]
+        wait = breaks.turn(walks, turn, base, part.uniform(n)[which])
         wanted = wait - base if length is None else (wait - base).minimum(length - steps[chain])
-        taken = torch.where(turn[:, None] == 0, one[thing], of_things & ~one[thing])
-        drawn = Exchanges(base, donor, taken, torch.zeros_like(base), base, base)
+        whose = turn[:, None].repeat(1, len(graph.parents))
+        whose[:, things] = torch.arange(count, device=row.device)
+        moves = torch.zeros_like(row).scatter(1, turn[:, None], 1)
+        drawn = Stretches(row, whose, moves, torch.zeros_like(base), base)
         made, why = _unhindered(walks, graph, drawn, wanted)
         whole = made == wait - base
         long = torch.zeros_like(whole) if length is None else steps[chain] + made == length
-        # Where its turn is hindered the other one may go on; an episode ends where neither can.
-        ends = ~whole & stuck[chain] | long
+        # Where its turn is hindered another may go on; an episode ends where as many as there are could not.
+        hindered[chain] = torch.where(whole, 0, hindered[chain] + 1)
+        ends = (hindered[chain] == count) | long
         taken_over = (whole | ends) & (made > 0)
         kept.append((chain[taken_over], turn[taken_over], drawn._replace(steps=made).select(taken_over)))
         steps[chain[taken_over]] += made[taken_over]
         cut[chain] = torch.where(long, LONG, why)
-        stuck[chain] = ~whole
         row = row.scatter(1, turn[:, None], torch.where(whole, wait, base)[:, None])
-        goes_on = ~ends
-        chain, row, thing, which = chain[goes_on], row[goes_on], thing[goes_on], which[goes_on]
-        turn = 1 - turn[goes_on]
+        turn = (turn + 1 + part.child("next").integers(count - 1, n)[which]) % count
+        chain, row, which, turn = (values[~ends] for values in (chain, row, which, turn))
     number, side = torch.cat([part[0] for part in kept]), torch.cat([part[1] for part in kept])
-    legs = Exchanges(*(torch.cat(arrays) for arrays in zip(*(part[2] for part in kept), strict=True)))
+    stretches = Stretches(*(torch.cat(arrays) for arrays in zip(*(part[2] for part in kept), strict=True)))
     order = number.argsort(stable=True)
     order = order[steps[number[order]] >= SHORTEST]
-    number, side, legs = number[order], side[order], legs.select(order)
+    number, side, stretches = number[order], side[order], stretches.select(order)
     skipped = torch.zeros(len(number), dtype=torch.long, device=number.device)
     skipped[1:] = (number[1:] == number[:-1]) & (side[1:] != side[:-1])
-    return _Turns(legs._replace(cut=cut[number]), number.unique_consecutive(return_inverse=True)[1], skipped)
+    return _Turns(stretches._replace(cut=cut[number]), number.unique_consecutive(return_inverse=True)[1], skipped)
 
 
-def _unhindered(walks: Walks, graph: LocalGraph, drawn: Exchanges, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of the wanted steps (E,) an exchange makes from its first row on, and why it makes no more (E,)."""
-    why = torch.where(wanted > 0, hindrance(walks, graph, drawn.base, drawn.donor, drawn.taken), ENDED)
+def _unhindered(walks: Walks, graph: LocalGraph, drawn: Stretches, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of the wanted steps (E,) a stretch makes from its first row on, and why it makes no more (E,)."""
+    why = torch.where(wanted > 0, hindrance(walks, graph, drawn.rows, drawn.whose), ENDED)
     begins = why == GOES_ON
     made = torch.zeros_like(wanted)
     ahead, why[begins] = reach(walks, graph, drawn.select(begins), 1, wanted[begins] - 1)

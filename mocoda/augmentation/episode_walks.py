@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,6 +115,30 @@ def first_from_here(flag: Tensor) -> Tensor:
     rows = flag.shape[-1]
     number = torch.where(flag, torch.arange(rows, device=flag.device), rows)
     return number.flip(-1).cummin(-1).values.flip(-1)
+
+
+def donor_notes(source: Tensor, walks: Walks, graph: LocalGraph) -> dict[str, Tensor]:
+    """Which recorded episode and step each factor is of: (N,) each, given its row of the walks (N, parents) or -1."""
+    notes = {}
+    for row, (name, at) in zip(source.T, donor_names(graph), strict=True):
+        notes[name], notes[at] = (torch.where(row < 0, -1, values[row]) for values in (walks.episode, walks.step))
+    return notes
+
+
+def own_donors(data: Transitions, graph: LocalGraph) -> dict[str, Tensor]:
+    """The same notes of recorded rows, which are their own donors."""
+    assert data.episode is not None and data.step is not None
+    notes = {}
+    for name, at in donor_names(graph):
+        notes[name], notes[at] = data.episode, data.step
+    return notes
+
+
+def donor_names(graph: LocalGraph) -> list[tuple[str, str]]:
+    """The notes on where each factor comes from: the recorded episode and its step."""
+    plain = [re.sub(r"\W", "_", name) for name in graph.parents]
+    plain = plain if len(set(plain)) == len(plain) else [str(number) for number in range(len(plain))]
+    return [(f"donor_{name}", f"donor_step_{name}") for name in plain]
 
 
 def reasons(cut: Tensor, said: dict[int, str]) -> dict[str, Any]:

@@ -58,21 +58,20 @@ def augment_episodes(
     resting        what changes in two steps by no more than this share of its column's largest number is at rest. 0:
                    by nothing at all, so that new episodes are exact. Simulators that leave the last digits of what lies
                    on a table in motion need a little, such as 1e-5
-    turns          "coda" only: what one recorded episode handles and what another does, in turns, in one new episode.
-                   What the other handles rests meanwhile. Where the turn changes, what the actions move directly, such
-                   as a robot, is somewhere else all at once, and a number of `step` is left out: all rows are true, but
-                   not that one follows the other. For learners whose goals come from the rest of an episode
+    turns          "coda" only: everything that actions do not move directly is handled after a recorded episode of its
+                   own, in turns, in one new episode. The others rest meanwhile. Where the turn changes, what the
+                   actions do move directly, such as a robot, is somewhere else all at once, and a number of `step` is
+                   left out: all rows are true, but not that one follows the other. For learners whose goals come from
+                   the rest of an episode
     task           labels all rows; one with goals draws one for every episode. Without one, no row has a reward and
                    none is terminal
     keep_recorded  False: only the new rows
 
-    Provenance tells of each row `recipe`, and why its episode goes no further, `cut`. Of "coda" also the recorded
-    episode and step that it continues, `base` and `base_step`; those that the exchanged factors come from, `donor` and
-    `donor_step` (-1 in recorded rows); and which these are, `exchanged`, whose binary digits are the graph's parents,
-    the first one lowest. Of others `support`, `disagreement` and `neighbourhood`, as `augment` has them but support
-    among recorded rows with the same links; and for every factor F the recorded episode and step that its value is of,
-    `donor_F` and `donor_step_F`, -1 where the model or a density gave it. The table's `source` says what the numbers of
-    `exchanged`, `neighbourhood` and `cut` stand for, and counts them.
+    Provenance tells of each row `recipe`; why its episode goes no further, `cut`; and for every factor F the recorded
+    episode and step that its value is of, `donor_F` and `donor_step_F`, -1 where the model or a density gave it. Of all
+    but "coda" also `support`, `disagreement` and `neighbourhood`, as `augment` has them but support among recorded rows
+    with the same links. The table's `source` says what the numbers of `neighbourhood` and `cut` stand for, and counts
+    them.
     """
     chosen = make_recipe(recipe) if isinstance(recipe, str) else recipe
     check_episodes(chosen, episodes, length, resting, turns)

@@ -74,7 +74,7 @@ class Augment(Command):
     """With --episodes, what changes in two steps by no more than this share of its column's largest number is at rest,
     and rests in other episodes too, until something links to it."""
     turns: bool = False
-    """With --episodes and recipe coda: what two recorded episodes handle, in turns; a robot jumps where they change."""
+    """With --episodes and recipe coda: what recorded episodes handle, in turns; a robot jumps where these change."""
     seed: Seed = 0
     device: Device = "cpu"
     keep_recorded: bool = True

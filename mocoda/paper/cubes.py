@@ -97,6 +97,11 @@ class CubesTable(Experiment[MeasuredCubes]):
             raise unknown_name("kind", self.kind, KINDS)
         if self.kind.startswith("cube-single") and self.arms != ("play",):
             raise InputError("cube-single has no second cube: its only arm is play; pass --arms play.")
+        if self.kind.startswith("cube-triple") and "coda" in self.arms:
+            others = " ".join(arm for arm in ARMS if arm != "coda")
+            raise InputError(
+                f"of three cubes an exchange never has all in play: leave out coda, as in --arms {others}."
+            )
         if self.total < self.rows:
             raise InputError(f"total must be at least the number of recorded rows, got {self.total} and {self.rows}.")
 

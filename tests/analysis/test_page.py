@@ -25,6 +25,7 @@ from mocoda.analysis.page.measures import coverage, edges
 from mocoda.analysis.page.origins import main_donors, origins
 from mocoda.analysis.page.scene import bodies_of, scene_of
 from mocoda.analysis.page.training import training
+from mocoda.augmentation.episode_walks import donor_names
 from mocoda.engine.metrics import Metric, MetricLog
 from mocoda.engine.randomness import Stream
 from mocoda.engine.runs import RunFolder
@@ -86,12 +87,10 @@ def test_episodes_come_from_where_their_provenance_says() -> None:
     found = origins(known, made, graph)
     assert known.episode is not None and known.step is not None
     episodes = known.episode[found.donor]
-    for factor, name in enumerate(graph.parents):
-        taken = (made.provenance["exchanged"] >> factor) & 1 == 1
-        wanted = torch.where(taken, made.provenance["donor"], made.provenance["base"])
-        assert episodes[:, factor].equal(wanted), name
-        step = torch.where(taken, made.provenance["donor_step"], made.provenance["base_step"])
-        assert known.step[found.donor[:, factor]].equal(step), name
+    for factor, (name, at) in enumerate(donor_names(graph)):
+        assert episodes[:, factor].equal(made.provenance[name])
+        assert known.step[found.donor[:, factor]].equal(made.provenance[at])
+    assert not made.provenance["donor_agent"].equal(made.provenance["donor_object1"])
     assert bool(found.exact.all())
 
 

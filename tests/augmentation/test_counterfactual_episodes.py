@@ -16,7 +16,7 @@ from walks import walks
 import mocoda
 from mocoda import LocalGraph, Transitions
 from mocoda.augmentation import augment_episodes
-from mocoda.augmentation.episode_walks import ENDED, LINKED, LONG, MET
+from mocoda.augmentation.episode_walks import ENDED, LINKED, LONG, MET, donor_names
 from mocoda.data.transitions import concatenate
 from mocoda.engine.randomness import as_stream
 from mocoda.tasks import make_task
@@ -48,25 +48,27 @@ def test_the_simulator_does_the_same_step_by_step_to_the_last_one(name: str, see
         assert state.equal(episode.next_state[-1:])
 
 
+def donors_of(made: Transitions, graph: LocalGraph) -> dict[str, list[tuple[int, int]]]:
+    """For every factor, the recorded episode and step that it is of, row by row."""
+    return {
+        name: list(zip(made.provenance[donor].tolist(), made.provenance[at].tolist(), strict=True))
+        for name, (donor, at) in zip(graph.parents, donor_names(graph), strict=True)
+    }
+
+
 @pytest.mark.parametrize("name", ["navigation", "objects:3"])
 def test_provenance_tells_where_every_number_comes_from(name: str) -> None:
     data, graph = DATA[name], make_task(name).graph
     made = made_of(name)
     where = {place: row for row, place in enumerate(places(data))}
-    notes = {key: note.tolist() for key, note in made.provenance.items()}
-    known = made.source["exchanged"]
-    assert sum(one["episodes"] for one in known.values()) == 30
+    donors = donors_of(made, graph)
     for row in range(len(made)):
-        base = where[notes["base"][row], notes["base_step"][row]]
-        donor = where[notes["donor"][row], notes["donor_step"][row]]
-        factors = known[str(notes["exchanged"][row])]["factors"]
-        assert notes["base"][row] != notes["donor"][row] and 0 < len(factors) < len(graph.parents)
-        assert notes["exchanged"][row] == sum(1 << graph.parents.index(factor) for factor in factors)
-        for factor in graph.parents:
-            origin, columns = donor if factor in factors else base, list(graph.factors[factor])
-            assert made.rows[row, columns].equal(data.rows[origin, columns])
+        assert len({donors[factor][row][0] for factor in graph.parents}) == 2
+        for factor, columns in graph.factors.items():
+            origin = where[donors[factor][row]]
+            assert made.rows[row, list(columns)].equal(data.rows[origin, list(columns)])
             if factor in graph.children:
-                assert made.next_state[row, columns].equal(data.next_state[origin, columns])
+                assert made.next_state[row, list(columns)].equal(data.next_state[origin, list(columns)])
 
 
 # --- how far
@@ -93,15 +95,17 @@ def test_an_episode_goes_on_until_something_stops_it_and_says_what(name: str, le
     where = {place: row for row, place in enumerate(places(data))}
     seen = set()
     for rows in walks(made).values():
-        notes = {key: note[rows].tolist() for key, note in made.provenance.items()}
-        factors = made.source["exchanged"][str(notes["exchanged"][0])]["factors"]
-        base, donor, cut = notes["base"][0], notes["donor"][0], notes["cut"][0]
+        donors = donors_of(made[rows], graph)
+        cut = int(made.provenance["cut"][rows[0]])
         seen.add(cut)
         reasons = []
+        first = donors[graph.parents[0]][0][0]
+        factors = [factor for factor in graph.parents if donors[factor][0][0] != first]
         for end, beyond in ((-1, 1), (0, -1)):
-            rests = notes["donor_step"][0] == notes["donor_step"][-1]
-            other = donor, notes["donor_step"][end] + (0 if rests else beyond)
-            after = (base, notes["base_step"][end] + beyond), other
+            after = []
+            for factor in (graph.parents[0], factors[0]):  # one of each recorded episode
+                (episode, step), rests = donors[factor][end], donors[factor][0] == donors[factor][-1]
+                after.append((episode, step + (0 if rests else beyond)))
             if not all(place in where for place in after):
                 reasons.append(ENDED)
                 continue
@@ -134,7 +138,7 @@ def test_what_rests_in_a_short_episode_rests_for_all_of_a_long_one(shiver: float
     rested = longest(1e-5)
     assert len(rested) == 30 and rested.state[1:].equal(rested.next_state[:-1])
     assert len(rested.state[:, 1].unique()) == 1 and abs(float(rested.state[0, 1]) - 2) < 1e-5
-    assert len(rested.provenance["donor_step"].unique()) == 1
+    assert len(rested.provenance["donor_step_cube"].unique()) == 1
     assert len(longest(0.0)) == (4 if shiver else 30)
 
 

@@ -148,6 +148,7 @@ def test_ablations_are_of_seeds_that_no_table_uses_and_of_variants_as_the_code_h
     ("file", "expected"),
     [
         ("cubes-long", {"arms": ["recorded", "turns", "play"], "updates": 400_000}),
+        ("cubes-more", {"arms": ["turns"], "updates": 400_000, "total": 1_500_000, "evaluations": 1}),
         ("masks-million", {"seeds": 1, "worlds": ["hooksweep2"], "rows": [1_000_000], "methods": ["learned"]}),
         (
             "masks-more",

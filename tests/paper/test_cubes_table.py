@@ -101,6 +101,11 @@ def test_recorded_states_never_have_two_cubes_in_play() -> None:
             "cube-triple, cube-triple-places. Did you mean 'cube-single'?",
         ),
         ({"kind": "cube-single"}, "cube-single has no second cube: its only arm is play; pass --arms play."),
+        (
+            {"kind": "cube-triple"},
+            "of three cubes an exchange never has all in play: leave out coda, as in --arms recorded permuted turns "
+            "mocoda unfactored play.",
+        ),
         ({"total": 100}, "total must be at least the number of recorded rows, got 100 and 240."),
         ({"updates": 0}, "updates must be at least 1, got 0."),
     ],

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.episode_rollout import donor_names, equal_rows, nearest_rows
+from mocoda.augmentation.episode_rollout import equal_rows, nearest_rows
+from mocoda.augmentation.episode_walks import donor_names
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph, connected_components
 
@@ -81,10 +82,7 @@ def _fewest(recorded: Tensor, rows: Tensor, graph: LocalGraph, donor: Tensor) ->
 
 
 def _noted(known: Transitions, made: Transitions, graph: LocalGraph) -> Tensor | None:
-    """The donors (M, parents) that provenance names by episode and step, -1 where it names none; None: it names none.
-
-    Episodes by recipe coda have a base and one donor, of the factors in `exchanged`; others have a donor a factor.
-    """
+    """The donors (M, parents) that provenance names by episode and step, -1 for what has none; None: it names none."""
     if known.episode is None or known.step is None or made.episode is None:
         return None
     notes = made.provenance
@@ -97,11 +95,6 @@ def _noted(known: Transitions, made: Transitions, graph: LocalGraph) -> Tensor |
         there = (place[found] == wanted) & (episode >= 0) & (step >= 0) & (step < steps)
         return torch.where(there, order[found], -1)
 
-    if "exchanged" in notes and len(graph.parents) <= 63:
-        base, other = row_of(notes["base"], notes["base_step"]), row_of(notes["donor"], notes["donor_step"])
-        digits = torch.arange(len(graph.parents), device=base.device)
-        taken = (notes["exchanged"][:, None] >> digits) & 1 == 1
-        return torch.where(taken, other[:, None], base[:, None])
     names = donor_names(graph)
     if not all(name in notes and at in notes for name, at in names):
         return None
