@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mocoda.augmentation import LearnedReward as LearnedReward
     from mocoda.augmentation import RewardConfig as RewardConfig
     from mocoda.augmentation import Support as Support
+    from mocoda.augmentation import add_objects as add_objects
     from mocoda.augmentation import augment as augment
     from mocoda.augmentation import augment_episodes as augment_episodes
     from mocoda.augmentation import augment_to_file as augment_to_file
@@ -113,6 +114,7 @@ _ROOMS = {
     "augmentation": (
         "augment",
         "augment_episodes",
+        "add_objects",
         "Augmentation",
         "augment_to_file",
         "augment_to_shards",

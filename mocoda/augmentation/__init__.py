@@ -2,6 +2,7 @@
 
 from mocoda.augmentation.episodes import augment_episodes
 from mocoda.augmentation.generation import Augmentation, augment
+from mocoda.augmentation.more_objects import add_objects
 from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward, label
 from mocoda.augmentation.shards import augment_to_shards
 from mocoda.augmentation.streaming import augment_to_file
@@ -13,6 +14,7 @@ __all__ = [
     "LearnedReward",
     "RewardConfig",
     "Support",
+    "add_objects",
     "augment",
     "augment_episodes",
     "augment_to_file",

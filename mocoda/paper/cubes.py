@@ -26,7 +26,7 @@ from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
 from mocoda.agents.evaluation import evaluate_each
 from mocoda.agents.policy import Policies, agent_settings
-from mocoda.augmentation import augment_episodes
+from mocoda.augmentation import add_objects, augment_episodes, label
 from mocoda.data.transitions import Transitions, concatenate, count_steps
 from mocoda.dynamics.model import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
@@ -49,12 +49,15 @@ ARMS = {
     "mocoda": "and MoCoDA's episodes",
     "unfactored": "and those of an unfactored model",
     "play": "all cubes, recorded",
+    "added": "one cube fewer recorded, in turns",
 }
 LEAF = "#a3d1b5"  # of the weaker of two green arms
-COLOURS = dict(zip(ARMS, (INK, ORANGE, LEAF, GREEN, BLUE, RED, GREY), strict=True))
+VIOLET = "#7d5ba6"
+COLOURS = dict(zip(ARMS, (INK, ORANGE, LEAF, GREEN, BLUE, RED, GREY, VIOLET), strict=True))
 ARCHITECTURES = {"unfactored": "full", "mocoda": "local"}  # of the arms whose episodes a model makes
 FIRST_EPISODES, MOST_EPISODES = 50, 5_000  # of an arm at a time: the first tell how many more it needs
 SUMMARY = "cubes-data.json"  # what the data sets have; kept for a run that is resumed
+FEWER = {"cube-double": ("cube-single", "play"), "cube-triple": ("cube-double", "one-cube")}  # what "added" is made of
 KINDS = tuple(f"cube-{number}{goals}" for number in ("single", "double", "triple") for goals in ("", "-places"))
 
 
@@ -81,7 +84,7 @@ class CubesTable(Experiment[MeasuredCubes]):
     total: int  # in all data sets but that one, the recorded rows among them
     episodes: int  # of each official task and agent
     kind: str = "cube-double"
-    arms: tuple[str, ...] = tuple(ARMS)
+    arms: tuple[str, ...] = tuple(arm for arm in ARMS if arm != "added")
     recipe: str = "mocoda-p"  # of the starts from which models go on
     length: int | None = None  # the most steps of a new episode
     resting: float = 1e-5  # of a column's largest number: how far a cube that lies may move in a step
@@ -175,16 +178,28 @@ class CubesTable(Experiment[MeasuredCubes]):
         made: dict[str, Transitions] = {}
         if "play" in self.arms:
             made["play"] = record(task, self.total, "play", folder, workers, progress, name="play").to(device)
-        if self.arms != ("play",):
+        if "added" in self.arms:
+            made["added"] = self._added(task, device, folder, workers, progress)
+        if {*self.arms} - {"play", "added"}:
             recorded = record(task, self.rows, "one-cube", folder, workers, progress).to(device)
             clock.lap("recording")
             models = self._models(task, recorded, folder, progress)
             clock.lap("dynamics")
-            for arm in sorted({*self.arms} - {"play"}, key=list(ARMS).index):
+            for arm in sorted({*self.arms} - {"play", "added"}, key=list(ARMS).index):
                 made[arm] = self.dataset(arm, task, recorded, models, made)
                 progress("data sets", len(made), len(self.arms))
         clock.lap("data")
         return {arm: made[arm] for arm in self.arms}
+
+    def _added(self, task: Cubes, device: str, folder: Path, workers: int | None, progress: Progress) -> Transitions:
+        """Recordings with a cube fewer, to which one like it is added, and what turns make of them."""
+        name, variety = FEWER[self.kind.removesuffix("-places")]
+        smaller = make_task(name)
+        assert isinstance(smaller, Cubes)
+        fewer = record(smaller, self.rows, variety, folder, workers, progress, name="fewer").to(device)
+        cubes = [child for child in task.graph.children if child != "robot"]
+        data = add_objects(fewer, smaller.graph, task.graph, cubes, resting=self.resting, seed=0)
+        return self.dataset("added", task, label(data, task, seed=0), {})
 
     def dataset(
         self,
@@ -211,7 +226,7 @@ class CubesTable(Experiment[MeasuredCubes]):
                 return permuted(recorded, orders[number % len(orders)])
 
             return concatenate([recorded, _grown(copies, more)])
-        recipe = make_recipe("coda" if arm in ("coda", "turns") else self.recipe)
+        recipe = make_recipe("coda" if arm in ("coda", "turns", "added") else self.recipe)
 
         def episodes(number: int, count: int) -> Transitions | None:
             new = augment_episodes(
@@ -222,7 +237,7 @@ class CubesTable(Experiment[MeasuredCubes]):
                 episodes=count,
                 length=self.length,
                 resting=self.resting,
-                turns=arm == "turns",
+                turns=arm in ("turns", "added"),
                 task=task,
                 keep_recorded=False,
                 seed=stream.child(number),

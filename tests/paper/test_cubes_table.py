@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from mocoda import InputError, Transitions, fit_dynamics, make_agent
+from mocoda import InputError, Transitions, add_objects, audit, fit_dynamics, make_agent
 from mocoda.dynamics.model import DynamicsConfig
 from mocoda.paper.cubes import CubesTable, permuted, rolled_by
 from mocoda.tasks.cubes import CubePlaces, Cubes, places
@@ -64,6 +64,17 @@ def test_arms_have_as_many_rows_as_asked_for_after_the_recorded_ones(arm: str) -
     assert not made.state[len(data) :].equal(data.state[: TINY.total - len(data)])
 
 
+def test_a_cube_that_was_never_recorded_is_added_and_the_simulator_has_it_so() -> None:
+    single = Cubes(1)
+    data = single.collect(360, seed=0, variety="play", length=120)
+    made = add_objects(data, single.graph, TASK.graph, ["cube1", "cube2"], resting=1e-5)
+    assert len(made) > 200 and made.columns == TASK.columns
+    both = (places(made.state)[:, 0] - places(made.state)[:, 1]).norm(dim=1)
+    assert float(both.min()) > 0.7  # 7 cm
+    found = audit(made, TASK.step, TASK.graph, tolerance=TASK.tolerance, columns=TASK.compared, rows=100)
+    assert found.confirmed >= 0.97
+
+
 def test_episodes_that_never_have_all_cubes_in_play_are_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     class Nowhere(Cubes):
         def region(self, rows: torch.Tensor) -> torch.Tensor:
@@ -104,7 +115,7 @@ def test_recorded_states_never_have_two_cubes_in_play() -> None:
         (
             {"kind": "cube-triple"},
             "of three cubes an exchange never has all in play: leave out coda, as in --arms recorded permuted turns "
-            "mocoda unfactored play.",
+            "mocoda unfactored play added.",
         ),
         ({"total": 100}, "total must be at least the number of recorded rows, got 100 and 240."),
         ({"updates": 0}, "updates must be at least 1, got 0."),
@@ -118,12 +129,15 @@ def test_settings_that_cannot_be_are_refused_in_full(change: dict[str, Any], mes
 
 @pytest.mark.long
 def test_the_table_has_a_cell_for_every_arm_and_official_task_and_can_be_resumed(tmp_path: Path) -> None:
-    settings = replace(TINY, arms=("recorded", "mocoda"), rows=1_000, total=1_200)
+    settings = replace(TINY, arms=("recorded", "mocoda", "added"), rows=6_000, total=6_400)
     measured = settings.run(device="cpu", folder=tmp_path, workers=2)
     settings.write(measured, tmp_path)
     results = json.loads((tmp_path / "cubes.json").read_text("utf-8"))
     found = {(cell["row"], cell["column"]) for cell in results["cells"]}
     assert found == {(arm, task) for arm in settings.arms for task in ("1", "2", "3", "4", "5", "all")}
-    assert results["data"]["mocoda"]["rows"] == 1_200 and results["data"]["recorded"]["in_play"] == 0
+    assert (
+        results["data"]["mocoda"]["rows"] == results["data"]["added"]["rows"] == 6_400
+        and results["data"]["recorded"]["in_play"] == 0
+    )
     again = settings.run(device="cpu", folder=tmp_path, workers=2)
     assert again.results["cells"] == measured.results["cells"]
