@@ -253,6 +253,16 @@ def test_success_with_the_cubes_is_as_measured() -> None:
         for found, arm in ((more, "turns"), (longer, "play"), (longer, "turns"))
     ]
     assert "in {:.1f}%, of `play` in {:.1f}, of fewer turns in {:.1f}.".format(*both) in words("docs/cubes.md")
+    again = {(cell["row"], cell["total"], cell["column"]): cell for cell in committed("cubes-evaluation.json")["cells"]}
+    for label, arm, total in (
+        ("`turns`, 600,000 rows", "turns", 600_000),
+        ("`turns`, 1,500,000 rows", "turns", 1_500_000),
+        ("`play`", "play", 600_000),
+    ):
+        by_task = [f"{again[arm, total, str(official)]['mean']:.0f}" for official in range(1, 6)]
+        assert row(label, [*by_task, shown(again[arm, total, "all"], 1)]) in table
+    others = (shown(again["turns", 1_500_000, "all"], 1), shown(again["play", 600_000, "all"], 1))
+    assert "or, from the other starts, {} and {}.".format(*others) in words("docs/cubes.md")
     single = cells("cubes-single.json")["play", "all"]
     assert f"gives {single['mean']:.0f} ± {single['std']:.0f}%" in words("docs/cubes.md")
 
