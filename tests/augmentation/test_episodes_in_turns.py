@@ -58,6 +58,14 @@ def test_both_things_are_handled_in_an_episode_and_each_by_its_own_recorded_one(
     assert sum(map(all, handled)) >= 20
 
 
+def test_no_episode_takes_turns_with_itself() -> None:
+    both = replace(
+        collect(400, seed=1, steps=STEPS), episode=torch.arange(400) // STEPS
+    )  # four, which handle both things
+    made = made_of(both, episodes=50)
+    assert not bool((made.provenance["donor_object1"] == made.provenance["donor_object2"]).any())
+
+
 @pytest.mark.parametrize("things", [3, 8])
 def test_of_many_things_each_is_handled_after_an_episode_of_its_own(things: int) -> None:
     graph, data = sorting_world.graph_of(things), sorting_world.collect(things, 5 * things, steps=150, seed=0)
