@@ -110,6 +110,12 @@ class Walks:
         return here - begins[first.cumsum(0) - 1]
 
 
+def check_resting(tolerance: float) -> None:
+    """Refuses a tolerance that `Walks.resting` cannot mean."""
+    if not 0 <= tolerance < 1:
+        raise InputError(f"resting must be 0 or a small share of a column's largest number, got {tolerance}.")
+
+
 def first_from_here(flag: Tensor) -> Tensor:
     """The first row of bool (..., N) from each on that has the flag; N: none has."""
     rows = flag.shape[-1]

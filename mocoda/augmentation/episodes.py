@@ -8,7 +8,7 @@ from torch import Tensor
 from mocoda.augmentation.episode_exchange import exchange
 from mocoda.augmentation.episode_rollout import roll_out
 from mocoda.augmentation.episode_turns import take_turns
-from mocoda.augmentation.episode_walks import SHORTEST, Made, Walks
+from mocoda.augmentation.episode_walks import SHORTEST, Made, Walks, check_resting
 from mocoda.augmentation.rewards import GoalLabels, Labels, labels_of
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.engine.errors import InputError
@@ -121,8 +121,7 @@ def check_episodes(recipe: Recipe, episodes: int, length: int | None, resting: f
         raise InputError(f"episodes must be at least 1, the number of episodes to make, got {episodes}.")
     if length is not None and length < SHORTEST:
         raise InputError(f"length must be at least {SHORTEST}, the most steps of an episode, got {length}.")
-    if not 0 <= resting < 1:
-        raise InputError(f"resting must be 0 or a small share of a column's largest number, got {resting}.")
+    check_resting(resting)
 
 
 def _table(data: Transitions, made: Made, task: Labels | GoalLabels | None, stream: Stream) -> Transitions:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.episode_walks import SHORTEST, Walks, donor_notes
+from mocoda.augmentation.episode_walks import SHORTEST, Walks, check_resting, donor_notes
 from mocoda.augmentation.provenance import recipe_number
 from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError, unknown_name
@@ -51,6 +51,7 @@ def add_objects(
     Provenance tells the recorded episode and step of every factor F, `donor_F` and `donor_step_F`.
     """
     graph.check_data(data)
+    check_resting(resting)
     _check(graph, bigger, alike)
     stream = as_stream(seed, "add-objects", device=data.device)
     walks = Walks.of(data)
@@ -137,9 +138,8 @@ class _Plan(NamedTuple):
 
     @staticmethod
     def nothing(n: int, bigger: LocalGraph, device: torch.device) -> _Plan:
-        wide, narrow = (
-            torch.zeros(n, *shape, dtype=torch.long, device=device) for shape in ((len(bigger.parents),), ())
-        )
+        wide = torch.zeros(n, len(bigger.parents), dtype=torch.long, device=device)
+        narrow = torch.zeros(n, dtype=torch.long, device=device)
         return _Plan(wide, wide.clone(), wide.clone(), wide.bool(), narrow, narrow.clone())
 
     def select(self, index: Any) -> _Plan:
@@ -178,10 +178,8 @@ class _World(NamedTuple):
         order  (E, alike), the roles in the order in which recorded objects, and then added ones, get them
         donor  (E, alike, 2), the row of the walks and the factor that an added one is
         """
-        plan, every = (
-            _Plan.nothing(len(first), self.bigger, first.device),
-            torch.arange(len(first), device=first.device),
-        )
+        plan = _Plan.nothing(len(first), self.bigger, first.device)
+        every = torch.arange(len(first), device=first.device)
         for number, name in enumerate(self.bigger.parents):
             plan.kind[:, number] = self.graph.parents.index(name) if name in self.graph.factors else 0
         plan.row[:], plan.moves[:] = first[:, None], 1
@@ -203,9 +201,8 @@ class _World(NamedTuple):
         place = count_steps(which)
         added, kind, begin = plan.added[which], plan.kind[which], plan.row[which]
         ahead = place[:, None] * plan.moves[which]
-        known = (ahead <= self.walks.after[begin]) & (
-            self.walks.episode[begin] != self.walks.episode[base[which], None]
-        )
+        known = self.walks.episode[begin] != self.walks.episode[base[which], None]
+        known &= ahead <= self.walks.after[begin]
         source = begin + torch.where(known | ~added, ahead, 0)
         sound = (~added | known & self.alone[source, kind]).all(1)
         # All is linked as it was recorded, and what was added to nothing but itself.
@@ -238,10 +235,8 @@ class _World(NamedTuple):
         for number, name in enumerate(self.bigger.children):
             rests, own = (moves[:, number] == 0).nonzero(), torch.tensor(self.bigger.factors[name], device=which.device)
             next_state[rests, own] = rows[rests, own]
-        notes = {
-            "recipe": torch.full_like(which, recipe_number("coda")),
-            **donor_notes(source, self.walks, self.bigger),
-        }
+        notes = donor_notes(source, self.walks, self.bigger)
+        notes["recipe"] = torch.full_like(which, recipe_number("coda"))
         state, action = rows[:, :width], rows[:, width:]
         return Transitions(state, action, next_state, columns=columns, source=told, provenance=notes, episode=which)
 

@@ -167,6 +167,9 @@ def test_worlds_that_do_not_fit_are_refused_in_full() -> None:
     assert refusal(lambda: add_objects(DATA[2], two, TASKS[5].graph, names(3))) == (
         "the two graphs must have the same factors but for those that are added; they differ in object4, object5."
     )
+    assert refusal(lambda: add_objects(DATA[2], two, three, names(3), resting=2.0)) == (
+        "resting must be 0 or a small share of a column's largest number, got 2.0."
+    )
     assert "there is no state factor of the bigger graph 'box'" in refusal(
         lambda: add_objects(DATA[2], two, three, [*names(3), "box"])
     )
