@@ -17,6 +17,7 @@ from mocoda.augmentation.provenance import recipe_number
 from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.columns import ColumnNames
 from mocoda.graph.local_graph import LocalGraph
 
 DRAWS = 16  # of further objects for an episode, of which the one that fits longest is taken
@@ -260,16 +261,26 @@ def _blocks(episodes: Tensor, length: Tensor) -> Iterator[Tensor]:
     yield from episodes.split(number.bincount().tolist()) if len(episodes) else ()
 
 
+def names_of(data: Transitions, graph: LocalGraph, alike: Sequence[str]) -> ColumnNames:
+    """The columns of a bigger world in which those of added objects come after the data's other states."""
+    known, added = ColumnNames.of(data), [name for name in alike if name not in graph.state]
+    more = [name for factor in added for name in _named(data.columns, graph, alike, factor)]
+    return ColumnNames((*known.state, *more), known.action)
+
+
 def _columns(known: Sequence[str], graph: LocalGraph, bigger: LocalGraph, alike: Sequence[str]) -> list[str]:
-    """Names of the bigger world's columns, if those of the data are known: an added object's are like another's."""
-    if not known:
-        return []
-    names = [""] * bigger.width
-    like = next(name for name in alike if name in graph.state)
-    for factor, columns in bigger.factors.items():
-        own = [known[column] for column in graph.factors.get(factor, graph.factors[like])]
-        if factor not in graph.factors:
-            own = [name.replace(like, factor) if like in name else f"{factor}.{i}" for i, name in enumerate(own)]
-        for column, name in zip(columns, own, strict=True):
+    """Names of the bigger world's columns, if those of the data are known."""
+    names = [""] * (bigger.width if known else 0)
+    for factor, columns in bigger.factors.items() if known else ():
+        for column, name in zip(columns, _named(known, graph, alike, factor), strict=True):
             names[column] = name
     return names
+
+
+def _named(known: Sequence[str], graph: LocalGraph, alike: Sequence[str], factor: str) -> list[str]:
+    """The names of a factor's columns; an added object's are like those of another."""
+    if factor in graph.factors:
+        return [known[column] for column in graph.factors[factor]]
+    like = next((name for name in alike if name in graph.state), "")
+    own = [known[column] for column in graph.factors.get(like, ())]
+    return [name.replace(like, factor) if like in name else f"{factor}.{i}" for i, name in enumerate(own)]

@@ -27,6 +27,7 @@ COMMANDS = {
     "graph": "graph:Graph",
     "check": "data:Check",
     "label": "augment:Label",
+    "add-objects": "data:AddObjects",
     "augment": "augment:Augment",
     "audit": "audit:Audit",
     "report": "report:Report",

@@ -22,10 +22,12 @@ from mocoda.cli.options import (
     Overwrite,
     ReadOptions,
     Seed,
+    Words,
     check_device,
     check_out,
     console,
     content_of,
+    counted,
     run_folder_of,
     say,
     say_left_out,
@@ -153,6 +155,55 @@ class Check(Command):
             shown = ", ".join(f"{edge} in {100 * share:.2g}%" for edge, share in list(doubts.items())[:SHOWN_DOUBTS])
             say(f"Where the learned graph is unsure of an edge, in percent of the rows: {shown or 'nowhere'}")
         say(f"Written to {self.out / 'advice.json'}; drawn: {self.out / 'advice.png'}")
+
+
+@dataclass(frozen=True)
+class AddObjects(Command):
+    """Make data of a bigger world: recorded episodes with objects that they did not have.
+
+    An added object does what one like it did in another recorded episode, for as long as nothing would touch it, and
+    objects that are alike get each other's roles. Rows have the bigger world's rewards, if it defines any.
+    """
+
+    data: Data
+    bigger: Annotated[str, arg(metavar="WORLD")]
+    """The bigger world: a built-in task ({tasks}), or a graph file. In the latter, columns of added objects come after
+    all others of the state, and are called as those they are like: cube3.x as cube1.x is."""
+    alike: Words
+    """The objects that behave alike, as the bigger world calls them; those that the data has were recorded."""
+    reading: Flat[ReadOptions] = AS_IT_SAYS
+    world: Flat[GraphOptions] = NO_GRAPH
+    resting: float = 0.0
+    """What changes in two steps by no more than this share of its column's largest number is at rest, and rests in
+    other episodes too."""
+    seed: Seed = 0
+    out: Out = "bigger.hdf5"
+    overwrite: Overwrite = False
+
+    def run(self) -> None:
+        from mocoda.augmentation import add_objects, label
+        from mocoda.augmentation.more_objects import names_of
+        from mocoda.data import write
+        from mocoda.graph.graph_file import load_task
+        from mocoda.tasks import make_task
+
+        is_file = Path(self.bigger).suffix in (".py", ".toml", ".graph")
+        check_out(self.out, (self.data, self.world.graph, self.bigger if is_file else None), self.overwrite)
+        self.world.check()
+        recorded = self.reading.read(self.data)
+        graph = self.world.load(recorded, self.data).graph
+        bigger: Any  # a task or a graph file, which may define rewards
+        bigger = load_task(self.bigger, names_of(recorded, graph, self.alike)) if is_file else make_task(self.bigger)
+        made = add_objects(recorded, graph, bigger.graph, self.alike, resting=self.resting, seed=self.seed)
+        if getattr(bigger, "label", None) is not None:
+            made = label(made, bigger, seed=self.seed)
+        write(made, self.out)
+        assert made.episode is not None
+        say(
+            f"{self.out}: {len(made):,} transitions with {', '.join(self.alike)}, of {len(recorded):,} recorded, in "
+            f"{counted(int(made.episode.max()) + 1, 'episode')}"
+        )
+        say_left_out(recorded)
 
 
 @dataclass(frozen=True)

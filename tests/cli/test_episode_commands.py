@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import TINY, below, done, refused
 from transition_tables import assert_identical
 
@@ -107,3 +108,62 @@ def test_whole_episodes_are_audited() -> None:
     assert refused("audit", "made.hdf5", "--episodes", 8, "--rows", 10, "--out", "other") == (
         "rows and episodes both say how much to audit; give one of them."
     )
+
+
+# --- more objects
+
+
+def test_objects_are_added_to_a_built_in_world_and_the_file_knows_its_task() -> None:
+    small, big = make_task("objects:2"), make_task("objects:3")
+    data = small.collect(600, seed=0)
+    data.save("two.hdf5")
+    names = ("object1", "object2", "object3")
+    said = done(
+        "add-objects", "two.hdf5", "--bigger", "objects:3", "--alike", *names, "--seed", 4, "--out", "three.hdf5"
+    )
+    made, wanted = mocoda.read("three.hdf5"), mocoda.add_objects(data, small.graph, big.graph, names, seed=4)
+    assert said.startswith(
+        f"three.hdf5: {len(made):,} transitions with object1, object2, object3, of 600 recorded, in "
+    )
+    assert made.rows.equal(wanted.rows) and made.next_state.equal(wanted.next_state) and made.reward is not None
+    done("augment", "three.hdf5", "--recipe", "coda", "--rows", 50, "--out", "more.hdf5")
+    assert "there is a file" in refused(
+        "add-objects", "two.hdf5", "--bigger", "objects:3", "--alike", *names, "--out", "three.hdf5"
+    )
+
+
+def test_objects_are_added_to_a_world_of_one_s_own_by_two_graph_files() -> None:
+    edges = '[edges]\nhand = ["hand", "action"]\nbox1 = ["box1"]\n'
+    near = '[[near]]\nbetween = ["hand", "{}"]\ncolumns = {{ hand = [0], {} = [0] }}\nwithin = 1.0\n'
+    Path("one.toml").write_text(edges + near.format("box1", "box1"))
+    boxes = near.format("box1", "box1") + near.format("box2", "box2")
+    Path("two.toml").write_text(edges + 'box2 = ["box2"]\n' + boxes)
+    steps = torch.arange(20.0)
+    parts = [
+        Transitions(
+            torch.stack([steps, torch.full_like(steps, place), steps * 0], 1),
+            torch.ones(20, 1),
+            torch.stack([steps + 1, torch.full_like(steps, place), steps * 0], 1),
+            columns=("hand.x", "box1.x", "box1.turned", "push"),
+            episode=torch.full((20,), number),
+        )
+        for number, place in enumerate((5.5, 40.0, 50.0))
+    ]
+    mocoda.concatenate(parts).save("mine.hdf5")
+    done(
+        "add-objects",
+        "mine.hdf5",
+        "--graph",
+        "one.toml",
+        "--bigger",
+        "two.toml",
+        "--alike",
+        "box1",
+        "box2",
+        "--out",
+        "b.hdf5",
+    )
+    made = mocoda.read("b.hdf5")
+    assert made.columns == ("hand.x", "box1.x", "box1.turned", "box2.x", "box2.turned", "push")
+    assert len(made) == 60 and not bool((made.state[:, 1] == made.state[:, 3]).any())
+    assert made.next_state[:, [1, 3]].equal(made.state[:, [1, 3]]) and made.reward is None

@@ -27,6 +27,7 @@ WORDS = [
     "graph",
     "check",
     "label",
+    "add-objects",
     "augment",
     "audit",
     "report",
