@@ -19,6 +19,7 @@ from mocoda.augmentation.episode_walks import (
     UNSEEN,
     Made,
     Walks,
+    alone,
     donor_notes,
     first_from_here,
     own_donors,
@@ -253,7 +254,7 @@ def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
         able = walks.goes_on if acts else torch.ones_like(walks.goes_on)
         wanted, row = starts[here][:, columns], torch.full_like(here, -1)
         # What rests has the same value in rows that link it to others, which are taken only if no other row has it.
-        for which in (able & _alone(mask, component), able):
+        for which in (able & alone(mask, component), able):
             candidates, unknown = which.nonzero()[:, 0], (row < 0).nonzero()[:, 0]
             if len(candidates):
                 found = equal_rows(wanted[unknown], walks.rows[candidates][:, columns])
@@ -263,14 +264,6 @@ def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
             row[unknown] = candidates[nearest_rows(wanted[unknown], walks.rows[candidates][:, columns])]
         donor[here[:, None], torch.tensor(component, device=here.device)] = row[:, None]
     return donor
-
-
-def _alone(mask: Tensor, component: tuple[int, ...]) -> Tensor:
-    """Where nothing links factors to others, by masks (N, parents, children): (N,)."""
-    _, parents, children = mask.shape
-    inside = torch.zeros(parents, dtype=torch.bool, device=mask.device)
-    inside[list(component)] = True
-    return ~(mask & (inside[:, None] != inside[:children])).any(2).any(1)
 
 
 def _ahead(walks: Walks, graph: LocalGraph) -> Tensor:

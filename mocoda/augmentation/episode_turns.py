@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from mocoda.augmentation.episode_exchange import Stretches, as_rows, hindrance, reach
-from mocoda.augmentation.episode_walks import ATTEMPTS, ENDED, GOES_ON, LONG, SHORTEST, Made, Walks, first_from_here
+from mocoda.augmentation.episode_walks import (
+    ATTEMPTS,
+    ENDED,
+    GOES_ON,
+    LONG,
+    SHORTEST,
+    Made,
+    Walks,
+    alone,
+    first_from_here,
+)
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
@@ -88,13 +98,7 @@ class _Breaks(NamedTuple):
     @staticmethod
     def of(walks: Walks, graph: LocalGraph, resting: Tensor, things: list[int]) -> _Breaks:
         mask = graph.mask(walks.rows)
-        at_rest = []
-        for thing in things:
-            others = [i for i in range(len(graph.parents)) if i != thing]
-            children = [i for i in others if i < len(graph.children)]
-            touched = mask[:, thing, children].any(1) | mask[:, others, thing].any(1)
-            at_rest.append(resting[:, thing] & ~touched)
-        rests = torch.stack(at_rest)
+        rests = torch.stack([resting[:, thing] & alone(mask, [thing]) for thing in things])
         breaks = _Breaks(first_from_here(rests), first_from_here(~rests), ())
         every, never = (
             torch.arange(len(walks.rows), device=mask.device),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -108,6 +108,14 @@ class Walks:
         here = torch.arange(len(self.rows), device=first.device)
         begins = here[first]
         return here - begins[first.cumsum(0) - 1]
+
+
+def alone(mask: Tensor, component: Sequence[int]) -> Tensor:
+    """Where nothing links factors to others, by masks (N, parents, children): (N,)."""
+    _, parents, children = mask.shape
+    inside = torch.zeros(parents, dtype=torch.bool, device=mask.device)
+    inside[list(component)] = True
+    return ~(mask & (inside[:, None] != inside[:children])).any(2).any(1)
 
 
 def check_resting(tolerance: float) -> None:

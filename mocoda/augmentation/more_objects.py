@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.episode_walks import SHORTEST, Walks, check_resting, donor_notes
+from mocoda.augmentation.episode_walks import SHORTEST, Walks, alone, check_resting, donor_notes
 from mocoda.augmentation.provenance import recipe_number
 from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError, unknown_name
@@ -57,7 +57,7 @@ def add_objects(
     stream = as_stream(seed, "add-objects", device=data.device)
     walks = Walks.of(data)
     world = _World.of(walks, graph, bigger, alike, resting)
-    candidates = world.alone.nonzero()
+    candidates = world.unlinked.nonzero()
     if len(candidates) == 0:
         raise InputError(
             f"in no recorded row is one of {', '.join(alike)} linked to nothing else, so that it could be in another "
@@ -150,28 +150,26 @@ class _Plan(NamedTuple):
 class _World(NamedTuple):
     """The recorded episodes, and both graphs.
 
-    mask     (N, parents, children), the edges at each row of the walks
-    alone    (N, parents), whether an object that may be added is linked to nothing else
-    resting  (N, parents)
+    mask      (N, parents, children), the edges at each row of the walks
+    unlinked  (N, parents), whether an object that may be added is linked to nothing else
+    resting   (N, parents)
     """
 
     walks: Walks
     graph: LocalGraph
     bigger: LocalGraph
     mask: Tensor
-    alone: Tensor
+    unlinked: Tensor
     resting: Tensor
 
     @staticmethod
     def of(walks: Walks, graph: LocalGraph, bigger: LocalGraph, alike: Sequence[str], resting: float) -> _World:
         mask, still = graph.mask(walks.rows), walks.resting(graph, resting)
-        alone = torch.zeros_like(still)
+        unlinked = torch.zeros_like(still)
         for name in set(alike) & set(graph.state):
             number = graph.parents.index(name)
-            others = torch.arange(len(graph.parents), device=mask.device) != number
-            linked = mask[:, others, number].any(1) | mask[:, number, others[: len(graph.children)]].any(1)
-            alone[:, number] = ~linked
-        return _World(walks, graph, bigger, mask, alone, still)
+            unlinked[:, number] = alone(mask, [number])
+        return _World(walks, graph, bigger, mask, unlinked, still)
 
     def plan(self, first: Tensor, alike: Sequence[str], order: Tensor, donor: Tensor) -> _Plan:
         """Whole episodes that begin at rows (E,).
@@ -205,7 +203,7 @@ class _World(NamedTuple):
         known = self.walks.episode[begin] != self.walks.episode[base[which], None]
         known &= ahead <= self.walks.after[begin]
         source = begin + torch.where(known | ~added, ahead, 0)
-        sound = (~added | known & self.alone[source, kind]).all(1)
+        sound = (~added | known & self.unlinked[source, kind]).all(1)
         # All is linked as it was recorded, and what was added to nothing but itself.
         child = slice(len(self.bigger.children))
         edges = self.mask[source[:, None, child], kind[:, :, None], kind[:, None, child]]
