@@ -325,6 +325,13 @@ def test_exams_by_recorded_rows_are_as_measured() -> None:
         assert row(title, entries) in lines("docs/masks.md")
 
 
+def test_the_exam_of_navigation_by_recorded_rows_is_as_measured() -> None:
+    of_all = [cell for name in ("masks.json", "masks-rows-navigation.json") for cell in committed(name)["cells"]]
+    found = {cell["rows"]: cell for cell in of_all if (cell["world"], cell["method"]) == ("navigation", "learned")}
+    entries = [f"{found[rows]['auroc']['mean']:.3f} ({found[rows]['f1']['mean']:.2f})" for rows in sorted(found)]
+    assert sorted(found) == [3_000, 40_000, 300_000] and row("2D Navigation", entries) in lines("docs/masks.md")
+
+
 def test_what_a_mask_changes_is_as_measured() -> None:
     results, table = committed("learned-masks.json"), lines("docs/masks.md")
     composed = committed("learned-masks-composed.json")["cells"]

@@ -157,6 +157,10 @@ def test_ablations_are_of_seeds_that_no_table_uses_and_of_variants_as_the_code_h
         ("learned-masks", {"masks": ["given", "learned", "dense", "distance"]}),
         ("learned-masks-composed", {"worlds": ["hooksweep2"], "masks": ["given", "learned", "composed"]}),
         ("masks-rows", {"preset": "cores", "worlds": ["objects:4"], "rows": [3_000, 300_000]}),
+        (
+            "masks-rows-navigation",
+            {"preset": "cores", "worlds": ["navigation"], "rows": [3_000, 300_000], "methods": ["learned"]},
+        ),
         ("masks-dag10", {"preset": "cores", "seeds": 1, "worlds": ["dag:10"], "rows": [40_000]}),
     ],
 )
