@@ -57,6 +57,7 @@ def test_provenance_tells_which_recorded_object_has_which_role(counts: tuple[int
             value = made.rows[row, list(big.factors[name])]
             same = [own for own in names(few) if value.equal(data.rows[origin[name], list(small.factors[own])])]
             assert len(same) == 1
+            assert origin[name] == base or int(data.episode[origin[name]]) != int(data.episode[base])
             roles.add((name, origin[name] == base))
     assert roles == {(name, there) for name in names(many) for there in (True, False)}
 
