@@ -55,6 +55,8 @@ def main(words: Sequence[str] | None = None) -> None:
     except InputError as error:
         _fail(str(error))
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            os._exit(1)  # without a word, as where rich prints: `head` has seen enough
         _fail(file_error(error))
     except KeyboardInterrupt:  # what can be continued was said by its run folder
         sys.exit(130)
@@ -91,6 +93,16 @@ def _print_commands() -> None:
 def _fail(sentence: str) -> None:
     rich.console.Console(stderr=True).print(Text("error: ", "red").append(sentence, "default"), soft_wrap=True)
     sys.exit(2)
+
+
+def _nobody_reads() -> bool:
+    """Whether it is standard output that broke, rather than a pipe between processes."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def _terminate(number: int, frame: object) -> None:

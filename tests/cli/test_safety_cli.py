@@ -203,3 +203,12 @@ def test_two_processes_on_one_folder_and_ctrl_c() -> None:
     assert first.returncode == 130
     assert said.endswith("interrupted: the same command continues from its last checkpoint.\n")
     assert mocoda(*words)[0] == 0
+
+
+@pytest.mark.parametrize("words", [("--help",), ("train", "--help"), ("--version",)])
+def test_output_that_nobody_reads_any_more_is_no_error(words: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run([sys.executable, "-m", "mocoda.cli", *words], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (1, b"")
