@@ -99,12 +99,7 @@ def _check(graph: LocalGraph, bigger: LocalGraph, alike: Sequence[str]) -> None:
     for name in alike:
         if name not in bigger.state:
             raise unknown_name("state factor of the bigger graph", name, bigger.state)
-    recorded = [name for name in alike if name in graph.state]
-    if not recorded or len(recorded) == len(alike) or len(set(alike)) < len(alike):
-        raise InputError(
-            f"alike must name objects that the data has, and others that only the bigger graph has, each once; got "
-            f"{', '.join(alike)}, of which the data has {', '.join(recorded) or 'none'}."
-        )
+    recorded = _recorded(graph, alike)
     same = (*(name for name in bigger.state if name not in alike or name in graph.state), *bigger.action)
     if set(same) != set(graph.parents) or set(graph.action) != set(bigger.action):
         odd = ", ".join(sorted(set(same) ^ set(graph.parents))) or "actions"
@@ -117,6 +112,17 @@ def _check(graph: LocalGraph, bigger: LocalGraph, alike: Sequence[str]) -> None:
             raise InputError(
                 f"{name!r} has {widths[0]} columns in the bigger graph and {like!r} {widths[1]} in the data's."
             )
+
+
+def _recorded(graph: LocalGraph, alike: Sequence[str]) -> list[str]:
+    """The objects that the data has, of those that are alike."""
+    recorded = [name for name in alike if name in graph.state]
+    if not recorded or len(recorded) == len(alike) or len(set(alike)) < len(alike):
+        raise InputError(
+            f"alike must name objects that the data has, and others that only the bigger graph has, each once; got "
+            f"{', '.join(alike)}, of which the data has {', '.join(recorded) or 'none'}."
+        )
+    return recorded
 
 
 class _Plan(NamedTuple):
@@ -261,7 +267,8 @@ def _blocks(episodes: Tensor, length: Tensor) -> Iterator[Tensor]:
 
 def names_of(data: Transitions, graph: LocalGraph, alike: Sequence[str]) -> ColumnNames:
     """The columns of a bigger world in which those of added objects come after the data's other states."""
-    known, added = ColumnNames.of(data), [name for name in alike if name not in graph.state]
+    recorded, known = _recorded(graph, alike), ColumnNames.of(data)
+    added = [name for name in alike if name not in recorded]
     more = [name for factor in added for name in _named(data.columns, graph, alike, factor)]
     return ColumnNames((*known.state, *more), known.action)
 

@@ -163,6 +163,9 @@ def test_objects_are_added_to_a_world_of_one_s_own_by_two_graph_files() -> None:
         "--out",
         "b.hdf5",
     )
+    for alike in (("box1",), ("bax1", "box2")):
+        words = ("add-objects", "mine.hdf5", "--graph", "one.toml", "--bigger", "two.toml", "--alike", *alike)
+        assert f"got {', '.join(alike)}, of which the data has" in refused(*words, "--out", "c.hdf5")
     made = mocoda.read("b.hdf5")
     assert made.columns == ("hand.x", "box1.x", "box1.turned", "box2.x", "box2.turned", "push")
     assert len(made) == 60 and not bool((made.state[:, 1] == made.state[:, 3]).any())

@@ -234,7 +234,7 @@ def test_episodes_of_the_cubes_are_confirmed_as_measured() -> None:
 
 def test_success_with_the_cubes_is_as_measured() -> None:
     table = lines("docs/cubes.md")
-    for name in ("cubes.json", "cubes-long.json", "cubes-more.json"):
+    for name in ("cubes.json", "cubes-long.json", "cubes-more.json", "cubes-added.json"):
         measured = cells(name)
         for arm in committed(name)["config"]["arms"]:
             by_task = [f"{measured[arm, str(official)]['mean']:.0f}" for official in range(1, 6)]
@@ -257,12 +257,21 @@ def test_success_with_the_cubes_is_as_measured() -> None:
     for label, arm, total in (
         ("`turns`, 600,000 rows", "turns", 600_000),
         ("`turns`, 1,500,000 rows", "turns", 1_500_000),
+        ("`added`, 1,500,000 rows", "added", 1_500_000),
         ("`play`", "play", 600_000),
     ):
         by_task = [f"{again[arm, total, str(official)]['mean']:.0f}" for official in range(1, 6)]
         assert row(label, [*by_task, shown(again[arm, total, "all"], 1)]) in table
     others = (shown(again["turns", 1_500_000, "all"], 1), shown(again["play", 600_000, "all"], 1))
     assert "or, from the other starts, {} and {}.".format(*others) in words("docs/cubes.md")
+    added, added_again = shown(cells("cubes-added.json")["added", "all"], 1), shown(again["added", 1_500_000, "all"], 1)
+    solved = f"solve {added}% of the official tasks with two cubes, or, from the other starts, {added_again}%"
+    assert solved in words("docs/cubes.md") and f"it is {added}%." in words("README.md")
+    three = cells("cubes-triple.json")
+    of_three = [f"{three[arm, 'all']['mean']:.0f}%" for arm in ("turns", "play", "added")]
+    first = f"{three['added', '1']['mean']:.0f}%"
+    expected = "{} with turns of one-cube recordings, {} with `play` and {} (task 1: {}) with `added`"
+    assert expected.format(*of_three, first) in words("docs/cubes.md")
     single = cells("cubes-single.json")["play", "all"]
     assert f"gives {single['mean']:.0f} ± {single['std']:.0f}%" in words("docs/cubes.md")
 
@@ -325,11 +334,17 @@ def test_exams_by_recorded_rows_are_as_measured() -> None:
         assert row(title, entries) in lines("docs/masks.md")
 
 
-def test_the_exam_of_navigation_by_recorded_rows_is_as_measured() -> None:
-    of_all = [cell for name in ("masks.json", "masks-rows-navigation.json") for cell in committed(name)["cells"]]
-    found = {cell["rows"]: cell for cell in of_all if (cell["world"], cell["method"]) == ("navigation", "learned")}
-    entries = [f"{found[rows]['auroc']['mean']:.3f} ({found[rows]['f1']['mean']:.2f})" for rows in sorted(found)]
-    assert sorted(found) == [3_000, 40_000, 300_000] and row("2D Navigation", entries) in lines("docs/masks.md")
+@pytest.mark.parametrize("world", ["navigation", "dag:5", "dag:30", "hooksweep2"])
+def test_exams_of_our_method_by_recorded_rows_are_as_measured(world: str) -> None:
+    names = ["masks", "masks-more", *(f"masks-rows-{name}" for name in ("navigation", "dag5", "dag30", "hooksweep2"))]
+    of_all = [cell for name in names for cell in committed(f"{name}.json")["cells"]]
+    own = {cell["rows"]: cell for cell in of_all if (cell["world"], cell["method"]) == (world, "learned")}
+    entries = [
+        f"{own[rows]['auroc']['mean']:.3f} ({own[rows]['f1']['mean']:.2f})" if rows in own else "–"
+        for rows in (3_000, 40_000, 300_000)
+    ]
+    wrong = ", ".join(f"{own[rows]['rebalanced']['mean']:.3f}" for rows in sorted(own))
+    assert row(f"`{world}`", [*entries, wrong]) in lines("docs/masks.md")
 
 
 def test_what_a_mask_changes_is_as_measured() -> None:

@@ -149,6 +149,23 @@ def test_ablations_are_of_seeds_that_no_table_uses_and_of_variants_as_the_code_h
     [
         ("cubes-long", {"arms": ["recorded", "turns", "play"], "updates": 400_000}),
         ("cubes-more", {"arms": ["turns"], "updates": 400_000, "total": 1_500_000, "evaluations": 1}),
+        ("cubes-added", {"arms": ["added"], "updates": 400_000, "total": 1_500_000, "evaluations": 1}),
+        (
+            "cubes-triple",
+            {
+                "kind": "cube-triple",
+                "arms": ["turns", "added", "play"],
+                "updates": 250_000,
+                "episodes": 10,
+                "evaluations": 1,
+            },
+        ),
+        ("masks-rows-dag30", {"worlds": ["dag:30"], "rows": [300_000], "methods": ["learned"]}),
+        ("masks-rows-dag5", {"worlds": ["dag:5"], "rows": [3_000, 300_000], "methods": ["learned"]}),
+        (
+            "masks-rows-hooksweep2",
+            {"preset": "cores", "worlds": ["hooksweep2"], "rows": [3_000, 300_000], "methods": ["learned"]},
+        ),
         ("masks-million", {"seeds": 1, "worlds": ["hooksweep2"], "rows": [1_000_000], "methods": ["learned"]}),
         (
             "masks-more",
