@@ -211,8 +211,21 @@ class Gates:
         """Probabilities (N, P, C) whose log odds are stretched and shifted; those of fixed edges are 0 or 1."""
         made = (self.calibration[0] * probability.clamp(1e-6, 1 - 1e-6).logit() + self.calibration[1]).sigmoid()
         departs = 1 - torch.where(self.always, 1.0, 1 - made).prod(-2, keepdim=True)
-        made = torch.maximum(made, THIN * departs)
+        made = self._through_bodies(torch.maximum(made, THIN * departs))
         return torch.where(self.always, 1.0, torch.where(self.never, 0.0, made))
+
+    def _through_bodies(self, made: Tensor) -> Tensor:
+        """Probabilities (N, P, C) in which what an action always moves acts wherever the action does.
+
+        An action reaches other things through the body that it moves. Of the two the evidence often finds the action
+        alone: where it acts, and how, says where the body must be.
+        """
+        children = self.always.shape[1]
+        bodies, actions = made.split([children, len(self.always) - children], -2)
+        for acts, moves in zip(actions.unbind(-2), self.always[children:], strict=True):
+            elsewhere = torch.where(moves, 0.0, acts)  # on what it does not always move
+            bodies = torch.maximum(bodies, moves[:, None] * elsewhere[:, None])
+        return torch.cat([bodies, actions], -2)
 
     @cached_property
     def _layout(self) -> Layout:

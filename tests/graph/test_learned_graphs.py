@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from command_line import mocoda as run
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 import mocoda
@@ -19,6 +21,7 @@ from mocoda.cli.graph import Graph
 from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.explain import explain, rules_as_toml
+from mocoda.graph.gates import Gates
 from mocoda.graph.learned import CAUTION
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.usual import Table, usual_parents
@@ -101,6 +104,37 @@ def test_the_mask_is_where_edges_are_likelier_than_caution(graph: LearnedGraph, 
     bold = graph.with_caution(0.9, data.rows)
     assert bool((bold.mask(data.rows) <= graph.mask(data.rows)).all())
     assert int(bold.mask(data.rows).sum()) < int(graph.mask(data.rows).sum())
+
+
+def test_where_an_action_acts_so_does_what_it_always_moves(graph: LearnedGraph, data: Transitions) -> None:
+    likely = graph.edge_probability(data.rows)
+    for action, body, other in (("dx", "x", "y"), ("dy", "y", "x")):
+        assert action in graph.edges[body] and action not in graph.edges[other]
+        edge = likely[:, :, graph.children.index(other)]
+        assert bool((edge[:, graph.parents.index(body)] >= edge[:, graph.parents.index(action)]).all())
+
+
+@given(st.integers(0, 2**16), st.integers(1, 3), st.integers(1, 3))
+def test_only_bodies_of_an_action_that_acts_elsewhere_are_likelier_for_it(seed: int, children: int, acts: int) -> None:
+    stream, names = Stream(seed, "bodies"), [f"f{i}" for i in range(children)]
+    actions = {f"a{i}": i for i in range(acts)}
+    graph = LocalGraph({name: i for i, name in enumerate(names)}, actions, {name: [name] for name in names})
+    size = (children + acts, children)
+    always = (stream.uniform(*size) < 0.3) | torch.eye(*size).bool()
+    never, plain, chance = (stream.uniform(*size) < 0.2) & ~always, torch.zeros(size).bool(), stream.uniform(5, *size)
+    own = torch.eye(*size).bool()  # actions that always move nothing have no bodies
+    as_found = Gates(graph, {}, {}, torch.tensor([1.0, 0.0]), own, plain).calibrated(chance)
+    found = Gates(graph, {}, {}, torch.tensor([1.0, 0.0]), always, never).calibrated(chance)
+    for p in range(children + acts):
+        for c in range(children):
+            through = (
+                [a for a in range(children, children + acts) if always[a, p] and not always[a, c]]
+                if p < children
+                else []
+            )
+            wanted = torch.stack([as_found[:, a, c] for a in (p, *through)]).amax(0)
+            wanted = torch.ones(5) if always[p, c] else torch.zeros(5) if never[p, c] else wanted
+            assert torch.allclose(found[:, p, c], wanted, atol=0.02)
 
 
 def test_the_same_seed_learns_the_same_graph_and_another_one_another(data: Transitions) -> None:
