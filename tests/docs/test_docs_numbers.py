@@ -16,6 +16,7 @@ from mocoda.paper.columns import column_label
 from mocoda.paper.learned_masks import MASKS
 
 ROOT = Path(__file__).parents[2]
+AUROCS = ("auroc", "auroc_known")
 DIGITS = {"auroc": 3, "f1": 2, "rebalanced": 3}  # of an exam of masks
 AGENTS = ("td3-bc", "bcq", "cql", "sac")
 MODELS = {
@@ -293,6 +294,11 @@ def test_the_exam_of_masks_is_as_measured() -> None:
         cell = found["learned", world]
         entries = [f"{cell[measure]['mean']:.{places}f}" for measure, places in digits.items()]
         assert row(title, entries) in lines("docs/learned-graphs.md")
+    hook, page = found["learned", "hooksweep2"], words("docs/learned-graphs.md")
+    edges = [f"{parent} -> {box}" for parent in ("gripper", "action") for box in ("box1", "box2")]
+    all_rows, known = ([f"{hook[f'{measure} {edge}']['mean']:.2f}" for edge in edges] for measure in AUROCS)
+    assert "with an AUROC of {} and {} (we aimed at 0.95), the action with {} and {}.".format(*all_rows) in page
+    assert "these are {} and {}, and {} and {}.".format(*known) in page
 
 
 def test_single_exams_of_masks_are_as_measured() -> None:
