@@ -127,11 +127,8 @@ def test_only_bodies_of_an_action_that_acts_elsewhere_are_likelier_for_it(seed: 
     found = Gates(graph, {}, {}, torch.tensor([1.0, 0.0]), always, never).calibrated(chance)
     for p in range(children + acts):
         for c in range(children):
-            through = (
-                [a for a in range(children, children + acts) if always[a, p] and not always[a, c]]
-                if p < children
-                else []
-            )
+            others = range(children, children + acts) if p < children else ()
+            through = [a for a in others if always[a, p] and not always[a, c]]
             wanted = torch.stack([as_found[:, a, c] for a in (p, *through)]).amax(0)
             wanted = torch.ones(5) if always[p, c] else torch.zeros(5) if never[p, c] else wanted
             assert torch.allclose(found[:, p, c], wanted, atol=0.02)
