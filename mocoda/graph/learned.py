@@ -116,10 +116,14 @@ NEARLY_ALL = 0.99  # of the rows: an edge that so many have is one of the sparse
 
 
 @torch.no_grad()
-def cut(graph: LearnedGraph, caution: float, rows: Tensor) -> LearnedGraph:
-    """The graph with edges where they are likelier than `caution`; those of nearly all rows are its sparsest edges."""
+def check_caution(caution: float) -> None:
     if not 0 < caution < 1:
         raise InputError(f"caution must be a probability between 0 and 1, got {caution}.")
+
+
+def cut(graph: LearnedGraph, caution: float, rows: Tensor) -> LearnedGraph:
+    """The graph with edges where they are likelier than `caution`; those of nearly all rows are its sparsest edges."""
+    check_caution(caution)
     counts = [(graph.edge_probability(block) > caution).sum(0) for block in rows.split(65_536)]
     shares = torch.stack(counts).sum(0).double().cpu() / max(1, len(rows))
     always = (shares >= NEARLY_ALL) | graph.gates.always.cpu()

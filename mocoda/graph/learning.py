@@ -28,7 +28,7 @@ from mocoda.graph.columns import ColumnNames, as_factors, guessed_factors
 from mocoda.graph.descent import descend, drawn_rows
 from mocoda.graph.evidence import Evidence, departures, find_evidence, oftener
 from mocoda.graph.gates import Gates, block_of, gate_logits, gate_weights
-from mocoda.graph.learned import CAUTION, LearnedGraph, cut
+from mocoda.graph.learned import CAUTION, LearnedGraph, check_caution, cut
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.usual import GraphConfig, Table, left_by, usual_parents
 
@@ -68,8 +68,7 @@ def learn_graph(
     """
     config, names = config or GraphConfig(), ColumnNames.of(data)
     graph = _dense_graph(state, action, names)
-    if not 0 < caution < 1:
-        raise InputError(f"caution must be a probability between 0 and 1, got {caution}.")
+    check_caution(caution)
     if unseen not in (None, *UNSEEN):
         raise InputError(f"unseen must be 'linked' or 'apart', got {unseen!r}.")
     _check_data(data, graph)

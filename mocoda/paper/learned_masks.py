@@ -25,7 +25,7 @@ from mocoda.engine.figures import BLUE, INK, bare, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
-from mocoda.graph.learned import load_learned
+from mocoda.graph.learned import CAUTION, check_caution, load_learned
 from mocoda.graph.learning import learn_graph
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.usual import GraphConfig
@@ -65,6 +65,7 @@ class LearnedMasks(Experiment[Measured]):
     graphs: GraphConfig
     worlds: tuple[str, ...] = WORLDS
     masks: tuple[str, ...] = MASKS
+    caution: float = CAUTION  # of the learned graph
     column: str = "mocoda-local"  # of HookSweep2's data: parents matched for every local graph
     # The tables' unless given: epochs of the models and, on HookSweep2, recorded rows, those of a data set, updates,
     # and generated rows that the simulator is asked about
@@ -82,6 +83,7 @@ class LearnedMasks(Experiment[Measured]):
             for name in chosen:
                 if name not in known:
                     raise unknown_name(what, name, known)
+        check_caution(self.caution)
 
     def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
         """Learns a graph a world, then fits a model and trains an agent with every mask."""
@@ -287,7 +289,14 @@ class LearnedMasks(Experiment[Measured]):
         if not file.exists():
             folder.mkdir(parents=True, exist_ok=True)
             learn_graph(
-                recorded, given.state, given.action, seed=0, unseen="apart", config=self.graphs, progress=progress
+                recorded,
+                given.state,
+                given.action,
+                seed=0,
+                caution=self.caution,
+                unseen="apart",
+                config=self.graphs,
+                progress=progress,
             ).save(file)
         learned = load_learned(file)
         everything = LocalGraph(given.state, given.action, dict.fromkeys(given.children, given.parents))

@@ -14,6 +14,7 @@ from matplotlib.image import imread
 
 from mocoda import DynamicsConfig, GraphConfig, InputError, load_graph, make_agent
 from mocoda.engine.figures import BLUE
+from mocoda.graph.learned import LearnedGraph
 from mocoda.paper import run_experiment
 from mocoda.paper.experiment import cell
 from mocoda.paper.learned_masks import TESTED, LearnedMasks, draw_masks, near_mask, with_graph
@@ -29,6 +30,7 @@ TINY = LearnedMasks(
     seeds=1,
     sizes="tiny",
     graphs=GraphConfig(runs=1, hidden=16, usual_steps=4, steps=4, batch=16),
+    caution=0.1,
 )
 
 
@@ -69,7 +71,10 @@ def run(world: str, folder: Path) -> set[tuple[str, str]]:
     experiment = replace(TINY, worlds=(world,))
     measured, _ = run_experiment(experiment, folder / "run", workers=0)
     check_experiment(experiment, measured, folder / "written")
-    assert str(load_graph(folder / "run" / world / "learned.graph")) == measured.results["learned"][world]
+    learned = load_graph(folder / "run" / world / "learned.graph")
+    assert isinstance(learned, LearnedGraph)
+    assert learned.caution == experiment.caution
+    assert str(learned) == measured.results["learned"][world]
     return {(one["row"], one["column"]) for one in measured.results["cells"]}
 
 
@@ -117,3 +122,5 @@ def test_masks_and_worlds_are_checked() -> None:
         replace(TINY, masks=("drawn",))
     with pytest.raises(InputError, match=r"^worlds must be different ones, and at least one, got \[\]\.$"):
         replace(TINY, worlds=())
+    with pytest.raises(InputError, match=r"^caution must be a probability between 0 and 1, got 2\.$"):
+        replace(TINY, caution=2)
