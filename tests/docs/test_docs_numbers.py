@@ -18,6 +18,7 @@ from mocoda.paper.learned_masks import MASKS
 ROOT = Path(__file__).parents[2]
 AUROCS = ("auroc", "auroc_known")
 DIGITS = {"auroc": 3, "f1": 2, "rebalanced": 3}  # of an exam of masks
+CONFIRMED = ("confirmed, %", "confirmed where moving, %")  # of what a mask changes
 AGENTS = ("td3-bc", "bcq", "cql", "sac")
 MODELS = {
     "full": "unfactored (`full`)",
@@ -353,18 +354,22 @@ def test_exams_of_our_method_by_recorded_rows_are_as_measured(world: str) -> Non
     assert row(f"`{world}`", [*entries, wrong]) in lines("docs/masks.md")
 
 
+def mask_cells(file: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """What was measured with each mask, by world, measure and mask."""
+    return {(cell["world"], cell["column"], cell["row"]): cell for cell in committed(f"{file}.json")["cells"]}
+
+
+def with_spread(cell: dict[str, Any] | None, measure: str) -> str:
+    """A mean, and a standard deviation if there are several seeds, in the digits of the measure."""
+    digits = 1 if "%" in measure or "steps" in measure else 2
+    spread = "" if cell is None or len(cell["values"]) == 1 else f" ± {cell['std']:.{digits}f}"
+    return "–" if cell is None else f"{cell['mean']:.{digits}f}{spread}"
+
+
 def test_what_a_mask_changes_is_as_measured() -> None:
-    results, table = committed("learned-masks.json"), lines("docs/masks.md")
-    composed = committed("learned-masks-composed.json")["cells"]
-    found = {(cell["world"], cell["column"], cell["row"]): cell for cell in (*results["cells"], *composed)}
-    for cell in results["cells"]:  # what both files have is the same
-        assert found[cell["world"], cell["column"], cell["row"]]["values"] == cell["values"]
-    for world, measure in dict.fromkeys((cell["world"], cell["column"]) for cell in results["cells"]):
-        digits, entries = (1 if "%" in measure or "steps" in measure else 2), []
-        for mask in MASKS:
-            cell = found.get((world, measure, mask))
-            spread = "" if cell is None or len(cell["values"]) == 1 else f" ± {cell['std']:.{digits}f}"
-            entries.append("–" if cell is None else f"{cell['mean']:.{digits}f}{spread}")
+    found, table = mask_cells("learned-masks"), lines("docs/masks.md")
+    for world, measure in dict.fromkeys((world, measure) for world, measure, _ in found):
+        entries = [with_spread(found.get((world, measure, mask)), measure) for mask in MASKS]
         assert row(f"{world}: {measure}", entries) in table
     success = {mask: found["hooksweep2", "success, %, td3-bc", mask] for mask in MASKS}
     composed_one, given, learned = (f"{success[mask]['mean']:.0f}" for mask in ("composed", "given", "learned"))
@@ -373,6 +378,53 @@ def test_what_a_mask_changes_is_as_measured() -> None:
     spreads = [f"{success[mask]['mean']:.0f} ± {success[mask]['std']:.0f}%" for mask in ("composed", "learned")]
     assert "succeed in {} with it and in {} without".format(*spreads) in words("docs/recipes.md")
     assert f"Without, in {learned}%" in words("docs/masks.md")
+
+
+def test_what_a_mask_changes_is_as_measured_with_more_rows_and_seeds() -> None:
+    page = words("docs/masks.md")
+    asked = mask_cells("learned-masks-confirmed")
+    shares = [
+        f"{asked['hooksweep2', measure, mask]['mean']:.1f}" for measure in CONFIRMED for mask in ("learned", "given")
+    ]
+    assert "{} and {}% of all (± 0.2), and {} and {}% of those".format(*shares) in page
+    steps = mask_cells("learned-masks-navigation")
+    texts = [with_spread(steps["navigation", "steps, td3-bc", mask], "steps") for mask in ("learned", "given", "dense")]
+    wanted = "they need {} steps, those on rows of the given graph {}, and those without a graph {}."
+    assert wanted.format(*texts) in page
+
+
+def test_what_a_cut_of_a_learned_graph_changes_is_as_measured() -> None:
+    files = ("learned-masks-caution-0.2", "learned-masks", "learned-masks-caution-0.005")
+    found, table = [mask_cells(file) for file in files], lines("docs/masks.md")
+    for measure in ("box error, mm, one swept", "box error, mm, two swept", *CONFIRMED):
+        every = [
+            *(cells["hooksweep2", measure, "learned"] for cells in found),
+            found[1]["hooksweep2", measure, "given"],
+        ]
+        digits = 1 if "%" in measure else 2
+        assert row(measure, [f"{cell['mean']:.{digits}f}" for cell in every]) in table
+    measure = "success, %, td3-bc"
+    learned, composed = (
+        [with_spread(cells["hooksweep2", measure, mask], measure) for cells in found]
+        for mask in ("learned", "composed")
+    )
+    given = with_spread(found[1]["hooksweep2", measure, "given"], measure)
+    assert row("success, %", [*learned, given]) in table
+    assert row("success, %, composed", [*composed, "–"]) in table
+    beside = (ROOT / "docs/learned-graphs.md").read_text("utf-8")
+    for cells, title, mask in (
+        (found[0], "0.2", "composed"),
+        (found[1], "0.02", "composed"),
+        (found[2], "0.005", "composed"),
+        (found[1], "the given graph", "given"),
+    ):
+        true = [cells["hooksweep2", key, mask.replace("composed", "learned")]["mean"] for key in CONFIRMED]
+        success = cells["hooksweep2", measure, mask]["mean"]
+        assert re.search(rf"\| {title} \|[^|]*\| {true[0]:.1f}% \| {true[1]:.1f}% \| {success:.0f}% \|", beside)
+    texts = [committed(f"{file}.json")["learned"]["hooksweep2"].splitlines()[2] for file in files]  # what moves box 1
+    for parent, name, always in (("gripper", "gripper", "100%"), ("box2", "box 2", "0%")):
+        shares = [text.split(f"{parent} (")[1].split(" of the rows)")[0] for text in texts]
+        assert row(f"rows with an edge from {name} to box 1", [*shares, always]) in table
 
 
 def test_the_share_of_recorded_sweeps_that_are_confirmed_is_as_measured() -> None:

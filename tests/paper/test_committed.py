@@ -16,8 +16,7 @@ from mocoda.paper.bench import TARGETS
 
 QUICK = ("composer", "entanglement", "neighbourhoods", "reweighting", "table3", "theory", "whatif")
 CORES = ("masks",)  # measured on two cores, and not yet at full size
-PARTS = ("learned-masks",)  # in two files, of some masks each: see the runs that differ from their preset
-TABLES = [name for name in EXPERIMENTS if name not in ("ablation", *CORES, *PARTS)]  # an ablation has a file a study
+TABLES = [name for name in EXPERIMENTS if name not in ("ablation", *CORES)]  # an ablation has a file a study
 FILES = [(name, preset) for preset, names in (("paper", TABLES), ("cores", CORES), ("quick", QUICK)) for name in names]
 
 
@@ -171,8 +170,19 @@ def test_ablations_are_of_seeds_that_no_table_uses_and_of_variants_as_the_code_h
             "masks-more",
             {"worlds": ["dag:30", "objects:8", "dag:10", "objects:2"], "rows": [40_000], "methods": ["learned"]},
         ),
-        ("learned-masks", {"masks": ["given", "learned", "dense", "distance"]}),
-        ("learned-masks-composed", {"worlds": ["hooksweep2"], "masks": ["given", "learned", "composed"]}),
+        (
+            "learned-masks-confirmed",
+            {"worlds": ["hooksweep2"], "masks": ["given", "learned"], "confirmed_rows": 20_000},
+        ),
+        ("learned-masks-navigation", {"seeds": 15, "worlds": ["navigation"], "masks": ["given", "learned", "dense"]}),
+        (
+            "learned-masks-caution-0.2",
+            {"worlds": ["hooksweep2"], "masks": ["learned", "composed"], "caution": 0.2},
+        ),
+        (
+            "learned-masks-caution-0.005",
+            {"worlds": ["hooksweep2"], "masks": ["learned", "composed"], "caution": 0.005},
+        ),
         ("masks-rows", {"preset": "cores", "worlds": ["objects:4"], "rows": [3_000, 300_000]}),
         (
             "masks-rows-navigation",
