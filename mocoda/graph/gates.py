@@ -18,7 +18,6 @@ from mocoda.engine.networks import Weights, linear, linear_weights, mlp, mlp_wei
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
-NEAR = 0.3  # standard deviations of the difference of two columns within which they are near each other
 THIN = 0.02  # the least probability of an edge, times that of any, to a child that something acts on
 CLOSEST = 0.03  # and within which it does not matter how near
 BLOCK = 256  # rows at a time on a CPU, always so many: a row's probabilities do not depend on how many are asked for

@@ -11,6 +11,7 @@ Axes: R runs, C children, P parents, N rows, B rows of a batch, W columns of a r
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -30,6 +31,7 @@ from mocoda.graph.evidence import Evidence, departures, find_evidence, oftener
 from mocoda.graph.gates import Gates, block_of, gate_logits, gate_weights
 from mocoda.graph.learned import CAUTION, LearnedGraph, check_caution, cut
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.meetings import never_met
 from mocoda.graph.usual import GraphConfig, Table, left_by, usual_parents
 
 LEAST_ROWS = 1_000  # fewer hold too few of the rare rows that are to be learned from
@@ -41,6 +43,8 @@ REST = 0.1  # by how much rows count that seem to depart: all of a kind may
 AGAIN = 1  # how often what the usual parents explain is learned again, from the rows in which nothing else seems to act
 FLOOR = 0.05  # the weight of rows that a network with fewer parents seems unable to explain: it may learn to
 SLOPES, OFFSETS = (0.5, 0.7, 1.0, 1.4, 2.0), (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)  # of log odds, tried
+SLOWER = (0.3, 0.1)  # of the learning rate, where gates gave up
+SHARES, TOLD = (0.003, 0.01, 0.03, 0.1, 0.3), 0.002  # of rows with an edge, tried; nats a row by which they are better
 SURE = 2.0  # log odds that other rows may give an edge before the row itself is asked
 
 
@@ -72,10 +76,10 @@ def learn_graph(
     if unseen not in (None, *UNSEEN):
         raise InputError(f"unseen must be 'linked' or 'apart', got {unseen!r}.")
     _check_data(data, graph)
-    table = Table.of(data, graph, as_stream(seed, "learn-graph", device=data.device))
-    strangers = table.strangers()
+    strangers = never_met(data, graph)
     if unseen is None and bool(strangers.any()):
         raise _unseen_error(graph, strangers)
+    table = Table.of(data, graph, as_stream(seed, "learn-graph", device=data.device))
     usual = usual_parents(table, config, progress)
     counts = torch.ones(len(usual), len(data), device=data.device)
     left = left_by(usual, table, counts, config, table.stream.child("left"), progress)
@@ -104,6 +108,11 @@ def learn_graph(
 
 def _dense_graph(state: object, action: object, names: ColumnNames) -> LocalGraph:
     """The factors, all of which depend on all."""
+    if state is None and len(names.state) > 1 and all(re.fullmatch(r"state\d+", name) for name in names.state):
+        raise InputError(
+            f"the data does not name its {len(names.state)} state columns, so nothing says which of them belong to one "
+            'object. Say so: state={"cart": slice(0, 2), ...}, or a TOML file with [state] and [action] (--factors).'
+        )
     factors = [
         guessed_factors(kind, getattr(names, kind)) if given is None else as_factors(kind, given, names)
         for kind, given in (("state", state), ("action", action))
@@ -134,7 +143,7 @@ def _unseen_error(graph: LocalGraph, strangers: Tensor) -> InputError:
     shown = ", ".join(pairs[:6]) + (f" and {len(pairs) - 6} more pairs" if pairs[6:] else "")
     return InputError(
         f"these factors never come near each other in the data, so nothing can be learned of what happens if they do: "
-        f"{shown}. Say whether they depend on each other (unseen='linked') or not (unseen='apart')."
+        f"{shown}. Say whether they depend on each other (unseen='linked', or --unseen linked) or not (unseen='apart')."
     )
 
 
@@ -160,7 +169,27 @@ def _departing(table: Table, usual: Tensor, left: Tensor, config: GraphConfig, s
 
 
 def _fit_gates(table: Table, evidence: Evidence, usual: Tensor, config: GraphConfig, progress: Progress) -> Weights:
-    """Networks that say where a child departs and whom it needs then, by what rows like it say."""
+    """Networks that say where a child departs and whom it needs then, by what rows like it say.
+
+    Rows without an edge are many, and can push a network so far that it no longer feels those with one: it gave up, and
+    is trained again, more slowly.
+    """
+    weights = _descended_gates(table, evidence, usual, config, 1.0, progress)
+    lost = _gave_up(table, evidence, usual, weights)
+    for pace in SLOWER:
+        if not bool(lost.any()):
+            break
+        slower = _descended_gates(table, evidence, usual, config, pace, progress)
+        found = lost & ~_gave_up(table, evidence, usual, slower)
+        for name, weight in weights.items():
+            weights[name] = torch.where(found.view(*found.shape, *[1] * (weight.ndim - 2)), slower[name], weight)
+        lost = lost & ~found
+    return weights
+
+
+def _descended_gates(
+    table: Table, evidence: Evidence, usual: Tensor, config: GraphConfig, pace: float, progress: Progress
+) -> dict[str, Tensor]:
     stream = table.stream.child("gates")
     weights = gate_weights(table.layout, config.runs, config.hidden, stream.child("weights"))
     weights["sum.2.bias"] -= 1.0
@@ -186,12 +215,25 @@ def _fit_gates(table: Table, evidence: Evidence, usual: Tensor, config: GraphCon
         weights,
         loss,
         draw,
-        rate=10 / 3 * config.learning_rate,
+        rate=10 / 3 * pace * config.learning_rate,
         steps=config.steps,
         decay=1e-5,
         progress=progress,
         stage="edges",
     )
+
+
+@torch.no_grad()
+def _gave_up(table: Table, evidence: Evidence, usual: Tensor, weights: Weights) -> Tensor:
+    """Which networks (R, C) explain where a child departs worse than one probability for all rows would."""
+    free, some = (~usual)[:, None].float(), table.train[:8_192]
+    runs, children = len(weights["skip.bias"]), len(usual)
+    blocks = some.split(block_of(usual.device, runs * usual.numel(), 512))
+    logits = [gate_logits(weights, table.pairs(block.expand(runs, children, -1))) for block in blocks]
+    departs = evidence.departs[:, some] - DOUBT
+    explained = unlikely(torch.cat([anybody(part, free) for part in logits], -1), departs).mean(-1)
+    shares = torch.tensor(SHARES, device=usual.device).logit()
+    return explained > unlikely(shares[:, None, None], departs).mean(-1).amin(0) + TOLD
 
 
 def anybody(logits: Tensor, free: Tensor) -> Tensor:

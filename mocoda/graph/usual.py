@@ -20,11 +20,10 @@ from mocoda.engine.networks import linear, linear_weights, mlp, mlp_weights
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.descent import CHUNK, descend, drawn_rows
-from mocoda.graph.gates import NEAR, Layout
+from mocoda.graph.gates import Layout
 from mocoda.graph.local_graph import LocalGraph
 
 HELD_OUT, MOST_HELD_OUT = 0.125, 4_000  # share and number of rows that nothing is trained on
-MEETINGS = 10  # rows in which two factors are near each other, of which something can be learned
 TAIL = 2.0  # degrees of freedom of the errors' distribution: a row that cannot be explained counts, but not for all
 USUAL, RARELY = 1.0, 0.25  # a usual parent gains a child more nats than the first in all but this share of the rows
 COARSE, ROUNDING = 3.0, 0.02  # standard deviations below which errors count by their squares, at first and at last
@@ -114,20 +113,6 @@ class Table:
     def targets(self, index: Tensor) -> Tensor:
         """(R, C, B, K) of rows numbered (R, C, B)."""
         return self.target[torch.arange(len(self.target), device=index.device)[:, None], index]
-
-    def strangers(self) -> Tensor:
-        """State factors that are never near each other in two columns, or in the only one: bool (P, C)."""
-        children, parents = len(self.graph.children), len(self.graph.parents)
-        rows_near = torch.zeros(children, parents, dtype=torch.long, device=self.rows.device)
-        for block in self.rows.split(8_192):
-            apart = self.layout.differences(block[None]) / self.scaling["apart"][:, :, None]
-            near = ((apart.abs() < NEAR) & (self.layout.alike > 0)).sum(-1)
-            rows_near += (near >= self.layout.alike.sum(-1).clamp(1, 2)).sum(-1)
-        strange = (rows_near < MEETINGS).T
-        strange[children:] = False  # actions are taken, not met
-        return strange | strange[:children].T.new_zeros(strange.shape).index_copy(
-            0, torch.arange(children, device=strange.device), strange[:children].T
-        )
 
 
 def _standard(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from command_line import mocoda as run
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
+from torch import Tensor
 
 import mocoda
 from mocoda import GraphConfig, InputError, LearnedGraph, Transitions, learn_graph, load_graph
@@ -21,9 +22,10 @@ from mocoda.cli.graph import Graph
 from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.explain import explain, rules_as_toml
-from mocoda.graph.gates import Gates
+from mocoda.graph.gates import Gates, Layout, gate_weights
 from mocoda.graph.learned import CAUTION
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.meetings import never_met
 from mocoda.graph.usual import Table, usual_parents
 
 TASK = mocoda.make_task("navigation")
@@ -59,6 +61,22 @@ def test_the_edges_of_navigation_are_found(data: Transitions, graph: LearnedGrap
     same = (graph.mask(rows) == truth).float()
     assert float(same.mean()) > 0.9
     assert graph.parent_sets == TASK.graph.parent_sets
+
+
+def test_gates_that_gave_up_are_trained_again(data: Transitions, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def hopeless_at_first(layout: Layout, runs: int, hidden: int, stream: Stream) -> dict[str, Tensor]:
+        weights = gate_weights(layout, runs, hidden, stream)
+        begun.append(runs)
+        if len(begun) == 2:  # the first networks tell which rows depart; here no row with an edge is felt
+            weights["sum.2.bias"] -= 60.0
+        return weights
+
+    monkeypatch.setattr("mocoda.graph.learning.gate_weights", hopeless_at_first)
+    graph = learn_graph(data, seed=0, config=GraphConfig(runs=1, hidden=32, usual_steps=200, steps=500))
+    assert len(begun) == 3
+    assert float(graph.shares(data.rows)[2, 1]) == pytest.approx(0.22, abs=0.05)  # y depends on dx in the quadrant
 
 
 def test_a_graph_says_what_it_found(graph: LearnedGraph) -> None:
@@ -223,7 +241,7 @@ def test_factors_that_never_meet_are_what_the_user_says() -> None:
     strangers = apart(1_000, gap=3.0)
     refused(
         "these factors never come near each other in the data, so nothing can be learned of what happens if they do: "
-        "a and b. Say whether they depend on each other (unseen='linked') or not (unseen='apart').",
+        "a and b. Say whether they depend on each other (unseen='linked', or --unseen linked) or not (unseen='apart').",
         strangers,
         config=BRIEF,
     )
@@ -233,6 +251,49 @@ def test_factors_that_never_meet_are_what_the_user_says() -> None:
     kept = learn_graph(strangers, unseen="apart", config=BRIEF)
     assert not bool(kept.mask(strangers.rows)[:, 1, 0].any())
     assert not bool(kept.mask(strangers.rows)[:, 0, 1].any())
+
+
+def columns_of(*names: str) -> tuple[Transitions, LocalGraph]:
+    """Rows of two factors in which the columns called x are far from each other and all others are near."""
+    state = 0.1 * Stream(0, "columns").normal(1_000, len(names))
+    state[:, [i for i, name in enumerate(names) if name.endswith("b.x")]] += 9.0
+    factors: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        factors.setdefault(name[0], []).append(i)
+    data = Transitions(state, torch.zeros(1_000, 1), state, columns=(*names, "push"))
+    return data, LocalGraph(factors, {"push": [0]}, {name: [name] for name in factors})
+
+
+@pytest.mark.parametrize(
+    ("names", "apart"),
+    [
+        (("a.x", "b.x"), True),
+        (("a.vx", "a.x", "b.x", "b.vx", "b.mass"), True),  # wherever they are, and whatever else is near
+        (("a.x", "a.y", "a.z", "b.x", "b.y", "b.z"), False),  # near in two of three
+        (("a.x", "a.open", "b.speed", "b.open"), False),  # no place, but something of one kind
+        (("a.angle", "b.open"), False),  # nothing to compare
+    ],
+)
+def test_factors_meet_where_columns_of_one_kind_are_near(names: tuple[str, ...], apart: bool) -> None:
+    assert bool(never_met(*columns_of(*names))[0, 1]) is apart
+
+
+def test_columns_without_names_are_compared_if_factors_have_as_many() -> None:
+    state = torch.linspace(0, 1, 100)[:, None] + torch.tensor([0.0, 0.0, 5.0, 5.0, 9.0])
+    data = Transitions(state, torch.zeros(100, 1), state)
+    graph = LocalGraph({"a": [0, 1], "b": [2, 3], "c": [4]}, {"push": [0]}, {"a": ["a"], "b": ["b"], "c": ["c"]})
+    assert never_met(data, graph)[:3].tolist() == [[False, True, False], [True, False, False], [False] * 3]
+
+
+def test_columns_without_names_need_factors(data: Transitions) -> None:
+    nameless = Transitions(data.state, data.action, data.next_state)
+    refused(
+        "the data does not name its 2 state columns, so nothing says which of them belong to one object. Say so: "
+        'state={"cart": slice(0, 2), ...}, or a TOML file with [state] and [action] (--factors).',
+        nameless,
+        config=BRIEF,
+    )
+    assert learn_graph(nameless, {"x": 0, "y": 1}, config=BRIEF).action == {"action": (0, 1)}
 
 
 def test_options_out_of_range_are_refused(data: Transitions) -> None:
