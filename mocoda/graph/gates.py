@@ -19,7 +19,7 @@ from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
 THIN = 0.02  # the least probability of an edge, times that of any, to a child that something acts on
-CLOSEST = 0.03  # and within which it does not matter how near
+CLOSEST = 0.03  # standard deviations of the difference of two columns within which it does not matter how near
 BLOCK = 256  # rows at a time on a CPU, always so many: a row's probabilities do not depend on how many are asked for
 MOST = 2**20  # rows, times networks of pairs, at a time on a GPU: a quarter of a gigabyte a hidden layer
 

@@ -115,12 +115,12 @@ CAUTION = 0.02  # the usual one: what an edge has of which nothing is known (gat
 NEARLY_ALL = 0.99  # of the rows: an edge that so many have is one of the sparsest graph
 
 
-@torch.no_grad()
 def check_caution(caution: float) -> None:
     if not 0 < caution < 1:
         raise InputError(f"caution must be a probability between 0 and 1, got {caution}.")
 
 
+@torch.no_grad()
 def cut(graph: LearnedGraph, caution: float, rows: Tensor) -> LearnedGraph:
     """The graph with edges where they are likelier than `caution`; those of nearly all rows are its sparsest edges."""
     check_caution(caution)

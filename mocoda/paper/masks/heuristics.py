@@ -9,11 +9,10 @@ from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.meetings import PLACE
 from mocoda.paper.masks.mechanisms import Columns
 from mocoda.paper.masks.method import Method, NotApplicableError, Scores
 from mocoda.tasks import make_task
-
-PLACE = ("x", "y", "z")
 
 
 @dataclass(frozen=True)
