@@ -268,7 +268,7 @@ def columns_of(*names: str) -> tuple[Transitions, LocalGraph]:
     ("names", "apart"),
     [
         (("a.x", "b.x"), True),
-        (("a.vx", "a.x", "b.x", "b.vx", "b.mass"), True),  # wherever they are, and whatever else is near
+        (("a.vx", "a.vy", "a.x", "b.x", "b.vx", "b.vy"), True),  # wherever they are, and whatever else is near
         (("a.x", "a.y", "a.z", "b.x", "b.y", "b.z"), False),  # near in two of three
         (("a.x", "a.open", "b.speed", "b.open"), False),  # no place, but something of one kind
         (("a.angle", "b.open"), False),  # nothing to compare
