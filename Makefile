@@ -4,9 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := .venv/.demo-ready
 TEST := .venv/.test-ready
-CODE := mocoda tests examples docs/site_hooks.py
+CODE := mocoda experiments tests examples docs/site_hooks.py
 
-.PHONY: demo test test-long test-cuda lint docs check clean
+.PHONY: demo test approve test-long test-cuda lint docs check clean
 
 demo: $(DEMO)
 	$(BIN)/mocoda demo
@@ -14,6 +14,11 @@ demo: $(DEMO)
 # Tests use one thread each, and a file's share what they set up, so two files at a time take half the time.
 test: $(TEST)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+# Takes the error messages as they are now over into tests/messages.json; read the diff before you commit it.
+approve: $(TEST)
+	rm -f tests/messages.json && echo "{}" > tests/messages.json
+	APPROVE=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 test-long: $(TEST)
 	$(BIN)/python -m pytest -m long --timeout 900

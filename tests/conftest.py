@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from approved import approving, forget, take_over
 
 from mocoda.augmentation.generation import CHUNK
 
@@ -32,3 +33,12 @@ def usual_chunks() -> Iterator[None]:
     CHUNK.update(USUAL)
     yield
     CHUNK.update(USUAL)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    forget(item.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    if approving():
+        take_over()

@@ -17,7 +17,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_target, write_json
 
 if TYPE_CHECKING:
-    from mocoda.paper import Experiment
+    from experiments import Experiment
 
 RECORDED, ROWS, SHOWN = 40_000, 160_000, 600  # of the demo: rows recorded, generated, and drawn in its first figure
 
@@ -46,7 +46,7 @@ class Paper(Command):
 
     @classmethod
     def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
-        from mocoda.paper import EXPERIMENTS, find_experiment
+        from experiments import EXPERIMENTS, find_experiment
 
         name = next((word for word in words if word in EXPERIMENTS), None)
         if name is None:
@@ -83,11 +83,11 @@ class Demo(Command):
     def run(self) -> None:
         draw_without_screen()
         check_device(self.device)
+        from experiments.table1 import Table1
+        from experiments.table2 import Table2, draw_walks, walk
         from mocoda.augmentation import Augmentation
         from mocoda.data import save_stream
         from mocoda.engine.runs import RunFolder
-        from mocoda.paper.table1 import Table1
-        from mocoda.paper.table2 import Table2, draw_walks, walk
 
         outputs = ("graph.png", "parents.png", "navigation-mocoda.hdf5", "walks.png", "robot.gif")
         settings = {"rows": ROWS, "seed": 0, "device": self.device}
@@ -125,8 +125,8 @@ class Demo(Command):
 
     def _draw_first(self) -> None:
         """Draws what can be seen before anything is trained."""
+        from experiments.table1 import draw_transitions
         from mocoda.graph.figure import draw_graph
-        from mocoda.paper.table1 import draw_transitions
         from mocoda.parents import fit_parents
         from mocoda.tasks import make_task
 
@@ -154,7 +154,7 @@ class Bench(Command):
     def run(self) -> None:
         check_device(self.device)
         check_target(self.out, overwrite=self.overwrite)
-        from mocoda.paper.bench import as_table, measure
+        from experiments.bench import as_table, measure
 
         results = measure(self.device, lambda name: say(f"timing {name} …"))
         console.print(as_table(results))
@@ -164,7 +164,7 @@ class Bench(Command):
 
 def _run(experiment: Experiment[Any], folder: Path, device: str, overwrite: bool, **given: Any) -> Any:
     """Runs an experiment, prints its table and says where the rest is."""
-    from mocoda.paper import run_experiment
+    from experiments import run_experiment
 
     measured, table = run_experiment(experiment, folder, device=device, overwrite=overwrite, **given)
     console.print(table)

@@ -153,7 +153,7 @@ CHOICES = {
     "{tasks}": ("mocoda.tasks", "TASKS"),
     "{recipes}": ("mocoda.parents", "RECIPES"),
     "{agents}": ("mocoda.agents", "AGENTS"),
-    "{experiments}": ("mocoda.paper", "EXPERIMENTS"),
+    "{experiments}": ("experiments", "EXPERIMENTS"),
 }
 _REGISTRY = ConstructorRegistry()
 _inside: list[type] = []

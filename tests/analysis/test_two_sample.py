@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import mocoda
+from experiments.columns import PUBLISHED
 from mocoda import InputError, LocalGraph, make_recipe
 from mocoda.engine.randomness import Stream
-from mocoda.paper.columns import PUBLISHED
 from mocoda.tasks.navigation import Navigation
 
 SET = ("x", "u")

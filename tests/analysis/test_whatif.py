@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from experiments.columns import PUBLISHED
 from mocoda import GaussianMixture, InputError, LocalGraph, Transitions, fit_parents
 from mocoda.analysis.counterfactual import WIDTH, WhatIf, drawn_given_rest, reached_children, what_if
 from mocoda.dynamics.model import Prediction
 from mocoda.engine.randomness import Stream
-from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, MocodaU
 from mocoda.parents.mocoda import MixtureParents
 from mocoda.tasks.navigation import Navigation

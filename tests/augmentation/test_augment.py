@@ -13,12 +13,12 @@ from point_task import PointTask
 from torch import Tensor
 
 import mocoda
+from experiments.columns import PUBLISHED, column_recipe
 from mocoda import DynamicsConfig, InputError, Transitions, concatenate, fit_dynamics, fit_parents, save_stream
 from mocoda.augmentation.generation import CHUNK, Augmentation, augment
 from mocoda.augmentation.provenance import local_graphs
 from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream, as_stream
-from mocoda.paper.columns import PUBLISHED, column_recipe
 from mocoda.parents import Dyna, Mocoda, Parents
 from mocoda.tasks.navigation import Navigation
 

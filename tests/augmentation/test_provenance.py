@@ -12,12 +12,12 @@ from test_augment import Box, Truth
 from torch import Tensor
 from transition_tables import assert_identical, refusal, table
 
+from experiments.columns import PUBLISHED, column_recipe
 from mocoda import DynamicsConfig, InputError, Transitions, augment, concatenate, fit_dynamics, fit_parents, save_stream
 from mocoda.augmentation import generation as module
 from mocoda.augmentation.provenance import neighbourhood
 from mocoda.augmentation.support import disagreement, fit_support, step_scale
 from mocoda.engine.randomness import Stream
-from mocoda.paper.columns import PUBLISHED, column_recipe
 from mocoda.parents import BUILT_IN, Mocoda
 from mocoda.tasks.navigation import Navigation
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from command_line import TINY, below, done, mocoda, refused, start
 
+from experiments.columns import PUBLISHED
 from mocoda import (
     Dynamics,
     InputError,
@@ -30,7 +31,6 @@ from mocoda import (
 from mocoda.augmentation import RewardConfig
 from mocoda.cli.options import check_device
 from mocoda.engine.randomness import Stream
-from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda
 from mocoda.tasks import TASKS
 

@@ -13,11 +13,11 @@ import pytest
 from command_line import done, mocoda, refused
 
 import mocoda as package
+from experiments import EXPERIMENTS
 from mocoda.agents import AGENTS
 from mocoda.cli import COMMANDS, read_command
 from mocoda.cli.parser import option_names
 from mocoda.dynamics import DynamicsConfig
-from mocoda.paper import EXPERIMENTS
 from mocoda.parents import RECIPES, Recipe
 
 WORDS = [

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from committed_results import committed
 
+from experiments.columns import column_label
+from experiments.learned_masks import MASKS
 from mocoda.analysis.page.figures import library
-from mocoda.paper.columns import column_label
-from mocoda.paper.learned_masks import MASKS
 
 ROOT = Path(__file__).parents[2]
 AUROCS = ("auroc", "auroc_known")

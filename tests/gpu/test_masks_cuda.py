@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import mocoda
+from experiments.masks import METHODS, Training
+from experiments.masks.experiment import Masks, dense
 from mocoda.analysis.rates import area_under_curve
 from mocoda.graph import gates
-from mocoda.paper.masks import METHODS, Training
-from mocoda.paper.masks.experiment import Masks, dense
 
 pytestmark = pytest.mark.cuda
 TRAINED = ("gradient", "drop-one", "redrawn", "attention", "cai", "code-book", "null-test")

@@ -61,7 +61,7 @@ def test_no_file_is_longer_than_400_lines() -> None:
         ("from mocoda.graph import LocalGraph", {"graph"}),
         ("from mocoda import graph, InputError", {"graph", ""}),
         ("import mocoda.tasks.navigation", {"tasks"}),
-        ("from mocoda.paper import table1\nfrom mocoda.agents.agent import Batch", {"paper", "agents"}),
+        ("from experiments import table1\nfrom mocoda.agents.agent import Batch", {"paper", "agents"}),
         ("def late():\n    from mocoda.dynamics import Dynamics", {"dynamics"}),
     ],
 )

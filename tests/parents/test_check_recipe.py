@@ -12,11 +12,11 @@ from parents_world import TASK, message
 from torch import Tensor
 
 import mocoda.parents.flattening
+from experiments.columns import PUBLISHED
 from mocoda import check_recipe, make_recipe
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import BUILT_IN, Coda, Emp, Mocoda, MocodaP, Model, Recipe, TaskHints
 from mocoda.parents.emp import RecordedParents
 

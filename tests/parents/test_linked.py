@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from experiments.columns import PUBLISHED
 from mocoda import DynamicsConfig, LocalGraph, Transitions, fit_dynamics, fit_parents
 from mocoda.engine.randomness import Stream
-from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda
 from mocoda.parents.linked import LinkedParents, codes_of, linked_sets
 from mocoda.parents.manifold import Manifold

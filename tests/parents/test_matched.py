@@ -17,11 +17,11 @@ from scipy.stats import ks_2samp
 from torch import Tensor
 
 import mocoda.parents.flattening
+from experiments.columns import PUBLISHED
 from mocoda import check_recipe, fit_parents, make_recipe
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, MocodaP, MocodaU, Recipe, nearest
 from mocoda.parents.matched import MatchedParents
 from mocoda.parents.metric import Metric

@@ -26,8 +26,8 @@ from mocoda_samples import (
 )
 from scipy.stats import ks_2samp
 
+from experiments.columns import PUBLISHED
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, fit_parents
 from mocoda.parents.mocoda import MixtureParents
 

@@ -12,10 +12,10 @@ from parents_world import DATA, TASK, message
 from scipy.stats import ks_2samp
 from torch import Tensor
 
+from experiments.columns import PUBLISHED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, MocodaU, fit_parents, make_recipe
 from mocoda.parents.flattening import FlattenedParents, ReweightedParents
 from mocoda.parents.matched import MatchedParents

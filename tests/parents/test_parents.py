@@ -16,11 +16,11 @@ from torch import Tensor
 
 import mocoda
 import mocoda.parents.flattening
+from experiments.columns import PUBLISHED, column_recipe
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper.columns import PUBLISHED, column_recipe
 from mocoda.parents import (
     RECIPES,
     Mocoda,

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import rich.console
 
+from experiments import Experiment, Measured
 from mocoda.engine.files import versions
 from mocoda.engine.optimise import device_name
-from mocoda.paper import Experiment, Measured
 
 HEADING = ("table", "preset", "metric", "device", "seconds", "versions", "config")
 

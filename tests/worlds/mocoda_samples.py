@@ -8,9 +8,9 @@ from scipy.spatial.distance import cdist
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
+from experiments.columns import PUBLISHED
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.paper.columns import PUBLISHED
 from mocoda.parents import Mocoda, fit_parents
 
 Floats = NDArray[np.float64]

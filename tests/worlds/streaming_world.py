@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import mocoda.augmentation.generation
+from experiments.columns import column_recipe
 from mocoda import DynamicsConfig, fit_dynamics, fit_parents
 from mocoda.augmentation.generation import Augmentation, Piece
-from mocoda.paper.columns import column_recipe
 from mocoda.tasks.navigation import Navigation
 
 CONFIG = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, batch=64)

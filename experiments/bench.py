@@ -1,0 +1,399 @@
+"""How fast the pieces are on a device, each beside its reference or its target, in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import logging
+import multiprocessing
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rich.table
+import torch
+from torch import Tensor
+
+from experiments.agents import paper_agent
+from experiments.columns import column_recipe
+from experiments.experiment import cell, text_table
+from experiments.matched_speed import matched_parents
+from experiments.roofline import work
+from experiments.table3 import Table3
+from mocoda.agents import Agent
+from mocoda.agents.agent import AGENTS
+from mocoda.agents.train import CHUNK, train_agents
+from mocoda.augmentation.generation import Augmentation, augment
+from mocoda.data.transitions import Transitions, save_stream
+from mocoda.dynamics.fit import fit_dynamics, fit_dynamics_runs
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import versions
+from mocoda.engine.optimise import device_name
+from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import mean_and_std
+from mocoda.parents import GaussianMixture, Parents, fit_parents
+from mocoda.parents.density import kernel_density
+from mocoda.tasks import Task, make_task
+from mocoda.tasks.hooksweep import HookSweep2
+
+EM_POINTS, EM_COLUMNS, EM_COMPONENTS, EM_ITERATIONS = 200_000, 15, 32, 20
+KDE_POINTS, KDE_PROPOSALS, KDE_BANDWIDTH = 10_000, 100_000, 0.05
+RUNS = (1, 5, 25, 100)  # agents that train at once
+MATCHED = {"matched-4": 10**4, "matched-5": 10**5, "matched-6": 10**6}  # row -> recorded rows
+EVERYWHERE = {"kde": 3.0, "growth": 1.0, "memory": 2.0}
+TARGETS = {
+    "cpu": EVERYWHERE | {"em": 1.0, "generate": 100_000.0, "matched-5": 100_000.0, "d3rlpy": 1.0, "record": 1_111.0},
+    "cuda": EVERYWHERE
+    | {
+        "em": 30.0,
+        "generate": 10_000_000.0,
+        "matched-6": 1_000_000.0,
+        "sweep-dynamics": 1.0,
+        "sweep-rows": 1.0,
+        "sweep-agents": 1.0,
+    },
+}
+MEANING = {
+    "em": f"EM, {EM_COMPONENTS} full components, {EM_POINTS:,} × {EM_COLUMNS}, {EM_ITERATIONS} rounds: times faster",
+    "kde": f"KDE of {KDE_PROPOSALS:,} rows over {KDE_POINTS:,} points: times faster",
+    "generate": "MoCoDA rows per second, parents to labelled transition",
+    "growth": "time per row at 10⁴ rows over time per row at 10⁶ (1 or more: no worse than linear)",
+    **{
+        row: f"matched parents drawn per second from {n:,} recorded rows, 10 shared columns"
+        for row, n in MATCHED.items()
+    },
+    "d3rlpy": "TD3-BC, one agent, 2 × 256, batch 256, against d3rlpy's TD3+BC: times faster",
+    "record": "HookSweep2 rows recorded per second by 2 processes (a million in 15 minutes: 1,111)",
+    "sweep-dynamics": "HookSweep2 dynamics, 3 seeds, local and full, 4,000 epochs of 40,000 rows: 8 min over its time",
+    "sweep-rows": "HookSweep2, 4·10⁶ MoCoDA-P rows generated and labelled: 20 s over its time",
+    "sweep-agents": "HookSweep2, an update of 15 TD3-BC agents (3 × 512, batch 500): 1 ms over its time",
+    "memory": "weight of 4·10⁶ rows over the memory it takes to stream them to disk (held at once: under 1)",
+}
+
+
+def measure(device: str, announce: Callable[[str], None] = lambda name: None, repeats: int = 3) -> dict[str, Any]:
+    """All benchmarks, in the schema of every results file; `values` holds the repeats."""
+    try:
+        import sklearn  # noqa: F401
+
+        if device == "cpu":
+            with contextlib.redirect_stderr(io.StringIO()):  # a package it loads prints a notice of its own
+                import d3rlpy  # noqa: F401
+    except ImportError as error:
+        raise InputError("mocoda bench compares with scikit-learn and d3rlpy; pip install 'mocoda[bench]'.") from error
+    started = time.monotonic()
+    cells: list[dict[str, Any]] = []
+
+    def record(row: str, ratios: list[float], ours: list[float], reference: list[float] | None = None) -> None:
+        target = TARGETS["cuda" if device.startswith("cuda") else "cpu"].get(row)
+        aim = None if target is None else [target]
+        for column, values in (("ratio", ratios), ("mocoda", ours), ("reference", reference), ("target", aim)):
+            if values is not None:
+                cells.append(cell(row, column, values))
+
+    for row, ours, theirs in (("em", *_em(device)), ("kde", *_kde(device))):
+        announce(MEANING[row])
+        mine = [_seconds(ours, device) for _ in range(repeats)]
+        reference = [_seconds(theirs, "cpu")]
+        record(row, [reference[0] / seconds for seconds in mine], mine, reference)
+    announce(MEANING["generate"])
+    task, data, parents, model = _generator(device)
+
+    def generate(rows: int) -> float:
+        bare = partial(augment, task=task, keep_recorded=False, provenance=False)
+        return _seconds(lambda: bare(data, parents, model, rows=rows), device)
+
+    many = 500_000 if device == "cpu" else 20_000_000
+    generate(many // 10)  # warm-up
+    rates = [many / generate(many) for _ in range(repeats)]
+    record("generate", rates, rates)
+    announce(MEANING["growth"])
+    # The least of several, and in turns: what else the machine does is no part of the law.
+    small, large = [], []
+    for _ in range(2 * repeats):
+        small += [generate(10_000) / 10_000 for _ in range(3)]
+        large.append(generate(1_000_000) / 1_000_000)
+    record("growth", [min(small) / min(large)], [min(large)])
+    for row, recorded in MATCHED.items():
+        announce(MEANING[row])
+        matched = matched_parents(recorded, device)
+        many = 20_000 if device == "cpu" else 1_000_000
+        matched.sample(many // 10, seed=0)  # warm-up
+        rates = [many / _seconds(partial(matched.sample, many, seed=i), device) for i in range(repeats)]
+        record(row, rates, rates)
+    announce(MEANING["memory"])
+    if Path("/proc/self/clear_refs").exists():  # Linux
+        rows, bytes_per_row = 4_000_000, 4 * 7 + 1
+        needed = _streaming_memory(rows, device)
+        record("memory", [rows * bytes_per_row / 2**20 / needed], [needed])
+    if device == "cpu":
+        announce(MEANING["d3rlpy"])
+        ours_took, theirs_took = _td3_bc(repeats)
+        record("d3rlpy", [b / a for a, b in zip(ours_took, theirs_took, strict=True)], ours_took, theirs_took)
+        announce(MEANING["record"])
+        rate = _recorded_rows()
+        record("record", [rate], [rate])
+    else:
+        cells += _agents(device, announce)
+        for row, limit, took in sweeping(device, announce):
+            record(row, [limit / took], [took])
+    return {
+        "table": "bench",
+        "preset": "bench",
+        "metric": "ratio as the row says; mocoda and the reference in seconds (generate, matched, record: rows per s; "
+        "growth: seconds per row; memory: MB; an agent and its number of runs: milliseconds per agent and update, "
+        "beside the least that operations and traffic allow)",
+        "device": device_name(device),
+        "seconds": round(time.monotonic() - started, 1),
+        "versions": versions(),
+        "config": {"meaning": MEANING, "repeats": repeats, "reference threads": torch.get_num_threads()},
+        "cells": cells,
+    }
+
+
+def as_table(results: dict[str, Any]) -> rich.table.Table:
+    """What was measured beside its target; the law of growth holds within a tenth, the rest outright."""
+    means = {(cell["row"], cell["column"]): cell["mean"] for cell in results["cells"]}
+    rows = []
+    for row, meaning in MEANING.items():
+        if (row, "ratio") in means:
+            measured, target = means[row, "ratio"], means.get((row, "target"))
+            met = target is not None and measured >= target * (0.9 if row == "growth" else 1.0)
+            aim = ["", ""] if target is None else [f"{target:,.0f}", "met" if met else "missed"]
+            rows.append([meaning, f"{measured:,.2f}", *aim])
+    for (row, column), mean in means.items():
+        if column == "agent":
+            least = means.get((row, "roofline"))
+            text = f"{row} at once: ms per agent and update" + (f" (at least {least:.4f})" if least else "")
+            rows.append([text, f"{mean:.4f}", "", ""])
+    return text_table(f"mocoda bench on {results['device']}", ("what", "measured", "target", ""), rows)
+
+
+def _agents(device: str, announce: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Every agent at every number of runs, at the paper's size, and how fast it could be."""
+    data = make_task("navigation").collect(40_000, seed=0).to(device)
+    cells: list[dict[str, Any]] = []
+    for name in AGENTS:
+        few = {"sampler_updates": 2} if name == "bcq" else {}  # its first stage is not what is timed
+        agent = paper_agent(name, **few)
+        counted = work(agent, 2, 2)
+        for half in (False, True):
+            for runs in RUNS[-1:] if half else RUNS:
+                row = f"{name}{' in bfloat16' if half else ''} × {runs}"
+                announce(row)
+                times = [1e3 * seconds / runs for seconds in _update_seconds(agent, data, runs, 600, half)]
+                least = None if half else counted.milliseconds(runs, device_name(device))
+                cells.append(cell(row, "agent", times))
+                if least is not None:
+                    cells.append(cell(row, "roofline", [least / runs]))
+    return cells
+
+
+def sweeping(device: str, announce: Callable[[str], None]) -> Iterator[tuple[str, float, float]]:
+    """The stages of HookSweep2 at their full size: row, seconds it may take, seconds it takes.
+
+    The rows are made up, for their values change no time; dynamics train for a hundredth of their epochs.
+    """
+    task, settings = HookSweep2(), Table3.presets["paper"]
+    data = _made_up_sweeps(1_000_000, device)
+    announce(MEANING["sweep-dynamics"])
+    config = replace(settings.dynamics, epochs=40, window=1)
+    took = 0.0
+    for architecture in ("local", "full"):
+        spans = _spans(partial(fit_dynamics_runs, [data] * 3, task.graph, architecture, seeds=range(3), config=config))
+        took += 4_000 * mean_and_std(spans[10:-1])[0]  # the first few warm up, the last looks back
+    yield "sweep-dynamics", 480.0, took
+    announce(MEANING["sweep-rows"])
+    model = fit_dynamics_runs([data], task.graph, seeds=[0], config=replace(config, epochs=1))[0]
+    one = replace(settings, seeds=1, columns=("mocoda-p",))
+    parents = one.parent_distributions(task, data)["mocoda-p"][0]
+    bare = partial(augment, rows=4_000_000, task=task, provenance=False)
+    made = [_seconds(lambda: bare(data, parents, model), device) for _ in range(2)]
+    yield "sweep-rows", 20.0, made[-1]
+    announce(MEANING["sweep-agents"])
+    agent = replace(settings.agents[0], batch=500)
+    yield "sweep-agents", 1e-3, mean_and_std(_update_seconds(agent, data, 15, 1_000))[0]
+
+
+def _made_up_sweeps(rows: int, device: str) -> Transitions:
+    stream = Stream(0, "bench-sweeps", device=device)
+    low, high = (end.to(device) for end in HookSweep2().box)
+    drawn = (low + high) / 2 + 0.15 * (high - low) * stream.normal(rows, len(low)).clamp(-3, 3)
+    goal = HookSweep2().goals(rows, seed=stream, device=device)
+    state, action = drawn.split([16, 4], 1)
+    next_state = state + 0.01 * stream.normal(rows, 16)
+    reward, terminal = HookSweep2().label(state, action, next_state, goal)
+    return Transitions(state, action, next_state, reward, terminal, goal)
+
+
+def _recorded_rows(rows: int = 15_000) -> float:
+    """Rows per second, the start of the processes included."""
+    return rows / _seconds(lambda: HookSweep2().collect(rows, seed=0, workers=2), "cpu")
+
+
+def _update_seconds(agent: Agent, data: Transitions, runs: int, updates: int, half: bool = False) -> list[float]:
+    """Seconds an update of all runs, chunk by chunk; the first half of the chunks warms up."""
+    train = partial(train_agents, {"data": data}, agent, seeds=range(runs), updates=updates, half=half)
+    spans = [span / CHUNK for span in _spans(train)]
+    return spans[len(spans) // 2 :]
+
+
+def _spans(work: Callable[..., object]) -> list[float]:
+    """Seconds between the work's reports of progress; losses were looked at then, so what was to do is done."""
+    marks = [time.perf_counter()]
+    work(progress=lambda stage, done, total: marks.append(time.perf_counter()))
+    return [after - before for before, after in itertools.pairwise(marks)]
+
+
+def _td3_bc(repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds an update of ours and of d3rlpy's, in turns, from the same rows and at the same sizes.
+
+    d3rlpy gets its batches from plain arrays, which is faster than its replay buffer.
+    """
+    import structlog
+    from d3rlpy.algos import TD3PlusBCConfig
+    from d3rlpy.dataset import TransitionMiniBatch
+    from d3rlpy.models.encoders import VectorEncoderFactory
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    data = make_task("navigation").collect(20_000, seed=0)
+    assert data.reward is not None
+    agent = paper_agent("td3-bc", hidden=(256, 256), batch=256, normalise=True)
+    encoder = VectorEncoderFactory([256, 256])
+    config = TD3PlusBCConfig(
+        actor_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
+        actor_encoder_factory=encoder,
+        critic_encoder_factory=encoder,
+        batch_size=256,
+    )
+    theirs = config.create(device="cpu:0")
+    theirs.create_impl((2,), 2)
+    columns = (data.state, data.action, data.reward[:, None], data.next_state, data.terminal[:, None].float())
+    state, action, reward, next_state, terminal = (column.numpy() for column in columns)
+    stream = Stream(0, "bench-d3rlpy")
+
+    def updates(n: int) -> None:
+        for rows in stream.integers(len(data), n, 256).numpy():
+            theirs.update(
+                TransitionMiniBatch(
+                    observations=state[rows],
+                    actions=action[rows],
+                    rewards=reward[rows],
+                    next_observations=next_state[rows],
+                    next_actions=action[rows],
+                    terminals=terminal[rows],
+                    intervals=np.ones_like(reward[rows]),
+                    transitions=[],
+                )
+            )
+
+    updates(50)  # warm-up
+    mine, reference = [], []
+    for _ in range(repeats):
+        mine.append(min(_update_seconds(agent, data, 1, 400)))
+        reference.append(min(_seconds(lambda: updates(CHUNK), "cpu") / CHUNK for _ in range(2)))
+    return mine, reference
+
+
+def _seconds(work: Callable[[], object], device: str) -> float:
+    start = time.perf_counter()
+    work()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _em(device: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Ours and scikit-learn's, each from its own start, for the same number of rounds."""
+    stream = Stream(0, "bench-em")
+    centres = 3 * stream.normal(EM_COMPONENTS, EM_COLUMNS)
+    mixing = stream.normal(EM_COMPONENTS, EM_COLUMNS, EM_COLUMNS) / 3
+    component = stream.integers(EM_COMPONENTS, EM_POINTS)
+    noise = stream.normal(EM_POINTS, EM_COLUMNS, 1)
+    points = torch.cat(
+        [(mixing[c] @ n)[..., 0] for c, n in zip(component.split(20_000), noise.split(20_000), strict=True)]
+    )
+    points = (points + centres[component]).to(device)
+
+    def ours() -> GaussianMixture:
+        return GaussianMixture.fit(points, EM_COMPONENTS, tolerance=-float("inf"), max_iterations=EM_ITERATIONS)
+
+    def theirs() -> object:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.mixture import GaussianMixture as Reference
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # it is to stop early
+            return Reference(EM_COMPONENTS, tol=0.0, max_iter=EM_ITERATIONS, random_state=0).fit(points.cpu().numpy())
+
+    ours()  # warm-up
+    return ours, theirs
+
+
+def _kde(device: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    stream = Stream(0, "bench-kde", device=device)
+    points, proposals = stream.uniform(KDE_POINTS, 2), stream.uniform(KDE_PROPOSALS, 2)
+
+    def ours() -> Tensor:
+        return kernel_density(points, proposals, KDE_BANDWIDTH)
+
+    def theirs() -> object:
+        from sklearn.neighbors import KernelDensity
+
+        return KernelDensity(bandwidth=KDE_BANDWIDTH).fit(points.cpu().numpy()).score_samples(proposals.cpu().numpy())
+
+    ours()  # warm-up
+    return ours, theirs
+
+
+def _generator(device: str) -> tuple[Task, Transitions, Parents, Dynamics]:
+    """Everything `augment` needs, with the default networks; how long they trained does not change their speed."""
+    task = make_task("navigation")
+    data = task.collect(40_000, seed=0).to(device)
+    model = fit_dynamics(data, task.graph, seed=0, config=DynamicsConfig(epochs=1, window=1))
+    return task, data, fit_parents(data, task.graph, column_recipe("mocoda"), seed=0), model
+
+
+def _streaming_memory(rows: int, device: str) -> float:
+    """Megabytes that a fresh process needs on top, at its peak, to stream `rows` generated rows to disk."""
+    *_, model = _generator(device)
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "dynamics.safetensors"
+        model.save(saved)
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_stream_to_disk, args=(rows, device, saved, there))
+        process.start()
+        there.close()  # so that a child that dies is noticed
+        needed: float = here.recv()
+        process.join()
+    return needed
+
+
+def _stream_to_disk(rows: int, device: str, saved: Path, answer: Connection) -> None:
+    task = make_task("navigation")
+    data = task.collect(40_000, seed=0).to(device)
+    model = Dynamics.load(saved, task.graph).to(device)
+    parents = fit_parents(data, task.graph, column_recipe("mocoda"), seed=0)
+    plan = partial(Augmentation, data, parents, model, task=task, provenance=False)
+    list(plan(rows=1_000).chunks())  # so that nothing is loaded or allocated for the first time
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = _resident("VmRSS")
+    save_stream(saved.with_name("rows.hdf5"), plan(rows=rows).chunks())
+    answer.send(_resident("VmHWM") - before)
+
+
+def _resident(key: str) -> float:
+    """Megabytes of this process by Linux's own account: VmRSS now, VmHWM at the peak."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
+    return int(line.split()[1]) / 1024

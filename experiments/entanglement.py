@@ -1,0 +1,324 @@
+"""Section 3.2: how fast sparse steps entangle, and why models generalise where values do not.
+
+In the world of k objects one step's graph is sparse. Over a horizon it is not: what an object depends on is the product
+of the masks along the way. So states whose parts were all recorded, though never together, should be easy for a model
+of one step and hard for a value function, unless MoCoDA makes such states to learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import rich.table
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.columns import PUBLISHED
+from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from experiments.stages import fit_models
+from experiments.values import Lesson, ValueConfig, fit_values, true_values
+from mocoda.augmentation.generation import augment
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, save, title_left
+from mocoda.engine.files import write_json
+from mocoda.engine.networks import Weights, mlp
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.parents import MocodaP, fit_parents
+from mocoda.tasks.objects import EPISODE, HOME, Objects
+
+MODELS = {"factored model": "local", "unfactored model": "full"}
+# What is measured, with its label, colour and line in the figure.
+MODEL_LINES = {
+    "factored model": ("one step, locally factored model", BLUE, "-"),
+    "unfactored model": ("one step, unfactored model", GREY, "-"),
+}
+VALUES = {
+    "recorded": ("from recorded data", RED, "-"),
+    "recorded, true returns": ("from recorded data, with true returns", ORANGE, "-"),
+    "mocoda": ("from MoCoDA's data too", BLUE, "-"),
+    "mocoda, true dynamics": ("from MoCoDA's data, true dynamics", GREEN, "--"),
+}
+SHADES = ("#bcd3ea", "#7fabd6", "#2563a8", "#123a66")  # few objects to many
+RARE = 5.0  # percent of the recorded rows
+
+
+@dataclass(frozen=True)
+class Entanglement(Experiment[Measured]):
+    """How sparse steps entangle over the horizon, and what that does to models and values (Section 3.2)."""
+
+    name = "entanglement"
+    metric = (
+        "filled: percent of the state's factors that an object depends on after so many steps, mean over objects and "
+        "recorded episodes; acting: if every action listens to the whole state. cells: mean errors by how many objects "
+        "are at home; models: of the next state, in percent of the mean step; else: of the value, in percent of its "
+        "range"
+    )
+    outputs = ("entanglement.json", "entanglement.png")
+    presets: ClassVar[dict[str, Entanglement]] = {}
+
+    dynamics: DynamicsConfig
+    values: ValueConfig
+    counts: tuple[int, ...] = (2, 4, 8, 16)  # of objects, whose graphs are multiplied
+    episodes: int = 400  # recorded, for the graphs
+    objects: int = 4  # where values are learned
+    rows: int = 20_000  # recorded
+    made: int = 20_000  # by MoCoDA
+    components: int = 16
+    test_rows: int = 1_000  # for every number of objects at home
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Multiplies the recorded graphs, then fits models and values for all seeds, and compares them with truth."""
+        clock = Stopwatch()
+        task, seeds = Objects(self.objects), range(self.seeds)
+        filled = [filling(Objects(count), self.episodes, device) for count in self.counts]
+        recorded = [task.collect(self.rows, seed=seed).to(device) for seed in seeds]
+        models = {
+            name: fit_models(recorded, task.graph, kind, self.dynamics, folder=folder, progress=progress)
+            for name, kind in MODELS.items()
+        }
+        lessons = {
+            (seed, name): lesson
+            for seed, (data, model) in enumerate(zip(recorded, models["factored model"], strict=True))
+            for name, lesson in zip(VALUES, self._lessons(task, data, model, seed), strict=True)
+        }
+        values = fit_values(lessons, self.values, device=device, progress=progress)
+        errors = [
+            self._errors(task, recorded[seed], {name: each[seed] for name, each in models.items()}, values, seed)
+            for seed in seeds
+        ]
+        results = {
+            **self.heading(device, clock),
+            "spread": filled,
+            "cells": _over_seeds(errors),
+            "recorded": _shares(task, recorded),
+        }
+        return Measured(results)
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        results = measured.results
+        write_json(folder / self.outputs[0], results)
+        draw_entanglement(results, folder / self.outputs[1])
+        homes = list(results["recorded"])
+        wanted = [("recorded", None), *(("recombined", int(home)) for home in homes)]
+        rows = []
+        for name in (*MODELS, *VALUES):
+            cells = {(c["states"], c["home"]): c for c in results["cells"] if c["what"] == name}
+            texts = [f"{cells[key]['mean']:.1f} ± {cells[key]['std']:.1f}" for key in wanted]
+            rows.append([name if name in MODELS else f"value: {name}", *texts])
+        shares = (f"{share:.1f}" for share in results["recorded"].values())
+        rows.append(["share of the recorded rows", "100", *shares])
+        columns = ("what", "recorded states", *(f"recombined, {home}" for home in homes))
+        return text_table("Errors by how many objects are at home, in percent", columns, rows)
+
+    def _lessons(self, task: Objects, data: Transitions, model: Dynamics, seed: int) -> list[Lesson]:
+        """In the order of VALUES. To learn true returns is to learn rewards after which nothing follows."""
+        parents = fit_parents(data, task.graph, MocodaP(components=self.components, **PUBLISHED), task=task, seed=seed)
+        made = [
+            augment(data, parents, one, rows=self.made, task=task, seed=seed, provenance=False)
+            for one in (model, _Truth(task))
+        ]
+        recorded, *others = (_lesson(task, table, data, self.values.discount) for table in (data, *made))
+        returns = recorded.reward + recorded.ahead * true_values(task, data.next_state, self.values.discount)
+        return [recorded, recorded._replace(reward=returns, ahead=torch.zeros_like(returns)), *others]
+
+    def _errors(
+        self, task: Objects, data: Transitions, models: Mapping[str, Dynamics], values: Weights, seed: int
+    ) -> list[dict[str, Any]]:
+        """A seed's errors in recorded states and in recombined ones, none of which was learned from."""
+        stream = Stream(seed, "entanglement-test", device=data.device)
+        fresh = task.collect(self.rows, seed=stream).to(data.device).state
+        fresh = fresh[~_home(task, fresh).all(1)]
+        states: dict[tuple[str, int | None], Tensor] = {("recorded", None): fresh[: self.test_rows]}
+        for home in range(task.objects):
+            own = fresh[_home(task, fresh).sum(1) == home]
+            if len(own) >= 30:  # else there is nothing to average
+                states["recorded", home] = own[: self.test_rows]
+            states["recombined", home] = recombined(task, fresh, home, self.test_rows, stream.child(home))
+        own_weights = {name: weight[seed * len(VALUES) :][: len(VALUES)] for name, weight in values.items()}
+        cells = []
+        for (kind, number), state in states.items():
+            rows = torch.cat([state, task.expert(state)], 1)
+            next_state, truth = task.step(rows), true_values(task, state, self.values.discount)
+            step = (next_state - state).norm(dim=1).mean()
+            errors = {
+                name: 100 * float((model.sample(rows, seed=stream) - next_state).norm(dim=1).mean() / step)
+                for name, model in models.items()
+            }
+            learned = mlp(own_weights, "value", _standardised(rows, data).expand(len(VALUES), -1, -1))[..., 0]
+            errors |= dict(zip(VALUES, (100 * (learned - truth).abs().mean(1)).tolist(), strict=True))
+            cells += [{"what": name, "states": kind, "home": number, "error": error} for name, error in errors.items()]
+        return cells
+
+
+Entanglement.presets.update(
+    paper=Entanglement(
+        "paper",
+        seeds=5,
+        dynamics=DynamicsConfig(epochs=60, window=10),
+        values=ValueConfig(updates=50_000, hidden=(256, 256), batch=512, learning_rate=3e-4),
+        episodes=4_000,
+        rows=100_000,
+        made=400_000,
+        components=32,
+        test_rows=10_000,
+    ),
+    quick=Entanglement(
+        "quick",
+        seeds=3,
+        dynamics=DynamicsConfig(members=2, hidden=(64, 64), features=32, epochs=8, batch=256, learning_rate=3e-3),
+        values=ValueConfig(updates=5_000),
+    ),
+)
+
+
+def filling(task: Objects, episodes: int, device: str) -> dict[str, Any]:
+    """How sparse a step is, and how the graphs of the recorded steps fill up when multiplied, in percent."""
+    data = task.collect(episodes * EPISODE, seed=Stream(0, "entanglement-graphs")).to(device)
+    mask = task.graph.mask(data.rows)
+    along = mask.unflatten(0, (episodes, EPISODE))
+    dependence = {"given actions": reaches(along), "acting": reaches(along, acting=True)}
+    return {
+        "objects": task.objects,
+        "edges": _percent(mask),  # of a step, among all parents and children
+        "edges_of_any_step": _percent(mask.any(0)),
+        "filled": {name: [_percent(step[:, :, :-1]) for step in reach] for name, reach in dependence.items()},
+    }
+
+
+def reaches(mask: Tensor, acting: bool = False) -> list[Tensor]:
+    """Which state factors (first) at the start of an episode reach which ones (second) after 0, 1, … steps.
+
+    mask    bool (episodes, T, parents, children), the last parent being the action
+    acting  the action is chosen by a policy that sees the whole state; else it is given
+    """
+    steps = mask[:, :, :-1] | mask[:, :, -1:] if acting else mask[:, :, :-1]
+    reach = torch.eye(mask.shape[3], dtype=torch.bool, device=mask.device).repeat(len(mask), 1, 1)
+    reached = [reach]
+    for step in steps.unbind(1):
+        reached.append((reached[-1].float() @ step.float()) > 0)
+    return reached
+
+
+def recombined(task: Objects, states: Tensor, home: int, n: int, stream: Stream) -> Tensor:
+    """n states in which `home` objects are at home, of parts that were all recorded (N, S), each in another row."""
+    where = _home(task, states)
+    chosen = stream.uniform(n, task.objects).argsort(1) < home
+    made = states[stream.integers(len(states), n)]  # the agent's place stays
+    for i, name in enumerate(task.graph.children[:-1]):
+        columns = list(task.graph.factors[name])
+        for side in (True, False):
+            pool, mine = states[where[:, i] == side][:, columns], (chosen[:, i] == side).nonzero()
+            made[mine, columns] = pool[stream.integers(len(pool), len(mine))]
+    return made
+
+
+class _Truth(NamedTuple):
+    """The true dynamics, where a model is asked for."""
+
+    task: Objects
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        return self.task.step(rows)
+
+
+def _lesson(task: Objects, table: Transitions, data: Transitions, discount: float) -> Lesson:
+    next_rows = torch.cat([table.next_state, task.expert(table.next_state)], 1)
+    reward, ended = task.label(table.state, table.action, table.next_state)
+    rows, after = (_standardised(part, data) for part in (table.rows, next_rows))
+    return Lesson(rows, after, (1 - discount) * reward, discount * ~ended)
+
+
+def _over_seeds(seeds: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Cells with their values, one a seed that has such states."""
+    values: dict[tuple[str, str, int | None], list[float]] = {}
+    for cell in (cell for cells in seeds for cell in cells):
+        values.setdefault((cell["what"], cell["states"], cell["home"]), []).append(cell["error"])
+    return [
+        {"what": what, "states": states, "home": home, **spread(each)} for (what, states, home), each in values.items()
+    ]
+
+
+def _shares(task: Objects, recorded: Sequence[Transitions]) -> dict[str, float]:
+    """Percent of the recorded rows with so many objects at home, for every number but all."""
+    count = torch.cat([_home(task, data.state).sum(1) for data in recorded])
+    return {str(home): _percent(count == home) for home in range(task.objects)}
+
+
+def _home(task: Objects, state: Tensor) -> Tensor:
+    """Which objects are at home, bool (N, k)."""
+    return state[:, 0 : 4 * task.objects : 4] > HOME
+
+
+def _standardised(rows: Tensor, data: Transitions) -> Tensor:
+    return (rows - data.rows.mean(0)) / data.rows.std(0)
+
+
+def _percent(which: Tensor) -> float:
+    return 100 * float(which.double().mean())
+
+
+# The figure
+
+
+def draw_entanglement(results: Mapping[str, Any], path: Path) -> None:
+    """Draws what an object depends on by steps back, and errors by how many objects are at home."""
+    figure = Figure(figsize=(14.5, 4.6), layout="constrained")
+    filled, model, value = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
+    _draw_filling(filled, results)
+    _draw_errors(model, results, MODEL_LINES)
+    model.set_ylabel("error of the next state (% of a step)")
+    title_left(model, "Models of a step generalise to states never seen …")
+    _draw_errors(value, results, VALUES)
+    value.set_ylabel("error of the value (% of its range)")
+    title_left(value, "… values do not, unless shown such states")
+    save(figure, path)
+
+
+def _draw_filling(axes: Axes, results: Mapping[str, Any]) -> None:
+    for number, cell in enumerate(results["spread"]):
+        colour = SHADES[min(number, len(SHADES) - 1)]
+        given, acting = cell["filled"]["given actions"], cell["filled"]["acting"]
+        axes.plot(given, color=colour, lw=2.4, label=f"{cell['objects']} objects")
+        axes.plot(acting, color=colour, lw=1.4, ls="--")
+    axes.plot([], [], color=GREY, lw=1.4, ls="--", label="actions chosen by seeing all")
+    steps = len(results["spread"][0]["filled"]["given actions"]) - 1
+    edges = ", ".join(f"{cell['edges']:.0f}" for cell in results["spread"])
+    axes.text(steps, 3, f"edges of a single step: {edges} %", ha="right", fontsize=9, color=INK)
+    axes.set(xlim=(0, steps), ylim=(0, 100), xlabel="steps back", ylabel="factors that an object depends on (%)")
+    title_left(axes, "Sparse for a step, entangled over the horizon")
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    bare(axes)
+
+
+def _draw_errors(axes: Axes, results: Mapping[str, Any], lines: Mapping[str, tuple[str, str, str]]) -> None:
+    """Draws means over seeds and a dot a seed; circles are recorded states, and what was hardly recorded is shaded."""
+    highest = 0.0
+    for name, (label, colour, style) in lines.items():
+        own = [cell for cell in results["cells"] if cell["what"] == name and cell["home"] is not None]
+        made, seen = ([cell for cell in own if cell["states"] == kind] for kind in ("recombined", "recorded"))
+        places = [cell["home"] for cell in made]
+        axes.plot(places, [cell["mean"] for cell in made], color=colour, lw=2.2, ls=style, label=label)
+        for cell in made:
+            axes.plot([cell["home"]] * len(cell["values"]), cell["values"], ".", color=colour, ms=6)
+        common = [cell for cell in seen if results["recorded"][str(cell["home"])] > RARE]
+        axes.plot([cell["home"] for cell in common], [cell["mean"] for cell in common], "o", mfc="none", color=colour)
+        highest = max(highest, *(value for cell in own for value in cell["values"]))
+    homes = [int(home) for home in results["recorded"]]
+    first = next((home for home in homes if results["recorded"][str(home)] < RARE), homes[-1] + 1)
+    axes.axvspan(first - 0.5, homes[-1] + 0.5, color=GREY, alpha=0.15, lw=0)
+    middle = (first + homes[-1]) / 2
+    axes.text(middle, 0.03, "hardly ever recorded", transform=axes.get_xaxis_transform(), ha="center", color=INK)
+    axes.plot([], [], "o", mfc="none", color=INK, label="in recorded states")
+    axes.set(
+        xlim=(-0.5, homes[-1] + 0.5), ylim=(0, 1.45 * highest), xlabel="objects at home (share of the recorded rows)"
+    )
+    axes.set_xticks(homes, [f"{home}\n({results['recorded'][str(home)]:.0f}%)" for home in homes])
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    bare(axes)

@@ -1,0 +1,335 @@
+"""The exam of local masks: how well methods find the edges of each row, in worlds whose true edges are known."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import rich.table
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from experiments.masks import METHODS, Method, NotApplicableError, Training
+from experiments.masks.figure import draw_masks
+from experiments.masks.measures import by_edge, local_edges, measures
+from experiments.masks.mechanisms import USUAL
+from experiments.masks.truth import is_exact, reproduced, true_edges
+from experiments.stages import record
+from mocoda.data.transitions import Transitions
+from mocoda.engine.engines import Processes, chosen_engine
+from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.files import announce, whole_file, write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.tasks import TASKS, Task, make_task
+from mocoda.tasks.cubes import Cubes
+from mocoda.tasks.hooksweep import HookSweep2
+
+CELLS = "cells"  # the folder of answers
+ALONE = ("learned",)  # methods that take much longer than others
+SHOWN = {
+    "auroc": "AUROC",
+    "auroc_known": "where known",
+    "auroc_actions": "of actions",
+    "average_precision": "AP",
+    "f1": "F1",
+    "f1_own": "own F1",
+    "hamming": "Hamming",
+    "misprediction": "wrong",
+    "rebalanced": "rebalanced",
+    "calibration": "ECE",
+}
+Cell = dict[str, Any]  # JSON values
+
+
+class Sheet(NamedTuple):
+    """The questions of a world: rows to choose thresholds by, rows to be judged by, and their true edges (N, P, C)."""
+
+    task: Task
+    data: Callable[[int, int], Transitions]  # what was recorded, by number of rows and seed
+    valid: Transitions
+    test: Transitions
+    valid_truth: Tensor
+    test_truth: Tensor
+    known: Tensor  # (N, P, C), where the truth of the rows to be judged by is certain
+
+
+class Sitting(NamedTuple):
+    """Methods that are asked about the same recorded rows."""
+
+    world: str
+    rows: int
+    seed: int
+    methods: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Masks(Experiment[Measured]):
+    """How well local masks are found from data, by ways to find them, worlds and recorded rows."""
+
+    name = "masks"
+    metric = "over edges that hold in some rows but not in all: AUROC and more, see the docs' page on masks"
+    outputs = ("masks.json", "masks.png")
+    presets: ClassVar[dict[str, Masks]] = {}
+
+    worlds: tuple[str, ...]
+    rows: tuple[int, ...]  # recorded
+    methods: tuple[str, ...] = tuple(METHODS)
+    judged: int = 4_000  # rows to choose thresholds by, and as many to be judged by
+    replayed: int = 2_000  # of them, where the truth takes a simulator
+    training: Training = USUAL
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_positive("judged", "replayed")
+        for name in self.worlds:
+            if name.partition(":")[0] not in TASKS:
+                raise unknown_name("task", name, TASKS)
+        for name in self.methods:
+            if name not in METHODS:
+                raise unknown_name("method", name, METHODS)
+        for what, chosen in (("worlds", self.worlds), ("methods", self.methods), ("rows", self.rows)):
+            if not chosen or len(set(chosen)) != len(chosen):
+                raise InputError(f"{what} must be different ones, and at least one, got {list(chosen)}.")
+        if min(self.rows) < 1:
+            raise InputError(f"rows must be at least 1, the number of recorded transitions, got {list(self.rows)}.")
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Fits every method on every number of rows and seed, in `workers` processes, each with one thread.
+
+        The answers of each are kept in the folder; a second call asks only what is missing.
+        """
+        clock, engine = Stopwatch(), chosen_engine() or Processes(workers)
+        asked = {(*place, name): self.file(folder, *place, name) for place in self._places() for name in self.methods}
+        resumed = any(file.exists() for file in asked.values())
+        progress("masks", sum(file.exists() for file in asked.values()), len(asked))
+        for _ in engine.run(Examiner(self, device, folder), self._prepared(folder, workers, progress)):
+            progress("masks", sum(file.exists() for file in asked.values()), len(asked))
+        return Measured({**self.heading(device, clock, resumed=resumed), "cells": self._cells(folder)})
+
+    def file(self, folder: Path, world: str, rows: int, seed: int, name: str) -> Path:
+        """Where the answers of a method are kept."""
+        return folder / CELLS / f"{world.replace(':', '-')}-{rows}-{name}-{seed}.json"
+
+    def answer(self, sheet: Sheet, data: Transitions, name: str, seed: int) -> Cell:
+        """All measures of one method, trained on recorded rows with one seed; or why it has nothing to say."""
+        try:
+            if name == "given" and is_exact(sheet.task):
+                raise NotApplicableError("it is the truth itself.")
+            return {"skipped": None, **self._measured(sheet, self._method(name), data, seed)}
+        except NotApplicableError as error:
+            return {"skipped": str(error)}
+
+    def _places(self) -> Iterator[tuple[str, int, int]]:
+        for world, rows in itertools.product(self.worlds, self.rows):
+            yield from ((world, rows, seed) for seed in range(self.seeds))
+
+    def _sittings(self, folder: Path) -> Iterator[Sitting]:
+        """What is still to be asked. The methods of a sitting share recorded rows; the one that takes long is alone."""
+        for place in self._places():
+            for names in ([n for n in self.methods if n in ALONE], [n for n in self.methods if n not in ALONE]):
+                sitting = Sitting(*place, tuple(names))
+                if next(self._missing(folder, sitting), None) is not None:
+                    yield sitting
+
+    def _prepared(self, folder: Path, workers: int | None, progress: Progress) -> Iterator[Sitting]:
+        """The sittings, the longest first. What takes a simulator is made here when the first of its world comes."""
+        ready: set[str] = set()
+        for sitting in sorted(self._sittings(folder), key=_length, reverse=True):
+            if sitting.world not in ready:
+                self.sheet(sitting.world, "cpu", folder, workers, progress)
+                ready.add(sitting.world)
+            for file in self._missing(folder, sitting):
+                announce(file)
+            yield sitting
+
+    def _missing(self, folder: Path, sitting: Sitting) -> Iterator[Path]:
+        world, rows, seed, names = sitting
+        files = (self.file(folder, world, rows, seed, name) for name in names)
+        return (file for file in files if not file.exists())
+
+    def _cells(self, folder: Path) -> list[Cell]:
+        """A cell a world, number of rows and method: every measure with a value a seed."""
+        cells: list[Cell] = []
+        for world, rows, name in itertools.product(self.worlds, self.rows, self.methods):
+            method, exact = self._method(name), is_exact(make_task(world))
+            made: Cell = {"world": world, "rows": rows, "method": name, "truth": "exact" if exact else "replay"}
+            made |= {"looks_ahead": method.looks_ahead, "threshold": method.threshold, "skipped": None}
+            files = [self.file(folder, world, rows, seed, name) for seed in range(self.seeds)]
+            found = [json.loads(file.read_text("utf-8")) for file in files]
+            reasons = [one.pop("skipped") for one in found]
+            for measure in found[0] if not any(reasons) else ():
+                values = [one[measure] for one in found]
+                made[measure] = None if None in values else spread([float(value) for value in values])
+            cells.append(made | {"skipped": next(filter(None, reasons), None)})
+        return cells
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        results, figure = (folder / name for name in self.outputs)
+        write_json(results, measured.results)
+        draw_masks(measured.results["cells"], figure)
+        most, lines = max(self.rows), []
+        for cell in measured.results["cells"]:
+            if cell["rows"] != most:
+                continue
+            name = cell["method"] + ("*" if cell["looks_ahead"] else "")
+            if cell["skipped"] is not None:
+                lines.append([cell["world"], name, *["–"] * (len(SHOWN) + 1)])
+                continue
+            texts = ["–" if cell.get(key) is None else f"{cell[key]['mean']:.3f}" for key in SHOWN]
+            lines.append([cell["world"], name, *texts, f"{cell['seconds']['mean']:.1f}"])
+        caption = "* reads the next state. wrong, rebalanced: misprediction at true rates, and as if half were edges"
+        title = f"Edges found from {most:,} recorded rows"
+        return text_table(title, ("world", "method", *SHOWN.values(), "seconds"), lines, caption, left=2)
+
+    def _method(self, name: str) -> Method:
+        kind: Any = METHODS[name]
+        trained = "training" in {field.name for field in fields(kind)}
+        method: Method = METHODS.make(name, **({"training": self.training} if trained else {}))
+        return method
+
+    def _measured(self, sheet: Sheet, method: Method, data: Transitions, seed: int) -> dict[str, float | None]:
+        graph = sheet.task.graph
+        _wait(data.device)
+        begun = time.monotonic()
+        scores = method.fit(data, dense(graph), seed=seed)
+        valid, test = scores(sheet.valid), scores(sheet.test)
+        _wait(data.device)
+        seconds = time.monotonic() - begun
+        found = measures(
+            (valid, sheet.valid_truth),
+            (test, sheet.test_truth),
+            actions=len(graph.action),
+            threshold=method.threshold,
+            fixed=method.fixed,
+            probability=method.probability,
+        )
+        if not is_exact(sheet.task):
+            local = local_edges(sheet.test_truth).nonzero().tolist()
+            names = {(p, c): f"{graph.parents[p]} -> {graph.children[c]}" for p, c in local}
+            found |= by_edge(test, sheet.test_truth, sheet.known, names)
+        return found | {"seconds": seconds}
+
+    def sheet(
+        self, world: str, device: str, folder: Path, workers: int | None = 0, progress: Progress = silent
+    ) -> Sheet:
+        """Records a world's rows and finds their true edges; what takes a simulator is kept in the folder."""
+        task, file = make_task(world), world.replace(":", "-")
+        if isinstance(task, HookSweep2 | Cubes):  # robots are recorded once for all seeds
+            size, variety = min(self.judged, self.replayed), "play" if isinstance(task, Cubes) else "varied"
+            whole = record(task, max(self.rows) + 2 * size, variety, folder, workers, progress, name=f"recorded-{file}")
+            valid, test = whole[-2 * size : -size], whole[-size:]
+            recorded: Callable[[int, int], Transitions] = lambda rows, seed: whole[:rows].to(device)  # noqa: E731
+        else:
+            size = self.judged if is_exact(task) else min(self.judged, self.replayed)
+            valid, test = (task.collect(size, seed=Stream(0, "masks", part)) for part in ("valid", "test"))
+            recorded = lambda rows, seed: task.collect(rows, seed=seed).to(device)  # noqa: E731
+
+        def find(part: str, rows: Transitions) -> Tensor:
+            checkpoint = None if is_exact(task) else folder / f"checkpoint-{file}-{part}.safetensors"
+            edges = true_edges(task, rows, workers=workers, checkpoint=checkpoint, progress=progress)
+            if checkpoint is not None:
+                checkpoint.unlink(missing_ok=True)
+            return edges
+
+        truths = [
+            _kept(folder / f"truth-{file}-{part}.safetensors", partial(find, part, rows)).to(device)
+            for part, rows in (("valid", valid), ("test", test))
+        ]
+        known = torch.ones_like(truths[1])
+        if not is_exact(task):
+            step: Any = getattr(task, "step", None)
+            found = _kept(
+                folder / f"reproduced-{file}.safetensors", partial(reproduced, test, task.graph, step, workers=workers)
+            )
+            known = truths[1] | found.to(device)[:, None]
+        return Sheet(task, recorded, valid.to(device), test.to(device), truths[0], truths[1], known)
+
+
+@dataclass(frozen=True, eq=False)
+class Examiner:
+    """What a process does: ask the methods of a sitting, and keep the answers of each."""
+
+    experiment: Masks
+    device: str
+    folder: Path
+
+    def __call__(self, sitting: Sitting) -> None:
+        world, rows, seed, names = sitting
+        if world not in self._sheets:
+            self._sheets.clear()
+            self._sheets[world] = self.experiment.sheet(world, self.device, self.folder)
+        sheet = self._sheets[world]
+        data = sheet.data(rows, seed)
+        for name in names:
+            file = self.experiment.file(self.folder, world, rows, seed, name)
+            if not file.exists():
+                write_json(file, self.experiment.answer(sheet, data, name, seed))
+        if self.device.startswith("cuda"):
+            torch.cuda.empty_cache()  # other processes need it
+
+    @cached_property
+    def _sheets(self) -> dict[str, Sheet]:
+        return {}
+
+
+def _length(sitting: Sitting) -> tuple[bool, int, int]:
+    """What takes longer is larger: the longest come first, so that no process is left with one at the end."""
+    graph = make_task(sitting.world).graph
+    return sitting.methods[0] in ALONE, len(graph.parents) * len(graph.children), sitting.rows
+
+
+def _kept(file: Path, find: Callable[[], Tensor]) -> Tensor:
+    """What the file has; found and written if there is none."""
+    if not file.exists():
+        found = find()
+        with whole_file(file) as unfinished:
+            save_file({"edges": found.contiguous()}, unfinished)
+    return load_file(file)["edges"]
+
+
+def dense(graph: LocalGraph) -> LocalGraph:
+    """The same factors, with every edge: what methods are told."""
+    return LocalGraph(graph.state, graph.action, {child: graph.parents for child in graph.children})
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+Masks.presets.update(
+    paper=Masks(
+        "paper",
+        seeds=5,
+        worlds=("navigation", "objects:2", "objects:4", "objects:8", "hooksweep2", "dag:5", "dag:10", "dag:30"),
+        rows=(3_000, 40_000, 300_000),
+        training=Training(updates=3_000),
+    ),
+    # What two cores do in an hour: one number of rows, and worlds of few factors.
+    cores=Masks(
+        "cores",
+        seeds=5,
+        worlds=("navigation", "objects:4", "dag:5", "hooksweep2", "cube-double"),
+        rows=(40_000,),
+        training=Training(updates=3_000),
+    ),
+    quick=Masks(
+        "quick",
+        seeds=1,
+        worlds=("navigation", "objects:2"),
+        rows=(1_000, 4_000),
+        methods=("learned", "gradient", "drop-one", "attention", "distance", "moved", "dense", "sparsest"),
+        judged=2_000,
+        training=Training(hidden=(64, 64), updates=1_000),
+    ),
+)

@@ -1,0 +1,263 @@
+"""Mixtures per neighbourhood (Appendix B.2): what they do to the support of new rows and to the model's error.
+
+The paper fits one set of mixtures for the sparsest graph. A row that they make is *unsupported* if it has a parent set
+of its own local graph that is rarer than 99% of the recorded rows there, or if too few were recorded there to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import rich.table
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.columns import PUBLISHED
+from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from experiments.stages import World, next_state_errors
+from experiments.table1 import Table1
+from experiments.worlds import Bodies
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.fit import fit_dynamics_runs
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, legend_below, save
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import mean_and_std
+from mocoda.parents import Parents, fit_parents, make_recipe
+from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.stratified import StratifiedParents
+from mocoda.tasks.navigation import Navigation, coupled
+
+COLUMNS: dict[str, dict[str, Any]] = {
+    "mocoda": {},
+    "mocoda, stratified": {"stratified": True},
+    "mocoda, stratified evenly": {"stratified": True, "neighbourhoods": "even"},
+    "mocoda-u": {"name": "mocoda-u"},
+    "mocoda-u, stratified": {"name": "mocoda-u", "stratified": True},
+}
+STRATA_COLOURS = {
+    "recorded": GREY,
+    "mocoda": BLUE,
+    "mocoda, stratified": GREEN,
+    "mocoda, stratified evenly": "#8fc9a8",
+    "mocoda-u": RED,
+    "mocoda-u, stratified": ORANGE,
+}
+QUANTILE = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredNeighbourhoods(Measured):
+    """The comparison, and rows of 2D Navigation to draw."""
+
+    quadrant: dict[str, tuple[Tensor, Tensor]]  # name -> actions (N, 2) in the top right quadrant, errors (N,)
+
+
+@dataclass(frozen=True)
+class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
+    """Mixtures per local graph against one set of mixtures (Appendix B.2)."""
+
+    name = "neighbourhoods"
+    metric = (
+        "unsupported: share of rows in percent. values: next-state error of one draw a row, mean Euclidean norm x 1e2, "
+        "as in Table 1; supported, not_supported: over those rows alone"
+    )
+    outputs = ("neighbourhoods.json", "neighbourhoods.png")
+    presets: ClassVar[dict[str, Neighbourhoods]] = {}
+
+    dynamics: DynamicsConfig
+    bodies: tuple[int, ...]  # a world each, besides 2D Navigation
+    rows: int = 40_000  # recorded
+    test_rows: int = 20_000  # in every column
+    judge_rows: int = 100_000  # that say what is supported
+    components: int = 32
+
+    def run(
+        self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None
+    ) -> MeasuredNeighbourhoods:
+        """Collects, fits a model and all parent distributions in every world, and scores what they draw."""
+        clock, seeds = Stopwatch(), range(self.seeds)
+        worlds: dict[str, World] = {"navigation": Navigation(), **{f"{k} bodies": Bodies(k) for k in self.bodies}}
+        cells, quadrant = [], {}
+        for name, world in worlds.items():
+            datasets = [world.collect(self.rows, seed=seed).to(device) for seed in seeds]
+            models = fit_dynamics_runs(
+                datasets, world.graph, "local", seeds=seeds, config=self.dynamics, progress=progress
+            )
+            judges = [Judge.of(world, self, seed, device) for seed in seeds]
+            for column in ("recorded", *COLUMNS):
+                drawn = [self._draw(world, column, datasets[seed], seed) for seed in seeds]
+                scores = [
+                    _score(world, model, judge, rows)
+                    for model, judge, (rows, _) in zip(models, judges, drawn, strict=True)
+                ]
+                cells.append({"world": name, "column": column, **_cell(scores), **_strata(drawn[0][1])})
+                if name == "navigation":
+                    rows = drawn[0][0]
+                    here = coupled(rows)
+                    quadrant[column] = (rows[here, 2:].cpu(), scores[0].error[here].cpu())
+        return MeasuredNeighbourhoods({**self.heading(device, clock), "cells": cells}, quadrant)
+
+    def write(self, measured: MeasuredNeighbourhoods, folder: Path) -> rich.table.Table:
+        cells = measured.results["cells"]
+        write_json(folder / self.outputs[0], measured.results)
+        draw_neighbourhoods(cells, measured.quadrant, folder / self.outputs[1])
+        rows = []
+        for cell in cells:
+            errors = ["-" if cell[k] is None else f"{cell[k]:.3f}" for k in ("mean", "supported", "not_supported")]
+            strata = "" if cell["fitted"] is None else f"{len(cell['fitted'])}, {len(cell['skipped'])} skipped"
+            rows.append([cell["world"], cell["column"], f"{cell['unsupported_mean']:.1f}", *errors, strata])
+        columns = ("world", "rows", "unsupported %", "error", "where supported", "where not", "neighbourhoods")
+        return text_table("Rows with an unsupported parent set, and the model's error × 100", columns, rows, left=2)
+
+    def _draw(self, world: World, column: str, data: Transitions, seed: int) -> tuple[Tensor, Parents | None]:
+        """A column's rows, and the distribution they are from."""
+        stream = Stream(seed, "neighbourhoods-rows", column, device=data.device)
+        if column == "recorded":  # afresh
+            return world.collect(self.test_rows, seed=stream).rows.to(data.device), None
+        recipe = make_recipe(**{"name": "mocoda", "components": self.components, **PUBLISHED, **COLUMNS[column]})
+        parents = fit_parents(data, world.graph, recipe, seed=seed)
+        return parents.sample(self.test_rows, seed=stream), parents
+
+
+Neighbourhoods.presets.update(
+    paper=Neighbourhoods("paper", seeds=5, dynamics=DynamicsConfig(epochs=100, window=10), bodies=(2, 4, 6)),
+    quick=Neighbourhoods(
+        "quick",
+        seeds=2,
+        dynamics=replace(Table1.presets["quick"].dynamics, epochs=16),
+        bodies=(3,),
+        rows=20_000,
+        test_rows=5_000,
+        judge_rows=40_000,
+        components=16,
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """Says which rows are unsupported, by mixtures of a recording of its own."""
+
+    mixtures: StratifiedParents
+    least: list[Tensor]  # log density (sets,) below which a set is unsupported, by neighbourhood
+
+    @staticmethod
+    def of(world: World, settings: Neighbourhoods, seed: int, device: str) -> Judge:
+        stream = Stream(seed, "neighbourhoods-judge", device=device)
+        fresh = world.collect(settings.judge_rows, seed=stream).to(device)
+        others = world.collect(settings.judge_rows, seed=stream.child("others")).rows.to(device)
+        mixtures = StratifiedParents.fit(
+            fresh, world.graph, MixtureParents.fit, settings.components, "empirical", stream
+        )
+        least = []
+        for one in mixtures.neighbourhoods:
+            density = one.mixtures.log_prob(others[mixtures.region(one.mask)(others)])
+            least.append(density.quantile(QUANTILE, dim=0) if len(density) else density.new_tensor([math.inf]))
+        return Judge(mixtures, least)
+
+    def unsupported(self, rows: Tensor) -> Tensor:
+        """Which rows are, bool (N,)."""
+        unsupported = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        for one, least in zip(self.mixtures.neighbourhoods, self.least, strict=True):
+            here = self.mixtures.region(one.mask)(rows)
+            unsupported[here] = (one.mixtures.log_prob(rows[here]) < least).any(1)
+        return unsupported
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """Of every row: the model's error × 100, and whether it is unsupported."""
+
+    error: Tensor  # (N,) float64
+    unsupported: Tensor  # bool (N,)
+
+
+def _score(world: World, model: Dynamics, judge: Judge, rows: Tensor) -> Score:
+    errors = next_state_errors(model, world, rows, Stream(0, "neighbourhoods-model", device=rows.device))
+    return Score(100 * errors, judge.unsupported(rows))
+
+
+def _cell(scores: list[Score]) -> dict[str, Any]:
+    shares = [100 * float(score.unsupported.double().mean()) for score in scores]
+    share, deviation = mean_and_std(shares)
+    parts = {
+        name: torch.cat([score.error[score.unsupported == bad] for score in scores])
+        for name, bad in (("supported", False), ("not_supported", True))
+    }
+    return {
+        **spread([float(score.error.mean()) for score in scores]),
+        "unsupported": shares,
+        "unsupported_mean": share,
+        "unsupported_std": deviation,
+        **{name: float(part.mean()) if len(part) else None for name, part in parts.items()},
+    }
+
+
+def _strata(parents: Parents | None) -> dict[str, Any]:
+    """The recorded rows of each neighbourhood that was fitted, and skipped, on the first seed."""
+    strata = getattr(parents, "source", {}).get("neighbourhoods", {})
+    return {"fitted": strata.get("rows"), "skipped": strata.get("skipped")}
+
+
+# The figure
+
+
+def draw_neighbourhoods(
+    cells: Sequence[Mapping[str, Any]], quadrant: Mapping[str, tuple[Tensor, Tensor]], path: Path
+) -> None:
+    """Draws actions in the top right quadrant of 2D Navigation by the model's error; below, all worlds as bars.
+
+    quadrant  name -> actions (N, 2), errors (N,)
+    """
+    figure = Figure(figsize=(10, 7.2), layout="constrained")
+    halves = figure.subfigures(2, 1, height_ratios=(1.1, 1))
+    assert isinstance(halves, np.ndarray)
+    above, below = halves
+    shown = {
+        "recorded": "recorded: only ever upwards",
+        "mocoda": "MoCoDA, one set of mixtures",
+        "mocoda, stratified": "MoCoDA, mixtures per neighbourhood",
+    }
+    panels = above.subplots(1, len(shown), sharex=True, sharey=True)
+    for axes, (name, title) in zip(panels, shown.items(), strict=True):
+        action, error = (part[:1_500].numpy() for part in quadrant[name])
+        dots = axes.scatter(
+            *action.T, c=error.clip(0.005, 3), s=5, norm=LogNorm(0.005, 3), cmap="coolwarm", linewidths=0
+        )
+        axes.set(xlim=(-0.15, 1.05), ylim=(-0.15, 1.05), xlabel="dx", aspect="equal")
+        axes.set_title(title, fontsize=10, color=INK)
+        bare(axes)
+    panels[0].set_ylabel("dy")
+    above.colorbar(dots, ax=panels, label="model's error × 100", shrink=0.8)
+    above.suptitle("2D Navigation: the actions in the top right quadrant", x=0.01, ha="left", fontsize=11, color=INK)
+    one, other = below.subplots(1, 2)
+    _draw_groups(one, cells, "unsupported_mean", "unsupported_std")
+    one.set_ylabel("rows with an unsupported parent set (%)")
+    _draw_groups(other, cells, "mean", "std")
+    other.set(yscale="log", ylabel="model's error × 100 (log scale)")
+    legend_below(below, ncols=3)
+    save(figure, path)
+
+
+def _draw_groups(axes: Axes, cells: Sequence[Mapping[str, Any]], mean: str, std: str) -> None:
+    """Draws a group of bars a world, a bar a column."""
+    worlds, columns = (list(dict.fromkeys(cell[key] for cell in cells)) for key in ("world", "column"))
+    width = 0.84 / len(columns)
+    for number, column in enumerate(columns):
+        own = [cell for cell in cells if cell["column"] == column]
+        places = [i + width * (number - (len(columns) - 1) / 2) for i in range(len(worlds))]
+        means, stds = ([cell[key] for cell in own] for key in (mean, std))
+        axes.bar(places, means, 0.92 * width, yerr=stds, label=column, color=STRATA_COLOURS[column], ecolor=INK)
+    axes.set_xticks(range(len(worlds)), worlds)
+    bare(axes)

@@ -1,0 +1,178 @@
+"""What 20 proposals allow: the steps of a BCQ whose critic is never wrong, by how many actions it may choose from.
+
+BCQ takes the best of some actions that the data proposes. Here these come from the very distribution that MoCoDA draws
+actions from, given the state, and the critic is exact: its values are those of the best policy that chooses among so
+many proposals, in the true world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import rich.table
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.columns import PUBLISHED
+from experiments.experiment import Experiment, Measured, Stopwatch, cell, text_table
+from experiments.table2 import PAPER
+from mocoda.engine.figures import BLUE, GREY, INK, ORANGE, bare, legend_below, save, title_left
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.parents.mocoda import MixtureParents, Mocoda
+from mocoda.tasks.navigation import Navigation
+
+FIRST = 100  # the first seed; no table uses it
+LOW, HIGH, TICKS = -0.1, 1.1, 61  # of the lattice of states on which values are computed
+DRAWN = 256  # actions at each of them
+DRAWS = {"mixture": False, "published": True}  # whether components are drawn as in the paper's code
+LABELS = {"mixture": "as in the paper's text", "published": "as in the paper's code"}
+
+
+@dataclass(frozen=True)
+class Proposals(Experiment[Measured]):
+    """How fast BCQ could walk with a perfect critic, by its number of proposals (Table 2)."""
+
+    name = "proposals"
+    metric = "steps to the goal (70 where it is not reached), mean over episodes"
+    outputs = ("proposals.json", "proposals.png")
+    presets: ClassVar[dict[str, Proposals]] = {}
+
+    numbers: tuple[int, ...] = (5, 10, 20, 50, 100)
+    rows: int = 40_000
+    episodes: int = 200
+    components: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_positive("rows", "episodes", "components")
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Fits parents, computes the true values, and walks by the best of so many proposals."""
+        clock, task = Stopwatch(), Navigation()
+        steps: dict[tuple[str, int], list[float]] = {}
+        for seed in range(FIRST, FIRST + self.seeds):
+            data = task.collect(self.rows, seed=seed).to(device)
+            for draws, published in DRAWS.items():
+                recipe = Mocoda(components=self.components, published_code=published, **PUBLISHED)
+                parents = recipe.fit(data, task.graph, task=task, model=None, seed=seed)
+                assert isinstance(parents, MixtureParents)
+                stream = Stream(seed, "proposals", device=device)
+                proposed = proposals(parents, lattice().to(device), DRAWN, stream.child("lattice"))
+                for number in self.numbers:
+                    values = true_values(task, proposed, number)
+                    walked = walk(task, parents, values, number, self.episodes, stream)
+                    steps.setdefault((draws, number), []).append(walked)
+                    progress("walks", sum(map(len, steps.values())), self.seeds * len(DRAWS) * len(self.numbers))
+        cells = [cell(draws, str(number), found) for (draws, number), found in steps.items()]
+        return Measured({**self.heading(device, clock), "cells": cells})
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        write_json(folder / self.outputs[0], measured.results)
+        draw_proposals(measured.results, folder / self.outputs[1])
+        rows = [
+            [draws, *(f"{c['mean']:.1f} ± {c['std']:.1f}" for c in measured.results["cells"] if c["row"] == draws)]
+            for draws in DRAWS
+        ]
+        return text_table("Steps with a perfect critic, by proposals", ["", *map(str, self.numbers)], rows)
+
+
+def true_values(task: Navigation, proposed: Tensor, number: int) -> Tensor:
+    """The steps to the goal from every state of the lattice, (TICKS²,), of the best of `number` proposals.
+
+    proposed  (TICKS², M, 2), actions that the data proposes there
+
+    The expected least of `number` draws is a weighted sum of the M values, sorted: the i-th is the least with
+    probability ((M - i + 1) / M)^number - ((M - i) / M)^number.
+    """
+    states, many = lattice().to(proposed.device), proposed.shape[1]
+    pairs = torch.cat([states.repeat_interleave(many, 0), proposed.flatten(0, 1)], 1)
+    after = task.step(pairs)
+    reached = task.label(pairs[:, :2], pairs[:, 2:], after)[1]
+    beyond = (torch.arange(many, -1, -1, device=states.device) / many) ** number
+    weights = beyond[:-1] - beyond[1:]
+    values = torch.full((len(states),), float(task.horizon), device=states.device)
+    for _ in range(task.horizon):
+        ahead = torch.where(reached, 0.0, interpolated(values, after)).view(len(states), many)
+        values = (1 + ahead.sort(1).values @ weights).clamp(max=task.horizon)
+    return values
+
+
+def lattice() -> Tensor:
+    """The states on which values are computed, (TICKS², 2)."""
+    ticks = torch.linspace(LOW, HIGH, TICKS)
+    return torch.cartesian_prod(ticks, ticks)
+
+
+def proposals(parents: MixtureParents, state: Tensor, number: int, stream: Stream) -> Tensor:
+    """Actions (N, number, 2) that the parents draw given states (N, 2)."""
+    rows = torch.cat([state, torch.zeros_like(state)], 1).repeat_interleave(number, 0)
+    for columns, mixture in parents.sets:
+        known = [place for place, column in enumerate(columns) if column < 2]
+        rows[:, columns] = mixture.complete(rows[:, columns], known=known, seed=stream.child(*columns))
+    return rows[:, 2:].clamp(-1, 1).view(len(state), number, 2)
+
+
+def interpolated(values: Tensor, state: Tensor) -> Tensor:
+    """Values at states (N, 2), between those of the lattice (TICKS²,): (N,)."""
+    place = ((state - LOW) / (HIGH - LOW) * (TICKS - 1)).clamp(0, TICKS - 1.001)
+    corner = place.floor().long()
+    right, up = (place - corner).unbind(1)
+    index = corner[:, 0] * TICKS + corner[:, 1]
+    below = values[index] * (1 - right) + values[index + TICKS] * right
+    above = values[index + 1] * (1 - right) + values[index + TICKS + 1] * right
+    return below * (1 - up) + above * up
+
+
+def walk(
+    task: Navigation, parents: MixtureParents, values: Tensor, number: int, episodes: int, stream: Stream
+) -> float:
+    """Mean steps of episodes that take the best of `number` proposals, drawn given the state, at every step."""
+    state = task.start(episodes, seed=stream.child("start"), device=values.device)
+    steps, walking = torch.zeros(episodes, device=values.device), torch.ones(episodes, device=values.device).bool()
+    for step in range(task.horizon):
+        chosen = proposals(parents, state, number, stream.child("walk", number, step)).flatten(0, 1)
+        rows = torch.cat([state.repeat_interleave(number, 0), chosen], 1)
+        after = task.step(rows)
+        reached = task.label(rows[:, :2], rows[:, 2:], after)[1]
+        ahead = torch.where(reached, 0.0, interpolated(values, after)).view(episodes, number)
+        best = ahead.argmin(1) + number * torch.arange(episodes, device=values.device)
+        steps += walking
+        walking &= ~reached[best]
+        state = torch.where(walking[:, None], after[best], state)
+    return float(steps.mean())
+
+
+Proposals.presets.update(
+    paper=Proposals("paper", seeds=3),
+    quick=Proposals("quick", seeds=1, numbers=(5, 20), rows=4_000, episodes=40, components=8),
+)
+
+
+def draw_proposals(results: Mapping[str, Any], path: Path) -> None:
+    """Draws steps by the number of proposals, a line a way to draw components, beside what the paper reports."""
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.subplots()
+    for draws, colour in zip(DRAWS, (BLUE, ORANGE), strict=True):
+        own = [one for one in results["cells"] if one["row"] == draws]
+        numbers = [int(one["column"]) for one in own]
+        axes.plot(numbers, [one["mean"] for one in own], color=colour, lw=1.8, label=f"components {LABELS[draws]}")
+        for number, one in zip(numbers, own, strict=True):
+            axes.plot([number] * len(one["values"]), one["values"], "o", ms=4, mew=0, color=colour, alpha=0.6)
+    paper = PAPER["bcq"][3]
+    assert paper is not None
+    axes.axhline(paper[0], color=INK, lw=1, ls="--", label="the paper's BCQ on MoCoDA")
+    axes.axvline(20, color=GREY, lw=1, ls=":", label="BCQ's proposals")
+    axes.set(xscale="log", xlabel="actions to choose from", ylabel="steps to the goal")
+    axes.set_xticks([int(one["column"]) for one in results["cells"] if one["row"] == "mixture"])
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    title_left(axes, "Even a perfect critic needs actions to choose from")
+    bare(axes)
+    legend_below(figure)
+    save(figure, path)

@@ -1,0 +1,229 @@
+"""Section 4.1: imbalances compound, rejection pays for them exponentially, reweighting does not.
+
+k independent factors, each with a common and a rare interval of the same length. Uniform over the support, all 2^k
+combinations of intervals are equally frequent. Rejection comes in two kinds: *exact*, by the mixtures' own density,
+which keeps as few as flatness demands, and the recipe's, by a kernel density, which is asked to keep a tenth of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import rich.table
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.columns import PUBLISHED
+from experiments.experiment import Experiment, Measured, Stopwatch, text_table
+from mocoda.data.transitions import Transitions
+from mocoda.engine.errors import InputError
+from mocoda.engine.figures import BLUE, GREY, INK, ORANGE, RED, bare, legend_below, save, title_left
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents import Parents, fit_parents, make_recipe
+from mocoda.parents.flattening import FlattenedParents
+from mocoda.parents.mocoda import MixtureParents
+
+COMMON, RARE, LENGTH = 0.1, 0.7, 0.2  # where the intervals start, and how long they are
+HOPELESS = 1e6  # proposals a row
+QUANTILE = 0.01  # exact rejection leaves what is rarer than this as rare as it is
+SPLIT = 65_536  # proposals at a time
+WEIGHED = 100_000  # rows from which the acceptance is computed
+
+
+@dataclass(frozen=True)
+class Reweighting(Experiment[Measured]):
+    """MoCoDA-U by reweighting components, against rejection (Section 4.1)."""
+
+    name = "reweighting"
+    metric = (
+        "proposals: how many a row costs. covered: share of the 2^k combinations that occur among the rows, in "
+        "percent. rare: share of factors in their rare interval, in percent (50 is uniform). milliseconds: for 1,000 "
+        "rows"
+    )
+    outputs = ("reweighting.json", "reweighting.png")
+    presets: ClassVar[dict[str, Reweighting]] = {}
+
+    factors: tuple[int, ...] = tuple(range(1, 11))
+    rare: float = 0.05  # share of the rare interval
+    rows: int = 20_000  # recorded
+    test_rows: int = 20_000
+    budget: int = 20_000_000  # proposals of exact rejection
+    components: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.rare < 1:
+            raise InputError(f"rare must be a share above 0 and below 1, got {self.rare}.")
+        if not self.factors or min(self.factors) < 1:
+            raise InputError(f"factors must be numbers of factors, each 1 or more, got {self.factors}.")
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Measures the cost and the coverage of every way to draw, for every number of factors."""
+        clock = Stopwatch()
+        points = []
+        for done, factors in enumerate(self.factors):
+            seeds = [self._measure(factors, seed, device) for seed in range(self.seeds)]
+            points += [
+                {"factors": factors, "column": column, **_means([seed[column] for seed in seeds])}
+                for column in seeds[0]
+            ]
+            progress("factors", done + 1, len(self.factors))
+        exact = [point for point in points if point["column"] == "exact rejection"]
+        # The fewest factors with which a row costs exact rejection a million proposals.
+        hopeless = next((point["factors"] for point in exact if point["proposals"] >= HOPELESS), None)
+        return Measured({**self.heading(device, clock), "hopeless": hopeless, "points": points})
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        points, hopeless = measured.results["points"], measured.results["hopeless"]
+        write_json(folder / self.outputs[0], measured.results)
+        draw_reweighting(measured.results, folder / self.outputs[1])
+        rows = []
+        for factors in dict.fromkeys(point["factors"] for point in points):
+            own = [point for point in points if point["factors"] == factors]
+            rows.append([str(factors), *(f"{point['covered']:.1f}  ({point['proposals']:.3g})" for point in own)])
+        columns = ["k", *dict.fromkeys(point["column"] for point in points)]
+        title = "Combinations covered (%), and proposals a row"
+        return text_table(title, columns, rows, f"hopeless from k = {hopeless}", left=0)
+
+    def _measure(self, factors: int, seed: int, device: str) -> dict[str, dict[str, float]]:
+        """Column -> its measures."""
+        stream = Stream(seed, "reweighting", factors, device=device)
+        data = imbalanced(factors, self.rare, self.rows, stream).to(device)
+        graph = graph_of(factors)
+
+        def fitted(recipe: str, **options: Any) -> Parents:
+            settled = make_recipe(recipe, components=self.components, **PUBLISHED, **options)
+            return fit_parents(data, graph, settled, seed=seed)
+
+        plain, flat = fitted("mocoda"), fitted("mocoda-u", flatten="reweighting")
+        thinned = fitted("mocoda-u")
+        assert isinstance(plain, MixtureParents) and isinstance(thinned, FlattenedParents)
+        chances = thinned.weights(plain.sample(10_000, seed=stream.child("weights"))).clamp(max=1)
+        proposals = {"mocoda": 1.0, "reweighting": 1.0, "rejection": 1 / float(chances.mean())}
+        measures = {}
+        for column, parents in (("mocoda", plain), ("reweighting", flat), ("rejection", thinned)):
+            begun = time.monotonic()
+            rows = parents.sample(self.test_rows, seed=stream.child(column))
+            milliseconds = 1e6 * (time.monotonic() - begun) / self.test_rows
+            measures[column] = _coverage(rows) | {"proposals": proposals[column], "milliseconds": milliseconds}
+        # As flat as can be: what is rarer than `least` is always kept, all else in proportion to its rarity.
+        least = _log_density(plain, data.rows).quantile(QUANTILE, dim=0)
+        begun = time.monotonic()
+        rows = _rejected(plain, least, self, stream.child("exact"))
+        spent = time.monotonic() - begun
+        # Too few are kept to count them, but factors are independent: the share kept is the product of their shares.
+        at = plain.sample(WEIGHED, seed=stream.child("acceptance"))
+        acceptance = float(_chances(plain, least, at).mean(0).prod())
+        measures["exact rejection"] = _coverage(rows) | {
+            "proposals": 1 / acceptance,
+            "milliseconds": 1e6 * spent / max(len(rows), 1),
+        }
+        return measures
+
+
+Reweighting.presets.update(
+    paper=Reweighting("paper", seeds=5), quick=Reweighting("quick", seeds=1, test_rows=5_000, budget=400_000)
+)
+
+
+def imbalanced(factors: int, rare: float, rows: int, seed: int | Stream) -> Transitions:
+    """Rows of independent factors, each rarely in its rare interval; nothing depends on the action."""
+    stream = as_stream(seed, "imbalanced", device="cpu")
+    start = torch.where(stream.uniform(rows, factors) < rare, RARE, COMMON)
+    state = start + LENGTH * stream.uniform(rows, factors)
+    return Transitions(state, stream.uniform(rows, 1), state)
+
+
+def graph_of(factors: int) -> LocalGraph:
+    names = [f"factor{i}" for i in range(factors)]
+    return LocalGraph(
+        state={name: i for i, name in enumerate(names)}, action={"action": 0}, edges={name: [name] for name in names}
+    )
+
+
+def _rejected(plain: MixtureParents, least: Tensor, settings: Reweighting, stream: Stream) -> Tensor:
+    """The test rows that exact rejection keeps, or fewer where the budget of proposals ends before."""
+    kept = [plain.sample(0, seed=stream)]
+    for batch in range(-(-settings.budget // SPLIT)):
+        proposed = plain.sample(SPLIT, seed=stream.child(batch))
+        kept.append(proposed[stream.uniform(SPLIT) < _chances(plain, least, proposed).prod(1)])
+        if sum(map(len, kept)) >= settings.test_rows:
+            break
+    return torch.cat(kept)[: settings.test_rows]
+
+
+def _chances(plain: MixtureParents, least: Tensor, rows: Tensor) -> Tensor:
+    """How likely each factor of each row is kept, (N, k)."""
+    return (least - _log_density(plain, rows)).clamp(max=0).exp()
+
+
+def _log_density(plain: MixtureParents, rows: Tensor) -> Tensor:
+    """Of every factor, (N, k): the last set is the action's."""
+    return plain.log_prob(rows)[:, :-1]
+
+
+def _coverage(rows: Tensor) -> dict[str, float]:
+    rare = rows[:, :-1] > (COMMON + LENGTH + RARE) / 2
+    combination = (rare * 2 ** torch.arange(rare.shape[1], device=rows.device)).sum(1)
+    return {
+        "rows": len(rows),
+        "covered": 100 * len(combination.unique()) / 2 ** rare.shape[1],
+        "rare": 100 * float(rare.double().mean()) if len(rows) else 0.0,
+    }
+
+
+def _means(seeds: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Every measure's mean over seeds; the values of the coverage besides."""
+    means: dict[str, Any] = {name: sum(seed[name] for seed in seeds) / len(seeds) for name in seeds[0]}
+    return means | {"values": [seed["covered"] for seed in seeds]}
+
+
+# The figure
+
+
+def draw_reweighting(results: Mapping[str, Any], path: Path) -> None:
+    """Draws what a row costs, and which combinations there are among the rows, by the number of factors."""
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    cost, covered = figure.subplots(1, 2)
+    config = results["config"]
+    titles = {
+        "exact rejection": (f"rejection, as flat as can be (right: of {config['budget']:,} proposals)", RED),
+        "rejection": ("rejection by kernel density (recipe mocoda-u)", ORANGE),
+        "mocoda": ("MoCoDA, not flattened", GREY),
+        "reweighting": ("reweighted components", BLUE),
+    }
+    for column, (label, colour) in titles.items():
+        own = [point for point in results["points"] if point["column"] == column]
+        factors = [point["factors"] for point in own]
+        style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4, "lw": 1.8, "label": label}
+        if column != "mocoda":  # which costs what reweighting does
+            cost.plot(factors, [point["proposals"] for point in own], **style)
+        covered.plot(factors, [point["covered"] for point in own], clip_on=False, **style)
+    cost.set(yscale="log", ylabel="proposals for one row (log scale)", xlabel="independent factors")
+    covered.set(ylim=(0, 100), ylabel="combinations of intervals that occur (%)", xlabel="independent factors")
+    if results["hopeless"] is not None:
+        cost.axvline(results["hopeless"], color=INK, lw=1, ls=":")
+        cost.annotate(
+            f"{results['hopeless']} factors: over a\nmillion proposals a row",
+            (results["hopeless"], 1e6),
+            xytext=(-8, 14),
+            textcoords="offset points",
+            ha="right",
+            fontsize=9,
+            color=INK,
+        )
+    title_left(cost, f"Evening out intervals that hold {100 * config['rare']:.0f}%", fontsize=10)
+    title_left(covered, f"What {config['test_rows']:,} rows then cover", fontsize=10)
+    for axes in (cost, covered):
+        axes.set_xticks(config["factors"])
+        bare(axes)
+    legend_below(figure, ncols=2)
+    save(figure, path)

@@ -1,0 +1,297 @@
+"""How many rows a machine makes: shards by `mocoda augment`, killed on the way, against the same shards made in peace.
+
+The command is run as a user runs it, as a process of its own, which is killed with SIGKILL and started again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import rich.table
+import torch
+from matplotlib.figure import Figure
+
+from experiments.experiment import Experiment, Measured, Stopwatch, cell, text_table
+from experiments.stages import begun, fit_models
+from mocoda.data.formats.frames import pyarrow_for
+from mocoda.data.formats.shards import Manifest, shard_name
+from mocoda.dynamics.model import DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.engine.figures import BLUE, GREY, bare, save, title_left
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.tasks.navigation import Navigation
+
+BYTES = 30  # of a row at most: 7 numbers, a flag and what Parquet adds
+GPU_PROCESSES = 4  # that share a GPU: while some write, another one generates
+WATCH = 0.02  # seconds between looks at a process
+LISTING = 0.2  # seconds between looks at its memory, which take longer
+
+
+@dataclass(frozen=True)
+class Scale(Experiment[Measured]):
+    """How many rows of 2D Navigation a machine makes as shards, killed on the way."""
+
+    name = "scale"
+    metric = (
+        "seconds of wall time from the first start of `mocoda augment` to its end, starts and kills included; the "
+        "model was trained before. begun: seconds from each start to its first shard. processor seconds: what "
+        "processes have computed that were not killed. memory: the most that the command and its processes had in "
+        "memory at once, in MB; GPU memory: the most that was in use there, by all. scaling: rows per second once "
+        "every process has finished a shard"
+    )
+    outputs = ("scale.json", "scale.png")
+    presets: ClassVar[dict[str, Scale]] = {}
+
+    rows: int = 1_000_000_000
+    shards: int = 256
+    kills: int = 2
+    limit: float = 600.0  # seconds that the run which is killed may take
+    recorded: int = 40_000
+    counts: tuple[int, ...] = (1, 2)  # of processes, each timed
+    timed_rows: int = 4_000_000  # of each count and process
+    dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_positive("rows", "shards", "recorded", "timed_rows")
+        if not 0 <= self.kills < self.shards:
+            raise InputError(f"kills must be a number below that of the shards, {self.shards}, got {self.kills}.")
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Makes the shards twice, with kills and without, compares their bytes, and times numbers of processes.
+
+        workers  processes that generate; None: one per core, or GPU_PROCESSES
+        """
+        pyarrow = pyarrow_for("write Parquet files").__version__  # the bytes depend on it
+        need, free = BYTES * self.rows, shutil.disk_usage(folder).free
+        if need > free:
+            raise InputError(f"{self.rows:,} rows need {need:,} bytes, and {str(folder)!r} has room for {free:,}.")
+        clock, resumed, task = Stopwatch(), begun(folder), Navigation()
+        if workers is None:
+            workers = len(os.sched_getaffinity(0)) if device == "cpu" else GPU_PROCESSES
+        data = folder / "recorded.hdf5"
+        if not data.exists():
+            task.collect(self.recorded, seed=0).save(data)
+        recorded = task.collect(self.recorded, seed=0).to(device)
+        fit_models([recorded], task.graph, "local", self.dynamics, folder=folder, progress=progress)
+        clock.lap("model")
+        words = ["augment", str(data), "--model", str(folder / "dynamics-local-0.safetensors"), "--device", device]
+        words += ["--no-provenance", "--no-keep-recorded"]
+        runs = {}
+        for stage, kills in (("killed", self.kills), ("whole", 0)):
+            command = [*words, "--rows", str(self.rows), "--shards", str(self.shards), "--workers", str(workers)]
+            runs[stage] = self._stage(stage, command, kills, folder, progress)
+            clock.lap(stage)
+        scaling = []
+        for count in self.counts:
+            rows, shards = self.timed_rows * count, 16 * count
+            command = [*words, "--rows", str(rows), "--shards", str(shards), "--workers", str(count)]
+            scaling.append({"workers": count, **self._stage(f"workers-{count}", command, 0, folder, progress)})
+            clock.lap(f"workers-{count}")
+        seconds = runs["killed"]["seconds"]
+        cells = [cell(stage, measure, [run[measure]]) for stage, run in runs.items() for measure in MEASURES]
+        cells += [cell(f"{point['workers']} processes", "rows per second", [point["steady"]]) for point in scaling]
+        same = runs["killed"]["digest"] == runs["whole"]["digest"]
+        return Measured(
+            {
+                **self.heading(device, clock, resumed=resumed),
+                "workers": workers,
+                "cores": len(os.sched_getaffinity(0)),
+                "pyarrow": pyarrow,
+                "same_bytes": same,
+                "within_limit": seconds <= self.limit,
+                "runs": runs,
+                "scaling": scaling,
+                "cells": cells,
+            }
+        )
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        results = measured.results
+        write_json(folder / self.outputs[0], results)
+        draw_scaling(results, folder / self.outputs[1])
+        rows = []
+        for name, run in results["runs"].items():
+            rows.append([f"{self.rows:,} rows, {name}", *_line(run, "rows per second")])
+        for point in results["scaling"]:
+            rows.append([f"{point['rows']:,} rows, {point['workers']} processes", *_line(point, "steady")])
+        same = "the same bytes" if results["same_bytes"] else "OTHER BYTES"
+        aim = f"{'within' if results['within_limit'] else 'over'} the {self.limit:,.0f} s aimed at"
+        caption = f"killed {self.kills} times: {same} as without, {aim}; lines of processes: from their first shard on"
+        columns = ("", "starts", "seconds", "of processors", "rows a second", "memory, MB", "bytes a row")
+        return text_table(f"Rows as shards on {results['device']}", columns, rows, caption)
+
+    def _stage(self, stage: str, command: list[str], kills: int, folder: Path, progress: Progress) -> Mapping[str, Any]:
+        """Makes shards, measures and hashes them, and removes them. A second call knows what the first has measured."""
+        note, out = folder / f"{stage}.json", folder / f"shards-{stage}"
+        if note.exists():
+            kept: dict[str, Any] = json.loads(note.read_text("utf-8"))
+            return kept
+        remove_shards(out)
+        shards, workers = (int(command[command.index(option) + 1]) for option in ("--shards", "--workers"))
+        found = run_killed([*command, "--out", str(out)], out, shards, kills, lambda n: progress(stage, n, shards))
+        files = [out / shard_name(number) for number in range(shards)]
+        size, made = sum(file.stat().st_size for file in files), Manifest.load(out).rows
+        found |= {
+            "rows": made,
+            "rows per second": made / found["seconds"],
+            "steady": steady_rate(files, made, workers),
+            "bytes per row": size / made,
+            "shards": shards,
+            "digest": digest_of(files),
+        }
+        remove_shards(out)
+        write_json(note, found)
+        return found
+
+
+MEASURES = ("seconds", "processor seconds", "rows per second", "memory", "bytes per row")
+SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=2, batch=256, learning_rate=3e-3, window=1)
+Scale.presets.update(
+    paper=Scale("paper", seeds=1, counts=(1, 8), timed_rows=16_000_000),
+    cores=Scale("cores", seeds=1, rows=100_000_000, shards=64, limit=720.0, timed_rows=2_000_000),
+    quick=Scale(
+        "quick", seeds=1, rows=600_000, shards=12, limit=120.0, recorded=4_000, timed_rows=200_000, dynamics=SMALL
+    ),
+)
+
+
+def _line(run: Mapping[str, Any], rate: str) -> list[str]:
+    """What a line of the table says of a run, its rate by the key `rate`."""
+    whole = [f"{run[key]:,.0f}" for key in ("starts", "seconds", "processor seconds", rate, "memory")]
+    return [*whole, f"{run['bytes per row']:.1f}"]
+
+
+def run_killed(
+    command: list[str], out: Path, shards: int, kills: int, progress: Any = lambda done: None
+) -> dict[str, Any]:
+    """Runs `mocoda` to its end, and on the way kills it, each time when another share of the shards is there."""
+    begin, spent, memory = time.monotonic(), _processor_seconds(), {"memory": 0.0}
+    at: list[int] = []
+    begun: list[float] = []
+    while True:
+        started, found = time.monotonic(), sum(1 for _ in out.glob("shard-*.parquet"))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mocoda.cli", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        looked, before = 0.0, -1
+        while process.poll() is None:
+            time.sleep(WATCH)
+            there = sum(1 for _ in out.glob("shard-*.parquet"))
+            if there != before:
+                progress(there)
+                before = there
+            if there > found and len(begun) == len(at):
+                begun.append(round(time.monotonic() - started, 2))
+            if len(at) < kills and there >= shards * (len(at) + 1) // (kills + 1):
+                process.kill()
+                at.append(there)
+                break
+            if time.monotonic() - looked >= LISTING:
+                now = {"memory": resident(process.pid), **_gpu_memory()}
+                memory, looked = {key: max(memory.get(key, 0.0), now[key]) for key in now}, time.monotonic()
+        _, said = process.communicate()
+        if process.returncode == 0:
+            break
+        if process.returncode != -9:
+            raise InputError(f"`mocoda {' '.join(command)}` failed: {said.strip()}")
+    seconds = round(time.monotonic() - begin, 2)
+    return {
+        "seconds": seconds,
+        "processor seconds": round(_processor_seconds() - spent, 2),
+        "starts": len(at) + 1,
+        "shards at kills": at,
+        "begun": begun,
+        **{key: round(value, 1) for key, value in memory.items()},
+    }
+
+
+def _processor_seconds() -> float:
+    """What the processes that were awaited have computed, which hardly depends on how busy the machine is."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def resident(process: int) -> float:
+    """Megabytes in memory of a process and of those that it started, pages that they share counted for each."""
+    parents, pages = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            numbers = stat.read_text().rpartition(") ")[2].split()
+        except OSError:  # it ended
+            continue
+        parents[int(stat.parent.name)], pages[int(stat.parent.name)] = int(numbers[1]), int(numbers[21])
+    own = {process}
+    for _ in range(3):  # children of children of children
+        own |= {child for child, parent in parents.items() if parent in own}
+    return sum(pages.get(each, 0) for each in own) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _gpu_memory() -> dict[str, float]:
+    """Megabytes that are in use on the GPU, by whomever, if this process uses one."""
+    if not torch.cuda.is_initialized():
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    return {"GPU memory": (total - free) / 2**20}
+
+
+def steady_rate(shards: list[Path], rows: int, workers: int) -> float:
+    """Rows per second once every process has finished a shard, by the times of the files: no starts of processes."""
+    times = sorted(shard.stat().st_mtime for shard in shards)
+    seconds = times[-1] - times[min(workers, len(times)) - 1]
+    return rows * (1 - workers / len(times)) / seconds if seconds > 0 else 0.0
+
+
+def digest_of(files: list[Path]) -> str:
+    """A hash of all bytes of the files."""
+
+    def one(path: Path) -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    with ThreadPoolExecutor() as threads:
+        return hashlib.sha256("".join(threads.map(one, files)).encode()).hexdigest()
+
+
+def remove_shards(folder: Path) -> None:
+    """Removes what a run of `mocoda augment --shards` has made in a folder of this experiment's."""
+    for path in folder.glob("shard-*.parquet"):
+        path.unlink()
+    for name in ("manifest.json", "config.json", "progress.jsonl", "files.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+    for left in folder.glob(".shard-*.part"):
+        left.unlink()
+    if folder.exists() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+# The figure
+
+
+def draw_scaling(results: Mapping[str, Any], path: Path) -> None:
+    """Draws rows per second by the number of processes, beside as many times what one makes."""
+    counts = [point["workers"] for point in results["scaling"]]
+    rates = [point["steady"] / 1e6 for point in results["scaling"]]
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(counts, [rates[0] * count / counts[0] for count in counts], color=GREY, ls=":", label="in proportion")
+    axes.plot(counts, rates, color=BLUE, marker="o", label="measured")
+    axes.set(xlabel="processes", ylabel="million rows per second", ylim=(0, None))
+    axes.set_xticks(counts)
+    axes.legend(frameon=False)
+    title_left(axes, f"Rows of 2D Navigation on {results['device']}")
+    bare(axes)
+    save(figure, path)

@@ -1,0 +1,354 @@
+"""Table 3: agents that sweep two boxes, trained on data in which one is swept at a time.
+
+Columns are called as in `experiments.columns`. What the paper reports stands beside what we measure, and under it the
+success of the scripted expert, which no agent learns from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import rich.table
+from torch import Tensor
+
+from experiments.agents import paper_agent
+from experiments.columns import FULL, MATCHED, Column, column_recipe
+from experiments.experiment import (
+    Experiment,
+    Measured,
+    Stopwatch,
+    cell,
+    check_columns,
+    check_training,
+    compare_with_paper,
+)
+from experiments.stages import (
+    agent_cell,
+    agents_config,
+    begun,
+    fit_agents,
+    fit_models,
+    last_evaluations,
+    learning_curves,
+    record,
+    runs_of,
+)
+from experiments.table3_figure import PLACES, WANTED, draw_figures
+from experiments.truth import as_transitions, confirmations, mask_mistakes, model_errors, played_by_expert, successes
+from mocoda.agents import Agent
+from mocoda.agents.episodes import Played, played_in_environment
+from mocoda.agents.policy import Policies
+from mocoda.augmentation.generation import augment
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.engine.errors import InputError
+from mocoda.engine.files import whole_file, write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.parents import Parents, fit_parents
+from mocoda.tasks.hooksweep import HookSweep2
+from mocoda.tasks.hooksweep_expert import Episode
+
+IN_PAPER = ("emp", "mocoda", "mocoda-p", "mocoda-full", "mocoda-p-full")
+# Table 3 of the paper, (mean, standard deviation) over three seeds, in the order of its columns.
+PAPER: dict[str, tuple[tuple[float, float], ...]] = {
+    "td3-bc": ((0.7, 0.9), (38.7, 7.5), (84.0, 2.8), (29.3, 3.8), (26.0, 1.6)),
+    "bcq": ((2.0, 1.6), (20.7, 4.1), (64.7, 4.1), (14.0, 3.3), (15.3, 4.1)),
+}
+COLUMNS = (*IN_PAPER, "mocoda-matched", "mocoda-p-matched", "mocoda-matched-full", "mocoda-p-matched-full")
+SHOWN = 20_000  # rows of a data set whose boxes the figure shows
+EXPERT = 9  # the seed of the expert that is judged
+
+
+@dataclass(frozen=True, eq=False)
+class Measured3(Measured):
+    """Table 3, the trained agents, and what its figures show."""
+
+    policies: dict[str, Policies]  # by agent
+    played: dict[str, Played]  # by agent: episodes of the trained policies, in their order
+    boxes: dict[str, Tensor]  # by column: where both boxes are in some of its rows, (N, 4)
+
+
+class Prepared(NamedTuple):
+    """All that agents of Table 3 are trained on; models, parents and data sets have one entry a seed."""
+
+    recorded: Transitions
+    models: dict[str, list[Dynamics]]  # by architecture
+    parents: dict[str, list[Parents]]  # by column, less its "-full"
+    datasets: dict[str, list[Transitions]]  # by column
+
+
+@dataclass(frozen=True)
+class Table3(Experiment[Measured3]):
+    """How often agents sweep two boxes home, by the data they were trained on (Table 3 and Figure 4)."""
+
+    name = "table3"
+    metric = (
+        "episodes in which both boxes end where they should, in percent: mean over the last evaluations while training"
+    )
+    outputs = (
+        "table3.json",
+        "table3-curves.json",
+        "table3-evidence.npz",
+        "table3.png",
+        "table3-curves.png",
+        "figure4.png",
+        "table3-distance.png",
+        "table3-placements.png",
+    )
+    presets: ClassVar[dict[str, Table3]] = {}
+
+    dynamics: DynamicsConfig
+    agents: tuple[Agent, ...]
+    updates: Mapping[str, int]  # by agent
+    columns: tuple[str, ...] = IN_PAPER
+    variety: str = "varied"
+    rows: int = 1_000_000  # recorded
+    total: int = 5_000_000  # in every data set, the recorded ones among them
+    evaluations: int = 100  # while an agent trains
+    last: int = 50  # of them count
+    episodes: int = 5  # of each
+    final_episodes: int = 50  # of the trained agents, for success by goal distance
+    expert_episodes: int = 200
+    confirmed_rows: int = 2_000
+    components: int = 128
+    covariance: str = "full"
+    acceptance: float = 0.3
+    density_floor: float = 0.05  # Appendix C.2
+    half: bool = False  # train agents with hidden layers in bfloat16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_training(self.total, self.rows, self.last, self.evaluations)
+        for agent in self.agents:
+            if self.updates.get(agent.name, 0) < self.evaluations:
+                raise InputError(
+                    f"updates must give {agent.name} at least one for each of the {self.evaluations} evaluations, got "
+                    f"{self.updates.get(agent.name)}."
+                )
+        check_columns(self.columns, COLUMNS)
+
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"agents": agents_config(self.agents)}
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured3:
+        """Records, fits, augments and trains every agent on every data set, all seeds at once."""
+        clock, resumed = Stopwatch(), begun(folder)
+        task = HookSweep2()
+        recorded, models, parents, datasets = self.prepare(task, device, folder, clock, progress, workers)
+        boxes = {column: task.features(tables[0].state[-SHOWN:]) for column, tables in datasets.items()}
+        policies: dict[str, Policies] = {}
+        played: dict[str, Played] = {}
+        cells: list[dict[str, Any]] = []
+        for agent in self.agents:
+            trained = policies[agent.name] = fit_agents(
+                datasets,
+                agent,
+                folder=folder,
+                name=f"agents-{agent.name}",
+                seeds=range(self.seeds),
+                updates=self.updates[agent.name],
+                task=task,
+                evaluate_every=self.updates[agent.name] // self.evaluations,
+                episodes=self.episodes,
+                half=self.half,
+                workers=workers,
+                progress=progress,
+            )
+            clock.lap(agent.name)
+            played[agent.name] = played_in_environment(
+                list(trained.to("cpu").values()), task, episodes=self.final_episodes, seed=0, workers=workers
+            )
+            clock.lap(f"{agent.name} episodes")
+            cells += self.cells(agent.name, trained, played[agent.name])
+        experts = self._experts(workers)
+        ends = {name: successes(episodes) for name, episodes in experts.items()}
+        cells += [cell("expert", column, [ends["two plain"]["both"]]) for column in self.columns]
+        clock.lap("expert")
+        truth = self._truth(task, recorded, parents, models, experts, workers)
+        clock.lap("truth")
+        results = {
+            **self.heading(device, clock, resumed=resumed),
+            "recorded": dict(recorded.source),
+            "cells": cells,
+            "expert": ends,
+            "truth": truth,
+        }
+        return Measured3(results, policies, played, boxes)
+
+    def cells(self, row: str, policies: Policies, played: Played) -> list[dict[str, Any]]:
+        """The cells of one agent: its success while it trained, and how the episodes that it played later ended."""
+        success = {
+            column: [100 * share for share in last_evaluations(policies, "success", column, self.last)]
+            for column in self.columns
+        }
+        made = []
+        for column in self.columns:
+            paper = PAPER[row][IN_PAPER.index(column.replace(MATCHED, ""))] if row in PAPER else None
+            mine = runs_of(policies, column)
+            boxes = (played.last[mine][..., PLACES] - played.last[mine][..., WANTED]).reshape(len(mine), -1, 2, 2)
+            ends = {
+                "final_success": (100 * played.success[mine].mean(1)).tolist(),
+                # How far a box is from its goal, in metres.
+                "final_distance": np.linalg.norm(boxes, axis=-1).mean((1, 2)).tolist(),
+            }
+            made.append(agent_cell(row, column, success, paper, lower_is_better=False) | ends)
+        return made
+
+    def write(self, measured: Measured3, folder: Path) -> rich.table.Table:
+        cells, curves, evidence = (folder / name for name in self.outputs[:3])
+        write_json(cells, measured.results)
+        by_agent = learning_curves(measured.policies, "success", self.columns, digits=1, scale=100)
+        write_json(curves, {"measure": "success in percent, mean over episodes, one list a seed", "agents": by_agent})
+        arrays: dict[str, Any] = {f"boxes/{column}": boxes.cpu().numpy() for column, boxes in measured.boxes.items()}
+        for name, policies in measured.policies.items():
+            made = measured.played[name]
+            for column in self.columns:
+                mine = runs_of(policies, column)
+                arrays[f"success/{name}/{column}"] = made.success[mine].ravel()
+                arrays[f"last/{name}/{column}"] = made.last[mine].reshape(-1, made.last.shape[-1])
+        with whole_file(evidence) as part, part.open("wb") as handle:
+            np.savez_compressed(handle, **arrays)
+        draw_figures(folder, self.outputs)
+        title = "Table 3: episodes in which both boxes end in place, in percent"
+        return compare_with_paper(measured.results, title, digits=1, best_of="row", more_is_better=True)
+
+    def prepare(
+        self, task: HookSweep2, device: str, folder: Path, clock: Stopwatch, progress: Progress, workers: int | None
+    ) -> Prepared:
+        """Records, fits models and parents, and makes the data sets."""
+        recorded = record(task, self.rows, self.variety, folder, workers, progress).to(device)
+        clock.lap("recording")
+        models = {
+            architecture: fit_models(
+                [recorded] * self.seeds, task.graph, architecture, self.dynamics, folder=folder, progress=progress
+            )
+            for architecture in dict.fromkeys(Column.of(column).architecture for column in self.columns)
+        }
+        clock.lap("dynamics")
+        parents = self.parent_distributions(task, recorded)
+        clock.lap("parents")
+        datasets = self._datasets(task, recorded, parents, models, progress)
+        clock.lap("data")
+        return Prepared(recorded, models, parents, datasets)
+
+    def parent_distributions(self, task: HookSweep2, recorded: Transitions) -> dict[str, list[Parents]]:
+        """The parent distributions of the columns, one a seed."""
+        recipes = {
+            column: column_recipe(
+                column,
+                components=self.components,
+                covariance=self.covariance,
+                acceptance=self.acceptance,
+                density_floor=self.density_floor,
+            )
+            for column in dict.fromkeys(column.removesuffix(FULL) for column in self.columns)
+        }
+        return {
+            name: [fit_parents(recorded, task.graph, recipe, seed=seed, task=task) for seed in range(self.seeds)]
+            for name, recipe in recipes.items()
+        }
+
+    def _datasets(
+        self,
+        task: HookSweep2,
+        recorded: Transitions,
+        parents: dict[str, list[Parents]],
+        models: dict[str, list[Dynamics]],
+        progress: Progress,
+    ) -> dict[str, list[Transitions]]:
+        """`total` rows a column and seed: the recorded ones first; "emp" repeats them, each with a goal of its own."""
+        made: dict[str, list[Transitions]] = {}
+        more = self.total - len(recorded)
+        for number, column in enumerate(self.columns):
+            sources = zip(parents[column.removesuffix(FULL)], models[Column.of(column).architecture], strict=True)
+            made[column] = [
+                augment(recorded, drawn, model, rows=more, task=task, seed=seed, provenance=False)
+                for seed, (drawn, model) in enumerate(sources)
+            ]
+            progress("data sets", number + 1, len(self.columns))
+        return made
+
+    def _experts(self, workers: int | None) -> dict[str, list[Episode]]:
+        """Episodes of the expert by mode and variety; none of them is trained on."""
+        kinds = {"one plain": ("one", "plain"), "one varied": ("one", "varied"), "two plain": ("two", "plain")}
+        return {
+            name: played_by_expert(*kind, self.expert_episodes, seed=EXPERT, workers=workers)
+            for name, kind in kinds.items()
+        }
+
+    def _truth(
+        self,
+        task: HookSweep2,
+        recorded: Transitions,
+        parents: dict[str, list[Parents]],
+        models: dict[str, list[Dynamics]],
+        experts: dict[str, list[Episode]],
+        workers: int | None,
+    ) -> dict[str, Any]:
+        """How true the models and the mask are, on episodes that nothing was trained on."""
+        held_out = {"place one": experts["one varied"], "place two": experts["two plain"]}
+        tests = {name: as_transitions(episodes).to(recorded.device) for name, episodes in held_out.items()}
+        drawn = {
+            column: (parents[column.removesuffix(FULL)][0], models[Column.of(column).architecture][0])
+            for column in self.columns
+            if column != "emp"
+        }
+        return {
+            "model_errors_mm": model_errors(models, tests),
+            "confirmed_by_the_simulator": confirmations(drawn, recorded, self.confirmed_rows, workers),
+            "mask": {name: mask_mistakes(task, episodes) for name, episodes in held_out.items()},
+        }
+
+
+def _sweeper(name: str, **settings: Any) -> Agent:
+    return paper_agent(name, hidden=(512, 512, 512), decay=True, standardise=True, **settings)
+
+
+def _small(name: str, **settings: Any) -> Agent:
+    return paper_agent(name, hidden=(128, 128), batch=256, polyak=0.04, decay=True, standardise=True, **settings)
+
+
+Table3.presets.update(
+    paper=Table3(
+        "paper",
+        seeds=3,
+        dynamics=DynamicsConfig(
+            hidden=(512, 512),
+            epochs=800,
+            epoch_rows=40_000,
+            learning_rate=5e-4,
+            validation=5_000,
+            window=50,
+            tf32=True,
+        ),
+        agents=(
+            _sweeper("td3-bc", batch=2_000, imitation=4.0),
+            _sweeper("bcq", sampler_updates=5_000),
+        ),
+        columns=(*IN_PAPER[:3], "mocoda-matched", "mocoda-p-matched", *IN_PAPER[3:]),
+        updates={"td3-bc": 140_000, "bcq": 40_000},
+        half=True,
+    ),
+    quick=Table3(
+        "quick",
+        seeds=2,
+        dynamics=DynamicsConfig(
+            members=2, hidden=(128, 128), features=64, epochs=40, epoch_rows=20_000, batch=256, validation=1_000
+        ),
+        agents=(_small("td3-bc", imitation=0.5),),
+        columns=("emp", "mocoda-p", "mocoda-p-full"),
+        rows=60_000,
+        total=200_000,
+        updates={"td3-bc": 8_000},
+        evaluations=8,
+        last=2,
+        final_episodes=20,
+        expert_episodes=40,
+        confirmed_rows=200,
+        components=32,
+    ),
+)

@@ -1,0 +1,385 @@
+"""Theorem 1 and Corollary 1: how many samples counting needs, and what it knows of the unseen.
+
+The error is the theorem's: the largest l1 distance ‖P(s, a) − P_θ(s, a)‖₁ over all state-actions, computed exactly in
+random worlds. That a number of samples suffices with probability 1 − δ is found by repetition, and its interval by the
+binomial test. Worlds are the unit of replication, one a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, comb, fsum, log, sqrt
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import rich.table
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
+
+from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from experiments.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
+from mocoda.engine.errors import InputError
+from mocoda.engine.figures import BLUE, COLOURS, INK, RED, bare, save, title_left
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream, generator
+
+# The paper's c, which it leaves open. Its proof with the constants kept needs n ≥ k²|c|(1 + √log(k|S||A|/δ))²/ε², which
+# this c covers wherever |S||A|/δ ≥ e and k ≤ |S||A|.
+CONSTANT = (1 + sqrt(2)) ** 2
+DOUBT = 0.025  # at each end of an interval
+# Worlds that differ in one thing from those of the curves, in which parent sets overlap by one state factor and there
+# are two neighbourhoods (one switch) that every state factor decides on.
+CHOICES: tuple[dict[str, int], ...] = (
+    {"overlap": 0},
+    {"overlap": 2},
+    {"deciding": 1},
+    {"switches": 0},
+    {"switches": 2},
+    {"switches": 3},
+)
+NAMES = {"full": "full counting", "global": "globally factored", "local": "locally factored"}
+
+
+def suffices(failures: int, repetitions: int, delta: float) -> bool:
+    """Whether so few failures show that failing is rarer than delta."""
+    return binomial_tail(repetitions - failures, repetitions, 1 - delta) <= DOUBT
+
+
+def falls_short(failures: int, repetitions: int, delta: float) -> bool:
+    """Whether so many failures show that failing is commoner than delta."""
+    return binomial_tail(failures, repetitions, delta) <= DOUBT
+
+
+@cache
+def binomial_tail(successes: int, trials: int, probability: float) -> float:
+    """The chance of at least so many successes."""
+    p, q = probability, 1 - probability
+    return fsum(comb(trials, n) * p**n * q ** (trials - n) for n in range(successes, trials + 1))
+
+
+@dataclass(frozen=True)
+class Theory(Experiment[Measured]):
+    """How many samples counting needs, full or factored (Theorem 1 and Corollary 1)."""
+
+    name = "theory"
+    metric = "samples until the largest l1 error over all state-actions is at most epsilon with probability 1 - delta"
+    outputs = ("theory.json", "theory.png")
+    presets: ClassVar[dict[str, Theory]] = {}
+
+    repetitions: int
+    factors: tuple[int, ...]  # k of the curves
+    full_factors: int  # the largest k of full counting: its samples are |S|²|A| numbers
+    fixed_factors: int  # k of everything else; at least 3
+    shares: tuple[float, ...]  # of state-actions that are ever seen
+    values: int = 2
+    actions: int = 2
+    overlap: int = 1
+    switches: int = 1  # two neighbourhoods, that any state factor can switch between
+    epsilon: float = 0.5
+    delta: float = 0.1
+    resolution: int = 8  # numbers of samples tried from one to its double
+    unseen_visits: int = 64  # samples per state-action of the world, all of them spent on those that are seen
+
+    def __post_init__(self) -> None:
+        self.check_positive("seeds", "repetitions")
+        if not 0 < self.epsilon < 2 or not 0 < self.delta < 1:
+            raise InputError(
+                f"epsilon must be between 0 and 2 and delta between 0 and 1, got {self.epsilon} and {self.delta}."
+            )
+        if not self.factors or min(self.factors) < 1 or self.fixed_factors < 3:
+            raise InputError(
+                "factors must be numbers from 1, and at least one, and fixed_factors at least 3, "
+                f"got {list(self.factors)} and {self.fixed_factors}."
+            )
+        if not self.shares or not 0 < min(self.shares) <= max(self.shares) < 1:
+            raise InputError(f"shares must be between 0 and 1, and at least one, got {list(self.shares)}.")
+        if not suffices(0, self.repetitions, self.delta):
+            raise InputError(
+                f"{self.repetitions} repetitions without a failure do not show a probability of 1 - {self.delta}; "
+                f"expected at least {ceil(log(DOUBT) / log(1 - self.delta))}."
+            )
+
+    def world(self, factors: int, seed: int, **choice: int) -> TabularMDP:
+        usual = {"overlap": min(self.overlap, factors - 1), "switches": self.switches}
+        return random_mdp(factors, values=self.values, actions=self.actions, seed=seed, **(usual | choice))
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Counts, compares with the truth and repeats, in every world; on the CPU, whatever the device."""
+        clock = Stopwatch()
+        totals, visits = [], []
+        for done, k in enumerate(self.factors):
+            worlds = [self.world(k, seed) for seed in range(self.seeds)]
+            rows = [row for row in STRUCTURES if row != "full" or k <= self.full_factors]
+            totals += [self._total(row, worlds) for row in rows]
+            visits.append(self._visits(worlds))
+            progress("samples needed", done + 1, len(self.factors))
+        choices = []
+        for done, choice in enumerate(CHOICES):
+            worlds = [self.world(self.fixed_factors, seed, **choice) for seed in range(self.seeds)]
+            choices += [{"choice": choice, **self._total(row, worlds)} for row in ("global", "local")]
+            progress("other worlds", done + 1, len(CHOICES))
+        unseen = self._unseen()
+        progress("unseen state-actions", 1, 1)
+        results = {
+            **self.heading("cpu", clock),
+            "constant": CONSTANT,
+            "totals": totals,
+            "visits": visits,
+            "choices": choices,
+            "unseen": unseen,
+        }
+        return Measured(results)
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        results = measured.results
+        write_json(folder / self.outputs[0], results)
+        draw_theory(results, folder / self.outputs[1])
+        rows = []
+        for k in self.factors:
+            cells = {cell["row"]: cell for cell in results["totals"] if cell["factors"] == k}
+            texts = [
+                f"{cells[row]['mean']:,.0f} [dim]({_mean(cells[row]['bounds']):,.0f})[/dim]" if row in cells else ""
+                for row in STRUCTURES
+            ]
+            rows.append([str(k), f"{cells['local']['pairs']:,}", *texts])
+        title = f"Samples until no state-action is off by more than {self.epsilon} (l1), {1 - self.delta:.0%} sure"
+        caption = "mean over worlds (in brackets: what Theorem 1 asks for)"
+        return text_table(title, ("k", "|S||A|", *STRUCTURES), rows, caption, left=0)
+
+    def _total(self, row: str, worlds: list[TabularMDP]) -> dict[str, Any]:
+        """Samples in all, from state-actions drawn uniformly, that one kind of counting needs in each world."""
+        structures = [world.structure(row) for world in worlds]
+        sizes = [max(structure.sizes) for structure in structures]
+        trials = [trial_in_all(world, structures[seed], seed, self) for seed, world in enumerate(worlds)]
+        samples = [needed(trial, size, self) for trial, size in zip(trials, sizes, strict=True)]
+        children = structures[0].children
+        each = theorem(len(children), children[0], worlds[0].pairs, self.epsilon, self.delta)
+        return {
+            "row": row,
+            **_size(worlds[0]),
+            "configurations": sizes,
+            **_summary(samples),
+            "bounds": [each * size for size in sizes],
+            "corollary": corollary(worlds[0], self.epsilon, self.delta) if row == "local" else None,
+        }
+
+    def _visits(self, worlds: list[TabularMDP]) -> dict[str, Any]:
+        """Theorem 1 itself: samples at each mechanism's configurations, and how often as many as it asks for fail."""
+        k, values, pairs = worlds[0].factors, worlds[0].values, worlds[0].pairs
+        bound = theorem(k, values, pairs, self.epsilon, self.delta)
+        samples, violations = [], 0
+        for seed, world in enumerate(worlds):
+            succeeds = trial_at_each(world, seed, self)
+            samples.append(needed(succeeds, 1, self))
+            violations += sum(not succeeds(ceil(bound), repetition) for repetition in range(self.repetitions))
+        return {**_size(worlds[0]), **_summary(samples), "bound": bound, "violations": violations}
+
+    def _unseen(self) -> list[dict[str, Any]]:
+        """Errors at state-actions never seen though their (local) parents were, by the share that was seen."""
+        cells: dict[tuple[float, str], dict[str, Any]] = {}
+        for seed in range(self.seeds):
+            world = self.world(self.fixed_factors, seed)
+            structures = {row: world.structure(row) for row in STRUCTURES}
+            order = Stream(seed, "theory-seen").permutation(world.pairs)
+            for share in self.shares:
+                visited = order[: max(1, round(share * world.pairs))]
+                never = torch.ones(world.pairs, dtype=torch.bool).index_fill(0, visited, False)
+                asked = never & structures["local"].supported(visited)
+                visits = torch.full_like(visited, self.unseen_visits * world.pairs // len(visited))
+                counts = world.draw_at(visited, visits, generator(seed, world.factors, len(visited)))
+                for row, structure in structures.items():
+                    errors = l1_distances(world.transitions, structure.fitted(counts))
+                    cell = cells.setdefault(
+                        (share, row), {"row": row, "share": share, "errors": [], "worst": [], "supported": []}
+                    )
+                    cell["errors"].append(float(errors[asked].mean()) if bool(asked.any()) else None)
+                    cell["worst"].append(float(errors[asked].max()) if bool(asked.any()) else None)
+                    cell["supported"].append(float(structure.supported(visited)[never].double().mean()))
+        return list(cells.values())
+
+
+Theory.presets.update(
+    paper=Theory(
+        "paper",
+        seeds=3,
+        repetitions=60,
+        factors=(1, 2, 3, 4, 5, 6, 7),
+        full_factors=6,
+        fixed_factors=6,
+        shares=(1 / 256, 1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2),
+    ),
+    quick=Theory(
+        "quick",
+        seeds=2,
+        repetitions=40,
+        factors=(1, 2, 3, 4, 5, 6),
+        full_factors=6,
+        fixed_factors=5,
+        shares=(1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2),
+    ),
+)
+
+
+Trial = Callable[[int, int], bool]  # samples, number of the repetition -> whether the error was small enough
+
+
+class Needed(NamedTuple):
+    """The least number that sufficed in 1 − δ of the repetitions; `low` surely falls short, `high` surely suffices."""
+
+    samples: int
+    low: int
+    high: int
+
+
+def theorem(mechanisms: int, children: int, pairs: int, epsilon: float, delta: float) -> float:
+    """Theorem 1: samples at each configuration of each mechanism's parents; full counting is one mechanism."""
+    return CONSTANT * mechanisms**2 * children * log(pairs / delta) / epsilon**2
+
+
+def corollary(world: TabularMDP, epsilon: float, delta: float) -> float:
+    """Corollary 1: samples in all, where next states stay in their neighbourhood and parent sets do not overlap."""
+    k, m = world.factors, world.neighbourhoods
+    each: float = (world.states * world.pairs / m**2) ** (1 / k)
+    return CONSTANT * m * k**2 * each * log(world.pairs / delta) / epsilon**2
+
+
+def needed(succeeds: Trial, start: int, settings: Theory) -> Needed:
+    """Doubles the samples from `start` until they surely suffice, then takes some away until they surely fall short."""
+    trials, delta = settings.repetitions, settings.delta
+
+    def failures(samples: int) -> int:
+        """Ends as soon as it is sure that there are too many."""
+        failed = 0
+        for repetition in range(trials):
+            failed += not succeeds(samples, repetition)
+            if falls_short(failed, trials, delta):
+                break
+        return failed
+
+    high = start
+    while not suffices(failures(high), trials, delta):
+        high *= 2
+    samples = least = high
+    passing = sure = True  # with this many samples and, of what was tried, with all more
+    while least > 1:
+        least = min(least - 1, int(least / 2 ** (1 / settings.resolution)))
+        failed = failures(least)
+        if falls_short(failed, trials, delta):
+            return Needed(samples, least, high)
+        passing, sure = passing and failed <= delta * trials, sure and suffices(failed, trials, delta)
+        samples, high = least if passing else samples, least if sure else high
+    return Needed(samples, 0, high)
+
+
+def trial_in_all(world: TabularMDP, structure: Structure, seed: int, settings: Theory) -> Trial:
+    """Counts so many samples from state-actions that are drawn uniformly."""
+
+    def succeeds(samples: int, repetition: int) -> bool:
+        counts = world.draw(samples, generator(seed, world.factors, samples, repetition))
+        return _close(world, structure.fitted(counts), settings)
+
+    return succeeds
+
+
+def trial_at_each(world: TabularMDP, seed: int, settings: Theory) -> Trial:
+    """Counts so many samples at every configuration of every local mechanism's parents."""
+    local = world.structure("local")
+
+    def succeeds(samples: int, repetition: int) -> bool:
+        random = generator(seed, world.factors, samples, repetition)
+        estimated = tuple(shares(drawn(table, samples, random)) for table in world.tables)
+        return _close(world, local.transitions(estimated), settings)
+
+    return succeeds
+
+
+def _close(world: TabularMDP, transitions: torch.Tensor, settings: Theory) -> bool:
+    return float(l1_distances(world.transitions, transitions).max()) <= settings.epsilon
+
+
+def _size(world: TabularMDP) -> dict[str, int]:
+    return {"factors": world.factors, "states": world.states, "pairs": world.pairs}
+
+
+def _summary(needs: list[Needed]) -> dict[str, Any]:
+    return spread([need.samples for need in needs]) | {"intervals": [[need.low, need.high] for need in needs]}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+# The figure
+
+
+def draw_theory(results: Mapping[str, Any], path: Path) -> None:
+    """Draws samples needed by the size of the world and by the mechanisms, and errors at unseen state-actions."""
+    figure = Figure(figsize=(14, 4.4), layout="constrained")
+    totals, visits, unseen = figure.subplots(1, 3)
+    _draw_totals(totals, results["totals"])
+    _draw_visits(visits, results["visits"])
+    _draw_unseen(unseen, results["unseen"])
+    for axes in (totals, visits, unseen):
+        bare(axes)
+    save(figure, path)
+
+
+def _draw_totals(axes: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
+    """Draws what is needed and, dashed, what Theorem 1 asks for."""
+    for row, name in NAMES.items():
+        own = [cell for cell in cells if cell["row"] == row]
+        pairs = [cell["pairs"] for cell in own]
+        _draw_needed(axes, pairs, own, COLOURS[row], name)
+        axes.plot(pairs, [_mean(cell["bounds"]) for cell in own], color=COLOURS[row], lw=1.2, ls="--")
+    axes.plot([], [], color=INK, lw=1.2, ls="--", label="Theorem 1 asks for")
+    every = sorted({cell["pairs"] for cell in cells})
+    axes.fill_between(every, every, 1, color=BLUE, alpha=0.07, lw=0)
+    axes.text(every[-1], 4, "fewer samples than\nstate-actions: must generalise", ha="right", color=BLUE, fontsize=9)
+    axes.set(xscale="log", yscale="log", xlabel="state-actions |S||A|", ylabel="samples needed")
+    axes.set_ylim(bottom=3)
+    title_left(axes, "Local counting hardly feels the size of the world")
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+
+
+def _draw_visits(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
+    factors = [point["factors"] for point in points]
+    axes.plot(factors, [point["bound"] for point in points], color=INK, lw=1.2, ls="--", label="Theorem 1 asks for")
+    _draw_needed(axes, factors, points, BLUE, NAMES["local"])
+    per_factor = _mean([point["mean"] / point["factors"] for point in points])
+    axes.plot(factors, [per_factor * k for k in factors], color=RED, lw=1, ls=":", label=f"{per_factor:.0f} k")
+    axes.set(xscale="log", yscale="log", xlabel="mechanisms k", ylabel="samples per configuration of parents")
+    axes.set_xticks(factors, [str(k) for k in factors])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    title_left(axes, "The theorem asks for k² log |S||A|, counting about k")
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+
+
+def _draw_unseen(axes: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
+    """Draws means over worlds; a share where no parents were seen has no point."""
+    for row, name in NAMES.items():
+        own = [cell for cell in cells if cell["row"] == row and None not in cell["errors"]]
+        errors = [_mean(cell["errors"]) for cell in own]
+        axes.plot([cell["share"] for cell in own], errors, "o-", color=COLOURS[row], lw=2.2, ms=4, label=name)
+    every = sorted({cell["share"] for cell in cells})
+    axes.set(xscale="log", xlabel="share of state-actions ever seen", ylabel="mean l1 error at the others")
+    axes.set_xticks(every, [f"1/{1 / share:.0f}" for share in every])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(bottom=0)
+    title_left(axes, "Never seen, but its parents were")
+    axes.legend(frameon=False, fontsize=9, loc="center right", bbox_to_anchor=(1, 0.72))
+
+
+def _draw_needed(
+    axes: Axes, places: Sequence[float], points: Sequence[Mapping[str, Any]], colour: str, label: str
+) -> None:
+    """Draws a line through the means over worlds, a dot and an interval a world."""
+    axes.plot(places, [point["mean"] for point in points], color=colour, lw=2.2, label=label)
+    for place, point in zip(places, points, strict=True):
+        worlds = [place * 1.04 ** (i - (len(point["values"]) - 1) / 2) for i in range(len(point["values"]))]
+        axes.vlines(worlds, *zip(*point["intervals"], strict=True), color=colour, lw=1, alpha=0.7)
+        axes.plot(worlds, point["values"], ".", color=colour, ms=6)

@@ -1,0 +1,286 @@
+"""What-if questions whose true answers are known: which children to keep, and which questions to refuse.
+
+Two worlds, both recorded in two habits only: 2D Navigation, which is deterministic, and two bodies that feel each other
+when near, with noise that nobody records. The true answer has the changed parents and the same noise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import rich.table
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from experiments.columns import PUBLISHED
+from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from experiments.stages import begun, fit_models
+from experiments.worlds import Knowing, NoisyWorld, bodies, navigation
+from mocoda.analysis.counterfactual import WhatIf, reached_children, what_if
+from mocoda.data.transitions import Transitions
+from mocoda.dynamics.model import Dynamics, DynamicsConfig, Ensemble
+from mocoda.engine.figures import COLOURS, INK, RED, bare, legend_below, save, title_left
+from mocoda.engine.files import write_json
+from mocoda.engine.progress import Progress, silent
+from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import mean_and_std
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents import Mocoda, fit_parents
+
+SUPPORTS = (0.0, 0.001, 0.01, 0.1, 0.3, 1.0)  # shares of the data, the bounds of the bins
+REFUSED = 0.01  # the support under which `what_if` refuses by default
+TITLES = {"navigation": "2D Navigation: no noise", "bodies": "Two bodies: noise that nobody recorded"}
+MODELS = {
+    "unfactored": ("unfactored model, all children asked anew", COLOURS["full"]),
+    "knowing": ("true dynamics, all children asked anew", COLOURS["global"]),
+    "factored": ("factored model, children out of reach kept", COLOURS["local"]),
+}
+CHILDREN = {
+    "not reached": "out of the\nchange's reach",
+    "alone": "reached,\non its own",
+    "coupled, known": "reached,\ninteracting\nas recorded",
+    "coupled, unknown": "reached,\ninteracting as\nnever recorded",
+}
+LINES = {"navigation": ("o", "2D Navigation", 9), "bodies": ("s", "two bodies", -28)}
+HEADLINE = "What a change does not reach is kept, and exact; what it reaches is as good as the model there"
+
+Cells = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class WhatIfs(Experiment[Measured]):
+    """Counterfactual questions whose true answers are known (Appendix F)."""
+
+    name = "whatif"
+    metric = (
+        "error: percent of the child's mean step, mean over questions. inside: percent of the children whose true "
+        "value is in the 95% interval. support: percent of the data as rare as the question, or rarer"
+    )
+    outputs = ("whatif.json", "whatif.png")
+    presets: ClassVar[dict[str, WhatIfs]] = {}
+
+    dynamics: DynamicsConfig
+    rows: int  # recorded
+    questions: int  # of each kind, about transitions recorded afresh
+    components: int = 32
+
+    def __post_init__(self) -> None:
+        self.check_positive("seeds", "questions")
+
+    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+        """Records both worlds, fits models for all seeds, asks, and compares with the truth."""
+        clock, resumed = Stopwatch(), begun(folder)
+        cells: Cells = []
+        supports: Cells = []
+        for world in (navigation(), bodies()):
+            recorded = [
+                world.collect(self.rows, Stream(seed, "whatif", world.name))[0].to(device) for seed in range(self.seeds)
+            ]
+
+            def report(stage: str, done: int, total: int, name: str = world.name) -> None:
+                progress(f"{name}, {stage}", done, total)
+
+            models = {
+                architecture: fit_models(
+                    recorded,
+                    world.graph,
+                    architecture,
+                    self.dynamics,
+                    folder=folder,
+                    progress=report,
+                    name=f"{world.name}-{architecture}",
+                )
+                for architecture in ("full", "local")
+            }
+            answers = [
+                self._ask(world, data, {name: models[name][seed] for name in models}, seed)
+                for seed, data in enumerate(recorded)
+            ]
+            cells += _over_seeds([by_children for by_children, _ in answers])
+            supports += _over_seeds([by_support for _, by_support in answers])
+        return Measured({**self.heading(device, clock, resumed=resumed), "cells": cells, "supports": supports})
+
+    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
+        cells = measured.results["cells"]
+        write_json(folder / self.outputs[0], measured.results)
+        draw_what_if(measured.results, 100 * REFUSED, folder / self.outputs[1])
+        rows = []
+        for world, children, share in dict.fromkeys((c["world"], c["children"], c["share"]) for c in cells):
+            own = [cell for cell in cells if (cell["world"], cell["children"]) == (world, children)]
+            inside = [f" ({cell['inside']:.0f})" if cell["model"] != "knowing" else "" for cell in own]
+            texts = [f"{cell['mean']:.2f} ± {cell['std']:.2f}{text}" for cell, text in zip(own, inside, strict=True)]
+            rows.append([world, children, f"{share:.0f}", *texts])
+        title = "What if: error in percent of a step (percent of true values in the interval)"
+        columns = ("world", "children", "how many %", "unfactored", "true dynamics", "factored")
+        return text_table(title, columns, rows, left=2)
+
+    def _ask(self, world: NoisyWorld, data: Transitions, models: dict[str, Dynamics], seed: int) -> tuple[Cells, Cells]:
+        """The cells of a seed, and its errors by support."""
+        stream = Stream(seed, "whatif", world.name, "questions", device=data.device)
+        recorded, noise = world.collect(self.questions, Stream(seed, "whatif", world.name, "test"))
+        factual, noise = recorded.to(data.device), noise.to(data.device)
+        parents, stratified = (
+            fit_parents(data, world.graph, Mocoda(components=self.components, **(PUBLISHED | wanted)), seed=seed)
+            for wanted in ({}, {"stratified": True})
+        )
+        ask = partial(what_if, factual, data=data, least_support=0, seed=seed)
+        everything = _dense(world.graph)
+        # Who answers, and by which graph children are kept.
+        asked: dict[str, tuple[Ensemble, LocalGraph]] = {
+            "unfactored": (models["full"], everything),
+            "knowing": (Knowing(world), everything),
+            "factored": (models["local"], world.graph),
+        }
+        other = data.rows[stream.integers(len(data), len(factual))]
+        recombined = {name: other[:, list(world.graph.factors[name])] for name in world.asked}
+        met = ask(recombined, parents=stratified, model=models["local"], graph=world.graph).support >= REFUSED
+        cells: Cells = []
+        for name, (model, graph) in asked.items():
+            judged = _judged(world, ask(recombined, parents=parents, model=model, graph=graph), noise)
+            for children, which in _groups(judged, met).items():
+                cells.append({"world": world.name, "model": name, "children": children} | judged.mean(which))
+        columns = list(world.graph.factors[world.asked[0]])
+        low, high = data.rows[:, columns].amin(0), data.rows[:, columns].amax(0)
+        anywhere = low + (high - low) * stream.uniform(len(factual), len(columns), low=-0.25, high=1.25)
+        answer = ask({world.asked[0]: anywhere}, parents=parents, model=models["local"], graph=world.graph)
+        judged = _judged(world, answer, noise)
+        bins = torch.bucketize(answer.support, torch.tensor(SUPPORTS[1:-1], device=data.device), right=True)
+        supports = [
+            {"world": world.name, "from": 100 * least, "to": 100 * most}
+            | judged.mean(judged.reached & (bins == number)[:, None])
+            for number, (least, most) in enumerate(itertools.pairwise(SUPPORTS))
+        ]
+        return cells, supports
+
+
+WhatIfs.presets.update(
+    paper=WhatIfs("paper", seeds=5, dynamics=DynamicsConfig(epochs=100), rows=40_000, questions=20_000),
+    quick=WhatIfs(
+        "quick",
+        seeds=2,
+        dynamics=DynamicsConfig(hidden=(64, 64), features=64, epochs=16, batch=256, learning_rate=3e-3),
+        rows=20_000,
+        questions=5_000,
+    ),
+)
+
+
+class Judged(NamedTuple):
+    """Of each child (N, children): how far off its answer is, and what the change does to it."""
+
+    error: Tensor  # percent of the child's mean step
+    inside: Tensor  # percent of its columns whose truth is in the interval
+    reached: Tensor  # bool
+    coupled: Tensor  # bool: it depends on more than in the sparsest graph
+
+    def mean(self, which: Tensor) -> dict[str, float]:
+        """Percent of the children that are among `which`, and their means."""
+        means = {"error": self.error[which], "inside": self.inside[which], "share": 100 * which}
+        return {name: float(values.double().mean()) for name, values in means.items()}
+
+
+def _groups(judged: Judged, met: Tensor) -> dict[str, Tensor]:
+    """Kinds of children, bool (N, children) each; met: whether a row is no rarity among those with its local graph."""
+    reached, coupled, known = judged.reached, judged.coupled, met[:, None]
+    return {
+        "not reached": ~reached,
+        "alone": reached & ~coupled,
+        "coupled, known": reached & coupled & known,
+        "coupled, unknown": reached & coupled & ~known,
+    }
+
+
+def _judged(world: NoisyWorld, answer: WhatIf, noise: Tensor) -> Judged:
+    factual, rows = answer.factual, answer.counterfactual.rows
+    truth = world.step(rows, noise)
+    off, moved = answer.counterfactual.next_state - truth, factual.next_state - factual.state
+    within = (answer.low <= truth) & (truth <= answer.high)
+    error, inside = [], []
+    for child in world.graph.children:
+        columns = list(world.graph.factors[child])
+        error.append(100 * off[:, columns].norm(dim=1) / moved[:, columns].norm(dim=1).mean())
+        inside.append(100 * within[:, columns].float().mean(1))
+    coupled = (world.graph.mask(rows) != world.graph.sparsest.to(rows.device)).any(1)
+    reached = reached_children(world.graph, factual.rows, rows)
+    return Judged(torch.stack(error, 1), torch.stack(inside, 1), reached, coupled)
+
+
+def _dense(graph: LocalGraph) -> LocalGraph:
+    """A graph in which every child depends on everything: every change reaches all."""
+    return replace(graph, edges={child: graph.parents for child in graph.children}, local=None)
+
+
+def _over_seeds(seeds: list[Cells]) -> Cells:
+    """Every cell of all seeds: errors by seed with mean and deviation, the rest on average. Empty ones drop out."""
+    cells: Cells = []
+    for same in zip(*seeds, strict=True):
+        asked = [cell for cell in same if cell["share"] > 0]
+        if asked:
+            averages = {name: mean_and_std([cell[name] for cell in asked])[0] for name in ("share", "inside")}
+            labels = {name: value for name, value in asked[0].items() if name != "error"}
+            cells.append(labels | averages | spread([cell["error"] for cell in asked]))
+    return cells
+
+
+# The figure
+
+
+def draw_what_if(results: Mapping[str, Any], refused: float, path: Path) -> None:
+    """Draws a panel of bars a world, by who is asked and whether the change reaches the child; then errors by support.
+
+    refused  the support, in percent of the data, under which questions are refused
+    """
+    figure = Figure(figsize=(14.5, 4.8), layout="constrained")
+    figure.suptitle(HEADLINE, x=0.01, ha="left", fontsize=13, color=INK)
+    panels = figure.subplots(1, 1 + len(TITLES), width_ratios=[*(1.3 for _ in TITLES), 1])
+    for axes, (world, title) in zip(panels, TITLES.items(), strict=False):
+        _draw_errors(axes, [cell for cell in results["cells"] if cell["world"] == world])
+        title_left(axes, title)
+    panels[0].set_ylabel("error of the child (% of a step)")
+    legend_below(figure, loc="outside lower left")
+    _draw_supports(panels[-1], results["supports"], refused)
+    save(figure, path)
+
+
+def _draw_errors(axes: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
+    highest = max(cell["mean"] + cell["std"] for cell in cells)
+    for number, (model, (label, colour)) in enumerate(MODELS.items()):
+        own = [cell for cell in cells if cell["model"] == model]
+        places = [list(CHILDREN).index(cell["children"]) + 0.28 * (number - 1) for cell in own]
+        means = [cell["mean"] for cell in own]
+        axes.bar(places, means, 0.26, yerr=[cell["std"] for cell in own], color=colour, ecolor=INK, label=label)
+        for place, cell in zip(places, own, strict=True):
+            exact = cell["mean"] == 0
+            text = "0" if exact else f"{cell['mean']:.3g}"
+            height = cell["mean"] + cell["std"] + 0.02 * highest
+            axes.text(place, height, text, ha="center", fontsize=9, color=INK, weight="bold" if exact else "normal")
+    axes.set_xticks(range(len(CHILDREN)), list(CHILDREN.values()))
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylim(0, 1.1 * highest)
+    bare(axes)
+
+
+def _draw_supports(axes: Axes, cells: Sequence[Mapping[str, Any]], refused: float) -> None:
+    bins = list(dict.fromkeys((cell["from"], cell["to"]) for cell in cells))
+    for world, (marker, label, above) in LINES.items():
+        own = [cell for cell in cells if cell["world"] == world]
+        places = [bins.index((cell["from"], cell["to"])) for cell in own]
+        means, stds = ([cell[name] for cell in own] for name in ("mean", "std"))
+        axes.errorbar(places, means, stds, color=COLOURS["local"], marker=marker, lw=1.6, ecolor=INK)
+        axes.annotate(label, (places[-1], means[-1]), (0, above), textcoords="offset points", ha="right", color=INK)
+    border = sum(high <= refused for _, high in bins) - 0.5
+    axes.axvspan(-0.5, border, color=RED, alpha=0.1, lw=0)
+    axes.set(xlim=(-0.5, len(bins) - 0.5), ylim=(0, None))
+    axes.text(border / 2 - 0.25, 0.62, "refused", transform=axes.get_xaxis_transform(), ha="center", color=RED)
+    axes.set_xticks(range(len(bins)), [f"{low:g}–{high:g}" for low, high in bins])
+    axes.set_xlabel("support (% of the data as rare, or rarer)")
+    axes.set_ylabel("error, factored model (% of a step)")
+    title_left(axes, "What is rare is answered badly")
+    bare(axes)

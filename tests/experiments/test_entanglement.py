@@ -1,0 +1,176 @@
+"""Graphs multiplied against paths walked one by one, values against the truth, and the whole at a size of no time."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from experiment_contract import check_experiment, files_in
+from torch import Tensor
+
+from experiments import Measured
+from experiments.entanglement import MODELS, VALUES, Entanglement, filling, reaches, recombined
+from experiments.values import Lesson, ValueConfig, fit_values, true_values
+from mocoda.dynamics.model import DynamicsConfig
+from mocoda.engine.networks import mlp
+from mocoda.engine.randomness import Stream
+from mocoda.tasks.objects import EPISODE, HOME, Objects
+
+TINY = Entanglement(
+    "tiny",
+    seeds=2,
+    dynamics=DynamicsConfig(members=2, hidden=(16,), features=8, epochs=2, batch=256, learning_rate=3e-3),
+    values=ValueConfig(updates=120, hidden=(16,), batch=64),
+    counts=(1, 3),
+    episodes=6,
+    objects=2,
+    rows=2_000,
+    made=1_000,
+    components=3,
+    test_rows=50,
+)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return TINY.run(device="cpu", folder=tmp_path_factory.mktemp("entanglement"))
+
+
+# Graphs over the horizon
+
+
+def walked(mask: Tensor, acting: bool) -> set[tuple[int, int]]:
+    """Where paths through graphs (T, parents, children) begin and end, by trying them all."""
+    children = mask.shape[2]
+    ends = set()
+    for path in itertools.product(range(children), repeat=len(mask) + 1):
+        edges = zip(mask.tolist(), itertools.pairwise(path), strict=True)
+        if all(step[parent][child] or (acting and step[-1][child]) for step, (parent, child) in edges):
+            ends.add((path[0], path[-1]))
+    return ends
+
+
+@pytest.mark.parametrize("acting", [False, True])
+def test_a_product_of_graphs_links_what_a_path_links(acting: bool) -> None:
+    mask = Stream(0, "graphs").uniform(20, 4, 4, 3) < 0.25  # 20 episodes of 4 steps; 3 state factors and an action
+    found = reaches(mask, acting)
+    assert len(found) == 5
+    for episode in range(20):
+        for steps in range(5):
+            ends = walked(mask[episode, :steps], acting)
+            assert {(p, c) for p, c in found[steps][episode].nonzero().tolist()} == ends
+
+
+def test_objects_that_reach_nothing_move_nothing() -> None:
+    """The product is the truth: with the same actions, a factor without a path to another leaves it, to the bit."""
+    task = Objects(3)
+    data = task.collect(40 * EPISODE, seed=0)
+    state, action = (part.unflatten(0, (40, EPISODE)) for part in (data.state, data.action))
+    reach = reaches(task.graph.mask(data.rows).unflatten(0, (40, EPISODE)))
+    for parent in range(3):
+        before = state[:, 0].clone()
+        before[:, 4 * parent + 1] += 1e-4
+        alike = torch.ones(40, dtype=torch.bool)  # until a graph differs, which the product does not speak of
+        for step in range(20):
+            rows = torch.cat([before, action[:, step]], 1)
+            graphs = task.graph.mask(data.rows.unflatten(0, (40, EPISODE))[:, step])
+            alike &= (task.graph.mask(rows) == graphs).all(2).all(1)
+            before = task.step(rows)
+            for child in range(3):
+                unmoved = alike & ~reach[step + 1][:, parent, child]
+                own = slice(4 * child, 4 * child + 4)
+                assert before[unmoved, own].equal(state[unmoved, step + 1, own])
+        assert int(alike.sum()) > 10
+
+
+def test_filling_starts_with_the_object_alone_never_shrinks_and_is_faster_for_who_sees_all() -> None:
+    found = filling(Objects(4), 30, "cpu")
+    assert found["objects"] == 4
+    assert 20 < found["edges"] < 30 < 60 < found["edges_of_any_step"] < 100
+    given, acting = found["filled"]["given actions"], found["filled"]["acting"]
+    assert len(given) == len(acting) == EPISODE + 1
+    assert given[0] == acting[0] == 20.0
+    assert all(later >= earlier for curve in (given, acting) for earlier, later in itertools.pairwise(curve))
+    assert all(seen >= told for seen, told in zip(acting, given, strict=True))
+    assert given[-1] > 30
+
+
+# Values
+
+
+def test_true_values_are_the_discounted_rewards_of_the_expert() -> None:
+    task, discount = Objects(2), 0.9
+    states = task.collect(400, seed=0).state[::40]
+    for state, value in zip(states, true_values(task, states, discount).tolist(), strict=True):
+        now, total = state[None].double(), 0.0
+        for step in range(300):
+            action = task.expert(now)
+            then = task.step(torch.cat([now, action], 1))
+            reward, ended = task.label(now, action, then)
+            total += (1 - discount) * discount**step * float(reward)
+            now = then
+            if ended:
+                break
+        assert value == pytest.approx(total, abs=2e-3)
+    rolling = torch.tensor([[0.76, 0.2, -0.05, 0.0, 0.76, 0.8, -0.05, 0.0, 0.1, 0.5]])
+    assert float(true_values(task, rolling, discount)) == 0  # all at home is the end, though they roll on and out
+
+
+def test_values_are_learned_where_they_can_be_known() -> None:
+    """A walk along a line that ends at 1: the value of x is -(1 - discount^steps), the last step being free."""
+    discount, size = 0.8, 0.1
+    x = Stream(0, "line").uniform(500, 1)
+    ended = x[:, 0] + size >= 1
+    lesson = Lesson(x, x + size, (1 - discount) * (ended.float() - 1), discount * (~ended).float())
+    told = lesson._replace(reward=torch.full((500,), -0.3), ahead=torch.zeros(500))
+    config = ValueConfig(updates=800, hidden=(32, 32), batch=64, learning_rate=1e-2, discount=discount)
+    weights = fit_values({(0, "walk"): lesson, (1, "told"): told}, config, device="cpu")
+    places = torch.linspace(0.05, 0.95, 10)[:, None]
+    learned = mlp(weights, "value", places.expand(2, -1, -1))[..., 0]
+    truth = -(1 - discount ** (torch.arange(9.0, -1, -1)))
+    assert float((learned[0] - truth).abs().mean()) < 0.06
+    assert float((learned[1] + 0.3).abs().max()) < 0.02
+
+
+def test_recombined_states_have_recorded_parts_and_so_many_at_home() -> None:
+    task = Objects(3)
+    states = task.collect(4_000, seed=0).state
+    for home in range(3):
+        made = recombined(task, states, home, 200, Stream(0, "made"))
+        assert bool(((made[:, 0:12:4] > HOME).sum(1) == home).all())
+        for name in task.graph.children:
+            columns = list(task.graph.factors[name])
+            assert set(map(tuple, made[:, columns].tolist())) <= set(map(tuple, states[:, columns].tolist()))
+        assert not set(map(tuple, made.tolist())) & set(map(tuple, states.tolist()))
+
+
+# The whole
+
+
+def test_the_results_keep_the_contract_and_have_every_cell(measured: Measured, tmp_path: Path) -> None:
+    printed = check_experiment(TINY, measured, tmp_path)
+    assert files_in(tmp_path) == sorted(TINY.outputs)
+    results = measured.results
+    assert [cell["objects"] for cell in results["spread"]] == [1, 3]
+    assert list(results["recorded"]) == ["0", "1"]
+    assert sum(results["recorded"].values()) == pytest.approx(100, abs=3)
+    cells = {(cell["what"], cell["states"], cell["home"]): cell for cell in results["cells"]}
+    for name in (*MODELS, *VALUES):
+        for home in (0, 1):
+            cell = cells[name, "recombined", home]
+            assert len(cell["values"]) == 2 and f"{cell['mean']:.1f} ± {cell['std']:.1f}" in printed
+        assert cells[name, "recorded", None]["mean"] > 0
+
+
+def test_the_same_settings_give_the_same_numbers_and_a_seed_does_not_depend_on_the_others(
+    measured: Measured, tmp_path: Path
+) -> None:
+    def first(results: dict[str, Any]) -> dict[tuple[str, str, int | None], float]:
+        return {(cell["what"], cell["states"], cell["home"]): cell["values"][0] for cell in results["cells"]}
+
+    one = replace(TINY, seeds=1, counts=(1,)).run(device="cpu", folder=tmp_path)
+    assert first(one.results) == first(measured.results)

@@ -1,0 +1,193 @@
+"""MoCoDA-U by reweighting: the weights it gives, what that does to samples, and the comparison with rejection."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from experiment_contract import check_experiment, files_in
+from parents_world import DATA, TASK, entropy, message
+
+from experiments import Measured
+from experiments.columns import PUBLISHED
+from experiments.reweighting import Reweighting, graph_of, imbalanced
+from mocoda.parents import GaussianMixture, Mocoda, MocodaU, fit_parents, make_recipe
+from mocoda.parents.flattening import FlattenedParents, ReweightedParents, by_volume
+from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.stratified import StratifiedParents
+from mocoda.tasks.navigation import GRAPH
+
+TINY = Reweighting("tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=1_000, budget=100_000, components=4)
+COLUMNS = ["mocoda", "reweighting", "rejection", "exact rejection"]
+
+
+# The weights
+
+
+def test_components_weigh_their_volume() -> None:
+    covariances = torch.stack(
+        [torch.diag(torch.tensor([1.0, 4.0])), torch.eye(2), torch.tensor([[2.0, 1.0], [1.0, 5.0]])]
+    )
+    mixture = GaussianMixture(
+        torch.tensor([0.01, 0.98, 0.01]).double(), torch.zeros(3, 2).double(), covariances.double()
+    )
+    flat = by_volume(mixture)
+    torch.testing.assert_close(flat.weights, torch.tensor([2.0, 1.0, 3.0]).double() / 6)
+    assert flat.means is mixture.means and flat.covariances is mixture.covariances
+    # Then every component's peak is as high.
+    peaks = flat.weights / (2 * math.pi * flat.covariances.det().sqrt())
+    torch.testing.assert_close(peaks, peaks[:1].expand(3))
+
+
+def test_volumes_that_no_number_can_hold_are_still_weighed() -> None:
+    tiny = torch.eye(20).double() * 1e-40
+    mixture = GaussianMixture(
+        torch.tensor([0.5, 0.5]).double(), torch.zeros(2, 20).double(), torch.stack([tiny, 4 * tiny])
+    )
+    torch.testing.assert_close(
+        by_volume(mixture).weights[1] / by_volume(mixture).weights[0], torch.tensor(2.0**20).double()
+    )
+
+
+def test_conditional_draws_follow_the_new_weights() -> None:
+    # Two components that agree on the first column and differ in the second: given the first, only weights decide.
+    means = torch.tensor([[0.0, -5.0], [0.0, 5.0]]).double()
+    covariances = torch.stack([torch.eye(2), torch.diag(torch.tensor([1.0, 9.0]))]).double()
+    flat = by_volume(GaussianMixture(torch.tensor([0.99, 0.01]).double(), means, covariances))
+    drawn = flat.complete(torch.zeros(20_000, 2), known=[0], seed=0)
+    expected = 0.25 * 0.0 + 0.75 * 0.952  # above zero: N(5, 3²) is there in 95.2% of draws
+    assert float((drawn[:, 1] > 0).float().mean()) == pytest.approx(expected, abs=0.015)
+
+
+# The recipe
+
+
+def flat_of(recipe: str = "mocoda-u", **options: Any) -> Any:
+    options = {"components": 16, "flatten": "reweighting", **PUBLISHED, **options}
+    return fit_parents(DATA, GRAPH, make_recipe(recipe, **options), task=TASK)
+
+
+def test_every_parent_set_is_reweighted_and_nothing_else_changed() -> None:
+    plain, flat = fit_parents(DATA, GRAPH, Mocoda(components=16, **PUBLISHED)), flat_of()
+    assert isinstance(plain, MixtureParents) and isinstance(flat.mixtures, MixtureParents)
+    for (columns, before), (same, after) in zip(plain.sets, flat.mixtures.sets, strict=True):
+        assert columns == same and after.means.equal(before.means)
+        assert after.weights.equal(by_volume(before).weights)
+    assert flat.name == "mocoda-u" and flat.source == {"flatten": "reweighting"}
+
+
+def test_reweighting_is_flatter_than_mocoda_and_costs_no_more_draws() -> None:
+    flat, plain = flat_of(), fit_parents(DATA, GRAPH, Mocoda(components=16, **PUBLISHED))
+    assert entropy(flat.sample(5_000, seed=0)[:, :2]) > entropy(plain.sample(5_000, seed=0)[:, :2]) + 0.1
+    assert flat.sample(0, seed=0).shape == (0, 4)
+    assert flat.sample(50, seed=3).equal(flat.mixtures.sample(50, seed=3))
+
+
+def test_two_intervals_of_one_length_are_drawn_alike() -> None:
+    data = imbalanced(3, 0.05, 20_000, seed=0)
+    flat = fit_parents(data, graph_of(3), MocodaU(components=8, flatten="reweighting", **PUBLISHED)).sample(
+        20_000, seed=0
+    )
+    recorded, drawn = ((rows[:, :3] > 0.5).float().mean(0) for rows in (data.rows, flat))
+    assert recorded == pytest.approx([0.05] * 3, abs=0.01)
+    assert drawn == pytest.approx([0.5] * 3, abs=0.06)
+
+
+def test_a_region_bounds_it_and_features_are_refused() -> None:
+    drawn = flat_of(region=TASK.region).sample(700, seed=0)
+    assert drawn.shape == (700, 4) and TASK.region(drawn).all()
+    assert message(flat_of, features=TASK.features) == (
+        "reweighting flattens whole parent sets, not features; leave out features= or flatten=."
+    )
+
+
+def test_mocoda_p_thins_what_is_reweighted() -> None:
+    parents = flat_of("mocoda-p", acceptance=0.5)
+    assert isinstance(parents, FlattenedParents) and isinstance(parents.proposals, ReweightedParents)
+    assert parents.source == {"flatten": "reweighting"} and TASK.region(parents.sample(500, seed=0)).all()
+
+
+def test_every_neighbourhood_is_reweighted() -> None:
+    flat, plain = flat_of(stratified=True), fit_parents(DATA, GRAPH, Mocoda(components=16, density="mixture"))
+    assert isinstance(flat.mixtures, StratifiedParents) and isinstance(plain, StratifiedParents)
+    for one, before in zip(flat.mixtures.neighbourhoods, plain.neighbourhoods, strict=True):
+        for (_, after), (_, mixture) in zip(one.mixtures.sets, before.mixtures.sets, strict=True):
+            assert after.weights.equal(by_volume(mixture).weights)
+    assert set(flat.source) == {"flatten", "neighbourhoods"}
+
+
+def test_an_unknown_way_to_flatten_is_refused() -> None:
+    assert message(flat_of, flatten="reweight") == (
+        "there is no way to flatten 'reweight'; there are: rejection, reweighting. Did you mean 'reweighting'?"
+    )
+
+
+# The comparison
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return TINY.run(device="cpu", folder=tmp_path_factory.mktemp("reweighting"))
+
+
+@pytest.fixture
+def results(measured: Measured) -> dict[str, Any]:
+    return measured.results
+
+
+def point(results: dict[str, Any], factors: int, column: str) -> dict[str, Any]:
+    (found,) = [p for p in results["points"] if (p["factors"], p["column"]) == (factors, column)]
+    return dict(found)
+
+
+def test_imbalanced_rows_are_independent_and_rare_as_often_as_asked() -> None:
+    rows = imbalanced(2, 0.2, 50_000, seed=0).state
+    common, rare = (rows >= 0.1) & (rows <= 0.3), (rows >= 0.7) & (rows <= 0.9)
+    assert (common ^ rare).all()
+    assert rare.float().mean(0) == pytest.approx([0.2, 0.2], abs=0.01)
+    assert float(rare.all(1).float().mean()) == pytest.approx(0.04, abs=0.005)
+
+
+def test_exact_rejection_pays_tenfold_for_every_factor(results: dict[str, Any]) -> None:
+    # Uniform is half in the rare interval, which holds 5%: at best one of 10 proposals is kept for every factor.
+    assert 8 < point(results, 1, "exact rejection")["proposals"] < 20
+    assert 500 < point(results, 3, "exact rejection")["proposals"] < 8_000
+
+
+def test_the_acceptance_that_is_computed_is_the_one_that_is_counted(tmp_path: Path) -> None:
+    settings = replace(TINY, factors=(2,), seeds=1, test_rows=5_000, budget=150_000)
+    found = point(settings.run(device="cpu", folder=tmp_path).results, 2, "exact rejection")
+    proposed = 3 * 65_536  # all of the budget, in whole batches
+    assert found["rows"] < 5_000
+    assert proposed / found["rows"] == pytest.approx(found["proposals"], rel=0.15)
+
+
+def test_reweighting_covers_what_mocoda_does_not(results: dict[str, Any]) -> None:
+    for factors in TINY.factors:
+        assert point(results, factors, "mocoda")["rare"] == pytest.approx(5, abs=1)
+        assert point(results, factors, "reweighting")["rare"] == pytest.approx(50, abs=8)
+        assert point(results, factors, "reweighting")["proposals"] == 1
+        assert point(results, factors, "reweighting")["covered"] == 100
+    assert point(results, 3, "mocoda")["covered"] <= 100
+
+
+def test_the_results_keep_the_contract_and_have_every_point(measured: Measured, tmp_path: Path) -> None:
+    printed = check_experiment(TINY, measured, tmp_path)
+    assert files_in(tmp_path) == sorted(TINY.outputs)
+    results = measured.results
+    assert [(p["factors"], p["column"]) for p in results["points"]] == [(k, c) for k in TINY.factors for c in COLUMNS]
+    assert all(len(p["values"]) == TINY.seeds and f"{p['covered']:.1f}  (" in printed for p in results["points"])
+    assert results["hopeless"] is None  # three factors are not enough
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    assert message(replace, TINY, rare=1.0) == "rare must be a share above 0 and below 1, got 1.0."
+    assert message(replace, TINY, factors=()) == "factors must be numbers of factors, each 1 or more, got ()."
+
+
+def test_rows_of_the_quick_preset_suffice_to_see_every_combination() -> None:
+    assert (1 - 2.0**-10) ** Reweighting.presets["quick"].test_rows < 0.01

@@ -1,0 +1,281 @@
+"""Theorem 1 as a program, at a size that takes no time: against exact probabilities and the lemmas of its proof."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.stats
+import torch
+from experiment_contract import StopAt, check_experiment, files_in
+
+from experiments import Measured
+from experiments.tabular import STRUCTURES, l1_distances, random_mdp, shares
+from experiments.theory import (
+    CHOICES,
+    CONSTANT,
+    Needed,
+    Theory,
+    binomial_tail,
+    corollary,
+    falls_short,
+    needed,
+    suffices,
+    theorem,
+    trial_at_each,
+)
+from mocoda import InputError
+from mocoda.engine.randomness import Stream, generator
+
+TINY = Theory(
+    "tiny",
+    seeds=2,
+    repetitions=40,
+    factors=(1, 2, 3),
+    full_factors=2,
+    fixed_factors=3,
+    shares=(1 / 64, 1 / 2),
+    epsilon=0.8,
+    resolution=2,
+)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return TINY.run(device="cpu", folder=tmp_path_factory.mktemp("theory"))
+
+
+@pytest.fixture
+def results(measured: Measured) -> dict[str, Any]:
+    return measured.results
+
+
+# Confidence by repetition
+
+
+@pytest.mark.parametrize("trials", [1, 7, 40, 100])
+@pytest.mark.parametrize("probability", [0.05, 0.5, 0.9])
+def test_the_tail_is_scipys(trials: int, probability: float) -> None:
+    for successes in range(trials + 1):
+        expected = scipy.stats.binom.sf(successes - 1, trials, probability)
+        assert binomial_tail(successes, trials, probability) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("trials", "delta"), [(40, 0.1), (60, 0.1), (100, 0.05), (20, 0.3)])
+def test_sure_is_what_clopper_and_pearsons_interval_says(trials: int, delta: float) -> None:
+    for failures in range(trials + 1):
+        interval = scipy.stats.binomtest(failures, trials).proportion_ci(0.95, method="exact")
+        assert suffices(failures, trials, delta) == (interval.high <= delta)
+        assert falls_short(failures, trials, delta) == (interval.low >= delta)
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3, 17, 100, 1_000])
+@pytest.mark.parametrize("start", [1, 5])
+def test_a_sharp_threshold_is_found_to_the_resolution(threshold: int, start: int) -> None:
+    found = needed(lambda samples, _: samples >= threshold, start, TINY)
+    assert found.low < threshold <= found.samples == found.high
+    assert found.samples <= max(threshold + 1, threshold * 2 ** (1 / TINY.resolution) + 1)
+    if threshold == 1:
+        assert found == Needed(1, 0, 1)
+
+
+def test_every_repetition_counts_until_it_is_sure() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def succeeds(samples: int, repetition: int) -> bool:
+        asked.append((samples, repetition))
+        return samples >= 8
+
+    needed(succeeds, 1, TINY)
+    hopeless = next(failures for failures in range(41) if falls_short(failures, 40, TINY.delta))
+    assert sum(samples == 1 for samples, _ in asked) == hopeless
+    assert [repetition for samples, repetition in asked if samples == 8] == list(range(40))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_interval_contains_the_exact_answer_where_counts_are_binomial(seed: int) -> None:
+    """A world of one factor with two values: four coins, each within ε / 2 of its probability, independently."""
+    settings = replace(TINY, repetitions=100, resolution=8)
+    world = random_mdp(1, seed=seed)
+
+    def probability(samples: int) -> float:
+        coins = world.tables[0][:, 0].tolist()
+        heads = range(samples + 1)
+        chances = (
+            sum(scipy.stats.binom.pmf(h, samples, p) for h in heads if 2 * abs(h / samples - p) <= settings.epsilon)
+            for p in coins
+        )
+        return float(math.prod(chances))
+
+    succeeds = trial_at_each(world, seed, settings)
+    found = needed(succeeds, 1, settings)
+    assert probability(found.high) > 1 - settings.delta - 0.02
+    assert found.low == 0 or probability(found.low) < 1 - settings.delta + 0.02
+    share = sum(succeeds(found.samples, 1_000 + repetition) for repetition in range(400)) / 400
+    assert share == pytest.approx(probability(found.samples), abs=0.05)
+
+
+# Bounds
+
+
+def test_the_theorem_and_the_corollary_in_numbers() -> None:
+    assert theorem(3, 2, 64, 0.5, 0.1) == pytest.approx(CONSTANT * 9 * 2 * math.log(640) / 0.25)
+    world = random_mdp(3, values=2, actions=2)  # |S| = |A| = 8, m = 2
+    assert corollary(world, 0.5, 0.1) == pytest.approx(CONSTANT * 2 * 9 * (512 / 4) ** (1 / 3) * math.log(640) / 0.25)
+
+
+def test_the_corollary_is_the_theorem_counted_in_all_where_its_assumptions_hold() -> None:
+    world = random_mdp(3, switches=0)  # no overlap, one neighbourhood
+    local = world.structure("local")
+    each = theorem(world.factors, world.values, world.pairs, 0.5, 0.1)
+    assert corollary(world, 0.5, 0.1) == pytest.approx(each * max(local.sizes))
+
+
+@pytest.mark.parametrize("delta", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize(("mechanisms", "pairs"), [(1, 1), (1, 4), (2, 16), (5, 1_024), (9, 4**9)])
+def test_the_constant_covers_the_proof(mechanisms: int, pairs: int, delta: float) -> None:
+    """Lemma 1 with δ / (k|S||A|) for each mechanism, and Lemma 2: n ≥ k²|c|(1 + √log(k|S||A|/δ))²/ε²."""
+    proved = mechanisms**2 * 2 * (1 + math.sqrt(math.log(mechanisms * pairs / delta))) ** 2 / 0.5**2
+    assert proved <= theorem(mechanisms, 2, pairs, 0.5, delta) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("samples", [1, 5, 30, 200])
+@pytest.mark.parametrize("probability", [0.5, 0.2, 0.01])
+def test_lemma_1_holds_exactly_for_coins(samples: int, probability: float) -> None:
+    heads = range(samples + 1)
+    for slack in (0.02, 0.1, 0.3, 1.0):
+        far = [h for h in heads if 2 * abs(h / samples - probability) >= math.sqrt(2) * (samples**-0.5 + slack)]
+        chance = sum(scipy.stats.binom.pmf(h, samples, probability) for h in far)
+        assert chance <= math.exp(-samples * slack**2) + 1e-12
+
+
+def test_lemma_2_errors_of_mechanisms_add_up_at_most() -> None:
+    world = random_mdp(4, overlap=1)
+    local = world.structure("local")
+    guessed = tuple(shares(Stream(0, "guess", i).uniform(*table.shape)) for i, table in enumerate(world.tables))
+    errors = [
+        l1_distances(truth, guess)[configuration]
+        for truth, guess, configuration in zip(world.tables, guessed, local.configurations, strict=True)
+    ]
+    joint = l1_distances(world.transitions, local.transitions(guessed))
+    assert bool((joint <= torch.stack(errors).sum(0) + 1e-12).all())
+    assert bool((joint >= torch.stack(errors).amax(0) - 1e-12).all())
+
+
+# Measuring
+
+
+def test_the_results_keep_the_contract_and_have_every_cell(measured: Measured, tmp_path: Path) -> None:
+    printed = check_experiment(TINY, measured, tmp_path)
+    assert files_in(tmp_path) == sorted(TINY.outputs)
+    assert "Samples until no state-action is off by more than 0.8 (l1), 90% sure" in " ".join(printed.split())
+    results = measured.results
+    assert [(c["row"], c["factors"]) for c in results["totals"]] == [
+        (row, k) for k in (1, 2, 3) for row in STRUCTURES if (row, k) != ("full", 3)
+    ]
+    assert [visit["factors"] for visit in results["visits"]] == [1, 2, 3]
+    assert [(c["choice"], c["row"]) for c in results["choices"]] == [(c, r) for c in CHOICES for r in STRUCTURES[1:]]
+    assert [(c["share"], c["row"]) for c in results["unseen"]] == [(s, r) for s in TINY.shares for r in STRUCTURES]
+    for cell in (*results["totals"], *results["choices"], *results["visits"]):
+        assert len(cell["values"]) == len(cell["intervals"]) == 2
+        assert (cell["states"], cell["pairs"]) == (2 ** cell["factors"], 4 ** cell["factors"])
+        for value, (low, high) in zip(cell["values"], cell["intervals"], strict=True):
+            assert low < value <= high
+
+
+def test_nothing_needs_more_than_the_theorem_asks_for(results: dict[str, Any]) -> None:
+    for cell in (*results["totals"], *results["choices"]):
+        assert all(high <= bound for (_, high), bound in zip(cell["intervals"], cell["bounds"], strict=True))
+    for visit in results["visits"]:
+        assert visit["violations"] == 0
+        assert all(high <= visit["bound"] for _, high in visit["intervals"])
+
+
+def test_bounds_count_every_configuration(results: dict[str, Any]) -> None:
+    for cell in results["totals"]:
+        mechanisms, children = (1, cell["states"]) if cell["row"] == "full" else (cell["factors"], 2)
+        each = theorem(mechanisms, children, cell["pairs"], TINY.epsilon, TINY.delta)
+        assert cell["bounds"] == pytest.approx([each * size for size in cell["configurations"]])
+
+
+def test_one_factor_costs_the_same_however_it_is_counted_and_more_cost_less_if_factored(
+    results: dict[str, Any],
+) -> None:
+    values = {(cell["row"], cell["factors"]): cell["values"] for cell in results["totals"]}
+    assert values["full", 1] == values["global", 1] == values["local", 1]
+    assert max(values["local", 2]) < min(values["full", 2])
+    choices = {(tuple(c["choice"].items()), c["row"]): c["values"] for c in results["choices"]}
+    one = (("switches", 0),)
+    assert choices[one, "global"] == choices[one, "local"]
+
+
+def test_a_measured_number_suffices_and_the_low_end_does_not(results: dict[str, Any]) -> None:
+    cell = next(cell for cell in results["totals"] if (cell["row"], cell["factors"]) == ("local", 3))
+    world = TINY.world(3, seed=1)
+    (low, high), failures = cell["intervals"][1], {}
+    for samples in (low, high):
+        fitted = (world.structure("local").fitted(world.draw(samples, generator(99, i))) for i in range(300))
+        failures[samples] = sum(float(l1_distances(world.transitions, p).max()) > TINY.epsilon for p in fitted) / 300
+    assert failures[high] < TINY.delta + 0.03 and failures[low] > TINY.delta - 0.03
+
+
+def test_full_counting_knows_nothing_of_the_unseen_and_local_counting_what_its_parents_tell(
+    results: dict[str, Any],
+) -> None:
+    cells = {(cell["share"], cell["row"]): cell for cell in results["unseen"]}
+    assert cells[1 / 64, "local"]["errors"] == [None, None]  # one state-action: nothing else has its parents
+    for seed in range(2):
+        world = TINY.world(3, seed)
+        visited = Stream(seed, "theory-seen").permutation(64)[:32]
+        never = [pair for pair in range(64) if pair not in visited.tolist()]
+        asked = [pair for pair in never if bool(world.structure("local").supported(visited)[pair])]
+        uniform = l1_distances(world.transitions, torch.full((64, 8), 1 / 8, dtype=torch.float64))
+        assert cells[1 / 2, "full"]["errors"][seed] == pytest.approx(float(uniform[asked].mean()))
+        assert cells[1 / 2, "full"]["supported"][seed] == 0
+        assert cells[1 / 2, "local"]["supported"][seed] == pytest.approx(len(asked) / len(never))
+        assert cells[1 / 2, "local"]["worst"][seed] < 0.3 < cells[1 / 2, "full"]["errors"][seed]
+
+
+def test_a_world_s_numbers_do_not_depend_on_company_and_progress_names_every_stage(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
+    progress = StopAt()
+    alone = replace(TINY, factors=(2,), seeds=1).run(device="cpu", folder=tmp_path, progress=progress).results
+    for one, two in zip(
+        (*alone["totals"], *alone["choices"]),
+        (*(cell for cell in results["totals"] if cell["factors"] == 2), *results["choices"]),
+        strict=True,
+    ):
+        assert (one["row"], one["values"], one["intervals"]) == (two["row"], two["values"][:1], two["intervals"][:1])
+    for one, two in zip(alone["unseen"], results["unseen"], strict=True):
+        assert (one["errors"], one["supported"]) == (two["errors"][:1], two["supported"][:1])
+    others = [("other worlds", done + 1, len(CHOICES)) for done in range(len(CHOICES))]
+    assert progress.steps == [("samples needed", 1, 1), *others, ("unseen state-actions", 1, 1)]
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"repetitions": 0}, "repetitions must be at least 1, got 0."),
+        ({"epsilon": 2.0}, "epsilon must be between 0 and 2 and delta between 0 and 1, got 2.0 and 0.1."),
+        (
+            {"factors": ()},
+            "factors must be numbers from 1, and at least one, and fixed_factors at least 3, got [] and 3.",
+        ),
+        ({"shares": (0.5, 1.0)}, "shares must be between 0 and 1, and at least one, got [0.5, 1.0]."),
+        (
+            {"repetitions": 35},
+            "35 repetitions without a failure do not show a probability of 1 - 0.1; expected at least 36.",
+        ),
+    ],
+)
+def test_settings_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        replace(TINY, **changes)
+    assert str(caught.value) == message
