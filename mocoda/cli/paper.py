@@ -148,13 +148,13 @@ class Bench(Command):
 
     device: Device = "cpu"
     out: Annotated[Path, arg(metavar="FILE")] = Path("runs/bench.json")
-    """JSON file to write, such as results/bench-cpu.json."""
+    """JSON file to write, such as experiments/speed/cpu.json."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
         check_device(self.device)
         check_target(self.out, overwrite=self.overwrite)
-        from experiments.bench import as_table, measure
+        from experiments.speed import as_table, measure
 
         results = measure(self.device, lambda name: say(f"timing {name} …"))
         console.print(as_table(results))

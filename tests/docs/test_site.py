@@ -98,7 +98,7 @@ def test_every_link_leads_to_a_file_and_a_place_in_it(site: Path) -> None:
 
 
 def test_figures_and_examples_come_along(site: Path) -> None:
-    for name in ("results/figure3.png", "examples/own_arrays.py"):
+    for name in ("experiments/table1/figure3.png", "examples/own_arrays.py"):
         assert (site / name).read_bytes() == (ROOT / name).read_bytes()
     assert not list(site.rglob("site_hooks*"))
 

@@ -14,7 +14,7 @@ import pytest
 import rich.console
 
 from experiments import bench
-from experiments.bench import MEANING, TARGETS, as_table, measure
+from experiments.speed import MEANING, TARGETS, as_table, measure
 from experiments.columns import PUBLISHED
 from experiments.table3 import Table3
 from mocoda import (

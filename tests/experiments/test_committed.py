@@ -12,7 +12,7 @@ from experiment_contract import by_place
 
 from experiments import EXPERIMENTS
 from experiments.ablation import Ablation
-from experiments.bench import TARGETS
+from experiments.speed import TARGETS
 
 QUICK = ("composer", "entanglement", "neighbourhoods", "reweighting", "table3", "theory", "whatif")
 CORES = ("masks",)  # measured on two cores, and not yet at full size

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import experiments.dose
-import experiments.dose_judge
+import experiments.dose.judge
 import experiments.stages
 import mocoda.parents.metric
 from experiments import Measured
 from experiments.dose import Dose, Trial
-from experiments.dose_gain import correlations, lines_of, spearman
-from experiments.dose_judge import AFTER, BEFORE
+from experiments.dose.gain import correlations, lines_of, spearman
+from experiments.dose.judge import AFTER, BEFORE
 from mocoda import DynamicsConfig, InputError, Policies, Transitions, make_agent, train_agents
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.navigation import Navigation
@@ -56,7 +56,7 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module", autouse=True)
 def small_networks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiments.dose_judge, "UPDATES", 3)
+        patch.setattr(experiments.dose.judge, "UPDATES", 3)
         patch.setattr(mocoda.parents.metric, "UPDATES", 3)
         yield
 

@@ -18,7 +18,7 @@ from matplotlib.patches import Circle, Rectangle
 from experiments.scarcity import draw_scarcity
 from experiments.table1 import draw_errors, draw_transitions
 from experiments.table2 import draw_curves, draw_paths, draw_walks
-from experiments.table3_figure import (
+from experiments.table3.figure import (
     _wilson,
     column_title,
     draw_by_distance,

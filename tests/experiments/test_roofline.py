@@ -9,7 +9,7 @@ from agents_world import A, S, small
 from cloning_agent import Cloning
 from torch import Tensor
 
-from experiments.roofline import PEAKS, Work, work
+from experiments.speed.roofline import PEAKS, Work, work
 from mocoda import Agent
 from mocoda.agents import Batch
 from mocoda.agents.agent import Noise

@@ -21,7 +21,7 @@ import mocoda
 from experiments import run_experiment, table3
 from experiments.stages import begun
 from experiments.table3 import IN_PAPER, PAPER, Measured3, Table3
-from experiments.table3_figure import draw_figures
+from experiments.table3.figure import draw_figures
 from mocoda import Dynamics, DynamicsConfig, InputError, Policies, Transitions, fit_dynamics, make_agent, train_agents
 from mocoda.engine.statistics import bootstrap_interval, probability_of_improvement
 from mocoda.tasks.hooksweep import HookSweep2

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.tabular import STRUCTURES, Counts, TabularMDP, drawn, l1_distances, random_mdp, shares
+from experiments.theory.tabular import STRUCTURES, Counts, TabularMDP, drawn, l1_distances, random_mdp, shares
 from mocoda import InputError
 from mocoda.engine.randomness import Stream, generator
 

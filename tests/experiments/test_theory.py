@@ -13,7 +13,7 @@ import torch
 from experiment_contract import StopAt, check_experiment, files_in
 
 from experiments import Measured
-from experiments.tabular import STRUCTURES, l1_distances, random_mdp, shares
+from experiments.theory.tabular import STRUCTURES, l1_distances, random_mdp, shares
 from experiments.theory import (
     CHOICES,
     CONSTANT,

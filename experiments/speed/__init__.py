@@ -25,8 +25,8 @@ from torch import Tensor
 from experiments.agents import paper_agent
 from experiments.columns import column_recipe
 from experiments.experiment import cell, text_table
-from experiments.matched_speed import matched_parents
-from experiments.roofline import work
+from experiments.speed.matched import matched_parents
+from experiments.speed.roofline import work
 from experiments.table3 import Table3
 from mocoda.agents import Agent
 from mocoda.agents.agent import AGENTS

@@ -18,9 +18,9 @@ import rich.table
 
 from experiments.agents import paper_agent
 from experiments.columns import PUBLISHED
-from experiments.dose_figure import draw_dose
-from experiments.dose_gain import correlations, lines_of
-from experiments.dose_judge import AFTER, BEFORE, Case, judge, make_case
+from experiments.dose.figure import draw_dose
+from experiments.dose.gain import correlations, lines_of
+from experiments.dose.judge import AFTER, BEFORE, Case, judge, make_case
 from experiments.experiment import Experiment, Measured, Stopwatch, check_columns, spread, text_table
 from experiments.stages import agents_config, begun, fit_agents, fit_models, last_evaluations, load_agents, record
 from mocoda.agents import Agent

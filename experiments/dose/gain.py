@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from experiments.dose_judge import AFTER, BEFORE
+from experiments.dose.judge import AFTER, BEFORE
 from experiments.experiment import spread
 from mocoda.engine.statistics import mean_and_std
 

@@ -15,7 +15,7 @@ import rich.table
 import torch
 from torch import Tensor
 
-from experiments.audit_figure import draw_audits
+from experiments.audit.figure import draw_audits
 from experiments.columns import LOCAL, MATCHED, Column, column_recipe
 from experiments.experiment import Experiment, Measured, Stopwatch, check_columns, text_table
 from experiments.stages import begun, fit_models, record

@@ -37,7 +37,7 @@ from experiments.stages import (
     record,
     runs_of,
 )
-from experiments.table3_figure import PLACES, WANTED, draw_figures
+from experiments.table3.figure import PLACES, WANTED, draw_figures
 from experiments.truth import as_transitions, confirmations, mask_mistakes, model_errors, played_by_expert, successes
 from mocoda.agents import Agent
 from mocoda.agents.episodes import Played, played_in_environment

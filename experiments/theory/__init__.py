@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
-from experiments.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
+from experiments.theory.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
 from mocoda.engine.errors import InputError
 from mocoda.engine.figures import BLUE, COLOURS, INK, RED, bare, save, title_left
 from mocoda.engine.files import write_json
