@@ -253,7 +253,9 @@ def fingerprint(*tensors: Tensor) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         for block in tensor.detach().reshape(-1).split(LARGE):  # a table may be larger than what memory is left
-            numbers = _condensed(block) if len(block) == LARGE else block.contiguous()
+            if block.stride() != (1,):  # torch calls one repeated number contiguous, but cannot view its bytes
+                block = block.clone(memory_format=torch.contiguous_format)
+            numbers = _condensed(block) if len(block) == LARGE else block
             digest.update(numbers.view(torch.uint8).cpu().numpy().data)
     return digest.hexdigest()[:16]
 

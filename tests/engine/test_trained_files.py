@@ -20,7 +20,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mocoda
-from mocoda import Dynamics, DynamicsConfig, InputError, LocalGraph, Policy, fit_dynamics, train_agents
+from mocoda import (
+    Dynamics,
+    DynamicsConfig,
+    InputError,
+    LocalGraph,
+    Policies,
+    Policy,
+    Transitions,
+    fit_dynamics,
+    train_agents,
+)
 from mocoda.augmentation.rewards import LearnedReward, RewardConfig, fit_reward
 from mocoda.engine import checkpoint as files
 from mocoda.engine.checkpoint import FORMAT, Checkpoint, load_trained, save_trained
@@ -267,6 +277,18 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "its contents have changed since it was written",
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["td3-bc", "sac", "bcq", "cql"])
+def test_agents_with_one_action_column_are_saved_and_read(name: str, tmp_path: Path) -> None:
+    draw = Stream(0, "one-column").uniform
+    data = Transitions(draw(60, 2), draw(60, 1, low=-1), draw(60, 2), reward=draw(60))
+    settings: dict[str, Any] = {"seeds": [0], "updates": 2, "actions": (-1, 1), "checkpoint": tmp_path / "checkpoint"}
+    policies = train_agents({"one": data}, small(name, hidden=(4,)), **settings)
+    policies.save(tmp_path / "policies")
+    read = Policies.load(tmp_path / "policies")
+    assert (read["one", 0].act(data.state) == policies["one", 0].act(data.state)).all()
+    assert train_agents({"one": data}, small(name, hidden=(4,)), **settings).keys() == policies.keys()
 
 
 @each_example
