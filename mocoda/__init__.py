@@ -159,26 +159,21 @@ _ROOMS = {
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = list(_HOME)
 
-gymnasium.register("mocoda/Navigation2D-v0", "mocoda.tasks.navigation:Navigation2D", max_episode_steps=70)
-gymnasium.register("mocoda/HookSweep2-v0", "mocoda.tasks.hooksweep_env:HookSweep2Env", max_episode_steps=75)
-gymnasium.register("mocoda/Objects-v0", "mocoda.tasks.objects:ObjectsEnv")
-for _count in range(1, 65):  # ids that other processes know too, for `environment` of such tasks
-    gymnasium.register(f"mocoda/Objects{_count}-v0", "mocoda.tasks.objects:ObjectsEnv", kwargs={"objects": _count})
-    gymnasium.register(
-        f"mocoda/RandomDag{_count}-v0",
-        "mocoda.tasks.random_dag:RandomDagEnv",
-        max_episode_steps=25,
-        kwargs={"factors": _count},
-    )
+
+def _register(name: str, where: str, steps: int | None = None, **options: Any) -> None:
+    gymnasium.register(f"mocoda/{name}-v0", f"mocoda.tasks.{where}", max_episode_steps=steps, kwargs=options)
+
+
+_register("Navigation2D", "navigation:Navigation2D", 70)
+_register("HookSweep2", "hooksweep_env:HookSweep2Env", 75)
+_register("Objects", "objects:ObjectsEnv")
+for _count in range(1, 65):
+    _register(f"Objects{_count}", "objects:ObjectsEnv", objects=_count)
 for _cubes, _kind, _steps in ((1, "Single", 200), (2, "Double", 500), (3, "Triple", 1000)):
-    for _task in (None, 1, 2, 3, 4, 5):  # the official tasks of OGBench; None: any of them
-        for _goals in ("", "Places"):
-            gymnasium.register(
-                f"mocoda/Cube{_kind}{_goals}{_task or ''}-v0",
-                "mocoda.tasks.cubes_env:CubesEnv",
-                max_episode_steps=_steps,
-                kwargs={"cubes": _cubes, "official": _task, "places": bool(_goals)},
-            )
+    for _official in (None, 1, 2, 3, 4, 5):  # OGBench's official tasks; None: one of them, drawn at each reset
+        for _places in (False, True):
+            _name = f"Cube{_kind}{'Places' if _places else ''}{_official or ''}"
+            _register(_name, "cubes_env:CubesEnv", _steps, cubes=_cubes, official=_official, places=_places)
 
 
 def __getattr__(name: str) -> Any:

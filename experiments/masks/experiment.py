@@ -22,6 +22,7 @@ from experiments.masks.figure import draw_masks
 from experiments.masks.measures import by_edge, local_edges, measures
 from experiments.masks.mechanisms import USUAL
 from experiments.masks.truth import is_exact, reproduced, true_edges
+from experiments.random_dag import WORLDS, make_world
 from experiments.stages import record
 from mocoda.data.transitions import Transitions
 from mocoda.engine.engines import Processes, chosen_engine
@@ -30,7 +31,7 @@ from mocoda.engine.files import announce, whole_file, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.tasks import TASKS, Task, make_task
+from mocoda.tasks import Task
 from mocoda.tasks.cubes import Cubes
 from mocoda.tasks.hooksweep import HookSweep2
 
@@ -92,8 +93,8 @@ class Masks(Experiment[Measured]):
         super().__post_init__()
         self.check_positive("judged", "replayed")
         for name in self.worlds:
-            if name.partition(":")[0] not in TASKS:
-                raise unknown_name("task", name, TASKS)
+            if name.partition(":")[0] not in WORLDS:
+                raise unknown_name("task", name, WORLDS)
         for name in self.methods:
             if name not in METHODS:
                 raise unknown_name("method", name, METHODS)
@@ -161,7 +162,7 @@ class Masks(Experiment[Measured]):
         """A cell a world, number of rows and method: every measure with a value a seed."""
         cells: list[Cell] = []
         for world, rows, name in itertools.product(self.worlds, self.rows, self.methods):
-            method, exact = self._method(name), is_exact(make_task(world))
+            method, exact = self._method(name), is_exact(make_world(world))
             made: Cell = {"world": world, "rows": rows, "method": name, "truth": "exact" if exact else "replay"}
             made |= {"looks_ahead": method.looks_ahead, "threshold": method.threshold, "skipped": None}
             files = [self.file(folder, world, rows, seed, name) for seed in range(self.seeds)]
@@ -223,7 +224,7 @@ class Masks(Experiment[Measured]):
         self, world: str, device: str, folder: Path, workers: int | None = 0, progress: Progress = silent
     ) -> Sheet:
         """Records a world's rows and finds their true edges; what takes a simulator is kept in the folder."""
-        task, file = make_task(world), world.replace(":", "-")
+        task, file = make_world(world), world.replace(":", "-")
         if isinstance(task, HookSweep2 | Cubes):  # robots are recorded once for all seeds
             size, variety = min(self.judged, self.replayed), "play" if isinstance(task, Cubes) else "varied"
             whole = record(task, max(self.rows) + 2 * size, variety, folder, workers, progress, name=f"recorded-{file}")
@@ -284,7 +285,7 @@ class Examiner:
 
 def _length(sitting: Sitting) -> tuple[bool, int, int]:
     """What takes longer is larger: the longest come first, so that no process is left with one at the end."""
-    graph = make_task(sitting.world).graph
+    graph = make_world(sitting.world).graph
     return sitting.methods[0] in ALONE, len(graph.parents) * len(graph.children), sitting.rows
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from experiments.masks.mechanisms import Columns
 from experiments.masks.method import Method, NotApplicableError, Scores
+from experiments.random_dag import make_world
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.meetings import PLACE
-from mocoda.tasks import make_task
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Given(Method):
         task = data.source.get("task")
         if task is None:
             raise NotApplicableError("the data does not say which task it is of.")
-        written = make_task(task).graph
+        written = make_world(task).graph
         return lambda rows: written.mask(rows.rows).float()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from experiments.random_dag import RandomDag
 from mocoda.analysis.replay import Step, replay
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
@@ -21,7 +22,6 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks import Task
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
-from mocoda.tasks.random_dag import RandomDag
 
 REDRAWS = 6  # of each parent
 AGAIN = 200  # rows that are replayed twice, for the simulator's own noise

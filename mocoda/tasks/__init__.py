@@ -1,4 +1,4 @@
-"""Worlds to try things in: each an environment with its graph, its recorded data and its rewards."""
+"""The tasks that come with mocoda: each has an environment, a graph, recorded data and rewards."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mocoda.engine.errors import InputError
-from mocoda.engine.registry import Registry
+from mocoda.engine.registry import Registry, settings_of
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
-from mocoda.tasks.random_dag import RandomDag
 from mocoda.tasks.task import SimulatedTask, Task, is_simulated
 
 __all__ = ["TASKS", "SimulatedTask", "Task", "is_simulated", "make_task"]
@@ -41,26 +40,25 @@ for _name, _number in _CUBES.items():
     TASKS.add(_cubes(*_number, places=False), _name)
 for _name, _number in _CUBES.items():
     TASKS.add(_cubes(*_number, places=True), f"{_name}-places")
-TASKS.add(RandomDag, "dag")
-
-
-# What the number after a task's name and a colon is: the option, in words, and an example.
-_NUMBERS = dict.fromkeys(
-    (*_CUBES, *(f"{name}-places" for name in _CUBES)), ("official", "number of an official task", "cube-double:4")
-) | {"dag": ("factors", "number of factors", "dag:30")}
 
 
 def make_task(name: str, **options: Any) -> Task:
     """Makes the task called `name` with these options.
 
-    "objects:6" is the task "objects" with six objects, "dag:30" is "dag" with 30 factors, and "cube-double:4" the
-    fourth official task of "cube-double".
+    A number after a colon sets the task's option: "objects:6" has six objects, and "cube-double:4" is the fourth
+    official task of "cube-double".
     """
     kind, colon, number = name.partition(":")
     if colon and kind in TASKS:
-        option, what, example = _NUMBERS.get(kind, ("objects", "number of objects", "objects:4"))
+        known = settings_of(TASKS[kind])
+        if not known:
+            raise InputError(f"the task {kind!r} takes no number, got {name!r}.")
+        option = known[0]
         if not number.isdecimal() or option in options:
-            raise InputError(f"the {what} follows a task's name and a colon, as in {example}, got {name!r}.")
+            raise InputError(
+                f"a whole number, which sets {option!r}, follows a task's name and a colon, as in {kind}:4, got "
+                f"{name!r}{f' and {option}={options[option]!r}' if option in options else ''}."
+            )
         options[option] = int(number)
     task: Task = TASKS.make(kind, **options)
     return task

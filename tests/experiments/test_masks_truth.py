@@ -11,13 +11,14 @@ from torch import Tensor
 
 from experiments.masks.measures import others
 from experiments.masks.truth import disagreement, is_exact, replayed_edges, reproduced, true_edges
+from experiments.random_dag import make_world
 from mocoda import InputError, LocalGraph, Transitions, make_task
 from mocoda.engine.randomness import Stream
 
 
 def both(name: str, rows: int) -> tuple[Tensor, Tensor, Any]:
     """A world's exact edges, and those by replay."""
-    task: Any = make_task(name)
+    task: Any = make_world(name)
     data = task.collect(rows, seed=0)
     return true_edges(task, data), replayed_edges(data, task.graph, task.step), task
 
@@ -88,7 +89,7 @@ def test_parents_are_redrawn_from_the_pool() -> None:
 
 
 def test_masks_are_exact_where_they_are_known_to_be_and_a_world_without_either_is_refused() -> None:
-    assert [is_exact(make_task(name)) for name in ("navigation", "objects", "dag", "hooksweep2")] == [True] * 3 + [
+    assert [is_exact(make_world(name)) for name in ("navigation", "objects", "dag", "hooksweep2")] == [True] * 3 + [
         False
     ]
     data = make_task("navigation").collect(20, seed=0)

@@ -10,6 +10,7 @@ import torch
 import mocoda
 from experiments.masks import METHODS, Training
 from experiments.masks.experiment import Masks, dense
+from experiments.random_dag import RandomDag
 from mocoda.analysis.rates import area_under_curve
 from mocoda.graph import gates
 
@@ -19,7 +20,7 @@ TRAINED = ("gradient", "drop-one", "redrawn", "attention", "cai", "code-book", "
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_method_trains_and_scores_on_a_gpu(name: str) -> None:
-    task = mocoda.make_task("dag:5")
+    task = RandomDag(5)
     data, rows = (task.collect(count, seed=count).to("cuda") for count in (2_000, 300))
     method = METHODS.make(name, training=Training(hidden=(32, 32), updates=55, batch=64))
     scores = method.fit(data, dense(task.graph), seed=0)(rows)
@@ -43,7 +44,7 @@ def test_a_graph_is_learned_in_captured_programs() -> None:
 
 
 def test_probabilities_are_those_of_a_cpu_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = mocoda.make_task("dag:5")
+    task = RandomDag(5)
     data = task.collect(3_000, seed=0).to("cuda")
     graph = mocoda.learn_graph(data, config=mocoda.GraphConfig(runs=2, usual_steps=55, steps=55), unseen="apart")
     whole, rows = graph.edge_probability(data.rows), data.rows.cpu()

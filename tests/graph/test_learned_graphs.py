@@ -17,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import mocoda
+from experiments.random_dag import RandomDag
 from mocoda import GraphConfig, InputError, LearnedGraph, Transitions, learn_graph, load_graph
 from mocoda.cli.graph import Graph
 from mocoda.engine.progress import silent
@@ -376,7 +377,7 @@ def test_the_command_line_is_as_cautious_as_python() -> None:
 
 
 def test_among_many_factors_none_is_taken_for_a_usual_parent_that_is_none() -> None:
-    task = mocoda.make_task("dag:10")  # each factor needs itself, and others in 1 to 7% of the rows
+    task = RandomDag(10)  # each factor needs itself, and others in 1 to 7% of the rows
     data, graph = task.collect(8_000, seed=0), task.graph
     dense = LocalGraph(graph.state, graph.action, dict.fromkeys(graph.children, graph.parents))
     table = Table.of(data, dense, Stream(0, "test-usual"))

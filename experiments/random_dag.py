@@ -1,14 +1,16 @@
-"""Random DAG: k factors of four numbers that turn, and now and then push others along the edges of a random graph.
+"""A world with a random causal graph: k factors of four numbers rotate, and sometimes push others along its edges.
+
+It is no task of mocoda's: `make_world("dag:30")` makes one with 30 factors.
 
 | | |
 |---|---|
 | observation | four numbers of each factor, float32, a vector of length at most 2 |
 | action | four numbers in [-1, 1] |
 | graph | drawn once, by k: each factor has up to two possible parents, of the action and the factors before it |
-| a step | a factor turns: x' = 0.99 R x, with a rotation R of its own |
-| an edge | holds where w · [child; parent] > 1, in 1 to 7% of the rows: then 0.5 Q parent is added, Q a rotation |
-| then | an x' longer than 2 is shortened to it |
-| absent | a factor that is all zeros stays so and has no edges: each of them, in a tenth of the recorded episodes |
+| step | each factor rotates: x' = 0.99 R x, with its own rotation R |
+| edge | active where w · [child; parent] > 1, in 1 to 7% of the rows; then 0.5 Q parent is added, Q a rotation |
+| limit | an x' longer than 2 is scaled back to length 2 |
+| absent | a factor of zeros stays zero and has no edges; each factor is absent in a tenth of the recorded episodes |
 | start | uniform in [-1, 1] |
 | reward | minus the length of the last factor |
 | end | truncated after 25 steps |
@@ -30,8 +32,8 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.tasks import TASKS, Task, make_task
 
-FACTORS = 10  # by default
 WIDTH = 4  # numbers of a factor
 PARENTS = 2  # of a factor besides itself, at most
 THRESHOLD, DECAY, EFFECT, ABSENT = 1.0, 0.99, 0.5, 0.1
@@ -40,7 +42,7 @@ EPISODE = 25  # steps
 
 
 class Law(NamedTuple):
-    """What is drawn once for a number of factors. E: possible edges."""
+    """The constants of the dynamics, drawn once for each number of factors. E: possible edges."""
 
     parent: Tensor  # (E,), counted as the graph's parents are: the action is the last
     child: Tensor  # (E,)
@@ -50,11 +52,11 @@ class Law(NamedTuple):
 
 
 class RandomDag:
-    """The task, with recorded episodes of random actions."""
+    """A random causal graph over factors; recorded episodes take random actions."""
 
     horizon = EPISODE
 
-    def __init__(self, factors: int = FACTORS) -> None:
+    def __init__(self, factors: int = 10) -> None:
         if isinstance(factors, bool) or not isinstance(factors, int) or factors < 1:
             raise InputError(f"factors must be a whole number of at least 1, got {factors!r}.")
         self.factors = factors
@@ -62,14 +64,11 @@ class RandomDag:
 
     @property
     def environment(self) -> str:
-        name = f"mocoda/RandomDag{self.factors}-v0"
-        if name not in gymnasium.registry:
-            raise InputError(f"Gymnasium knows random DAGs of 1 to 64 factors by id, not of {self.factors}.")
-        return name
+        return f"experiments.random_dag:mocoda/RandomDag{self.factors}-v0"
 
     @cached_property
     def graph(self) -> LocalGraph:
-        """Each factor depends on itself, and on a parent where the edge's threshold is passed."""
+        """Each factor depends on itself, and on a parent where their edge is active."""
         names = [f"factor{number + 1}" for number in range(self.factors)]
         return LocalGraph(
             state={name: slice(WIDTH * number, WIDTH * (number + 1)) for number, name in enumerate(names)},
@@ -106,7 +105,7 @@ class RandomDag:
         )
 
     def holds(self, rows: Tensor) -> Tensor:
-        """Which of the possible edges hold, bool (N, E)."""
+        """Which of the possible edges are active, bool (N, E)."""
         values, law = rows.unflatten(1, (-1, WIDTH)), self._law(rows)
         pair = torch.cat([values[:, law.child], values[:, law.parent]], 2)
         present = (values != 0).any(2)
@@ -147,7 +146,7 @@ class RandomDag:
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
 
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
-        """Records episodes of 25 uniform actions (the last one may be shorter), in each of which some factors lack."""
+        """Records episodes of 25 uniform actions (the last may be shorter), in which some factors are absent."""
         if rows < 1:
             raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
         stream = as_stream(seed, "dag-collect", device="cpu")
@@ -185,7 +184,7 @@ class RandomDagEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
 
-    def __init__(self, factors: int = FACTORS) -> None:
+    def __init__(self, factors: int = 10) -> None:
         self._task = RandomDag(factors)
         self.observation_space = gymnasium.spaces.Box(-LONGEST, LONGEST, (WIDTH * factors,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (WIDTH,), np.float32)
@@ -207,3 +206,21 @@ class RandomDagEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def _observation(self) -> NDArray[np.float32]:
         return self._state[0].numpy().copy()
+
+
+for _factors in range(1, 65):
+    gymnasium.register(
+        f"mocoda/RandomDag{_factors}-v0",
+        "experiments.random_dag:RandomDagEnv",
+        max_episode_steps=EPISODE,
+        kwargs={"factors": _factors},
+    )
+
+
+WORLDS = (*TASKS, "dag")
+
+
+def make_world(name: str) -> Task:
+    """Makes a task of mocoda's, or "dag:30", a random DAG of 30 factors (10 unless given)."""
+    kind, _, factors = name.partition(":")
+    return RandomDag(int(factors or 10)) if kind == "dag" else make_task(name)
