@@ -14,6 +14,7 @@ from torch import Tensor
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
+from mocoda.engine.networks import moments
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.mocoda import MixtureParents
@@ -82,8 +83,9 @@ def share(known: Tensor, values: Tensor) -> Tensor:
 
 def step_scale(data: Transitions) -> Tensor:
     """The standard deviation of next state minus state over the data, (S,); 1 where nothing ever changes."""
-    scale = (data.next_state.double() - data.state.double()).std(0, correction=0).float()
-    return torch.where(scale > 1e-8, scale, 1.0)
+    largest = torch.maximum(data.state.abs(), data.next_state.abs()).amax(0)
+    scale = moments(data.next_state.double() - data.state.double(), largest)[1].float()
+    return torch.where(scale > 0, scale, 1.0)
 
 
 def disagreement(model: Ensemble, rows: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -99,6 +101,7 @@ def disagreement(model: Ensemble, rows: Tensor, scale: Tensor | None = None) -> 
         raise InputError(
             "this model does not know how long a step is; pass scale=mocoda.augmentation.support.step_scale(data)."
         )
+    scale = torch.where(scale > 0, scale, 1.0)  # about a column that never changes, the members agree exactly
     return spread(model.predict(rows).mean, model.graph, scale).amax(1)
 
 

@@ -20,7 +20,7 @@ from mocoda.dynamics.mechanisms import ARCHITECTURES, Mechanisms
 from mocoda.dynamics.model import SCALING, Dynamics, DynamicsConfig, mechanisms_of, settings_of
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.networks import Weights
+from mocoda.engine.networks import Weights, input_scaling, moments
 from mocoda.engine.optimise import Adam, Captured, fast_products, in_turn
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
@@ -216,30 +216,47 @@ def _columns(data: Transitions, mechanisms: Mechanisms, config: DynamicsConfig) 
     """A data set's rows with the columns of `_Table`, and the scaling that standardised them."""
     inputs, target = data.rows, data.next_state
     mask = mechanisms.graph.mask(inputs) if mechanisms.architecture == "local" else None
+    largest = target.abs().amax(0)
     if config.predict_change:
-        target = target - mechanisms.kept_state(inputs, mask)
-    scaling = [*_standard(inputs, mechanisms, config), *_standard(target, mechanisms, config)]
-    columns = [(inputs - scaling[0]) / scaling[1], (target - scaling[2]) / scaling[3]]
+        kept = mechanisms.kept_state(inputs, mask)
+        target, largest = target - kept, torch.maximum(largest, kept.abs().amax(0))
+    scaling = [*_input_scaling(inputs, mechanisms, config), *_target_scaling(target, largest, mechanisms, config)]
+    constant = scaling[3] == 0
+    columns = [(inputs - scaling[0]) / scaling[1], torch.where(constant, 0.0, (target - scaling[2]) / scaling[3])]
     if mask is not None:
         columns.append(mask.flatten(-2).float())
     return torch.cat(columns, -1), dict(zip(SCALING, scaling, strict=True))
 
 
-def _standard(values: Tensor, mechanisms: Mechanisms, config: DynamicsConfig) -> tuple[Tensor, Tensor]:
-    """Shift and scale (columns,) that standardise values (N, columns); a constant column is only shifted.
-
-    Factors that are alike are measured by one rule.
-    """
+def _input_scaling(rows: Tensor, mechanisms: Mechanisms, config: DynamicsConfig) -> tuple[Tensor, Tensor]:
+    """Shift and scale (S + A,) of the networks' inputs; factors that are alike have the same."""
     if not config.standardise:
-        return torch.zeros_like(values[0]), torch.ones_like(values[0])
-    exact = values.double()
-    shift, scale = exact.mean(0), exact.std(0, correction=0)
+        return torch.zeros_like(rows[0]), torch.ones_like(rows[0])
+    shift, scale = input_scaling(rows)
     for columns in mechanisms.alike_columns:  # (factors, width)
-        if int(columns.max()) < len(shift):  # action columns have no target
-            pooled = exact[:, columns].flatten(0, 1)
-            shift[columns], scale[columns] = pooled.mean(0), pooled.std(0, correction=0)
-    scale = scale.float()
-    return shift.float(), torch.where(scale > 1e-8, scale, 1.0)
+        shift[columns], scale[columns] = input_scaling(rows[:, columns].flatten(0, 1))
+    return shift, scale
+
+
+def _target_scaling(
+    target: Tensor, largest: Tensor, mechanisms: Mechanisms, config: DynamicsConfig
+) -> tuple[Tensor, Tensor]:
+    """Shift and scale (S,) of the networks' targets; factors that are alike have the same.
+
+    The scale of a constant column is 0: whatever the networks say, exactly that constant is predicted.
+
+    largest  (S,) the largest absolute numbers that the targets were computed from
+    """
+    shift, scale = moments(target, largest)
+    for columns in mechanisms.alike_columns:
+        if int(columns.max()) < len(shift):  # actions have no targets
+            pooled = target[:, columns].flatten(0, 1)
+            shift[columns], scale[columns] = moments(pooled, largest[columns].amax(0))
+    shift, scale = shift.float(), scale.float()
+    if not config.standardise:
+        varies = scale > 0
+        shift, scale = torch.where(varies, 0.0, shift), varies.float()
+    return shift, scale
 
 
 def _check_datasets(

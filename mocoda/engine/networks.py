@@ -24,6 +24,7 @@ Weights = Mapping[str, Tensor]
 # share the rows of a single one unevenly. On a CPU all are padded, so that no network's result depends on the others.
 LINE, ROWS = 16, 4
 _half: ContextVar[bool] = ContextVar("half", default=False)
+ROUNDING_STEPS = 4  # of float32: a column whose values differ by no more of them is constant
 FUSED_INPUTS = 32  # up to this many, the fused kernels pay: their first layer is made for few
 
 
@@ -97,6 +98,30 @@ def _normed_mlp(weights: Weights, name: str, x: Tensor, layers: int) -> Tensor:
     if fused.usable(x) and weight.shape[-1] <= normed.FEW:
         return normed.fused_last(x, weight, bias)
     return linear(weights, last, x.float())
+
+
+def moments(values: Tensor, largest: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column of values (N, D), float64 (D,); 0 is the deviation of a constant.
+
+    A column is constant if its values differ by no more than float32 rounds numbers of their size.
+
+    largest  (D,) the largest absolute numbers that the values were computed from; without it, the values' own
+    """
+    exact = values.double()
+    return exact.mean(0), torch.where(varies(exact, largest), exact.std(0, correction=0), 0.0)
+
+
+def varies(values: Tensor, largest: Tensor | None = None) -> Tensor:
+    """Which columns (N, ...) are not constant but for the rounding of float32, bool (...); `largest` as in `moments`."""
+    low, high = values.double().aminmax(dim=0)
+    largest = torch.maximum(low.abs(), high.abs()) if largest is None else largest.double()
+    return high - low > ROUNDING_STEPS * torch.finfo(torch.float32).eps * largest
+
+
+def input_scaling(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Shift and scale (D,) that standardise inputs (N, D); a constant is shifted to 0 and divided by its size."""
+    mean, scale = moments(values)
+    return mean.float(), torch.where(scale > 0, scale, mean.abs().clamp(min=1.0)).float()
 
 
 @contextmanager

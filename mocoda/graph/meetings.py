@@ -27,7 +27,7 @@ def never_met(data: Transitions, graph: LocalGraph) -> Tensor:
         if couples:
             own, others = (list(columns) for columns in zip(*couples, strict=True))
             apart = data.state[:, own] - data.state[:, others]
-            near = apart.abs() < NEAR * apart.double().std(0).clamp(min=1e-8)
+            near = apart.abs() < NEAR * apart.double().std(0).clamp(min=torch.finfo(torch.float32).tiny)
             met = int((near.sum(1) >= min(2, len(couples))).sum())
             never[i, j] = never[j, i] = met < MEETINGS
     return never

@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot, pad
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
-from mocoda.engine.networks import linear, linear_weights, mlp, mlp_weights
+from mocoda.engine.networks import input_scaling, linear, linear_weights, mlp, mlp_weights, moments, varies
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.descent import CHUNK, descend, drawn_rows
@@ -71,13 +71,13 @@ class Table:
     @staticmethod
     def of(data: Transitions, graph: LocalGraph, stream: Stream) -> Table:
         rows, layout = data.rows, Layout(graph, data.device)
-        shift, scale = _standard(rows)
+        shift, scale = input_scaling(rows)
         some = rows[stream.child("spread").permutation(len(rows))[:8_192]]
-        apart = layout.differences(some[None]).double().std(-2).float()
-        scaling = {"shift": shift, "scale": scale, "apart": torch.where(apart > 1e-8, apart, 1.0)}
+        scaling = {"shift": shift, "scale": scale, "apart": _spread_of_differences(some, layout)}
         change = data.next_state - rows[:, : graph.state_width]
-        shift, scale = _standard(change)
-        padded = pad((change - shift) / scale, (0, graph.width - graph.state_width + 1))
+        mean, deviation = moments(change, torch.maximum(data.state.abs(), data.next_state.abs()).amax(0))
+        standard = torch.where(deviation > 0, (change - mean.float()) / deviation.float(), 0.0)
+        padded = pad(standard, (0, graph.width - graph.state_width + 1))
         order = stream.child("split").permutation(len(rows))
         held_out = min(MOST_HELD_OUT, round(HELD_OUT * len(rows)))
         target = padded[:, layout.children].movedim(0, 1).contiguous()
@@ -115,10 +115,12 @@ class Table:
         return self.target[torch.arange(len(self.target), device=index.device)[:, None], index]
 
 
-def _standard(values: Tensor) -> tuple[Tensor, Tensor]:
-    exact = values.double()
-    scale = exact.std(0, correction=0).float()
-    return exact.mean(0).float(), torch.where(scale > 1e-8, scale, 1.0)
+def _spread_of_differences(rows: Tensor, layout: Layout) -> Tensor:
+    """The standard deviation (C, P, K) of each child's columns less the parent's; of constant ones, their size."""
+    differences, size = layout.differences(rows[None]).double(), pad(rows.abs().amax(0), (0, 1))
+    largest = torch.maximum(size[layout.children][:, None], size[layout.parents][:, : layout.children.shape[1]])
+    constant = ~varies(differences.movedim(-2, 0), largest)
+    return torch.where(constant, largest.clamp(min=1.0), differences.std(-2)).float()
 
 
 def surprise_of(error: Tensor, log_scale: Tensor) -> Tensor:
