@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.columns import PUBLISHED
+from experiments.entanglement.values import Lesson, ValueConfig, fit_values, true_values
 from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
 from experiments.stages import fit_models
-from experiments.entanglement.values import Lesson, ValueConfig, fit_values, true_values
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.model import Dynamics, DynamicsConfig

@@ -276,6 +276,10 @@ def _warnings(found: Inspection) -> list[str]:
         warnings.append("no row goes on in the following one: rows are shuffled, or each is a step of its own.")
     if not any(column.part == "reward" for column in found.columns):
         warnings.append("there are no rewards: a task, a reward function or another file has to give them.")
+    if unsorted := found.source.get("episodes_sorted_by_step"):
+        warnings.append(f"episodes whose rows were not in the order of step: {unsorted:,}. They were sorted by step.")
+    if gaps := found.source.get("gaps_in_step"):
+        warnings.append(f"gaps in step: {gaps:,}. The rows before them have no next state and were left out.")
     if dropped := found.source.get("dropped_terminals"):
         warnings.append(f"{dropped:,} terminal rows have no next state and were left out, and their rewards with them.")
     if note := found.source.get("note"):

@@ -14,8 +14,8 @@ import pytest
 import rich.console
 
 from experiments import bench
-from experiments.speed import MEANING, TARGETS, as_table, measure
 from experiments.columns import PUBLISHED
+from experiments.speed import MEANING, TARGETS, as_table, measure
 from experiments.table3 import Table3
 from mocoda import (
     DynamicsConfig,

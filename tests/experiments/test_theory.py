@@ -13,7 +13,6 @@ import torch
 from experiment_contract import StopAt, check_experiment, files_in
 
 from experiments import Measured
-from experiments.theory.tabular import STRUCTURES, l1_distances, random_mdp, shares
 from experiments.theory import (
     CHOICES,
     CONSTANT,
@@ -27,6 +26,7 @@ from experiments.theory import (
     theorem,
     trial_at_each,
 )
+from experiments.theory.tabular import STRUCTURES, l1_distances, random_mdp, shares
 from mocoda import InputError
 from mocoda.engine.randomness import Stream, generator
 

@@ -84,8 +84,9 @@ def raw_arrays(
     found = named(contents, kind, names)
     arrays, ignored = found.arrays, found.unused
     rows = len(arrays["state"])
-    step = whole_numbers(arrays["step"]) if {"step", "episode", "next_state"} <= arrays.keys() else None
-    if arrays.pop("step", None) is not None and step is None:
+    counter = arrays.pop("step", None)
+    step = _places(kind, counter, rows, required="next_state" not in arrays) if "episode" in arrays else None
+    if counter is not None and step is None:
         ignored.append("step")
     for name, array in arrays.items():
         if len(array) != rows:
@@ -104,7 +105,7 @@ def raw_arrays(
     if ignored := sorted({*ignored, *contents.ignored} - used):
         source["ignored"] = ignored
     if "next_state" not in arrays:
-        arrays, paired = _paired(arrays, kind, episode_steps, contents.ends_only)
+        arrays, paired = _paired(arrays, kind, step, episode_steps, contents.ends_only)
         source = paired | source if "note" in source else source | paired
     else:
         widths = arrays["next_state"].shape[1], arrays["state"].shape[1]
@@ -168,15 +169,44 @@ def refusing(path: str, kind: str) -> Iterator[None]:
         ) from error
 
 
-def _paired(arrays: Arrays, kind: str, episode_steps: int | None, ends_only: bool) -> tuple[Arrays, dict[str, Any]]:
+def _places(kind: str, counter: NDArray[Any] | None, rows: int, required: bool) -> NDArray[np.int64] | None:
+    """(N,) the place of each row in its episode; None where `step` is not there or counts something else.
+
+    required  the places decide which row follows which, so numbers that cannot be places are refused
+    """
+    if counter is None or counter.shape not in ((rows,), (rows, 1)) or counter.dtype.kind not in "biuf":
+        return None
+    counter = counter.reshape(rows)
+    step = whole_numbers(counter)
+    if not required or (step is not None and not (step < 0).any()):
+        return step
+    odd = int(np.flatnonzero((counter < 0) | ~(counter < LARGEST) | (counter != np.floor(counter)))[0])
+    raise InputError(
+        f"{kind}: step must be whole numbers from 0, a row's place in its episode, because there are no next states; "
+        f"got {counter[odd]} in row {odd}. Number the rows of each episode, or leave step out if they are in order."
+    )
+
+
+def _paired(
+    arrays: Arrays, kind: str, step: NDArray[np.int64] | None, episode_steps: int | None, ends_only: bool
+) -> tuple[Arrays, dict[str, Any]]:
     """The rows that another row of their episode follows, whose state is their next state; and counts of the rest."""
     rows = len(arrays["state"])
-    last = np.zeros(rows, bool)
+    last, gaps = np.zeros(rows, bool), 0
+    counts: dict[str, Any] = {}
     for name in ("terminal", "timeout"):
         last |= arrays.get(name, False)
     if "episode" in arrays:
         order, border = _episodes(arrays["episode"])
+        if step is not None:
+            in_order, gap, unsorted = _sorted_by_step(kind, arrays["episode"], order, border, step)
+            order, step = order[in_order], step[order[in_order]]
+            counts |= {"episodes_sorted_by_step": unsorted} if unsorted else {}
         arrays, last = {name: array[order] for name, array in arrays.items()}, last[order] | border
+        if step is not None:
+            gaps = int((gap & ~last).sum())
+            counts |= {"gaps_in_step": gaps} if gaps else {}
+            last |= gap
     if episode_steps is not None:
         last |= _every(episode_steps, last)
     if not last.any() and rows > 1:
@@ -185,22 +215,49 @@ def _paired(arrays: Arrays, kind: str, episode_steps: int | None, ends_only: boo
             "episode numbers), so rows of two episodes might be paired. Add one of them, or give the length of "
             f"episodes as episode_steps; episode_steps={rows} if all rows are one episode."
         )
-    counts: dict[str, Any] = {}
     if "terminal" in arrays and not ends_only and episode_steps is None and not {"timeout", "episode"} & {*arrays}:
         counts["note"] = "only terminals mark ends; if time limits ended episodes too, give episode_steps"
     last[-1] = True
     kept = np.flatnonzero(~last)
     if len(kept) == 0:
+        if gaps:
+            raise InputError(
+                f"{kind}: there are no next states, and in no episode does step count on by 1 from one row to another: "
+                "no row has a next state. Number the rows of each episode 0, 1, 2 and so on."
+            )
         raise InputError(f"{kind}: there are no next states, and every row is its episode's last: no steps remain.")
-    counts |= {"episodes": int(last.sum()), "dropped_last_rows": int(last.sum())}
+    number, place = counted(last)
+    if step is not None:
+        number, place = _episode_numbers(arrays["episode"], least=0), step
+    elif "episode" in arrays and (border == last).all():
+        number = _episode_numbers(arrays["episode"], least=0)
+    counts |= {"episodes": len(np.unique(number)), "dropped_last_rows": int(last.sum())}
     if "terminal" in arrays and not ends_only:
         counts["dropped_terminals"] = int((arrays["terminal"] & last).sum())  # nobody knows what came after
     following = arrays["state"][kept + 1]
-    number, step = counted(last)
-    if "episode" in arrays and (border == last).all():
-        number = _episode_numbers(arrays["episode"], least=0)
-    arrays |= {"episode": number, "step": step}
+    arrays |= {"episode": number, "step": place}
     return {name: array[kept] for name, array in arrays.items()} | {"next_state": following}, counts
+
+
+def _sorted_by_step(
+    kind: str, episode: NDArray[Any], order: NDArray[np.intp], border: NDArray[np.bool_], step: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.bool_], int]:
+    """How to sort each episode's rows by step, for rows in `order`, where each episode's last row is at a `border`.
+
+    Returns the new order, the rows (N,) after which a step is missing, and how many episodes were not in order.
+    """
+    group = np.append(0, np.cumsum(border)[:-1])
+    inside = ~border[:-1]
+    unsorted = len(np.unique(group[:-1][inside & (np.diff(step[order]) < 0)]))
+    found = np.lexsort((step[order], group))
+    ahead = np.diff(step[order][found])
+    if len(twice := np.flatnonzero(inside & (ahead == 0))):
+        row = order[found[twice[0]]]
+        raise InputError(
+            f"{kind}: the step {step[row]} of episode {episode[row]} is there more than once, so the row that follows "
+            "is not known. Number the rows of each episode 0, 1, 2 and so on."
+        )
+    return found, np.append(inside & (ahead > 1), False), unsorted
 
 
 def _known_episodes(arrays: Arrays, step: NDArray[np.int64] | None, foreign: bool) -> Arrays:
@@ -211,7 +268,7 @@ def _known_episodes(arrays: Arrays, step: NDArray[np.int64] | None, foreign: boo
     rows = len(arrays["state"])
     if "episode" in arrays:
         number = _episode_numbers(arrays["episode"], least=-1)
-        if step is None or step.shape != (rows,) or (step[number >= 0] < 0).any():
+        if step is None or (step[number >= 0] < 0).any():
             order = np.argsort(number, kind="stable")
             step = np.empty(rows, np.int64)
             step[order] = counted(np.append(np.diff(number[order]) != 0, True))[1]
@@ -244,13 +301,13 @@ def _episode_numbers(episode: NDArray[Any], least: int) -> NDArray[np.int64]:
     """Their numbers if they have such, from `least` on; else numbers in the order of their names."""
     numbers = whole_numbers(episode)
     if numbers is None or (least == 0 and (numbers < 0).any()):
-        numbers = np.unique(episode.astype(str) if episode.dtype.kind == "O" else episode, return_inverse=True)[1]
+        numbers = np.unique(episode, return_inverse=True)[1]
     return np.maximum(numbers, least).astype(np.int64)
 
 
 def _episodes(episode: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """An order of the rows that puts each episode's together, and which of them are last; unchanged if they were."""
-    _, number = np.unique(episode.astype(str) if episode.dtype.kind == "O" else episode, return_inverse=True)
+    number = np.unique(episode, return_inverse=True)[1]
     border = np.append(number[1:] != number[:-1], True)
     if border.sum() == number.max() + 1:
         return np.arange(len(number)), border

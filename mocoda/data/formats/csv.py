@@ -78,4 +78,4 @@ def _names_by(start: str, separator: str) -> int:
 def _column(table: Any, at: int, name: str) -> Any:
     column = table.column(at)
     texts = name in EPISODES and not str(column.type).startswith(("int", "float", "double"))
-    return np.asarray(column.to_numpy().astype(str) if texts else column.to_numpy())
+    return np.asarray((column.cast("string") if texts else column).to_numpy())

@@ -44,7 +44,9 @@ def read_frame(frame: Any) -> Contents:
         if getattr(series.dtype, "kind", "O") in "biuf":
             values = series.to_numpy()
             return np.asarray(series.to_numpy("float64", na_value=np.nan) if values.dtype == object else values)
-        return np.asarray(series.astype(str) if names[place] in EPISODES else series.to_numpy())
+        if names[place] in EPISODES:
+            return np.asarray(series.astype(str).astype(object).mask(series.isna(), None))
+        return np.asarray(series.to_numpy())
 
     def of_polars(place: int) -> NDArray[Any]:
         return np.asarray(frame.to_series(place).to_numpy())

@@ -50,7 +50,7 @@ def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
         found = _columns(folder, {name: flat[name] for name in wanted})
         arrays = _arrays(found, ours, chosen)
         if "held" in notes:
-            arrays = {name: array for name, array in arrays.items() if name in notes["held"] or name == "timeout"}
+            arrays = {name: array for name, array in arrays.items() if name in notes["held"]}
         about = {"lerobot": str(info["codebase_version"]), "fps": info.get("fps"), "tasks": _tasks(folder)}
         if said := _said(info, arrays, len(found["frame_index"])):
             about["note"] = said
@@ -90,8 +90,7 @@ def _arrays(
     frame = found["frame_index"]
     if len(following) == len(chosen) > 0:
         return arrays | {"next_state": _joined(following), "step": arrays.get("step", frame)}
-    ended = np.append(frame[1:] != frame[:-1] + 1, True)  # no pair bridges frames that are not there
-    return arrays | {"timeout": (arrays.get("timeout", np.zeros(len(frame))) != 0) | ended}
+    return arrays | {"step": frame}
 
 
 def _json(path: Path) -> dict[str, Any]:

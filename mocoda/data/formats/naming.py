@@ -79,6 +79,26 @@ def as_array(name: str, value: Any, ours: str | None = None) -> NDArray[Any]:
         raise InputError(f"{name} must be an array of numbers, got one of {array.dtype}.")
     if array.ndim == 0:
         raise InputError(f"{name} must have a row for each step, got a single {array.dtype}.")
+    return _episode_names(name, array) if ours == "episode" else array
+
+
+def _episode_names(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Numbers or names of episodes, one for every row: a row of an unknown episode could be paired with any other."""
+    if array.dtype.kind == "O":
+        known = (str, int, float, np.number, np.bool_, type(None))
+        if odd := [row for row, cell in enumerate(array.flat) if not isinstance(cell, known)]:
+            got = type(array.flat[odd[0]]).__name__
+            raise InputError(f"{name} must hold numbers or names of episodes, got {got} in row {odd[0]}.")
+        empty = np.array([cell is None or cell != cell or cell == "" for cell in array.flat], bool)
+        array = array.astype(str)
+    else:
+        empty = (array == "") if array.dtype.kind == "U" else np.isnan(array)
+    if empty.any():
+        raise InputError(
+            f"{name} is empty or NaN in {int(empty.sum()):,} of {len(array):,} rows, first in row "
+            f"{int(np.argmax(empty))}; it must say for every row which episode it is of. Fill the empty cells, or "
+            "leave those rows out."
+        )
     return array
 
 
