@@ -25,6 +25,7 @@ import numpy as np
 from torch import Tensor
 
 from mocoda.augmentation.generation import Augmentation, Piece
+from mocoda.data.formats.guarded import put_text
 from mocoda.data.transitions import Transitions, as_tensor, write_attributes
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
@@ -96,7 +97,7 @@ def augment_to_file(
     final = plan.source(drawn)
     if plan.source(0, 0) != final:  # what filters have accepted is known only now
         with hdf5_disk(unfinished, "r+") as disk, h5py.File(disk, "r+") as file:
-            file.attrs["source"] = json.dumps(final)
+            put_text(file, "source", json.dumps(final))
     announce(path)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     unfinished.replace(path)

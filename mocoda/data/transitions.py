@@ -16,15 +16,16 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mocoda.data.formats.guarded import open_hdf5
+from mocoda.data.formats.guarded import open_hdf5, put_text, text_at
 from mocoda.data.names import ARRAYS as ARRAYS
-from mocoda.data.names import EPISODES, PROVENANCE
+from mocoda.data.names import EPISODES, PROVENANCE, TEXTS
 from mocoda.data.numbering import Numbering
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions, whole_file
 from mocoda.engine.hdf5 import hdf5_disk
 
-FORMAT, FORMAT_VERSION = "mocoda-transitions", 1
+FORMAT = "mocoda-transitions"
+FORMAT_VERSION = 2  # texts of fixed length; files of version 1 are read too
 Array = Tensor | np.ndarray[Any, Any] | ArrayLike
 
 
@@ -145,7 +146,8 @@ class Transitions:
         """Reads a file that `save` wrote, or some of its rows; what comes back is identical, to the bit."""
         with open_hdf5(Path(path)) as file:
             arrays = {name: torch.from_numpy(file[name][rows]) for name in stored_arrays(file)}
-            return from_arrays(arrays, tuple(json.loads(file.attrs["columns"])), json.loads(file.attrs["source"]))
+            columns, source = (json.loads(text_at(file, name) or "") for name in TEXTS)
+            return from_arrays(arrays, tuple(columns), source)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sends arrays to other processes as numpy: torch would use shared memory, of which containers have little."""
@@ -220,16 +222,16 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
             rows += len(table)
         if first is None:
             raise InputError(f"there are no rows to write to {str(path)!r}; expected at least one table.")
-        file.attrs["source"] = json.dumps(dict(table.source))  # the last table knows how all were made
+        put_text(file, "source", json.dumps(dict(table.source)))  # the last table knows how all were made
     return rows
 
 
 def write_attributes(file: h5py.File, table: Transitions) -> None:
-    """What a file says of itself."""
-    file.attrs["format"], file.attrs["format_version"] = FORMAT, FORMAT_VERSION
-    file.attrs["columns"] = json.dumps(list(table.columns))
-    file.attrs["source"] = json.dumps(dict(table.source))
-    file.attrs["versions"] = json.dumps(versions())
+    """Writes a table's format, columns, source and versions of packages as the file's attributes."""
+    file.attrs["format_version"] = FORMAT_VERSION
+    texts = {"columns": list(table.columns), "source": dict(table.source), "versions": versions()}
+    for name, text in {"format": FORMAT, **{name: json.dumps(value) for name, value in texts.items()}}.items():
+        put_text(file, name, text)
 
 
 def _write_header(file: h5py.File, table: Transitions) -> None:
@@ -247,7 +249,7 @@ def _write_header(file: h5py.File, table: Transitions) -> None:
 def stored_arrays(file: h5py.File) -> list[str]:
     """Checks that a file is one of ours, of this version and complete; returns the names of its arrays."""
     name, held = file.filename, {*file}  # names only: `in file` would follow links
-    if file.attrs.get("format") != FORMAT:
+    if text_at(file, "format") != FORMAT:
         raise InputError(
             f"{name!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. mocoda.read reads "
             "it if its arrays have names such as observations and actions."
@@ -257,10 +259,10 @@ def stored_arrays(file: h5py.File) -> list[str]:
     if missing:
         raise InputError(f"{name!r} lacks {', '.join(missing)}; it was not written by mocoda, or damaged since.")
     version = int(file.attrs["format_version"])
-    if version != FORMAT_VERSION:
+    if not 1 <= version <= FORMAT_VERSION:
         raise InputError(
-            f"{name!r} has format version {version}; this mocoda reads version {FORMAT_VERSION}. Read it with the "
-            "mocoda that wrote it (its attribute 'versions' says which)."
+            f"{name!r} has format version {version}; this mocoda reads versions up to {FORMAT_VERSION}. Read it with "
+            "the mocoda that wrote it (its attribute 'versions' says which)."
         )
     notes = [PROVENANCE + key for key in file["provenance"]] if "provenance" in held else []
     return [*(key for key in ARRAYS if key in held), *notes]

@@ -112,7 +112,7 @@ def moments(values: Tensor, largest: Tensor | None = None) -> tuple[Tensor, Tens
 
 
 def varies(values: Tensor, largest: Tensor | None = None) -> Tensor:
-    """Which columns (N, ...) are not constant but for the rounding of float32, bool (...); `largest` as in `moments`."""
+    """Which columns of values (N, ...) vary by more than float32 rounds, bool (...); `largest` as in `moments`."""
     low, high = values.double().aminmax(dim=0)
     largest = torch.maximum(low.abs(), high.abs()) if largest is None else largest.double()
     return high - low > ROUNDING_STEPS * torch.finfo(torch.float32).eps * largest

@@ -22,7 +22,7 @@ KINDS = [
     *["lerobot/meta/info.json", "lerobot/meta/tasks.parquet", "lerobot/data/chunk-000/file-000.parquet"],
     *["lerobot/meta/mocoda.json", "d3rlpy.h5", "x-v0/data/metadata.json", "x-v0/data/main_data.hdf5"],
 ]
-SLOW = {"data.hdf5": 25, "robomimic.hdf5": 10}  # a process reads their texts first; `make test-long` runs all 200
+SLOW = {"robomimic.hdf5": 10}  # a process reads their texts first; `make test-long` runs all 200
 MUTATIONS = 200
 
 

@@ -29,7 +29,7 @@ def test_a_table_with_goals_is_identical_after_load_and_one_without_is_the_file_
     table().save(tmp_path / "plain.h5")
     with h5py.File(tmp_path / "data.h5", "r") as file, h5py.File(tmp_path / "plain.h5", "r") as plain:
         assert set(plain) == set(file) - {"goal"} == {"state", "action", "next_state", "reward", "terminal"}
-        assert file.attrs["format_version"] == plain.attrs["format_version"] == 1
+        assert file.attrs["format_version"] == plain.attrs["format_version"] == 2
     assert Transitions.load(tmp_path / "plain.h5").goal is None
 
 
@@ -51,8 +51,8 @@ def test_a_file_says_what_it_is_and_how_it_was_made(tmp_path: Path) -> None:
     made = table(columns=["x", "y", "push"], source={"task": "t", "seed": 3})
     made.save(tmp_path / "data.h5")
     with h5py.File(tmp_path / "data.h5", "r") as file:
-        assert file.attrs["format"] == "mocoda-transitions"
-        assert int(file.attrs["format_version"]) == 1
+        assert file.attrs["format"] == b"mocoda-transitions"
+        assert int(file.attrs["format_version"]) == 2
         assert json.loads(file.attrs["columns"]) == ["x", "y", "push"]
         assert json.loads(file.attrs["source"]) == {"task": "t", "seed": 3}
         assert json.loads(file.attrs["versions"]) == versions()
@@ -113,9 +113,9 @@ def test_loading_another_format_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.h5"
     table().save(path)
     with h5py.File(path, "a") as file:
-        file.attrs["format_version"] = 2
+        file.attrs["format_version"] = 3
     assert refusal(lambda: Transitions.load(path)) == (
-        f"{str(path)!r} has format version 2; this mocoda reads version 1. "
+        f"{str(path)!r} has format version 3; this mocoda reads versions up to 2. "
         "Read it with the mocoda that wrote it (its attribute 'versions' says which)."
     )
 

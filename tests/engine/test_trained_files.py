@@ -287,7 +287,7 @@ def test_agents_with_one_action_column_are_saved_and_read(name: str, tmp_path: P
     policies = train_agents({"one": data}, small(name, hidden=(4,)), **settings)
     policies.save(tmp_path / "policies")
     read = Policies.load(tmp_path / "policies")
-    assert (read["one", 0].act(data.state) == policies["one", 0].act(data.state)).all()
+    assert np.array_equal(read["one", 0].act(data.state), policies["one", 0].act(data.state))
     assert train_agents({"one": data}, small(name, hidden=(4,)), **settings).keys() == policies.keys()
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from mocoda.engine.errors import InputError
 
 COMPRESSION = 1_100  # times that HDF5's filters shrink an array, at the very most
+TEXT = 60_000  # bytes of text that fit into an attribute itself, which takes 64 KiB with its name
 SMALL = 1 << 20  # bytes that are never too many
 LARGE = 1 << 26  # bytes that a chunk may have, however few rows there are
 
@@ -49,6 +50,24 @@ def open_hdf5(path: Path) -> h5py.File:
         raise InputError(
             f"{str(path)!r} cannot be read as HDF5: it is truncated or of another format ({error})."
         ) from error
+
+
+def put_text(file: h5py.File, name: str, text: str) -> None:
+    """Writes a text as an attribute of fixed length: HDF5 loops for ever on some damaged texts of variable length."""
+    encoded = text.encode()
+    file.attrs[name] = np.bytes_(encoded) if len(encoded) <= TEXT else text
+
+
+def text_at(file: h5py.File, name: str) -> str | None:
+    """A text that `put_text` wrote, or an earlier version of mocoda; None where there is none."""
+    text = file.attrs.get(name)
+    return text.decode() if isinstance(text, bytes) else None if text is None else str(text)
+
+
+def fixed_length(file: h5py.File) -> bool:
+    """Whether all attributes are single values of fixed length, which are safe to read however damaged they are."""
+    kinds = [(attribute.shape, attribute.dtype.kind) for attribute in map(file.attrs.get_id, file.attrs)]
+    return all(shape == () and kind in "biufS" for shape, kind in kinds)
 
 
 def array_at(group: h5py.Group, path: str) -> NDArray[Any]:

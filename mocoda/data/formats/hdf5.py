@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
 from mocoda.data.formats.chains import chains, in_episodes
 from mocoda.data.formats.format import Contents, Format, begins_with
-from mocoda.data.formats.guarded import array_at, open_hdf5
+from mocoda.data.formats.guarded import array_at, fixed_length, open_hdf5, text_at
 from mocoda.data.names import ALIASES, OUR_NAME, TEXTS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
@@ -58,13 +58,14 @@ def read_ours(place: str) -> Contents:
     """Reads what `Transitions.load` does, but from a file that may be damaged or of another origin."""
     from mocoda.data.transitions import FORMAT, stored_arrays
 
-    _check_attributes(place)
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
-        if file.attrs.get("format") != FORMAT:
+        if not fixed_length(file):
+            _check_attributes(place)
+        if text_at(file, "format") != FORMAT:
             return read_plain(place)
         _provenance(file)  # before anything follows a link
         arrays = arrays_at(file, stored_arrays(file))
-        texts = checked_texts(place, {name: json.loads(file.attrs[name]) for name in TEXTS})
+        texts = checked_texts(place, {name: json.loads(text_at(file, name) or "") for name in TEXTS})
         return Contents(arrays, texts["columns"], texts["source"])
 
 
@@ -132,7 +133,7 @@ D4RL = Format("d4rl", "D4RL-style HDF5", "d4rl:FILE.hdf5", read_plain, write_d4r
 
 
 def _check_attributes(place: str) -> None:
-    """HDF5 loops for ever on some damaged texts, so a process that may die of them reads them first."""
+    """Reads texts of variable length in a process that may die: HDF5 loops for ever on some that are damaged."""
     script = (
         "import sys\n"
         f"try: import resource; resource.setrlimit(resource.RLIMIT_CPU, ({TIME_LIMIT}, {TIME_LIMIT}))\n"
