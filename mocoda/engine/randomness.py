@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mocoda.engine.errors import InputError
+
 Random = np.random.Generator
 
 
@@ -27,7 +29,10 @@ class Stream:
     """
 
     def __init__(self, seed: int, *labels: str | int, device: torch.device | str = "cpu") -> None:
-        self.seed = operator.index(seed)  # seeds are integers
+        try:
+            self.seed = operator.index(seed)
+        except TypeError as error:
+            raise InputError(f"a seed must be an integer, got {seed!r}. Pass one such as 0.") from error
         self.labels = tuple(label if isinstance(label, str) else int(label) for label in labels)
         self.device = torch.device(device)
         digest = hashlib.sha256(repr((self.seed, *self.labels)).encode()).digest()

@@ -7,7 +7,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,13 +74,15 @@ class RayTasks:
             _check_address(self.address)
             own = {} if self.address else {"num_cpus": self.workers, "include_dashboard": False}
             try:
-                ray.init(self.address or "local", log_to_driver=False, logging_level="ERROR", **own)
+                with nullcontext() if self.address else _loopback(ray):
+                    ray.init(self.address or "local", log_to_driver=False, logging_level="ERROR", **own)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                place = "a Ray cluster" if self.address is None else f"a Ray cluster at {self.address!r}"
                 said = str(error).partition("\n")[0].removesuffix(".")
+                if self.address is None:
+                    raise InputError(f"cannot start Ray on this machine: {said}. Use --engine processes.") from error
                 raise InputError(
-                    f"there is no way to {place}: {said}. `ray status` tells whether it runs. If it asks for a token, "
-                    "set RAY_AUTH_MODE=token and the token here as on its machines."
+                    f"cannot connect to a Ray cluster at {self.address!r}: {said}. Does `ray status` say that it runs? "
+                    "If it asks for a token, set RAY_AUTH_MODE=token and the token here as on its machines."
                 ) from error
         try:
             there = ray.cluster_resources()
@@ -93,6 +95,17 @@ class RayTasks:
         finally:
             if not connected:
                 ray.shutdown()
+
+
+@contextmanager
+def _loopback(ray: Any) -> Iterator[None]:
+    """Makes a Ray that is started in the block listen on 127.0.0.1 only: whoever reaches a Ray can run code in it."""
+    constants = ray._private.ray_constants
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _cause(error: Any) -> Exception:

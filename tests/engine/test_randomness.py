@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from approved import refused
 from scipy import stats
 
 import mocoda
@@ -85,6 +87,16 @@ def test_streams_neither_read_nor_change_the_global_generator() -> None:
 def test_a_seed_becomes_the_stream_of_that_name_and_a_stream_its_child() -> None:
     assert_equal(everything(as_stream(5, "start", device="cpu")), everything(Stream(5, "start")))
     assert_equal(everything(as_stream(Stream(5, "run"), "start", device="cpu")), everything(Stream(5, "run", "start")))
+
+
+@pytest.mark.parametrize("seed", [0.5, None, "0"])
+def test_a_seed_that_is_no_integer_is_refused(seed: Any) -> None:
+    with refused():
+        Stream(seed, "start")
+    with refused():
+        as_stream(seed, "start", device="cpu")
+    with refused():
+        mocoda.make_task("navigation").collect(10, seed=seed)
 
 
 def test_a_simulation_s_numbers_are_numpy_s_and_depend_on_the_whole_seed() -> None:
