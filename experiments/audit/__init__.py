@@ -30,7 +30,8 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
-from mocoda.parents import BUILT_IN, ParentsWithChildren, Recipe, fit_parents
+from mocoda.parents import BUILT_IN, Recipe, fit_parents
+from mocoda.parents.recipe import Draw, draw_from
 from mocoda.tasks import make_task
 
 COLUMNS = (*BUILT_IN, *(name + end for name in BUILT_IN if name.startswith("mocoda") for end in (MATCHED, LOCAL)))
@@ -74,17 +75,14 @@ class TaskAudit(Experiment[Measured]):
         notes = Provenance(task.graph, fit_support(recorded, task.graph, seed=0), model, step_scale(recorded))
         chosen = Stream(0, "audited", device="cpu").permutation(len(recorded))[: self.audited].sort().values
         sample = recorded[chosen.to(device)]
-        tables = [_table(recorded, sample.rows, sample.next_state, notes.of(sample.rows, RECORDED, predicted=False))]
+        own = Draw(sample.rows, chosen.to(device)[:, None].expand(sample.rows.shape))
+        tables = [_table(recorded, sample.rows, sample.next_state, notes.of(own, RECORDED, predicted=False))]
         for number, column in enumerate(self.columns):
             parents = fit_parents(recorded, task.graph, self._recipe(column), seed=0, task=task, model=model)
-            if isinstance(parents, ParentsWithChildren):
-                rows, next_state = parents.sample_with_children(self.audited, seed=0)
-            else:
-                rows = parents.sample(self.audited, seed=0)
-                next_state = model.sample(rows, seed=0)
-            recipe = recipe_number(Column.of(column).recipe)
-            predicted = not isinstance(parents, ParentsWithChildren)
-            tables.append(_table(recorded, rows, next_state, notes.of(rows, recipe, predicted)))
+            drawn, recipe = draw_from(parents, self.audited, seed=0), recipe_number(Column.of(column).recipe)
+            predicted = drawn.next_state is None
+            next_state = model.sample(drawn.rows, seed=0) if drawn.next_state is None else drawn.next_state
+            tables.append(_table(recorded, drawn.rows, next_state, notes.of(drawn, recipe, predicted)))
             progress("draw", number + 1, len(self.columns))
         clock.lap("rows")
         whole = concatenate(tables)

@@ -35,8 +35,7 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.workers import Workers
 from mocoda.parents import Parents, fit_parents
-from mocoda.parents.mocoda import Mocoda
-from mocoda.parents.stratified import fewer_components
+from mocoda.parents.mocoda import Mocoda, fewer_components
 from mocoda.tasks import Task, make_task
 from mocoda.tasks.hooksweep import HookSweep2
 

@@ -23,8 +23,7 @@ from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Parents, fit_parents
-from mocoda.parents.mocoda import Mocoda
-from mocoda.parents.stratified import fewer_components
+from mocoda.parents.mocoda import Mocoda, fewer_components
 from mocoda.tasks import make_task
 
 # What is larger where rows are worse: by a classifier and by the ensemble, and by the true step.

@@ -42,7 +42,6 @@ from mocoda.tasks.navigation import Navigation
 
 MASKS = ("given", "learned", "composed", "dense", "distance")
 WORLDS = ("navigation", "hooksweep2")
-NEIGHBOURHOODS = {"composed": "composed"}  # how often local graphs are drawn; as recorded unless given
 REACH = 0.1  # metres in xy between a gripper and a box, or two boxes, within which the distance rule has an edge
 TESTED = ("emp", "rand", "mocoda", "mocoda-u")  # distributions of Table 1 that take no model of their own
 T = TypeVar("T", Navigation, HookSweep2)
@@ -126,7 +125,7 @@ class LearnedMasks(Experiment[Measured]):
             graphs.pop(mask, None)
         tests = {}
         for column in TESTED:
-            recipe = column_recipe(column, components=table1.components, covariance=table1.covariance)
+            recipe = column_recipe(column, components=table1.components)
             parents = [fit_parents(recorded[seed], task.graph, recipe, seed=seed, task=task) for seed in seeds]
             tests[column] = [
                 draw_test_rows(task, column, parents[seed], table1.test_rows, seed, device) for seed in seeds
@@ -184,12 +183,11 @@ class LearnedMasks(Experiment[Measured]):
         recipe = column_recipe(
             self.column,
             components=table.components,
-            covariance=table.covariance,
             acceptance=table.acceptance,
             density_floor=table.density_floor,
         )
         assert isinstance(recipe, Mocoda)
-        recipes = {mask: replace(recipe, neighbourhoods=NEIGHBOURHOODS.get(mask, "empirical")) for mask in graphs}
+        recipes = {mask: replace(recipe, composition=mask == "composed") for mask in graphs}
         models, parents = {}, {}
         for mask, graph in graphs.items():
             models[mask] = fit_models(

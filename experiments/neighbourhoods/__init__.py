@@ -34,14 +34,13 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.parents import Parents, fit_parents, make_recipe
-from mocoda.parents.mocoda import MixtureParents
-from mocoda.parents.stratified import StratifiedParents
+from mocoda.parents.mocoda import MixtureParents, StratifiedParents
 from mocoda.tasks.navigation import Navigation, coupled
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "mocoda": {},
     "mocoda, stratified": {"stratified": True},
-    "mocoda, stratified evenly": {"stratified": True, "neighbourhoods": "even"},
+    "mocoda, stratified evenly": {"stratified": True},
     "mocoda-u": {"name": "mocoda-u"},
     "mocoda-u, stratified": {"name": "mocoda-u", "stratified": True},
 }
@@ -61,6 +60,18 @@ class MeasuredNeighbourhoods(Measured):
     """The comparison, and rows of 2D Navigation to draw."""
 
     quadrant: dict[str, tuple[Tensor, Tensor]]  # name -> actions (N, 2) in the top right quadrant, errors (N,)
+
+
+@dataclass(frozen=True, eq=False)
+class EvenParents(StratifiedParents):
+    """Draws all neighbourhoods equally often."""
+
+    drawn: ClassVar[str] = "even"
+
+    @property
+    def shares(self) -> Tensor:
+        count = len(self.neighbourhoods)
+        return torch.full((count,), 1, dtype=torch.float64) / count
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,9 @@ class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
             return world.collect(self.test_rows, seed=stream).rows.to(data.device), None
         recipe = make_recipe(**{"name": "mocoda", "components": self.components, **PUBLISHED, **COLUMNS[column]})
         parents = fit_parents(data, world.graph, recipe, seed=seed)
+        if column == "mocoda, stratified evenly":
+            assert isinstance(parents, StratifiedParents)
+            parents = EvenParents(**vars(parents))
         return parents.sample(self.test_rows, seed=stream), parents
 
 
@@ -157,9 +171,7 @@ class Judge:
         stream = Stream(seed, "neighbourhoods-judge", device=device)
         fresh = world.collect(settings.judge_rows, seed=stream).to(device)
         others = world.collect(settings.judge_rows, seed=stream.child("others")).rows.to(device)
-        mixtures = StratifiedParents.fit(
-            fresh, world.graph, MixtureParents.fit, settings.components, "empirical", stream
-        )
+        mixtures = StratifiedParents.fit(fresh, world.graph, MixtureParents.fit, settings.components, stream)
         least = []
         for one in mixtures.neighbourhoods:
             density = one.mixtures.log_prob(others[mixtures.region(one.mask)(others)])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from experiments.columns import PUBLISHED
 from experiments.experiment import Experiment, Measured, Stopwatch, cell, text_table
+from experiments.published_code import PublishedMocoda
 from experiments.table2 import PAPER
 from mocoda.engine.figures import BLUE, GREY, INK, ORANGE, bare, legend_below, save, title_left
 from mocoda.engine.files import write_json
@@ -30,7 +31,7 @@ from mocoda.tasks.navigation import Navigation
 FIRST = 100  # the first seed; no table uses it
 LOW, HIGH, TICKS = -0.1, 1.1, 61  # of the lattice of states on which values are computed
 DRAWN = 256  # actions at each of them
-DRAWS = {"mixture": False, "published": True}  # whether components are drawn as in the paper's code
+DRAWS = {"mixture": Mocoda, "published": PublishedMocoda}
 LABELS = {"mixture": "as in the paper's text", "published": "as in the paper's code"}
 
 
@@ -58,8 +59,8 @@ class Proposals(Experiment[Measured]):
         steps: dict[tuple[str, int], list[float]] = {}
         for seed in range(FIRST, FIRST + self.seeds):
             data = task.collect(self.rows, seed=seed).to(device)
-            for draws, published in DRAWS.items():
-                recipe = Mocoda(components=self.components, published_code=published, **PUBLISHED)
+            for draws, kind in DRAWS.items():
+                recipe = kind(components=self.components, **PUBLISHED)
                 parents = recipe.fit(data, task.graph, task=task, model=None, seed=seed)
                 assert isinstance(parents, MixtureParents)
                 stream = Stream(seed, "proposals", device=device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,8 +27,9 @@ from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents import Parents, fit_parents, make_recipe
+from mocoda.parents import GaussianMixture, Mocoda, Parents, fit_parents, make_recipe
 from mocoda.parents.flattening import FlattenedParents
+from mocoda.parents.mixture import Manifold
 from mocoda.parents.mocoda import MixtureParents
 
 COMMON, RARE, LENGTH = 0.1, 0.7, 0.2  # where the intervals start, and how long they are
@@ -36,6 +37,28 @@ HOPELESS = 1e6  # proposals a row
 QUANTILE = 0.01  # exact rejection leaves what is rarer than this as rare as it is
 SPLIT = 65_536  # proposals at a time
 WEIGHED = 100_000  # rows from which the acceptance is computed
+
+
+@dataclass(frozen=True)
+class ReweightedMocoda(Mocoda):
+    """MoCoDA-U at the cost of a plain draw: the components of every mixture are drawn by volume, not by weight."""
+
+    name: ClassVar[str] = "mocoda-u"
+
+    def fit_mixtures(
+        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream, manifold: Manifold | None
+    ) -> MixtureParents:
+        fitted = super().fit_mixtures(data, graph, components, seed, manifold)
+        return replace(fitted, sets=tuple((columns, by_volume(mixture)) for columns, mixture in fitted.sets))
+
+
+def by_volume(mixture: GaussianMixture) -> GaussianMixture:
+    """The same components weighted by their volume √|Σ|: all peaks are equally high, and the mixture is near flat.
+
+    Splitting a cluster into two components does not change its weight, nor does the number of rows in it.
+    """
+    log_volume: Tensor = torch.linalg.cholesky(mixture.covariances).diagonal(dim1=1, dim2=2).log().sum(1)
+    return replace(mixture, weights=log_volume.softmax(0))
 
 
 @dataclass(frozen=True)
@@ -99,12 +122,11 @@ class Reweighting(Experiment[Measured]):
         data = imbalanced(factors, self.rare, self.rows, stream).to(device)
         graph = graph_of(factors)
 
-        def fitted(recipe: str, **options: Any) -> Parents:
-            settled = make_recipe(recipe, components=self.components, **PUBLISHED, **options)
-            return fit_parents(data, graph, settled, seed=seed)
+        def fitted(recipe: str) -> Parents:
+            return fit_parents(data, graph, make_recipe(recipe, components=self.components, **PUBLISHED), seed=seed)
 
-        plain, flat = fitted("mocoda"), fitted("mocoda-u", flatten="reweighting")
-        thinned = fitted("mocoda-u")
+        plain, thinned = fitted("mocoda"), fitted("mocoda-u")
+        flat = fit_parents(data, graph, ReweightedMocoda(components=self.components, **PUBLISHED), seed=seed)
         assert isinstance(plain, MixtureParents) and isinstance(thinned, FlattenedParents)
         chances = thinned.weights(plain.sample(10_000, seed=stream.child("weights"))).clamp(max=1)
         proposals = {"mocoda": 1.0, "reweighting": 1.0, "rejection": 1 / float(chances.mean())}

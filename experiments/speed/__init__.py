@@ -41,7 +41,7 @@ from mocoda.engine.optimise import device_name
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.parents import GaussianMixture, Parents, fit_parents
-from mocoda.parents.density import kernel_density
+from mocoda.parents.flattening import kernel_density
 from mocoda.tasks import Task, make_task
 from mocoda.tasks.hooksweep import HookSweep2
 

@@ -66,7 +66,6 @@ class Table1(Experiment[Measured1]):
     rows: int = 40_000  # recorded
     test_rows: int = 20_000  # in every column
     components: int = 32
-    covariance: str = "full"
 
     def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured1:
         """Collects, fits all architectures for all seeds, draws all columns and scores every cell."""
@@ -82,7 +81,7 @@ class Table1(Experiment[Measured1]):
         parents: dict[str, list[Parents]] = {}
         rows: dict[str, list[Tensor]] = {}
         for done, column in enumerate(COLUMNS):
-            recipe = column_recipe(column, components=self.components, covariance=self.covariance)
+            recipe = column_recipe(column, components=self.components)
             parents[column] = [
                 fit_parents(datasets[seed], task.graph, recipe, seed=seed, task=task, model=models["full"][seed])
                 for seed in seeds

@@ -115,7 +115,6 @@ class Table3(Experiment[Measured3]):
     expert_episodes: int = 200
     confirmed_rows: int = 2_000
     components: int = 128
-    covariance: str = "full"
     acceptance: float = 0.3
     density_floor: float = 0.05  # Appendix C.2
     half: bool = False  # train agents with hidden layers in bfloat16
@@ -241,7 +240,6 @@ class Table3(Experiment[Measured3]):
             column: column_recipe(
                 column,
                 components=self.components,
-                covariance=self.covariance,
                 acceptance=self.acceptance,
                 density_floor=self.density_floor,
             )

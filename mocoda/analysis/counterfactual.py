@@ -24,9 +24,8 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Parents
 from mocoda.parents.flattening import FlattenedParents
-from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.mocoda import MixtureParents, StratifiedParents
 from mocoda.parents.recipe import Region
-from mocoda.parents.stratified import StratifiedParents
 
 WIDTH = 1.96  # standard deviations on either side of an interval's middle: 95% of a Gaussian
 CANDIDATES = 128  # draws of which one is chosen, where a resampled column is in several parent sets

@@ -28,9 +28,8 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
 from mocoda.parents import RECIPES, Parents, ParentsWithChildren, fit_parents, make_recipe
-from mocoda.parents.linked import codes_of
-from mocoda.parents.manifold import Manifold
-from mocoda.parents.together import belong_together
+from mocoda.parents.groups import belong_together, neighbourhood
+from mocoda.parents.mixture import Manifold
 
 FEWEST = 100  # rows that can be checked at all
 BLOCKS, SHOWN = 200, 120  # blocks of neighbouring rows, and how many of them models are trained on
@@ -242,7 +241,7 @@ def _fitted(
     """What a recipe draws from; or why it cannot be used here."""
     if name == "coda" and int(connected_components(graph.sparsest[None]).max()) == 0:
         return "the graph connects everything"
-    if name == LOCAL_MIXTURE and len(graph_codes := codes_of(graph, data.rows).unique()) > MANY:
+    if name == LOCAL_MIXTURE and len(graph_codes := neighbourhood(graph, data.rows).unique()) > MANY:
         return f"there are {len(graph_codes):,} local graphs; one set of mixtures each takes long"
     try:
         return fit(name, data)

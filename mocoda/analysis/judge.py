@@ -18,7 +18,7 @@ from mocoda.augmentation.support import share
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.linked import Groups, codes_of, linked_sets
+from mocoda.parents.groups import Groups, neighbourhood, parent_sets_at
 from mocoda.parents.mixture import GaussianMixture
 
 LEAST_ROWS = 40  # of a group, in either half of the rows, by which it can be judged
@@ -59,7 +59,7 @@ class Judge:
             again = places[1].get(name, (own[:0], mask, members))[0]
             if min(len(own), len(again)) < LEAST_ROWS:
                 continue
-            sets = [one for one in linked_sets(graph, mask) if members.issuperset(one)]
+            sets = [one for one in parent_sets_at(graph, mask) if members.issuperset(one)]
             parts = []
             for names in sets:
                 columns = graph.columns(names)
@@ -111,10 +111,10 @@ def local_shares(graph: LocalGraph, recorded: Tensor, drawn: Mapping[str, Tensor
     """How often the commonest local graphs of recorded rows (N, S + A) are drawn, and all others together."""
     if graph.local is None:
         return ()
-    codes = codes_of(graph, recorded)
+    codes = neighbourhood(graph, recorded)
     names, counts = torch.unique(codes, return_counts=True)
     order = counts.argsort(descending=True, stable=True)[:SHOWN]
-    own = {recipe: codes_of(graph, rows) for recipe, rows in drawn.items()}
+    own = {recipe: neighbourhood(graph, rows) for recipe, rows in drawn.items()}
     shares = []
     for code in names[order].tolist():
         mask = graph.mask(recorded[(codes == code).nonzero()[:1, 0]])[0]

@@ -16,14 +16,12 @@ from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Parents
-from mocoda.parents.composed import Recombined
-from mocoda.parents.flattening import ReweightedParents
-from mocoda.parents.mocoda import MixtureParents
-from mocoda.parents.rand import UniformParents
-from mocoda.parents.stratified import StratifiedParents
+from mocoda.parents.baselines import UniformParents
+from mocoda.parents.mocoda import MixtureParents, StratifiedParents
+from mocoda.parents.recipe import RecombinedParents
 
 # These draw from densities; of others, rows may be recorded ones, or of recorded parts.
-SMOOTH = (MixtureParents, StratifiedParents, ReweightedParents, UniformParents)
+SMOOTH = (MixtureParents, StratifiedParents, UniformParents)
 Fit = Callable[[str, Transitions], Parents]
 
 
@@ -78,7 +76,9 @@ def _drawn_by_fold(one: Draws, shown: Transitions, fold: Tensor, stream: Stream)
     rows = []
     for number in range(FOLDS):
         own = shown[fold == number]
-        if isinstance(one.parents, Recombined):  # which columns count is known already, and takes longest to find
+        if isinstance(
+            one.parents, RecombinedParents
+        ):  # which columns count is known already, and takes longest to find
             parents: Parents = one.parents.among(own.rows)
         else:
             parents = one.fit(one.name, own)

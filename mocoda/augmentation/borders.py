@@ -17,8 +17,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Model
-from mocoda.parents.linked import Groups
-from mocoda.parents.stratified import graph_at
+from mocoda.parents.groups import Groups, graph_at
 
 FEWEST = 50  # rows of a group that a density is fitted to, and that judge it, each
 # The shares of recorded rows that are themselves beyond the borders: by their rarity, and by the model's disagreement.

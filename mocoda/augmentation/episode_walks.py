@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mocoda.augmentation.provenance import donor_columns
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.graph.local_graph import LocalGraph
@@ -150,9 +150,7 @@ def own_donors(data: Transitions, graph: LocalGraph) -> dict[str, Tensor]:
 
 def donor_names(graph: LocalGraph) -> list[tuple[str, str]]:
     """The notes on where each factor comes from: the recorded episode and its step."""
-    plain = [re.sub(r"\W", "_", name) for name in graph.parents]
-    plain = plain if len(set(plain)) == len(plain) else [str(number) for number in range(len(plain))]
-    return [(f"donor_{name}", f"donor_step_{name}") for name in plain]
+    return [(name, name.replace("donor_", "donor_step_", 1)) for name in donor_columns(graph)]
 
 
 def reasons(cut: Tensor, said: dict[int, str]) -> dict[str, Any]:

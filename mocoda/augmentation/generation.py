@@ -20,6 +20,7 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Model, Parents, ParentsWithChildren
+from mocoda.parents.recipe import Draw, draw_from
 
 # Rows generated at a time, at most; part of what a seed means on that kind of device.
 CHUNK = {"cpu": 65_536, "cuda": 1_048_576}
@@ -227,10 +228,10 @@ class Augmentation:
         have = drawn = 0
         while have < n:
             size = self._size(n, have, drawn)
-            rows, next_state = self._draw(size, part.child("again", len(accepted)) if accepted else part)
+            drawn_rows, next_state = self._draw(size, part.child("again", len(accepted)) if accepted else part)
             number = recipe_number(self.recipe)
-            notes = {} if self._provenance is None else self._provenance.of(rows, number, self.needs_model)
-            new = _Rows(rows, next_state, notes)
+            notes = {} if self._provenance is None else self._provenance.of(drawn_rows, number, self.needs_model)
+            new = _Rows(drawn_rows.rows, next_state, notes)
             if self._filters:
                 passing = self._passes(notes).nonzero()[: n - have, 0]
                 new = new.select(passing)
@@ -260,19 +261,18 @@ class Augmentation:
             passes &= notes["support"] >= self.min_support
         return passes
 
-    def _draw(self, n: int, part: Stream) -> tuple[Tensor, Tensor]:
+    def _draw(self, n: int, part: Stream) -> tuple[Draw, Tensor]:
         width, states = self.data.rows.shape[1], self.data.state.shape[1]
-        if isinstance(self.parents, ParentsWithChildren):
-            rows, next_state = self.parents.sample_with_children(n, seed=part.child("parents"))
-            check_shape(f"parents.sample_with_children({n})", "rows", rows, (n, width))
-            check_shape(f"parents.sample_with_children({n})", "next states", next_state, (n, states))
-        else:
-            assert self.model is not None
-            rows = self.parents.sample(n, seed=part.child("parents"))
-            check_shape(f"parents.sample({n})", "rows", rows, (n, width))
-            next_state = self.model.sample(rows, seed=part.child("model"))
-            check_shape("model.sample", "next states", next_state, (n, states))
-        return rows, next_state
+        drawn = draw_from(self.parents, n, seed=part.child("parents"))
+        call = f"parents.sample{'' if drawn.next_state is None else '_with_children'}({n})"
+        check_shape(call, "rows", drawn.rows, (n, width))
+        if drawn.next_state is not None:
+            check_shape(call, "next states", drawn.next_state, (n, states))
+            return drawn, drawn.next_state
+        assert self.model is not None
+        next_state = self.model.sample(drawn.rows, seed=part.child("model"))
+        check_shape("model.sample", "next states", next_state, (n, states))
+        return drawn, next_state
 
     def _label(
         self, made: _Rows, stream: Stream, source: dict[str, Any], episode: Tensor | None, step: Tensor | None

@@ -17,8 +17,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.networks import moments
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.mocoda import MixtureParents
-from mocoda.parents.stratified import fewer_components
+from mocoda.parents.mocoda import MixtureParents, fewer_components
 
 FITTED = 50_000  # recorded rows that the mixtures are fitted to, at most
 REFERENCE = 10_000  # recorded rows whose densities tell what is rare, at most

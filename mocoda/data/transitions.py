@@ -41,7 +41,7 @@ class Transitions:
     goal        (N, G)  float32, what the row's reward is about; not part of the dynamics. None for tasks without goals
     columns     the S + A names of the state's and the action's columns
     source      how the rows were made, as JSON values; kept in files
-    provenance  vectors (N,) by name, int64 or float32, that tell where each row comes from; empty unless given.
+    provenance  vectors (N,) by name, int64, int32 or float32, that tell where each row comes from; empty unless given.
                 `mocoda.augment` lists those that it writes
     episode     (N,)    int64, the row's episode, or -1 for a row of none; None where nobody knows
     step        (N,)    int64, the row's place in its episode, from 0; -1 for a row of none. Unless given, rows of an
@@ -278,12 +278,14 @@ def _own(name: str, array: Array, dtype: torch.dtype | None = torch.float32) -> 
 
 
 def _own_note(name: str, array: Array, rows: int) -> Tensor:
-    """A vector of provenance: whole numbers as int64, others as float32."""
+    """A vector of provenance: whole numbers as int64, or as int32 where they are, others as float32."""
     if not name.isidentifier():
         raise InputError(f"provenance is called by names such as 'recipe', of letters, digits and _, got {name!r}.")
     note = _own(f"provenance {name!r}", array, None)
     _check_vector(f"provenance {name!r}", note, rows)
-    return note.float() if note.is_floating_point() else note.long()
+    if note.is_floating_point():
+        return note.float()
+    return note if note.dtype == torch.int32 else note.long()
 
 
 def _own_episodes(episode: Array | None, step: Array | None, rows: int) -> dict[str, Tensor]:

@@ -147,6 +147,12 @@ class LocalGraph:
         return tuple(column for name in names for column in self.factors[name])
 
     @cached_property
+    def owner(self) -> Tensor:
+        """The factor that each column of a row belongs to, as its number among `parents`: (S + A,)."""
+        owner = {column: i for i, name in enumerate(self.parents) for column in self.factors[name]}
+        return torch.tensor([owner[column] for column in range(self.width)])
+
+    @cached_property
     def sparsest(self) -> Tensor:
         """The edges of the sparsest graph, bool (parents, children)."""
         return torch.tensor([[p in self.edges[c] for c in self.children] for p in self.parents])

@@ -1,33 +1,32 @@
-"""Step 1: draw new parents, that is states and actions. One file a recipe."""
+"""Step 1: draw new parents, that is states and actions."""
 
-from mocoda.parents.battery import check_recipe
-from mocoda.parents.coda import Coda
-from mocoda.parents.dyna import Dyna
-from mocoda.parents.emp import Emp
+from mocoda.parents.baselines import Coda, Dyna, Emp, Rand
+from mocoda.parents.flattening import MocodaP, MocodaU
 from mocoda.parents.mixture import GaussianMixture
 from mocoda.parents.mocoda import Mocoda
-from mocoda.parents.mocoda_p import MocodaP
-from mocoda.parents.mocoda_u import MocodaU
-from mocoda.parents.rand import Rand
 from mocoda.parents.recipe import (
     RECIPES,
+    Draw,
     Model,
     Parents,
     ParentsWithChildren,
+    ParentsWithDonors,
     Recipe,
     TaskHints,
     fit_parents,
     make_recipe,
 )
+from mocoda.parents.recipe_contract import check_recipe
 
 for _recipe in (Emp, Coda, Dyna, Rand, Mocoda, MocodaU, MocodaP):
     RECIPES.add(_recipe)
-BUILT_IN = tuple(RECIPES)  # in this order tables number them, from 1
+BUILT_IN = tuple(RECIPES)  # tables number them in this order, from 1
 
 __all__ = [
     "BUILT_IN",
     "RECIPES",
     "Coda",
+    "Draw",
     "Dyna",
     "Emp",
     "GaussianMixture",
@@ -37,6 +36,7 @@ __all__ = [
     "Model",
     "Parents",
     "ParentsWithChildren",
+    "ParentsWithDonors",
     "Rand",
     "Recipe",
     "TaskHints",

@@ -1,27 +1,92 @@
-"""Makes proposals near uniform: by rejection, or by reweighting the components of the mixtures they come from."""
+"""MoCoDA-U and MoCoDA-P: MoCoDA's rows thinned by rejection until features of them are near uniform."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
-from mocoda.parents.density import kernel_density
-from mocoda.parents.mixture import GaussianMixture
-from mocoda.parents.recipe import FeatureMap, Parents, Region
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents.mocoda import Mocoda, inside
+from mocoda.parents.recipe import Draw, FeatureMap, Model, Parents, Region, TaskHints
 
-PROPOSALS = 65_536  # rows proposed at a time by rejection
+MIN_PROPOSALS, MAX_PROPOSALS = 1_024, 65_536  # rows proposed at a time
+REFERENCE = 10_000  # proposals that the density is estimated from, and as many others that scale it
+# Squared distance from the centre, in bandwidths, up to which float32 keeps three digits of the density.
+FLOAT32_REACH = 1e4
+
+
+@dataclass(frozen=True)
+class MocodaU(Mocoda):
+    """MoCoDA's rows, made near uniform: what is rare is drawn as often as what is common (MoCoDA-U).
+
+    bandwidth      of the kernel density estimate over the features
+    density_floor  features less dense than this are not favoured further
+    acceptance     share of the proposals to keep; less is flatter, and slower
+    features       rows (N, S + A) -> the features (N, F) to spread; the whole state if None
+    region         rows (N, S + A) -> which rows may be drawn, bool (N,); all if None
+    """
+
+    name: ClassVar[str] = "mocoda-u"
+    title: ClassVar[str] = "MoCoDA-U"
+    colour: ClassVar[str] = "#c0392b"
+
+    bandwidth: float = 0.05
+    density_floor: float = 0.01
+    acceptance: float = 0.1
+    features: FeatureMap | None = None
+    region: Region | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_positive("bandwidth", "density_floor")
+        if not 0 < self.acceptance <= 1:
+            raise InputError(
+                f"acceptance must be a share of the proposals, above 0 and at most 1, got {self.acceptance}."
+            )
+
+    def fit(
+        self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
+    ) -> Parents:
+        features = self.features or (lambda rows: rows[:, : graph.state_width])
+        return FlattenedParents.fit(self, self.propose(data, graph, seed), features, self.region, data.device, seed)
+
+
+@dataclass(frozen=True)
+class MocodaP(MocodaU):
+    """MoCoDA's rows, spread over the features and the region that matter for a task (MoCoDA-P).
+
+    Settings are those of "mocoda-u". `features` and `region` are the task's unless given.
+    """
+
+    name: ClassVar[str] = "mocoda-p"
+    title: ClassVar[str] = "MoCoDA-P"
+    colour: ClassVar[str] = "#2e8b57"
+
+    def fit(
+        self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
+    ) -> Parents:
+        features = self.features or getattr(task, "features", None)
+        if features is None:
+            raise InputError("recipe 'mocoda-p' needs to know what matters; pass task= or features= (and region=).")
+        region = self.region or getattr(task, "region", None)
+        return FlattenedParents.fit(self, self.propose(data, graph, seed), features, region, data.device, seed)
 
 
 @dataclass(frozen=True, eq=False)
 class FlattenedParents:
-    """Proposals thinned by rejection until their features are near uniform on their support, inside a region.
+    """Keeps proposals with a probability of min(1, scale / density), so that their features are near uniform.
 
-    A proposal is kept with probability min(1, scale / density), density from a kernel estimate over `reference`.
+    proposals  what is drawn before any is rejected
+    features   rows (N, S + A) -> the features (N, F) to spread
+    region     which rows may be drawn; None: all
+    reference  (M, F), features of proposals, around which a kernel estimate gives the density
     """
 
     name: str
@@ -30,105 +95,106 @@ class FlattenedParents:
     region: Region | None
     bandwidth: float
     density_floor: float
-    reference: Tensor  # (M, F)
+    acceptance: float
+    reference: Tensor
     scale: float = 1.0
 
     @staticmethod
     def fit(
-        name: str,
+        recipe: MocodaU,
         proposals: Parents,
         features: FeatureMap,
         region: Region | None,
-        bandwidth: float,
-        density_floor: float,
-        acceptance: float,
-        stream: Stream,
-        reference: int = 10_000,
+        device: torch.device,
+        seed: int | Stream,
     ) -> FlattenedParents:
-        """Estimates the density from `reference` proposals, and the scale from as many others."""
-        rows = inside(proposals, region, 2 * reference, stream)
-        known = features(rows[:reference])
-        unscaled = FlattenedParents(name, proposals, features, region, bandwidth, density_floor, known)
-        weights = unscaled.weights(rows[reference:])
+        """Estimates the density from some proposals, and the scale from others."""
+        rows = inside(proposals, region, 2 * REFERENCE, as_stream(seed, "flatten", device=device)).rows
+        known = _finite(features, rows[:REFERENCE], recipe.name)
+        unscaled = FlattenedParents(
+            recipe.name,
+            proposals,
+            features,
+            region,
+            recipe.bandwidth,
+            recipe.density_floor,
+            recipe.acceptance,
+            known,
+        )
+        weights = unscaled.weights(rows[REFERENCE:])
         if float(weights.max()) < 1.01 * float(weights.min()):
             spread = known.std(0).mean()
             raise InputError(
-                f"with bandwidth {bandwidth} and density_floor {density_floor} all proposals are equally dense: there "
-                f"is nothing to flatten. The features' standard deviation is about {spread:.3g}; try a bandwidth of a "
-                "fifth of that, and a floor well under the densities there."
+                f"with bandwidth {recipe.bandwidth} and density_floor {recipe.density_floor} all proposals are equally "
+                f"dense: there is nothing to flatten. The features' standard deviation is about {spread:.3g}; try a "
+                "bandwidth of a fifth of that, and a floor well under the densities there."
             )
-        return replace(unscaled, scale=acceptance / float(weights.mean()))
+        return replace(unscaled, scale=recipe.acceptance / float(weights.mean()))
 
     @property
     def source(self) -> dict[str, Any]:
-        """What a table made of it should say: what its proposals say."""
+        """What a table's source says of them: what it says of their proposals."""
         return getattr(self.proposals, "source", {})
 
     def weights(self, rows: Tensor) -> Tensor:
-        """scale / density at each row, (N,), not yet capped at 1."""
-        density = kernel_density(self.reference, self.features(rows), self.bandwidth)
+        """scale / density at each row (N, S + A): (N,), not yet capped at 1."""
+        density = kernel_density(self.reference, _finite(self.features, rows, self.name), self.bandwidth)
         return self.scale / density.clamp(min=self.density_floor)
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        """n rows, (n, S + A)."""
+        return self.draw(n, seed=seed).rows
+
+    def draw(self, n: int, *, seed: int | Stream) -> Draw:
+        """n rows, with the donors of the proposals."""
         stream = as_stream(seed, "flattened", device=self.reference.device)
-        kept, have, batch = [self.proposals.sample(0, seed=stream)], 0, 0
+        size = min(MAX_PROPOSALS, max(MIN_PROPOSALS, math.ceil(1.1 * n / self.acceptance)))
+        kept, have = [inside(self.proposals, self.region, 0, stream)], 0
         while have < n:
-            rows = inside(self.proposals, self.region, PROPOSALS, stream.child("batch", batch))
-            accepted = rows[stream.uniform(len(rows)) < self.weights(rows)]
-            kept.append(accepted)
-            have, batch = have + len(accepted), batch + 1
-        return torch.cat(kept)[:n]
+            drawn = inside(self.proposals, self.region, size, stream.child("batch", len(kept) - 1))
+            kept.append(drawn.at(stream.uniform(size) < self.weights(drawn.rows)))
+            have += len(kept[-1].rows)
+        return Draw.join(kept).at(slice(n))
 
 
-@dataclass(frozen=True, eq=False)
-class ReweightedParents:
-    """Mixtures whose components are drawn by volume, inside a region: flat at the cost of a plain sample."""
-
-    name = "mocoda-u"
-
-    mixtures: Parents
-    region: Region | None = None
-
-    @property
-    def source(self) -> dict[str, Any]:
-        """What a table made of it should say."""
-        return {"flatten": "reweighting", **getattr(self.mixtures, "source", {})}
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        if self.region is None:
-            return self.mixtures.sample(n, seed=seed)
-        return inside(self.mixtures, self.region, n, as_stream(seed, "reweighted", device="cpu"))
+def _finite(features: FeatureMap, rows: Tensor, recipe: str) -> Tensor:
+    """Features of rows (N, S + A); refuses NaN and inf, with which no row would ever be kept."""
+    found = features(rows)
+    if not bool(torch.isfinite(found).all()):
+        bad = (~torch.isfinite(found.flatten(1)).all(1)).nonzero()[:, 0]
+        raise InputError(
+            f"features(rows) has NaN or inf in {len(bad)} of {len(rows):,} rows that recipe {recipe!r} draws, such as "
+            f"{[round(value, 4) for value in rows[bad[0]].tolist()]}. Return finite numbers for them, or exclude them "
+            "by region(rows)."
+        )
+    return found
 
 
-def by_volume(mixture: GaussianMixture) -> GaussianMixture:
-    """The same components weighted by their volume √|Σ|: all peaks are equally high, and the mixture is near flat.
+def kernel_density(points: Tensor, at: Tensor, bandwidth: float) -> Tensor:
+    """The mean of Gaussian kernels around `points` (M, D), evaluated `at` (N, D): (N,) float32.
 
-    Splitting a cluster into two components does not change its weight, nor does the number of rows in it.
+    A kernel more than about 13 bandwidths away contributes nothing.
     """
-    log_volume: Tensor = torch.linalg.cholesky(mixture.covariances).diagonal(dim1=1, dim2=2).log().sum(1)
-    return replace(mixture, weights=log_volume.softmax(0))
-
-
-def inside(
-    proposals: Parents,
-    region: Region | None,
-    n: int,
-    stream: Stream,
-    kind: str = "region",
-    way_out: str = "Widen the region or record more data.",
-) -> Tensor:
-    """n proposals inside the region; if it holds next to none, an error that names its kind and a way out."""
-    if region is None or n == 0:
-        return proposals.sample(n, seed=stream)
-    kept: list[Tensor] = []
-    have = proposed = 0
-    while have < n:
-        rows = proposals.sample(max(n, 4_096), seed=stream.child("inside", len(kept)))
-        kept.append(rows[region(rows)])
-        have, proposed = have + len(kept[-1]), proposed + len(rows)
-        if proposed >= 2_000_000 and have < 1e-5 * proposed:
-            raise InputError(
-                f"the {kind} holds {have} of {proposed:,} proposals: the recorded parts hardly combine into it. "
-                f"{way_out}"
-            )
-    return torch.cat(kept)[:n]
+    if not bandwidth > 0:
+        raise InputError(f"bandwidth must be positive, got {bandwidth}.")
+    if points.ndim != 2 or at.ndim != 2 or points.shape[1] != at.shape[1] or len(points) == 0:
+        raise InputError(
+            f"points (M, D) and at (N, D) must share their columns, got {tuple(points.shape)} and {tuple(at.shape)}."
+        )
+    # -|x - y|² / 2h² = x·y - |x|²/2 - |y|²/2 in units of h, about the points' centre to keep the terms small. The three
+    # terms are one product of widened matrices, so a block is a product, an exponential and a sum. The unit makes the
+    # base 2, whose exponential is the fastest.
+    unit = bandwidth / math.sqrt(math.log2(math.e))
+    centre = points.double().mean(0)
+    sources = (points.double() - centre) / unit
+    targets = (at.double() - centre) / unit
+    if torch.cat([sources, targets]).square().sum(1).max() < FLOAT32_REACH:
+        sources, targets = sources.float(), targets.float()
+    ones = torch.ones_like
+    left = torch.cat([targets, ones(targets[:, :1]), -0.5 * targets.square().sum(1, keepdim=True)], 1)
+    right = torch.cat([sources, -0.5 * sources.square().sum(1, keepdim=True), ones(sources[:, :1])], 1).T
+    entries = 2**19 if at.device.type == "cpu" else 2**28  # a block of results stays in the cache of a core
+    rows = max(1, entries // len(points))
+    total = torch.cat([(block @ right).exp2_().sum(1) for block in left.split(rows)])
+    normaliser = len(points) * (bandwidth * math.sqrt(2 * math.pi)) ** points.shape[1]
+    return (total / normaliser).float()

@@ -1,4 +1,4 @@
-"""Gaussian mixtures: expectation maximisation, densities, marginals, exact conditionals, samples.
+"""Gaussian mixtures: expectation maximisation, densities, marginals, exact conditionals, samples; and a manifold.
 
 EM here is two matrix products. A Gaussian's log density is linear in the features φ(x) = (1, x, x xᵀ), so the E step of
 all components is Θ φ, and the M step needs only the sums of responsibility times φ. Both stream over blocks of points
@@ -17,16 +17,17 @@ from torch import Tensor
 from mocoda.data.transitions import Array, as_tensor
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.local_graph import LocalGraph
 
 SMALL = 2**21  # points × components × columns²: with less, a CPU makes a round of EM while a GPU still launches it
 RIDGE = 1e-6  # added to every variance, in units of the column's own variance
 KMEANS_POINTS, KMEANS_ROUNDS = 10_000, 50
+UNIT_TOLERANCE = 1e-3  # that a unit vector's length may differ from 1
+MAX_UNIT_COLUMNS = 4
 
 
-def check_mixture(components: int, covariance: str) -> None:
-    """Refuses settings that no mixture can have."""
-    if covariance not in ("full", "diag"):
-        raise InputError(f"covariance must be 'full' or 'diag', got {covariance!r}.")
+def check_components(components: int) -> None:
+    """Refuses a number of components that no mixture can have."""
     if components < 1:
         raise InputError(f"components must be at least 1, got {components}.")
 
@@ -48,22 +49,21 @@ class GaussianMixture:
     def fit(
         points: Array,
         components: int = 32,
-        covariance: str = "full",
+        *,
         seed: int | Stream = 0,
         tolerance: float = 1e-3,
         max_iterations: int = 100,
     ) -> GaussianMixture:
         """EM from a k-means++ start, until the mean log likelihood gains less than `tolerance`.
 
-        points      (N, D); columns may be constant or repeated; with fewer points than components, each is a component
-        covariance  "full" or "diag"
+        points  (N, D); columns may be constant or repeated; with fewer points than components, each is a component
         """
         points = as_tensor(points)
         if points.ndim != 2 or 0 in points.shape:
             raise InputError(f"points must have shape (N, D) with N and D at least 1, got {tuple(points.shape)}.")
         if not bool(torch.isfinite(points).all()):
             raise InputError("points has NaN or inf; drop or repair those rows.")
-        check_mixture(components, covariance)
+        check_components(components)
         home = points.device
         if len(points) * components * points.shape[1] ** 2 < SMALL:
             points = points.cpu()
@@ -75,7 +75,7 @@ class GaussianMixture:
         scale = torch.where(constant, 1e-6 * shift.abs().clamp(min=1.0), spread)
         scaled = ((points - shift) / scale).T.contiguous()
         stream = as_stream(seed, "mixture", device=points.device)
-        features = _Features(len(scaled), covariance, points.device)
+        features = _Features(len(scaled), points.device)
         start = _kmeans_responsibilities(scaled, min(components, scaled.shape[1]), stream)
         moments = features.moments(start.points, start.responsibilities)
         weights, means, covariances = features.parameters(moments)
@@ -103,10 +103,6 @@ class GaussianMixture:
         if not keep:
             raise InputError("columns must name at least one column.")
         return GaussianMixture(self.weights, self.means[:, keep], self.covariances[:, keep][:, :, keep])
-
-    def with_equal_weights(self) -> GaussianMixture:
-        """The same components, all of the same weight."""
-        return GaussianMixture(torch.full_like(self.weights, 1 / len(self.weights)), self.means, self.covariances)
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         """n points, (n, D) float32."""
@@ -165,18 +161,70 @@ class GaussianMixture:
         return (constant[:, None] - 0.5 * white.square().sum(1)).T
 
 
-class _Features:
-    """φ(x) for points stored as columns, and what EM does with it.
+@dataclass(frozen=True, eq=False)
+class Manifold:
+    """The ranges and unit vectors that recorded rows keep: quaternions, or cosine and sine.
 
-    full: φ = (1, x, x_i x_j for i <= j);  diag: φ = (1, x, x_i²).
+    low, high  (S + A,), the range of each column
+    units      columns of a row that together have length 1 in every recorded row
     """
 
-    def __init__(self, dims: int, covariance: str, device: torch.device) -> None:
+    low: Tensor
+    high: Tensor
+    units: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(rows: Tensor, graph: LocalGraph) -> Manifold:
+        """Those of recorded rows (N, S + A). A unit vector has up to MAX_UNIT_COLUMNS adjacent columns of one factor."""
+        low, high = rows.amin(0), rows.amax(0)
+        squares, varies = rows.double().square(), (high > low).tolist()
+        units = []
+        for columns in graph.factors.values():
+            begin = 0
+            while begin < len(columns):
+                ends = range(begin + 2, min(begin + MAX_UNIT_COLUMNS, len(columns)) + 1)
+                own = (
+                    columns[begin:end]
+                    for end in ends
+                    if sum(varies[column] for column in columns[begin:end]) > 1
+                    and bool(((squares[:, columns[begin:end]].sum(1).sqrt() - 1).abs() < UNIT_TOLERANCE).all())
+                )
+                unit = next(own, None)
+                if unit is not None:
+                    units.append(tuple(unit))
+                begin += 1 if unit is None else len(unit)
+        return Manifold(low, high, tuple(units))
+
+    def project(self, rows: Tensor) -> Tensor:
+        """Rows (N, S + A) with every column in its range and every unit vector of length 1.
+
+        Other relations between columns, such as of a hand's place to its joint angles, are not kept.
+        """
+        rows = rows.clamp(self.low, self.high)
+        for unit in self.units:
+            columns = list(unit)
+            rows[:, columns] = torch.nn.functional.normalize(rows[:, columns], dim=1)
+        return rows
+
+    def outside(self, rows: Tensor) -> Tensor:
+        """Which columns of rows (N, S + A) are outside of their range, bool (N, S + A); unit vectors never are."""
+        slack = 1e-5 * (self.high - self.low)
+        outside = (rows < self.low - slack) | (rows > self.high + slack)
+        outside[:, [column for unit in self.units for column in unit]] = False
+        return outside
+
+    def broken(self, rows: Tensor) -> list[tuple[tuple[int, ...], float]]:
+        """Unit vectors, and in which share of the rows (N, S + A) each has another length."""
+        lengths = ((unit, rows[:, list(unit)].double().norm(dim=1)) for unit in self.units)
+        return [(unit, float(((length - 1).abs() > UNIT_TOLERANCE).double().mean())) for unit, length in lengths]
+
+
+class _Features:
+    """φ(x) = (1, x, x_i x_j for i <= j) for points stored as columns, and what EM does with it."""
+
+    def __init__(self, dims: int, device: torch.device) -> None:
         self.dims = dims
-        if covariance == "full":
-            self.i, self.j = torch.triu_indices(dims, dims, device=device)
-        else:
-            self.i = self.j = torch.arange(dims, device=device)
+        self.i, self.j = torch.triu_indices(dims, dims, device=device)
         self.block = _block_columns(1 + dims + len(self.i), device)
 
     def of(self, points: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
-"""MoCoDA: parent sets as recorded, in new combinations: recorded ones, or by mixtures of them (Algorithm 1)."""
+"""MoCoDA: recorded parent sets in new combinations, drawn from recorded rows or Gaussian mixtures (Algorithm 1)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,38 +14,31 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.composed import ComposedParents, Recombined
-from mocoda.parents.linked import LinkedParents
-from mocoda.parents.manifold import Manifold
-from mocoda.parents.matched import MatchedParents
-from mocoda.parents.mixture import GaussianMixture, check_mixture
-from mocoda.parents.recipe import Model, Parents, Recipe, TaskHints
-from mocoda.parents.stratified import StratifiedParents
-from mocoda.parents.together import belong_together
-from mocoda.parents.tree import drawing_order
+from mocoda.parents.groups import belong_together, graph_at
+from mocoda.parents.matching import drawing_order
+from mocoda.parents.mixture import GaussianMixture, Manifold, check_components
+from mocoda.parents.recipe import Draw, Model, Parents, Recipe, RecombinedParents, Region, TaskHints, draw_from
+from mocoda.parents.recombination import ComposedParents, GroupedParents, MatchedParents
 
 DENSITIES = ("matched", "mixture")
-NEIGHBOURHOODS = ("empirical", "even", "composed")
+MIN_STRATUM_ROWS = 50  # of a local graph to which mixtures can be fitted
+ROWS_PER_COLUMN = 10  # of every component, at least: with few rows, mixtures have fewer components
+WAY_OUT = "Does its local graph hold on a thin set only? Pass stratified=False."
 
 
 @dataclass(frozen=True)
 class Mocoda(Recipe):
     """Parent sets recombined: each as recorded, together in new ways (MoCoDA).
 
-    density         of every parent set: recorded ones, "matched" on the columns they share, or a Gaussian "mixture"
-    smoothing       if matched, noise on the rows drawn, in standard deviations of each column; 0: none. It stays in the
-                    recorded ranges and keeps unit vectors, but not columns that follow from others
-    components      of every parent set's Gaussian mixture
-    covariance      of each component, "full" or "diag"
-    shuffle         draw the parent sets in random order
-    stratified      where the graph has a local rule, draw for every local graph what belongs together there, and only
-                    where it holds (Appendix B.2): what touches stays as recorded together. Unless mixtures are asked
-                    for, or other neighbourhoods, only if the data shows that it belongs together (see belong_together)
-    neighbourhoods  if stratified, how often each local graph is drawn: as recorded, "empirical"; uniformly, "even"; or,
-                    if matched, "composed": as recorded, but what was handled one at a time also at once, in local
-                    graphs that were never recorded (see ComposedParents)
-    project         keep what a mixture draws in the recorded ranges, and unit vectors at length 1
-    published_code  as the paper's code rather than its text: draw the components of a mixture uniformly
+    density      how parent sets are drawn: from recorded rows, "matched" on the columns they share, or from a Gaussian
+                 "mixture"
+    components   of every parent set's Gaussian mixture
+    stratified   where the graph has a local rule, draw for every local graph what belongs together there, and only
+                 where it holds (Appendix B.2): what touches is copied jointly. Recorded rows are drawn so only if the
+                 data shows that what touches belongs together (see belong_together)
+    composition  if matched, contacts that were recorded one at a time also occur together, in local graphs that were
+                 never recorded (see ComposedParents)
+    project      keep what a mixture draws in the recorded ranges, and unit vectors at length 1
     """
 
     name: ClassVar[str] = "mocoda"
@@ -54,81 +46,79 @@ class Mocoda(Recipe):
     colour: ClassVar[str] = "#2563a8"
 
     density: str = "matched"
-    smoothing: float = 0.0
     components: int = 32
-    covariance: str = "full"
-    shuffle: bool = False
     stratified: bool = True
-    neighbourhoods: str = "empirical"
+    composition: bool = False
     project: bool = True
-    published_code: bool = False
 
     def __post_init__(self) -> None:
-        check_mixture(self.components, self.covariance)
+        check_components(self.components)
         if self.density not in DENSITIES:
             raise unknown_name("density", self.density, DENSITIES)
-        if not 0 <= self.smoothing < math.inf:
-            raise InputError(f"smoothing must be 0 or a positive number, got {self.smoothing}.")
-        if self.density == "mixture" and self.smoothing:
-            raise InputError("smoothing is for density='matched': a mixture is smooth already. Leave it out.")
-        if self.density == "matched" and self.published_code:
-            raise InputError("the published code draws from mixtures; pass density='mixture' too.")
-        if self.neighbourhoods not in NEIGHBOURHOODS:
-            raise unknown_name("way to draw neighbourhoods", self.neighbourhoods, NEIGHBOURHOODS)
-        if self.neighbourhoods != "empirical" and not self.stratified:
+        if self.composition and not self.stratified:
             raise InputError(
-                f"neighbourhoods={self.neighbourhoods!r} says how often each local graph is drawn, which only "
-                "stratified parents choose; leave out stratified=False."
+                "composition combines contacts that local graphs tell apart, which stratified=False ignores; leave it "
+                "out."
             )
-        if self.neighbourhoods == "composed" and self.density != "matched":
-            raise InputError("neighbourhoods='composed' matches recorded parts; leave out density='mixture'.")
+        if self.composition and self.density != "matched":
+            raise InputError("composition matches recorded parts; leave out density='mixture'.")
 
     def fit(
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
     ) -> Parents:
-        return self.fit_density(data, graph, seed)
+        return self.propose(data, graph, seed)
 
-    def fit_density(
+    def propose(
         self, data: Transitions, graph: LocalGraph, seed: int | Stream
-    ) -> MixtureParents | StratifiedParents | Recombined:
+    ) -> RecombinedParents | MixtureParents | StratifiedParents:
         """One density of parent sets for all rows, or one for each local graph."""
         stream = as_stream(seed, "parents", device=data.device)
-        by_local_graph, as_recorded = self.stratified and graph.local is not None, self.neighbourhoods == "empirical"
+        by_local_graph = self.stratified and graph.local is not None
         if self.density == "matched":
-            if by_local_graph and (not as_recorded or belong_together(data.rows, graph, stream.child("together"))):
-                even = self.neighbourhoods == "even"
-                linked = LinkedParents.fit(data, graph, stream, self.shuffle, self.smoothing, even)
-                return linked if as_recorded or even else ComposedParents.fit(linked, stream)
-            return MatchedParents.fit(data, graph, stream, self.shuffle, self.smoothing)
+            if not by_local_graph:
+                return MatchedParents.fit(data, graph, stream)
+            if self.composition:
+                return ComposedParents.fit(GroupedParents.fit(data, graph, stream), stream)
+            if belong_together(data.rows, graph, stream.child("together")):
+                return GroupedParents.fit(data, graph, stream)
+            return MatchedParents.fit(data, graph, stream)
         manifold = Manifold.of(data.rows, graph) if self.project else None
         if by_local_graph:
-            fit_mixtures = partial(self._fit_mixtures, manifold=manifold)
-            return StratifiedParents.fit(data, graph, fit_mixtures, self.components, self.neighbourhoods, stream)
-        return self._fit_mixtures(data, graph, self.components, stream, manifold)
+            fit_mixtures = partial(self.fit_mixtures, manifold=manifold)
+            return StratifiedParents.fit(data, graph, fit_mixtures, self.components, stream)
+        return self.fit_mixtures(data, graph, self.components, stream, manifold)
 
-    def _fit_mixtures(
+    def fit_mixtures(
         self, data: Transitions, graph: LocalGraph, components: int, seed: Stream, manifold: Manifold | None
     ) -> MixtureParents:
-        mixtures = MixtureParents.fit(data, graph, components, seed, self.covariance, self.shuffle)
-        mixtures = replace(mixtures, manifold=manifold)
-        return mixtures.with_mixtures(GaussianMixture.with_equal_weights) if self.published_code else mixtures
+        """The mixtures of all rows, or of those with one local graph. Override it to change their weights."""
+        return MixtureParents.fit(data, graph, components, seed, manifold=manifold)
+
+
+def fewer_components(components: int, rows: int, graph: LocalGraph) -> int:
+    """As many components as so many rows can tell apart, at most `components`."""
+    widest = max(len(graph.columns(names)) for names in graph.parent_sets)
+    return max(1, min(components, rows // (ROWS_PER_COLUMN * widest)))
 
 
 @dataclass(frozen=True, eq=False)
 class MixtureParents:
     """The paper's Algorithm 1: one mixture per parent set, drawn in turn, each given the columns already drawn.
 
-    Every parent set keeps its recorded distribution, and what no set has in common becomes independent. For that, the
-    sets are drawn along a tree: the next one is always that which shares the most columns with a single set already
-    drawn. Where the sets form a cycle (ab, bc, ca) no order is exact, and the last of them is conditioned on both.
+    Every parent set keeps its recorded distribution, and columns that no set has in common become independent. For
+    that, the sets are drawn along a tree: the next one is always the one that shares the most columns with a single set
+    already drawn. In a cycle of sets (ab, bc, ca) no order is exact, and the last one is conditioned on both others.
+
+    width     columns of a row
+    sets      the columns of each parent set, and their mixture
+    manifold  ranges and unit vectors that rows are projected onto; None: they are not
     """
 
     name = Mocoda.name
 
     width: int
-    sets: tuple[tuple[tuple[int, ...], GaussianMixture], ...]  # columns of a row, and their mixture
-    shuffle: bool = False
-    manifold: Manifold | None = None  # that rows are projected onto
+    sets: tuple[tuple[tuple[int, ...], GaussianMixture], ...]
+    manifold: Manifold | None = None
 
     @staticmethod
     def fit(
@@ -136,59 +126,147 @@ class MixtureParents:
         graph: LocalGraph,
         components: int,
         seed: int | Stream,
-        covariance: str = "full",
-        shuffle: bool = False,
         parent_sets: Sequence[Sequence[str]] | None = None,
+        manifold: Manifold | None = None,
     ) -> MixtureParents:
-        """Of all parent sets of the graph, unless some are given."""
+        """Fits a mixture to each parent set of the graph, unless other sets are given."""
         rows = data.rows
         stream = as_stream(seed, "mocoda", device=rows.device)
         sets = []
         for names in graph.parent_sets if parent_sets is None else parent_sets:
             columns = graph.columns(names)
-            mixture = GaussianMixture.fit(rows[:, columns], components, covariance, stream.child(*names))
+            mixture = GaussianMixture.fit(rows[:, columns], components, seed=stream.child(*names))
             sets.append((columns, mixture))
-        return MixtureParents(graph.width, tuple(sets), shuffle)
+        return MixtureParents(graph.width, tuple(sets), manifold)
 
     @property
     def source(self) -> dict[str, Any]:
-        """What a table made of it should say."""
+        """What a table's source says of them."""
         return {} if self.manifold is None else {"projected": {"unit_vectors": list(map(list, self.manifold.units))}}
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        """n rows, (n, S + A)."""
         stream = as_stream(seed, "mocoda", device=self.sets[0][1].means.device)
-        rows = self._sample(n, stream)
-        return rows if self.manifold is None else self.manifold.project(rows)
-
-    def _sample(self, n: int, stream: Stream) -> Tensor:
-        if not self.shuffle:
-            return self._sample_in(self.order(), n, stream)
-        orders = max(1, min(n, 16))
-        sizes = [n // orders + (part < n % orders) for part in range(orders)]
-        parts = [
-            self._sample_in(self.order(stream.permutation(len(self.sets)).tolist()), size, stream.child("part", part))
-            for part, size in enumerate(sizes)
-        ]
-        return torch.cat(parts)[stream.permutation(n)]
-
-    def order(self, preferred: list[int] | None = None) -> list[int]:
-        """The numbers of all sets in the order to draw them, the preferred ones as early as the tree allows."""
-        return drawing_order([columns for columns, _ in self.sets], preferred)
-
-    def _sample_in(self, order: list[int], n: int, stream: Stream) -> Tensor:
         rows = torch.zeros(n, self.width, device=stream.device)
         known_columns: set[int] = set()
-        for number in order:
+        for number in self.order():
             columns, mixture = self.sets[number]
             known = [i for i, column in enumerate(columns) if column in known_columns]
             rows[:, columns] = mixture.complete(rows[:, columns], known=known, seed=stream.child(number))
             known_columns.update(columns)
-        return rows
+        return rows if self.manifold is None else self.manifold.project(rows)
 
-    def with_mixtures(self, change: Callable[[GaussianMixture], GaussianMixture]) -> MixtureParents:
-        """The same sets with every mixture changed."""
-        return replace(self, sets=tuple((columns, change(mixture)) for columns, mixture in self.sets))
+    def order(self) -> list[int]:
+        """The numbers of all sets in the order in which they are drawn."""
+        return drawing_order([columns for columns, _ in self.sets])
 
     def log_prob(self, rows: Tensor) -> Tensor:
-        """Log density of each parent set at rows (N, S + A): (N, sets). The least says how well a row is supported."""
+        """Log density of each parent set at rows (N, S + A): (N, sets)."""
         return torch.stack([mixture.log_prob(rows[:, columns]) for columns, mixture in self.sets], 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """One local graph, and the mixtures of its own parent sets over the rows recorded there."""
+
+    mask: Tensor  # bool (parents, children)
+    rows: int
+    mixtures: MixtureParents
+
+
+@dataclass(frozen=True, eq=False)
+class StratifiedParents:
+    """Stratified mixtures (Appendix B.2): one set of them for each neighbourhood, outside of which draws are rejected.
+
+    A *neighbourhood* is where one local graph holds: all rows with the same mask. Within it, each parent set of its
+    local graph keeps the distribution that it has there, as far as the borders allow. Neighbourhoods of fewer than
+    MIN_STRATUM_ROWS rows are not drawn, and not merged with others.
+
+    neighbourhoods  commonest first; each is drawn as often as recorded
+    skipped         mask and rows of those that have too few
+    """
+
+    name = Mocoda.name
+    drawn: ClassVar[str] = "empirical"
+
+    graph: LocalGraph
+    neighbourhoods: tuple[Neighbourhood, ...]
+    skipped: tuple[tuple[Tensor, int], ...]
+
+    @staticmethod
+    def fit(
+        data: Transitions,
+        graph: LocalGraph,
+        fit_mixtures: Callable[[Transitions, LocalGraph, int, Stream], MixtureParents],
+        components: int,
+        seed: int | Stream,
+    ) -> StratifiedParents:
+        """`fit_mixtures` fits a neighbourhood: from its rows, its graph, a number of components and a seed."""
+        stream = as_stream(seed, "stratified", device=data.device)
+        masks, number, counts = torch.unique(graph.mask(data.rows), dim=0, return_inverse=True, return_counts=True)
+        kept, skipped = [], []
+        for i in counts.argsort(descending=True, stable=True).tolist():
+            mask, rows = masks[i], int(counts[i])
+            if rows < MIN_STRATUM_ROWS:
+                skipped.append((mask, rows))
+                continue
+            local, label = graph_at(graph, mask), "".join(str(int(edge)) for edge in mask.flatten())
+            fewer = fewer_components(components, rows, local)
+            kept.append(Neighbourhood(mask, rows, fit_mixtures(data[number == i], local, fewer, stream.child(label))))
+        if not kept:
+            raise InputError(
+                f"no local graph holds in {MIN_STRATUM_ROWS} rows, the fewest to draw from; the commonest of "
+                f"{len(counts)} holds in {int(counts.max())}. Record more data, or pass stratified=False."
+            )
+        return StratifiedParents(graph, tuple(kept), tuple(skipped))
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What a table's source says of them: the recorded rows of each neighbourhood, and of those left out."""
+        rows, skipped = [one.rows for one in self.neighbourhoods], [rows for _, rows in self.skipped]
+        own = {"neighbourhoods": {"drawn": self.drawn, "rows": rows, "skipped": skipped}}
+        return own | self.neighbourhoods[0].mixtures.source
+
+    @property
+    def shares(self) -> Tensor:
+        """How often each neighbourhood is drawn, (neighbourhoods,) float64."""
+        rows = torch.tensor([one.rows for one in self.neighbourhoods], dtype=torch.float64)
+        return rows / rows.sum()
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        stream = as_stream(seed, "stratified", device=self.neighbourhoods[0].mask.device)
+        chosen = stream.categories(self.shares.to(stream.device), n)
+        rows = torch.zeros(n, self.graph.width, device=stream.device)
+        for number, one in enumerate(self.neighbourhoods):
+            here, region, part = chosen == number, self.region(one.mask), stream.child(number)
+            rows[here] = inside(one.mixtures, region, int(here.sum()), part, "neighbourhood", WAY_OUT).rows
+        return rows
+
+    def region(self, mask: Tensor) -> Region:
+        """Where the local graph is this one."""
+        return lambda rows: (self.graph.mask(rows) == mask).all(2).all(1)
+
+
+def inside(
+    proposals: Parents,
+    region: Region | None,
+    n: int,
+    stream: Stream,
+    kind: str = "region",
+    way_out: str = "Widen the region or record more data.",
+) -> Draw:
+    """n proposals inside a region; raises an error with a way out if it holds next to none."""
+    if region is None or n == 0:
+        return draw_from(proposals, n, seed=stream)
+    kept: list[Draw] = []
+    have = proposed = 0
+    while have < n:
+        drawn = draw_from(proposals, max(n, 4_096), seed=stream.child("inside", len(kept)))
+        kept.append(drawn.at(region(drawn.rows)))
+        have, proposed = have + len(kept[-1].rows), proposed + len(drawn.rows)
+        if proposed >= 2_000_000 and have < 1e-5 * proposed:
+            raise InputError(
+                f"the {kind} holds {have} of {proposed:,} proposals: the recorded parts hardly combine into it. "
+                f"{way_out}"
+            )
+    return Draw.join(kept).at(slice(n))

@@ -1,6 +1,6 @@
-"""The contract of a recipe: where new states and actions come from.
+"""The contract of a recipe, which says how new states and actions are drawn.
 
-A recipe is a value: it holds settings, never data. `fit` turns it, recorded rows and a graph into a distribution of
+A recipe is a value: it holds settings, never data. Fitted to recorded rows and a graph, it gives a distribution of
 states and actions (`Parents`). Write your own as a frozen dataclass that derives from `Recipe`, check it with
 `mocoda.check_recipe`, and add it with `RECIPES.add` to choose it by name.
 """
@@ -8,10 +8,11 @@ states and actions (`Parents`). Write your own as a frozen dataclass that derive
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
@@ -31,6 +32,65 @@ class Parents(Protocol):
         """n rows, (n, S + A)."""
 
 
+class Draw(NamedTuple):
+    """Rows that were drawn, and the recorded rows that their values were taken from.
+
+    rows        (n, S + A)
+    donors      (n, S + A) int64, for each value the index of a recorded row among those that the recipe was fitted to;
+                -1 where it was not taken from one
+    next_state  (n, S), where it is known
+    """
+
+    rows: Tensor
+    donors: Tensor
+    next_state: Tensor | None = None
+
+    def at(self, index: Tensor | slice) -> Draw:
+        """The chosen rows."""
+        return Draw(*(None if array is None else array[index] for array in self))  # type: ignore[arg-type]
+
+    def put(self, index: Tensor, other: Draw) -> None:
+        """Overwrites the chosen rows, and their donors, in place."""
+        self.rows[index], self.donors[index] = other.rows, other.donors
+
+    def replaced(self, which: Tensor, other: Draw) -> Draw:
+        """The same rows with the values `which` (n, S + A) of the other ones."""
+        return Draw(torch.where(which, other.rows, self.rows), torch.where(which, other.donors, self.donors))
+
+    @staticmethod
+    def join(parts: Sequence[Draw]) -> Draw:
+        """The rows of all parts, in order."""
+        columns = zip(*parts, strict=True)
+        return Draw(*(None if arrays[0] is None else torch.cat(arrays) for arrays in columns))  # type: ignore[arg-type]
+
+
+@runtime_checkable
+class ParentsWithDonors(Protocol):
+    """A distribution that knows which recorded rows it takes its values from."""
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        """n rows, (n, S + A)."""
+
+    def draw(self, n: int, *, seed: int | Stream) -> Draw:
+        """The same rows, with their donors."""
+
+
+class RecombinedParents:
+    """Base class of distributions whose rows are made of recorded ones."""
+
+    def draw(self, n: int, *, seed: int | Stream) -> Draw:
+        """n rows, with their donors."""
+        raise NotImplementedError
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        """n rows, (n, S + A)."""
+        return self.draw(n, seed=seed).rows
+
+    def among(self, rows: Tensor) -> RecombinedParents:
+        """The same, drawing from other recorded rows (N, S + A); what was learned about matches is kept."""
+        raise NotImplementedError
+
+
 @runtime_checkable
 class ParentsWithChildren(Protocol):
     """A distribution of whole transitions, which needs no dynamics model."""
@@ -43,14 +103,14 @@ class ParentsWithChildren(Protocol):
 
 
 class Model(Protocol):
-    """What a recipe that rolls forward needs of a dynamics model."""
+    """A dynamics model, as far as recipes that roll it forward need it."""
 
     def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
         """Next states (n, S) of rows (n, S + A)."""
 
 
 class TaskHints(Protocol):
-    """What a recipe may ask a task. A task that does not know has None."""
+    """What a recipe may ask a task. An answer is None where the task does not know."""
 
     @property
     def box(self) -> tuple[Tensor, Tensor] | None:
@@ -67,7 +127,7 @@ class TaskHints(Protocol):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all recipes share. A recipe derives from it, adds its settings as fields, and says how it is fitted."""
+    """Base class of recipes: adds its settings as fields, and says how it is fitted."""
 
     name: ClassVar[str]  # what `fit_parents` calls it; what it fits has the same `name`
     title: ClassVar[str]  # in figures and tables
@@ -77,7 +137,7 @@ class Recipe:
     def fit(
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
     ) -> Parents:
-        """The distribution of states and actions that this recipe makes of recorded rows, on their device."""
+        """Fits a distribution of states and actions to recorded rows, on their device."""
         raise NotImplementedError
 
     @property
@@ -97,7 +157,7 @@ RECIPES: Registry[type[Recipe]] = Registry("recipe")
 
 
 def make_recipe(name: str, **settings: Any) -> Recipe:
-    """The recipe called `name`, with its default settings but for those given."""
+    """Makes the recipe called `name`; settings that are not given have their defaults."""
     recipe: Recipe = RECIPES.make(name, **settings)
     return recipe
 
@@ -111,7 +171,7 @@ def fit_parents(
     model: Model | None = None,
     seed: int | Stream = 0,
 ) -> Parents:
-    """A distribution of new states and actions, fitted to the recorded rows.
+    """Fits a recipe to the recorded rows: a distribution of new states and actions.
 
     recipe  a name, for its default settings, or a recipe such as make_recipe("mocoda-u", bandwidth=0.1)
     task    gives "rand" and "dyna" the box to draw from, and "mocoda-p" the features and the region that matter
@@ -120,6 +180,18 @@ def fit_parents(
     graph.check_data(data)
     recipe = make_recipe(recipe) if isinstance(recipe, str) else recipe
     return recipe.fit(data, graph, task=task, model=model, seed=seed)
+
+
+def draw_from(parents: Parents, n: int, *, seed: int | Stream) -> Draw:
+    """n rows of any parents; donors are -1 where the parents do not tell them."""
+    if isinstance(parents, ParentsWithDonors):
+        return parents.draw(n, seed=seed)
+    next_state = None
+    if isinstance(parents, ParentsWithChildren):
+        rows, next_state = parents.sample_with_children(n, seed=seed)
+    else:
+        rows = parents.sample(n, seed=seed)
+    return Draw(rows, torch.full((), -1, device=rows.device).expand(rows.shape), next_state)
 
 
 def box_of(data: Transitions, task: TaskHints | None) -> tuple[Tensor, Tensor]:

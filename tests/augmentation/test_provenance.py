@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import holding_world
 import numpy as np
 import pytest
 import torch
@@ -12,6 +13,7 @@ from test_augment import Box, Truth
 from torch import Tensor
 from transition_tables import assert_identical, refusal, table
 
+import mocoda
 from experiments.columns import PUBLISHED, column_recipe
 from mocoda import DynamicsConfig, InputError, Transitions, augment, concatenate, fit_dynamics, fit_parents, save_stream
 from mocoda.augmentation import generation as module
@@ -22,7 +24,8 @@ from mocoda.parents import BUILT_IN, Mocoda
 from mocoda.tasks.navigation import Navigation
 
 TASK = Navigation()
-NAMES = {"recipe", "disagreement", "neighbourhood", "support"}
+DONORS = [f"donor_{name}" for name in TASK.graph.parents]
+NAMES = {"recipe", "disagreement", "neighbourhood", "support", *DONORS}
 
 
 # The field
@@ -120,6 +123,43 @@ def test_rows_are_the_same_with_and_without_provenance(recipe: str) -> None:
     assert numbers[600:].unique().tolist() == [1 + BUILT_IN.index(recipe)]
     asked = recipe not in ("emp", "coda")
     assert bool((noted.provenance["disagreement"][600:] > 0).all()) == asked
+
+
+@pytest.mark.parametrize("recipe", ["emp", "coda", "mocoda-matched", "mocoda-local", "mocoda-u-matched"])
+def test_every_factor_has_the_values_of_its_donor(recipe: str) -> None:
+    noted = made(recipe)
+    for name, donor in zip(TASK.graph.parents, DONORS, strict=True):
+        index, columns = noted.provenance[donor], list(TASK.graph.factors[name])
+        assert index.dtype == torch.int32 and index[:600].tolist() == list(range(600))
+        assert noted.rows[:, columns].equal(DATA.rows[index][:, columns])
+    assert (recipe == "emp") == all(noted.provenance[name].equal(noted.provenance[DONORS[0]]) for name in DONORS)
+
+
+@pytest.mark.parametrize("recipe", ["mocoda", "mocoda-u", "dyna", "rand"])
+def test_what_is_not_copied_has_no_donor(recipe: str) -> None:
+    assert all((made(recipe).provenance[name][600:] == -1).all() for name in DONORS)
+
+
+@pytest.mark.parametrize("file", ["table.hdf5", "table.npz", "table.parquet"])
+def test_donors_survive_files(file: str, tmp_path: Path) -> None:
+    noted = made("mocoda-matched")
+    mocoda.write(noted, tmp_path / file)
+    found = mocoda.read(tmp_path / file).provenance
+    assert all(found[name].dtype == torch.int32 and found[name].equal(noted.provenance[name]) for name in DONORS)
+
+
+class Still:
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        return rows[:, : holding_world.GRAPH.state_width]
+
+
+def test_a_composed_part_has_the_donor_that_it_was_put_there_from() -> None:
+    data = holding_world.collect(4_000, seed=0, parked=True)
+    parents = fit_parents(data, holding_world.GRAPH, mocoda.make_recipe("mocoda", composition=True))
+    table = augment(data, parents, Still(), rows=500, graph=holding_world.GRAPH)
+    for name, columns in holding_world.GRAPH.factors.items():
+        donor = table.provenance[f"donor_{name}"]
+        assert table.rows[:, list(columns)].equal(data.rows[donor][:, list(columns)])
 
 
 def test_notes_are_what_they_say() -> None:

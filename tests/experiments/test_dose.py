@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import experiments.dose
 import experiments.dose.judge
 import experiments.stages
-import mocoda.parents.metric
+import mocoda.parents.matching
 from experiments import Measured
 from experiments.dose import Dose, Trial
 from experiments.dose.gain import correlations, lines_of, spearman
@@ -57,7 +57,7 @@ class Run(NamedTuple):
 def small_networks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiments.dose.judge, "UPDATES", 3)
-        patch.setattr(mocoda.parents.metric, "UPDATES", 3)
+        patch.setattr(mocoda.parents.matching, "UPDATES", 3)
         yield
 
 

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 import torch
 from experiment_contract import check_experiment, files_in
-from parents_world import DATA, TASK, entropy, message
+from parents_world import DATA, entropy, message
 
 from experiments import Measured
 from experiments.columns import PUBLISHED
-from experiments.reweighting import Reweighting, graph_of, imbalanced
-from mocoda.parents import GaussianMixture, Mocoda, MocodaU, fit_parents, make_recipe
-from mocoda.parents.flattening import FlattenedParents, ReweightedParents, by_volume
-from mocoda.parents.mocoda import MixtureParents
-from mocoda.parents.stratified import StratifiedParents
+from experiments.reweighting import ReweightedMocoda, Reweighting, by_volume, graph_of, imbalanced
+from mocoda.parents import GaussianMixture, Mocoda, fit_parents
+from mocoda.parents.mocoda import MixtureParents, StratifiedParents
 from mocoda.tasks.navigation import GRAPH
 
 TINY = Reweighting("tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=1_000, budget=100_000, components=4)
@@ -66,64 +64,37 @@ def test_conditional_draws_follow_the_new_weights() -> None:
 # The recipe
 
 
-def flat_of(recipe: str = "mocoda-u", **options: Any) -> Any:
-    options = {"components": 16, "flatten": "reweighting", **PUBLISHED, **options}
-    return fit_parents(DATA, GRAPH, make_recipe(recipe, **options), task=TASK)
+def flat_of(**options: Any) -> Any:
+    return fit_parents(DATA, GRAPH, ReweightedMocoda(**{"components": 16, **PUBLISHED, **options}))
 
 
 def test_every_parent_set_is_reweighted_and_nothing_else_changed() -> None:
     plain, flat = fit_parents(DATA, GRAPH, Mocoda(components=16, **PUBLISHED)), flat_of()
-    assert isinstance(plain, MixtureParents) and isinstance(flat.mixtures, MixtureParents)
-    for (columns, before), (same, after) in zip(plain.sets, flat.mixtures.sets, strict=True):
+    assert isinstance(plain, MixtureParents) and isinstance(flat, MixtureParents)
+    for (columns, before), (same, after) in zip(plain.sets, flat.sets, strict=True):
         assert columns == same and after.means.equal(before.means)
         assert after.weights.equal(by_volume(before).weights)
-    assert flat.name == "mocoda-u" and flat.source == {"flatten": "reweighting"}
 
 
-def test_reweighting_is_flatter_than_mocoda_and_costs_no_more_draws() -> None:
+def test_reweighting_is_flatter_than_mocoda() -> None:
     flat, plain = flat_of(), fit_parents(DATA, GRAPH, Mocoda(components=16, **PUBLISHED))
     assert entropy(flat.sample(5_000, seed=0)[:, :2]) > entropy(plain.sample(5_000, seed=0)[:, :2]) + 0.1
-    assert flat.sample(0, seed=0).shape == (0, 4)
-    assert flat.sample(50, seed=3).equal(flat.mixtures.sample(50, seed=3))
 
 
 def test_two_intervals_of_one_length_are_drawn_alike() -> None:
     data = imbalanced(3, 0.05, 20_000, seed=0)
-    flat = fit_parents(data, graph_of(3), MocodaU(components=8, flatten="reweighting", **PUBLISHED)).sample(
-        20_000, seed=0
-    )
+    flat = fit_parents(data, graph_of(3), ReweightedMocoda(components=8, **PUBLISHED)).sample(20_000, seed=0)
     recorded, drawn = ((rows[:, :3] > 0.5).float().mean(0) for rows in (data.rows, flat))
     assert recorded == pytest.approx([0.05] * 3, abs=0.01)
     assert drawn == pytest.approx([0.5] * 3, abs=0.06)
 
 
-def test_a_region_bounds_it_and_features_are_refused() -> None:
-    drawn = flat_of(region=TASK.region).sample(700, seed=0)
-    assert drawn.shape == (700, 4) and TASK.region(drawn).all()
-    assert message(flat_of, features=TASK.features) == (
-        "reweighting flattens whole parent sets, not features; leave out features= or flatten=."
-    )
-
-
-def test_mocoda_p_thins_what_is_reweighted() -> None:
-    parents = flat_of("mocoda-p", acceptance=0.5)
-    assert isinstance(parents, FlattenedParents) and isinstance(parents.proposals, ReweightedParents)
-    assert parents.source == {"flatten": "reweighting"} and TASK.region(parents.sample(500, seed=0)).all()
-
-
 def test_every_neighbourhood_is_reweighted() -> None:
     flat, plain = flat_of(stratified=True), fit_parents(DATA, GRAPH, Mocoda(components=16, density="mixture"))
-    assert isinstance(flat.mixtures, StratifiedParents) and isinstance(plain, StratifiedParents)
-    for one, before in zip(flat.mixtures.neighbourhoods, plain.neighbourhoods, strict=True):
+    assert isinstance(flat, StratifiedParents) and isinstance(plain, StratifiedParents)
+    for one, before in zip(flat.neighbourhoods, plain.neighbourhoods, strict=True):
         for (_, after), (_, mixture) in zip(one.mixtures.sets, before.mixtures.sets, strict=True):
             assert after.weights.equal(by_volume(mixture).weights)
-    assert set(flat.source) == {"flatten", "neighbourhoods"}
-
-
-def test_an_unknown_way_to_flatten_is_refused() -> None:
-    assert message(flat_of, flatten="reweight") == (
-        "there is no way to flatten 'reweight'; there are: rejection, reweighting. Did you mean 'reweighting'?"
-    )
 
 
 # The comparison

@@ -164,7 +164,7 @@ def test_if_a_model_is_missing_all_of_its_stage_are_fitted_again(measured: Measu
 def test_the_paper_s_preset_is_the_paper_s_setting_but_for_predicting_the_change() -> None:
     preset = Table1.presets["paper"]
     assert replace(preset.dynamics, predict_change=False) == DynamicsConfig.paper() and preset.dynamics.predict_change
-    assert (preset.seeds, preset.rows, preset.components, preset.covariance) == (5, 40_000, 32, "full")
+    assert (preset.seeds, preset.rows, preset.components) == (5, 40_000, 32)
     assert table1.COLUMNS == COLUMNS and tuple(PAPER) == ROWS
 
 

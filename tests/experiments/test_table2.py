@@ -21,6 +21,7 @@ import mocoda.dynamics.fit
 from experiments import table2
 from experiments.agents import paper_agent
 from experiments.columns import column_recipe
+from experiments.published_code import published
 from experiments.table1 import Table1
 from experiments.table2 import PAPER, Measured2, Table2, walk
 from mocoda import (
@@ -251,7 +252,8 @@ def test_new_rows_are_augmented_by_the_models_that_are_given(
     model = fit_dynamics(task.collect(500, seed=9), task.graph, seed=9, config=other)
     made = handed_over(replace(TINY, seeds=1, columns=(column,), **change), [model], tmp_path)
     recorded = task.collect(1_500, seed=0)
-    recipe = column_recipe(column, components=4, covariance="full", **change)
+    recipe = column_recipe(column, components=4, stratified="stratified" in change)
+    recipe = published(recipe) if "published_code" in change else recipe
     parents = fit_parents(recorded, task.graph, recipe, seed=0, task=task, model=model)
     assert_same_rows(made[column][0], augment(recorded, parents, model, rows=1_500, task=task, seed=0))
 
@@ -356,7 +358,7 @@ def test_the_paper_s_preset_is_the_paper_s_setting() -> None:
     assert preset.agents == tuple(paper_agent(name) for name in ROWS)
     assert (preset.seeds, preset.rows, preset.total, preset.columns) == (5, 40_000, 200_000, COLUMNS)
     assert (preset.updates, preset.evaluate_every, preset.episodes, preset.last) == (25_000, 100, 10, 50)
-    assert (preset.components, preset.covariance) == (32, "full")
+    assert preset.components == 32
     assert not preset.published_code and not preset.stratified
     # Its dynamics are Table 1's, standardised.
     first = Table1.presets["paper"].dynamics

@@ -18,7 +18,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import BUILT_IN, Coda, Emp, Mocoda, MocodaP, Model, Recipe, TaskHints
-from mocoda.parents.emp import RecordedParents
+from mocoda.parents.baselines import RecordedParents
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +35,7 @@ def test_every_built_in_recipe_keeps_its_promises(name: str) -> None:
 @pytest.mark.parametrize(
     "recipe",
     [
-        Coda(published_code=True),
-        Mocoda(components=4, shuffle=True, covariance="diag", **PUBLISHED),
+            Mocoda(components=4, shuffle=True, covariance="diag", **PUBLISHED),
         Mocoda(components=4, neighbourhoods="even", density="mixture"),
         MocodaP(components=4, flatten="reweighting", acceptance=0.5, **PUBLISHED),
     ],

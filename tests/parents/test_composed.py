@@ -12,7 +12,7 @@ from mocoda import LocalGraph, Transitions, fit_parents, make_recipe
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.parents import Mocoda
-from mocoda.parents.composed import ComposedParents
+from mocoda.parents.recombination import ComposedParents
 
 REACH, TOUCH = 0.3, 0.1  # how near a box is to the hook that takes it along, and to another box that it pushes
 
@@ -65,7 +65,7 @@ DATA = collect(6_000)
 
 
 def composed(data: Transitions = DATA, graph: LocalGraph = GRAPH, **options: Any) -> ComposedParents:
-    parents = fit_parents(data, graph, Mocoda(neighbourhoods="composed", **options))
+    parents = fit_parents(data, graph, Mocoda(composition=True, **options))
     assert isinstance(parents, ComposedParents)
     return parents
 
@@ -159,10 +159,10 @@ def test_what_is_hardly_ever_linked_is_not_put_anywhere() -> None:
 
 
 def test_a_flat_distribution_is_made_of_composed_rows() -> None:
-    parents = fit_parents(DATA, GRAPH, make_recipe("mocoda-u", neighbourhoods="composed"))
+    parents = fit_parents(DATA, GRAPH, make_recipe("mocoda-u", composition=True))
     assert bool(swept(parents.sample(2_000, seed=0)).all(1).any())
 
 
 def test_mixtures_are_not_composed() -> None:
     with pytest.raises(InputError, match="leave out density='mixture'"):
-        Mocoda(neighbourhoods="composed", density="mixture")
+        Mocoda(composition=True, density="mixture")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.neighbors import KernelDensity
 
 from mocoda.engine.errors import InputError
-from mocoda.parents.density import kernel_density
+from mocoda.parents.flattening import kernel_density
 
 Floats = NDArray[np.float64]
 

@@ -17,17 +17,18 @@ from experiments.columns import PUBLISHED
 from mocoda import DynamicsConfig, LocalGraph, Transitions, fit_dynamics, fit_parents
 from mocoda.engine.randomness import Stream
 from mocoda.parents import Mocoda
-from mocoda.parents.linked import LinkedParents, codes_of, linked_sets
-from mocoda.parents.manifold import Manifold
+from mocoda.parents.groups import neighbourhood, parent_sets_at
+from mocoda.parents.mixture import Manifold
+from mocoda.parents.recombination import GroupedParents
 from mocoda.tasks.objects import Objects
 
 DATA = world.collect(6_000, seed=0)
 GRAPH = world.GRAPH
 
 
-def linked(data: Transitions = DATA, graph: LocalGraph = GRAPH, **options: Any) -> LinkedParents:
+def linked(data: Transitions = DATA, graph: LocalGraph = GRAPH, **options: Any) -> GroupedParents:
     parents = fit_parents(data, graph, Mocoda(**options))
-    assert isinstance(parents, LinkedParents)
+    assert isinstance(parents, GroupedParents)
     return parents
 
 
@@ -41,7 +42,7 @@ def broken(manifold: Manifold, rows: Tensor) -> float:
 
 
 def shares(graph: LocalGraph, rows: Tensor) -> dict[int, float]:
-    return {code: count / len(rows) for code, count in Counter(codes_of(graph, rows).tolist()).items()}
+    return {code: count / len(rows) for code, count in Counter(neighbourhood(graph, rows).tolist()).items()}
 
 
 # The law
@@ -89,7 +90,7 @@ def test_held_objects_stay_in_the_hand(rows: Tensor) -> None:
 def test_what_does_not_touch_becomes_independent(rows: Tensor) -> None:
     known = {tuple(row) for row in DATA.rows.tolist()}
     assert sum(tuple(row) in known for row in rows[:2_000].tolist()) < 0.35 * 2_000  # those that touch both
-    alone = (codes_of(GRAPH, rows) == codes_of(GRAPH, rows[~GRAPH.mask(rows)[:, 0, 1:].any(1)][:1])).nonzero()[:, 0]
+    alone = (neighbourhood(GRAPH, rows) == neighbourhood(GRAPH, rows[~GRAPH.mask(rows)[:, 0, 1:].any(1)][:1])).nonzero()[:, 0]
     one, other = rows[alone][:, 12], rows[alone][:, 17]  # the cosines of both
     assert len(alone) > 500 and abs(float(np.corrcoef(one, other)[0, 1])) < 0.1
 
@@ -168,11 +169,11 @@ def test_sets_that_overlap_anyway_are_matched_and_those_that_touch_are_not() -> 
 def test_sets_that_touch_and_overlap_are_one() -> None:
     both = GRAPH.sparsest.clone()
     both[0, 1:] = both[3, 1:] = True
-    assert linked_sets(GRAPH, both) == [("hand", "object1", "object2", "action")]
+    assert parent_sets_at(GRAPH, both) == [("hand", "object1", "object2", "action")]
     one = GRAPH.sparsest.clone()
     one[0, 1] = one[3, 1] = one[1, 0] = True
-    assert linked_sets(GRAPH, one) == [("object2",), ("hand", "object1", "action")]
-    assert linked_sets(GRAPH, GRAPH.sparsest) == [("hand", "action"), ("object1",), ("object2",)]
+    assert parent_sets_at(GRAPH, one) == [("object2",), ("hand", "object1", "action")]
+    assert parent_sets_at(GRAPH, GRAPH.sparsest) == [("hand", "action"), ("object1",), ("object2",)]
 
 
 # Noise and mixtures

@@ -22,10 +22,9 @@ from mocoda import check_recipe, fit_parents, make_recipe
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents import Mocoda, MocodaP, MocodaU, Recipe, nearest
-from mocoda.parents.matched import MatchedParents
-from mocoda.parents.metric import Metric
-from mocoda.parents.nearest import Nearest
+from mocoda.parents import Mocoda, MocodaP, MocodaU, Recipe, matching
+from mocoda.parents.matching import Metric, Nearest
+from mocoda.parents.recombination import MatchedParents
 from mocoda.tasks.navigation import GRAPH
 
 OVERLAP = LocalGraph(
@@ -170,8 +169,8 @@ def test_the_search_finds_what_a_slow_one_finds(rows: int, columns: int, seed: i
 
 
 def test_so_it_does_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "STRIDE", 1)  # all rows are candidates
-    monkeypatch.setitem(nearest.MOST, "cpu", 10_000)
+    monkeypatch.setattr(matching, "STRIDE", 1)  # all rows are candidates
+    monkeypatch.setitem(matching.MAX_CANDIDATES, "cpu", 10_000)
     stream = Stream(0, "test")
     points, queries, never = stream.normal(8_192, 10), 2 * stream.normal(1_500, 10), stream.integers(8_192, 1_500, 3)
     found, distance = Nearest.among(points).find(queries, never, Stream(0, "search"))

@@ -17,10 +17,10 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Mocoda, MocodaU, fit_parents, make_recipe
-from mocoda.parents.flattening import FlattenedParents, ReweightedParents
-from mocoda.parents.matched import MatchedParents
-from mocoda.parents.mocoda import MixtureParents
-from mocoda.parents.stratified import LEAST_ROWS, StratifiedParents, graph_at
+from mocoda.parents.flattening import FlattenedParents
+from mocoda.parents.groups import graph_at
+from mocoda.parents.mocoda import MIN_STRATUM_ROWS, MixtureParents, StratifiedParents
+from mocoda.parents.recombination import MatchedParents
 from mocoda.tasks.navigation import GRAPH, coupled
 
 SHARE = 0.3  # of the rows are on the right
@@ -175,17 +175,17 @@ def some_on_the_right(count: int) -> Transitions:
 
 
 def test_a_neighbourhood_of_too_few_rows_is_reported_and_skipped() -> None:
-    parents = stratified(some_on_the_right(LEAST_ROWS - 1))
+    parents = stratified(some_on_the_right(MIN_STRATUM_ROWS - 1))
     ((mask, count),) = parents.skipped
-    assert count == LEAST_ROWS - 1 and mask.tolist() == [[True, True], [False, True], [False, False]]
+    assert count == MIN_STRATUM_ROWS - 1 and mask.tolist() == [[True, True], [False, True], [False, False]]
     assert [one.rows for one in parents.neighbourhoods] == [2_000]  # not merged with it
     assert not right(parents.sample(2_000, seed=0)).any()
-    expected = {"drawn": "empirical", "rows": [2_000], "skipped": [LEAST_ROWS - 1]}
+    expected = {"drawn": "empirical", "rows": [2_000], "skipped": [MIN_STRATUM_ROWS - 1]}
     assert parents.source == {"neighbourhoods": expected}
 
 
 def test_a_small_neighbourhood_has_fewer_components() -> None:
-    parents = stratified(some_on_the_right(LEAST_ROWS))
+    parents = stratified(some_on_the_right(MIN_STRATUM_ROWS))
     assert parents.skipped == ()
     large, small = parents.neighbourhoods
     assert [len(mixture.weights) for _, mixture in large.mixtures.sets] == [4, 4, 4]

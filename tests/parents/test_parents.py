@@ -34,8 +34,8 @@ from mocoda.parents import (
     make_recipe,
 )
 from mocoda.parents.flattening import FlattenedParents
-from mocoda.parents.linked import LinkedParents
 from mocoda.parents.mocoda import MixtureParents
+from mocoda.parents.recombination import GroupedParents
 from mocoda.tasks.navigation import GRAPH, Navigation
 
 
@@ -64,7 +64,7 @@ def test_there_are_seven_recipes_and_two_of_them_need_no_model() -> None:
 
 
 def test_mocoda_is_the_default() -> None:
-    assert isinstance(fit_parents(DATA[:200], GRAPH), LinkedParents)
+    assert isinstance(fit_parents(DATA[:200], GRAPH), GroupedParents)
 
 
 @pytest.mark.usefixtures("small_batches")

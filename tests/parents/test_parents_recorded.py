@@ -14,8 +14,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Coda, Dyna, Parents, ParentsWithChildren, fit_parents
-from mocoda.parents.coda import SwappedParents
-from mocoda.parents.emp import RecordedParents
+from mocoda.parents.baselines import RecordedParents, SwappedParents
 from mocoda.tasks.navigation import GRAPH, Navigation, coupled
 
 Floats = NDArray[np.float64]

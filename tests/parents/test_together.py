@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from mocoda import LocalGraph, fit_parents, make_recipe, make_task
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
-from mocoda.parents.linked import LinkedParents
-from mocoda.parents.matched import MatchedParents
-from mocoda.parents.together import belong_together
+from mocoda.parents.groups import belong_together
+from mocoda.parents.recombination import GroupedParents, MatchedParents
 
 
 def near(rows: torch.Tensor) -> torch.Tensor:
@@ -42,7 +41,7 @@ def rows_where(carried: bool, seed: int, n: int = 3_000) -> Transitions:
 def test_parts_belong_together_if_one_tells_where_the_other_is(carried: bool, seed: int) -> None:
     data = rows_where(carried, seed)
     assert belong_together(data.rows, GRAPH, Stream(seed, "together")) == carried
-    assert isinstance(fit_parents(data, GRAPH, "mocoda", seed=seed), LinkedParents if carried else MatchedParents)
+    assert isinstance(fit_parents(data, GRAPH, "mocoda", seed=seed), GroupedParents if carried else MatchedParents)
 
 
 def test_of_what_is_hardly_ever_linked_nothing_is_known_so_it_stays_together() -> None:
@@ -58,10 +57,10 @@ def test_the_corner_of_2d_navigation_is_reached_by_default(rows: int) -> None:
     x, y = fit_parents(data, task.graph, "mocoda", seed=0).sample(4_000, seed=0)[:, :2].T
     assert float(((x < 0.5) & (y > 0.5)).float().mean()) > 0.03
     even = fit_parents(data, task.graph, make_recipe("mocoda", neighbourhoods="even"), seed=0)
-    assert isinstance(even, LinkedParents)
+    assert isinstance(even, GroupedParents)
 
 
 @pytest.mark.parametrize("objects", [2, 5])
 def test_objects_that_are_carried_stay_with_what_carries_them(objects: int) -> None:
     task = make_task(f"objects:{objects}")
-    assert isinstance(fit_parents(task.collect(4_000, seed=0), task.graph, "mocoda"), LinkedParents)
+    assert isinstance(fit_parents(task.collect(4_000, seed=0), task.graph, "mocoda"), GroupedParents)

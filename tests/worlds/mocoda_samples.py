@@ -76,10 +76,8 @@ def sampled(
     n: int,
     *,
     components: int,
-    shuffle: bool = False,
-    covariance: str = "full",
     seed: int = 0,
 ) -> Floats:
-    recipe = Mocoda(components=components, shuffle=shuffle, covariance=covariance, **PUBLISHED)
+    recipe = Mocoda(components=components, **PUBLISHED)
     parents = fit_parents(transitions(rows, graph.state_width), graph, recipe, seed=seed)
     return parents.sample(n, seed=seed).double().numpy()
