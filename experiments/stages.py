@@ -12,9 +12,8 @@ from torch import Tensor
 
 from experiments.experiment import cell
 from mocoda.agents import Agent
-from mocoda.agents.apart import remove_apart, train_apart
 from mocoda.agents.policy import Policies, agent_settings
-from mocoda.agents.train import train_agents
+from mocoda.agents.train import remove_checkpoint, train_agents
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.fit import fit_dynamics_runs
 from mocoda.dynamics.model import Dynamics, DynamicsConfig
@@ -158,15 +157,11 @@ def fit_agents(
     kept = load_agents(folder / name)
     if kept is not None:
         return kept.to(next(iter(datasets.values()))[0].device)
-    if (engine := chosen_engine()) is not None:
-        policies = train_apart(datasets, agent, folder=folder / name, engine=engine, **options)
-        policies.save(folder / name)
-        remove_apart(folder / name)
-        return policies
-    checkpoint = folder / f"checkpoint-{name}.safetensors"
-    policies = train_agents(datasets, agent, checkpoint=checkpoint, **options)
+    engine = chosen_engine()
+    checkpoint = folder / f"checkpoint-{name}{'' if engine else '.safetensors'}"
+    policies = train_agents(datasets, agent, checkpoint=checkpoint, engine=engine, **options)
     policies.save(folder / name)
-    checkpoint.unlink(missing_ok=True)
+    remove_checkpoint(checkpoint)
     return policies
 
 

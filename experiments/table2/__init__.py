@@ -41,7 +41,7 @@ from experiments.stages import (
 )
 from experiments.table1 import Table1
 from mocoda.agents import Agent
-from mocoda.agents.evaluation import played
+from mocoda.agents.evaluation import play_simulated
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
@@ -221,7 +221,9 @@ def walk(measured: Measured2, columns: tuple[str, ...], episodes: int = 24) -> d
     """Where the first seed's agents walk, from the same starts: agent -> data -> (T + 1, episodes, 2)."""
     return {
         name: {
-            column: played([policies[column, 0]], measured.task, episodes=episodes, seed=0, keep_path=True).path[:, 0]
+            column: play_simulated(
+                [policies[column, 0]], measured.task, episodes=episodes, seed=0, keep_path=True
+            ).path[:, 0]
             for column in columns
         }
         for name, policies in measured.policies.items()

@@ -40,7 +40,7 @@ from experiments.stages import (
 from experiments.table3.figure import PLACES, WANTED, draw_figures
 from experiments.truth import as_transitions, confirmations, mask_mistakes, model_errors, played_by_expert, successes
 from mocoda.agents import Agent
-from mocoda.agents.episodes import Played, played_in_environment
+from mocoda.agents.evaluation import Played, play_in_environments
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
@@ -158,9 +158,9 @@ class Table3(Experiment[Measured3]):
                 progress=progress,
             )
             clock.lap(agent.name)
-            played[agent.name] = played_in_environment(
-                list(trained.to("cpu").values()), task, episodes=self.final_episodes, seed=0, workers=workers
-            )
+            played[agent.name] = play_in_environments(
+                list(trained.to("cpu").values()), [task], episodes=self.final_episodes, seed=0, workers=workers
+            )[0]
             clock.lap(f"{agent.name} episodes")
             cells += self.cells(agent.name, trained, played[agent.name])
         experts = self._experts(workers)

@@ -1,21 +1,20 @@
 """Step 3: offline RL agents that learn from the augmented data, and their evaluation.
 
-Each algorithm has one file. They differ in their networks, their losses and how they act, and in nothing else.
+Each algorithm has one file, which defines its networks, its losses and how it acts.
 """
 
 from mocoda.agents.agent import AGENTS, Agent, Batch, Network, Stage, make_agent
-from mocoda.agents.battery import check_agent
+from mocoda.agents.agent_contract import check_agent
 from mocoda.agents.bcq import BCQ
 from mocoda.agents.cql import CQL
 from mocoda.agents.evaluation import Evaluation, evaluate, evaluate_each
-from mocoda.agents.gciql import GCIQL
-from mocoda.agents.goals import GoalShares
+from mocoda.agents.gciql import GCIQL, GoalShares
 from mocoda.agents.policy import Policies, Policy
 from mocoda.agents.sac import SAC
 from mocoda.agents.td3_bc import TD3BC
 from mocoda.agents.train import train_agents
 
-for _kind in (TD3BC, BCQ, CQL, SAC, GCIQL):  # in this order, they are listed
+for _kind in (TD3BC, BCQ, CQL, SAC, GCIQL):
     AGENTS.add(_kind)
 
 __all__ = [

@@ -22,7 +22,8 @@ from mocoda.engine.networks import Weights, mlp
 from mocoda.engine.randomness import Stream
 from mocoda.engine.registry import Registry
 
-TARGET = "target-"
+TARGET = "target-"  # prefix of the groups that follow another group slowly
+OWN = -1  # among numbers of rows that stand for goals: the row's own state
 
 
 class Batch(NamedTuple):
@@ -33,15 +34,15 @@ class Batch(NamedTuple):
     reward: Tensor  # (R, B)
     next_state: Tensor  # (R, B, S)
     terminal: Tensor  # (R, B), 1.0 where the episode ends
-    low: Tensor  # (R, 1), the smallest value possible: that of `value_range`, or by the data's rewards
+    low: Tensor  # (R, 1), the smallest possible value, by `value_range` or by the data's rewards
     high: Tensor  # (R, 1), the largest
-    actor_state: Tensor | None = None  # (R, B, S), the state beside its goal for the actor, if goals are of episodes
+    actor_state: Tensor | None = None  # (R, B, S), the state beside the actor's goal, if goals are drawn from episodes
 
 
 class Network(NamedTuple):
     """An MLP from sizes[0] inputs to sizes[-1] outputs, with ReLU or, with `norm`, GELU and layer norm between layers.
 
-    members  makes an ensemble of them
+    members  number of networks of an ensemble; None: one network without the extra axis
     """
 
     sizes: tuple[int, ...]
@@ -52,10 +53,10 @@ class Network(NamedTuple):
 class Stage(NamedTuple):
     """A part of the training: which groups of weights are updated, and how often.
 
-    update_every  by group: every how many updates it descends its loss, in this order; "target-x" follows group x
-    updates       None: as many as the caller asks for
-    together      all losses of an update see the weights before it, so that a GPU can work on them side by side; else
-                  each sees what the groups ahead of it have become
+    update_every  group -> it descends its loss at every so many updates, in this order; "target-x" follows group x
+    updates       length of the stage; None: as many updates as the caller of `train_agents` wants
+    together      all losses of an update see the weights from before it, so that a GPU can work on them side by side;
+                  otherwise each loss sees the groups ahead of it already updated
     """
 
     update_every: Mapping[str, int]
@@ -71,45 +72,56 @@ class Stage(NamedTuple):
 
     @property
     def turns(self) -> list[list[str]]:
-        """The groups in the order in which they are updated; those of a turn do not wait for each other."""
+        """The groups in the order in which they are updated; groups of the same turn do not wait for each other."""
         if not self.together:
             return [[group] for group in self.update_every]
         return [self.learned, *([group] for group in self.update_every if group.startswith(TARGET))]
 
 
 Noise = Mapping[str, Tensor]
-Loss = Callable[[Weights, Batch, Noise], Tensor]  # -> (R,)
+# What a loss has computed besides the loss, for the curves of a training: by name, (R,) or more axes after that of the
+# runs. The training logs the mean of each as "group/name", and takes care of detaching it. Values named "q" and "v" and
+# differences of values named "advantage" are in the units that the agent learns in; they are logged in those of the
+# rewards, with their largest: "critic/q_mean" and "critic/q_max".
+Measured = Mapping[str, Tensor]
+Found = Tensor | tuple[Tensor, Measured]  # a loss (R,), alone or with measurements
+Loss = Callable[[Weights, Batch, Noise], Found]
+
+
+def loss_and_measured(found: Found) -> tuple[Tensor, Measured]:
+    """Splits what a loss has returned; a loss alone has measured nothing."""
+    return found if isinstance(found, tuple) else (found, {})
 
 
 @dataclass(frozen=True)
 class Agent:
     """The settings that all agents share. An algorithm subclasses it and defines networks, stages, losses and actions.
 
-    With `scale_rewards`, an agent learns in the units of its data. Values are written as Q = q0 + scale · Q̂, with q0
-    and scale computed from each data set, and the critics learn Q̂. The best policy is the same, and rewards of any
-    sign and size train alike: -1/0, 0/1 and ten times as large are one problem.
+    With `scale_rewards`, the agent rescales rewards by its data: values are written as Q = q0 + scale · Q̂, where q0
+    and scale are computed from each data set, and the critics learn Q̂. The best policy does not change, and rewards
+    of any sign and size train alike: -1/0, 0/1 or ten times as large.
 
-    `value_range` clips the targets of the critics to the values that are possible, in the units of the rewards: for -1
-    per step until the goal and a discount of 0.98, (-50, 0). It can help where critics diverge or overestimate. Give it
-    only if the bounds are certain: in a range that is too narrow, good and better actions have the same value. None
+    `value_range` clips the targets of the critics to the possible values, in the units of the rewards: (-50, 0) for a
+    reward of -1 per step until the goal and a discount of 0.98. It can help where critics diverge or overestimate. Use
+    it only if the bounds are certain: if the range is too narrow, good and better actions get the same value. None
     does not clip.
     """
 
     name: ClassVar[str]
-    acting: ClassVar[tuple[str, ...]] = ("actor",)  # the groups that `act` reads; all, in an agent without these
-    # Goals are states of the data's episodes: `draw_goals` chooses them, and the data needs neither goals nor rewards.
+    acting: ClassVar[tuple[str, ...]] = ("actor",)  # the groups that `act` reads; all groups if these do not exist
+    # Goals are states of the data's episodes, chosen by `draw_goals`; the data needs neither goals nor rewards.
     goals_from_episodes: ClassVar[bool] = False
 
     hidden: tuple[int, ...] = (512, 512)  # Widths of the hidden layers.
     batch: int = 500  # Rows of each update.
     learning_rate: float = 1e-3  # Step size of Adam.
-    discount: float = 0.98  # What a reward one step later counts.
-    polyak: float = 0.005  # Share by which target networks follow at each of their updates.
+    discount: float = 0.98  # Weight of a reward one step later.
+    polyak: float = 0.005  # Share by which target networks move towards their source at each of their updates.
     value_range: tuple[float, float] | None = None  # Clip value targets to (low, high), in the units of the rewards.
-    scale_rewards: bool = True  # Learn in units of the data's rewards, whatever their sign and size.
+    scale_rewards: bool = True  # Rescale rewards by the data, so that any sign and size trains alike.
     decay: bool = False  # Lower the learning rate to zero along a cosine over the last stage.
-    # Every first layer must take the state first.
-    standardise: bool = False  # Let networks see states of mean 0 and variance 1.
+    # The state must be the first input of every network.
+    standardise: bool = False  # Give the networks states of mean 0 and variance 1.
 
     def __post_init__(self) -> None:
         self._check_layers("hidden")
@@ -142,7 +154,7 @@ class Agent:
             raise InputError(f"{name} must name layers of at least 1 unit, got {sizes}.")
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
-        """The networks, by group, for states and actions this wide."""
+        """The networks by group, for `state` and `action` columns."""
         raise NotImplementedError
 
     def stages(self) -> tuple[Stage, ...]:
@@ -150,31 +162,33 @@ class Agent:
         raise NotImplementedError
 
     def losses(self) -> dict[str, Loss]:
-        """The loss of each group. Only that group's weights carry gradients; all others are constants."""
+        """The loss function of each group. Only that group's weights carry gradients; all others are constants."""
         raise NotImplementedError
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
-        """One run's random numbers for `updates` updates, (updates, ...) each; its losses see (R, ...)."""
+        """Draws one run's random numbers for `updates` updates, (updates, ...) each; the losses see (R, ...)."""
         return {}
 
     def draw_goals(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> dict[str, Tensor]:
-        """One run's goals, "value_goal" and "actor_goal", for the rows of some updates, (updates, B) each.
+        """Draws one run's goals, "value_goal" and "actor_goal", for the rows of some updates, (updates, B) each.
 
-        Given are the rows' numbers, the last rows of their episodes, and how many rows there are; `GoalShares.draw`
-        makes goals of them.
+        row   numbers of the rows; `last` are those of the last rows of their episodes
+        rows  number of rows of the data
+
+        A goal is the number of the row whose next state it is, or OWN. `GoalShares.draw` draws such numbers.
         """
         raise NotImplementedError
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
-        """Actions (R, B, A) for states (R, B, S), as when evaluated."""
+        """Chooses actions (R, B, A) for states (R, B, S), as in an evaluation."""
         raise NotImplementedError
 
     def acting_noise(self, stream: Stream, states: int, action: int) -> dict[str, Tensor]:
-        """One run's random numbers to act in `states` states, (states, ...) each."""
+        """Draws one run's random numbers for acting in `states` states, (states, ...) each."""
         return {}
 
     def bellman_target(self, batch: Batch, next_q: Tensor) -> Tensor:
-        """The values (R, B) that critics learn, given those of the next states (R, B)."""
+        """Returns the values (R, B) that critics learn, given the values of the next states (R, B)."""
         target = batch.reward + self.discount * (1 - batch.terminal) * next_q
         return target if self.value_range is None else target.clamp(batch.low, batch.high)
 
@@ -183,21 +197,21 @@ AGENTS: Registry[type[Agent]] = Registry("agent")
 
 
 def make_agent(name: str, **settings: Any) -> Agent:
-    """Makes the agent called `name`, with its default settings except for those given."""
+    """Makes the agent called `name`; settings that are not given keep their defaults."""
     agent: Agent = AGENTS.make(name, **settings)
     return agent
 
 
 def policy(weights: Weights, group: str, state: Tensor) -> Tensor:
-    """Deterministic actions (R, B, A) in [-1, 1]."""
+    """Returns the deterministic actions (R, B, A) of a network with tanh, in [-1, 1]."""
     return mlp(weights, group, state).tanh()
 
 
 def q_values(weights: Weights, group: str, state: Tensor, action: Tensor) -> Tensor:
-    """Every critic's value of `action` in `state`, (R, Q, B)."""
+    """Returns every critic's value of `action` in `state`, (R, Q, B)."""
     return mlp(weights, group, torch.cat([state, action], -1)[:, None])[..., 0]
 
 
 def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
-    """Mean over the batch, summed over the critics: (R, Q, B), (R, B) -> (R,)."""
+    """Squared error, averaged over the batch and summed over the critics: (R, Q, B), (R, B) -> (R,)."""
     return (predicted - target[:, None]).square().mean(-1).sum(-1)

@@ -1,17 +1,16 @@
-"""What training takes for granted about data of no known task, in sentences that a user can contradict."""
+"""What training assumes about data of no known task, in sentences that tell the user how to change it."""
 
 from __future__ import annotations
 
 from mocoda.agents.agent import Agent
-from mocoda.agents.batches import Range, Run, action_range
-from mocoda.agents.goals import ACHIEVED, achieved_by
+from mocoda.agents.train import ACHIEVED, Range, Run, achieved_by, action_range
 from mocoda.data.transitions import Transitions
 
-FEW = 3  # rewards of so many different values are named one by one
+MAX_LISTED = 3  # up to this many different rewards are listed one by one
 
 
 def assumptions(name: str, data: Transitions, agent: Agent, actions: Range | None = None) -> list[str]:
-    """Says of one's own data how an agent understands its actions, goals, terminals and rewards, and how to object."""
+    """Says how an agent interprets the actions, goals, terminals and rewards of data, and how to change that."""
     if agent.goals_from_episodes:
         return [_actions(name, data, actions), _episode_goals(data)]
     return [_actions(name, data, actions), _goals(data), _terminals(data), _values(data, agent)]
@@ -29,7 +28,7 @@ def _actions(name: str, data: Transitions, given: Range | None) -> str:
 
 
 def _episode_goals(data: Transitions) -> str:
-    achieved_by(None, data)  # refuses names that there are not
+    achieved_by(None, data)  # raises for columns that do not exist
     names = data.source.get(ACHIEVED)
     about = (
         f"the columns {', '.join(names)}" if names else "all columns of the state; `--achieved COLUMN ...` names fewer"
@@ -60,7 +59,7 @@ def _values(data: Transitions, agent: Agent) -> str:
     assert data.reward is not None
     values, counts = data.reward.unique(return_counts=True)
     rewards = f"rewards lie between {float(values[0]):.4g} and {float(values[-1]):.4g}"
-    if len(values) <= FEW:
+    if len(values) <= MAX_LISTED:
         each = (
             f"{value:.4g} ({count / len(data):.1%})"
             for value, count in zip(values.tolist(), counts.tolist(), strict=True)

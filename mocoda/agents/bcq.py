@@ -1,4 +1,4 @@
-"""BCQ (Fujimoto et al., 2019): a critic that only compares actions the data might have."""
+"""BCQ (Fujimoto et al., 2019): a critic that only compares actions like those of the data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, q_values, squared_error
+from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values, squared_error
 from mocoda.engine.networks import Weights, mlp, softplus
 from mocoda.engine.randomness import Stream
 
@@ -19,9 +19,9 @@ MIN_SCALE = 1e-3  # smallest standard deviation of a component
 class BCQ(Agent):
     """Batch-constrained Q-learning: samplers propose actions like the data's, and the critic chooses among them.
 
-    First, mixture density networks learn which actions the data takes. Then, wherever an action is needed, they propose
-    some: the critic's target is the value of the best proposal, and to act is to take the best. There is no actor, no
-    perturbation network, and one critic, as in DDPG, unless `critics` says otherwise.
+    First, mixture density networks learn which actions the data takes. Then they propose actions wherever one is
+    needed: the critic's target is the value of the best proposal, and the agent takes the best proposal. There is no
+    actor and no perturbation network, and one critic, as in DDPG, unless `critics` is larger.
     """
 
     name: ClassVar[str] = "bcq"
@@ -30,7 +30,7 @@ class BCQ(Agent):
     proposals: int = 20  # Proposed actions per state.
     samplers: int = 7  # Mixture density networks that propose.
     components: int = 5  # Gaussians in each of their mixtures.
-    critics: int = 1  # Of several, an action's value is the least: a maximum over proposals looks for errors.
+    critics: int = 1  # An action's value is the smallest of theirs: the maximum over proposals seeks out errors.
     temperature: float = 1.0  # Factor on the Gaussians' standard deviations when they propose.
     sampler_hidden: tuple[int, ...] = (128, 128)  # Widths of the samplers' hidden layers.
     sampler_updates: int = 1_000  # Updates of the samplers, before those of the critic.
@@ -70,9 +70,9 @@ class BCQ(Agent):
         log_density = (-0.5 * offset.square() - scale.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
         return -(log_share + log_density).logsumexp(-1).mean(-1).sum(-1)
 
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         q = q_values(weights, "critic", batch.state, batch.action)
-        return squared_error(q, self.target(weights, batch, noise))
+        return squared_error(q, self.target(weights, batch, noise)), {"q": q}
 
     def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         _, next_q = self._best(weights, "target-critic", batch.next_state, noise)
@@ -82,7 +82,7 @@ class BCQ(Agent):
         return self._best(weights, "critic", state, noise)[0]
 
     def _best(self, weights: Weights, critic: str, state: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        """The proposals of the largest value (R, B, A), and these values (R, B)."""
+        """Returns the proposals with the largest value (R, B, A), and these values (R, B)."""
         proposed = self._proposals(weights, state, noise)  # (R, B, P, A)
         repeated = state[:, :, None].expand(*proposed.shape[:3], state.shape[-1])
         q = q_values(weights, critic, repeated.flatten(1, 2), proposed.flatten(1, 2)).amin(1)
@@ -91,7 +91,7 @@ class BCQ(Agent):
         return proposed.gather(2, index)[:, :, 0], best_q
 
     def _proposals(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
-        """Actions (R, B, P, A), each from a random component of a random member."""
+        """Draws actions (R, B, P, A), each from a random component of a random member."""
         log_share, mean, scale = self._mixture(weights, state, noise["offset"].shape[-1])
         # All members' components side by side, so that one gather chooses.
         cumulative = log_share.exp().cumsum(-1).movedim(1, 2)  # (R, B, E, K)
@@ -103,7 +103,7 @@ class BCQ(Agent):
         return (mean + self.temperature * scale * noise["offset"]).clamp(-1, 1)
 
     def _mixture(self, weights: Weights, state: Tensor, action: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Log shares (R, E, B, K), means and scales (R, E, B, K, A) of every member's mixture."""
+        """Returns log shares (R, E, B, K), means and scales (R, E, B, K, A) of every member's mixture."""
         output = mlp(weights, "sampler", state[:, None]).unflatten(-1, (self.components, 1 + 2 * action))
         log_share = output[..., 0].log_softmax(-1)
         return log_share, output[..., 1 : 1 + action], softplus(output[..., 1 + action :]) + MIN_SCALE

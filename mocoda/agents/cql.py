@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import Batch, Noise, q_values, squared_error
+from mocoda.agents.agent import Batch, Measured, Noise, q_values, squared_error
 from mocoda.agents.sac import SAC, sample_action
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.networks import Weights
@@ -22,9 +22,9 @@ PENALTIES = ("l1", "logsumexp")
 class CQL(SAC):
     """Conservative Q-learning: SAC with a penalty on the values of actions that were not recorded.
 
-    "l1" is the MoCoDA paper's penalty. It draws the values of random actions to the smallest value possible and those
+    "l1" is the MoCoDA paper's penalty. It pulls the values of random actions to the smallest possible value and those
     of the data's actions to the largest:  weight · (|mean Q(s, random) - low| + |mean Q(s, a) - high|),  where low and
-    high are `value_range` or, without one, the bounds that the data's rewards imply.
+    high are `value_range` or, without it, the bounds that the data's rewards imply.
 
     "logsumexp" is CQL's own:  weight · mean (log Σ exp Q(s, ·) - Q(s, a)),  the sum over random actions and the actor's
     by importance sampling. Its authors use a weight of 5.
@@ -54,11 +54,12 @@ class CQL(SAC):
             "proposed": stream.normal(updates, rows, action),
         }
 
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         q = q_values(weights, "critic", batch.state, batch.action)
-        penalty = self.l1_penalty if self.penalty == "l1" else self.logsumexp_penalty
         error = squared_error(q, self.target(weights, batch, noise))
-        return error + self.weight * penalty(weights, batch, noise, q)
+        penalty_of = self.l1_penalty if self.penalty == "l1" else self.logsumexp_penalty
+        penalty = penalty_of(weights, batch, noise, q)
+        return error + self.weight * penalty, {"q": q, "penalty": penalty}
 
     def l1_penalty(self, weights: Weights, batch: Batch, noise: Noise, q: Tensor) -> Tensor:
         random_q = q_values(weights, "critic", batch.state, noise["random"])

@@ -1,88 +1,55 @@
-"""Evaluation of trained policies: episodes of all of them at once, and statistics over seeds.
+"""Evaluation of policies: episodes of many agents at once, during and after training, and statistics over seeds.
 
-Episodes of a simulated task are batches of tensors, played here; those of any other task are played in its environment.
+Episodes of a simulated task are batches of tensors; episodes of any other task are played in its Gymnasium environment,
+in worker processes, several episodes of a policy side by side.
 
-Axes: R runs, E episodes, S and A columns of state and action, T steps.
+Axes: R runs, E episodes, K evaluations, T steps, S and A columns of state and action, O of an observation (state and
+goal).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import gymnasium
+import numpy as np
 import rich.console
 import rich.table
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mocoda.agents.agent import Agent, Noise
-from mocoda.agents.episodes import Played, played_in_each
-from mocoda.agents.policy import Policy, agent_settings, to_task_range
+from mocoda.agents.policy import Policy, acting_weights, agent_settings, to_task_range
 from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.metrics import Metric
 from mocoda.engine.networks import Weights
-from mocoda.engine.randomness import Stream
+from mocoda.engine.optimise import Captured, Tensors
+from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Summary, probability_of_improvement, summarise
+from mocoda.engine.workers import Workers
 from mocoda.tasks import SimulatedTask, Task, is_simulated
 
+if TYPE_CHECKING:
+    from mocoda.agents.train import Learner, Run
+
 Key = TypeVar("Key")
+Floats = NDArray[np.float32]
 MEASURES = {"steps": "fewer is better", "success": "more is better", "return": "more is better"}
-
-
-class Episodes(NamedTuple):
-    """The results of every episode. One that does not end in time counts as the whole horizon."""
-
-    steps: Tensor  # (R, E)
-    success: Tensor  # (R, E), 1.0 where it ended in time
-    reward: Tensor  # (R, E), the sum over the episode
-    path: Tensor  # (steps + 1, R, E, S) if it was kept, until all have ended; an ended episode stays where it is
-
-
-def rollout(
-    agent: Agent,
-    weights: Weights,
-    task: SimulatedTask,
-    start: Tensor,
-    noise: Noise,
-    action_range: tuple[Tensor, Tensor],
-    keep_path: bool = False,
-) -> Episodes:
-    """Runs all episodes of all runs side by side, from states (R, E, S) with noise (T, R, E, ...)."""
-    state = start
-    going = torch.ones_like(start[..., 0], dtype=torch.bool)
-    steps, reward = torch.zeros_like(start[..., 0]), torch.zeros_like(start[..., 0])
-    path = [state]
-    for step in range(task.horizon):
-        action = agent.act(weights, state, {name: value[step] for name, value in noise.items()})
-        rows = torch.cat([state, to_task_range(action, *action_range)], -1).flatten(0, 1)
-        next_state = task.step(rows)
-        gained, ended = task.label(*rows.split([state.shape[-1], action.shape[-1]], 1), next_state)
-        steps = steps + going
-        reward = reward + torch.where(going, gained.reshape(going.shape), 0.0)
-        state = torch.where(going[..., None], next_state.reshape(state.shape), state)
-        going = going & ~ended.reshape(going.shape)
-        if keep_path:
-            path.append(state)
-        if start.device.type == "cpu" and not bool(going.any()):  # a GPU would have to wait to know
-            break
-    return Episodes(steps, (~going).float(), reward, torch.stack(path))
-
-
-def episode_noise(
-    agent: Agent, streams: list[Stream], task: SimulatedTask, episodes: int, action: int
-) -> dict[str, Tensor]:
-    """Every run's random numbers to act throughout its episodes, (T, R, E, ...) each."""
-    drawn = [agent.acting_noise(stream, task.horizon * episodes, action) for stream in streams]
-    return {
-        name: torch.stack([own[name].unflatten(0, (task.horizon, episodes)) for own in drawn], 1) for name in drawn[0]
-    }
+SIDE_BY_SIDE = 25  # maximum number of episodes of a job, each in its own copy of the environment
+MAX_PENDING = 2  # evaluations in other processes at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """The results of all agents; prints as a table with one line per data set.
 
-    values  measure -> (data set, seed) -> its mean over the episodes
+    values  measure -> (data set, seed) -> mean over the episodes
     """
 
     values: Mapping[str, Mapping[tuple[str, int], float]]
@@ -98,22 +65,22 @@ class Evaluation:
         return list(dict.fromkeys(data for data, _ in self.values["steps"]))
 
     def over_seeds(self, measure: str, data: str) -> list[float]:
-        """The data set's values, one per seed."""
+        """Returns the values of a data set, one per seed."""
         if data not in self.datasets:
             raise unknown_name("data set", data, self.datasets)
         return [value for (name, _), value in self[measure].items() if name == data]
 
     def summary(self, measure: str, data: str) -> Summary:
-        """Mean, standard deviation, interquartile mean (IQM) and 95% CI over the data set's seeds."""
+        """Returns mean, standard deviation, interquartile mean (IQM) and 95% CI over the seeds of a data set."""
         return summarise(self.over_seeds(measure, data))
 
     def improvement(self, data: str, over: str, measure: str = "steps") -> float:
-        """The probability that a seed of `data` does better than one of `over`."""
+        """Returns the probability that a seed of `data` does better than a seed of `over`."""
         ours, theirs = self.over_seeds(measure, data), self.over_seeds(measure, over)
         return probability_of_improvement(ours, theirs, lower_is_better=MEASURES[measure] == "fewer is better")
 
     def to_json(self) -> dict[str, Any]:
-        """All values and summaries as JSON values."""
+        """Returns all values and summaries as JSON values."""
         runs = [
             {"data": data, "seed": seed} | {measure: self.values[measure][data, seed] for measure in self.values}
             for data, seed in self.values["steps"]
@@ -124,7 +91,7 @@ class Evaluation:
         return {"episodes": self.episodes, "runs": runs, "summaries": summaries}
 
     def __rich__(self) -> rich.table.Table:
-        """Mean ± standard deviation over seeds; IQM, CI and probability of improvement are of the steps."""
+        """Makes the table: mean ± standard deviation over seeds; IQM, CI and improvement are about the steps."""
         first, seeds = self.datasets[0], len(self.over_seeds("steps", self.datasets[0]))
         table = rich.table.Table(title=f"{self.episodes} episodes per seed, seeds: {seeds}")
         for column in ("data", "steps", "IQM", "95% CI", f"better than {first}", "success", "return"):
@@ -157,9 +124,9 @@ def evaluate(
     seed: int = 0,
     workers: int | None = None,
 ) -> Evaluation:
-    """Lets every agent play the task from the same `episodes` starts, all of them side by side.
+    """Evaluates every agent in the task, in the same `episodes` episodes for all agents.
 
-    workers  how many processes play, where the task needs its environment; None: one per core. The result is the same
+    workers  number of processes, if the task is played in its environment; None: one per core. The result is the same
     """
     return evaluate_each(agents, {0: task}, episodes=episodes, seed=seed, workers=workers)[0]
 
@@ -172,7 +139,7 @@ def evaluate_each(
     seed: int = 0,
     workers: int | None = None,
 ) -> dict[Key, Evaluation]:
-    """Lets every agent play each of several tasks, as `evaluate` does one, with the same processes for all of them.
+    """Evaluates every agent in each of several tasks, as `evaluate` does in one, with the same processes for all tasks.
 
     tasks  by any name, such as `make_task("cube-double").officials`
     """
@@ -180,37 +147,57 @@ def evaluate_each(
         raise InputError("there are no agents to evaluate.")
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, got {episodes}.")
-    found: dict[Key, Evaluation] = {}
+    results: dict[Key, dict[tuple[str, int], list[float]]] = {name: {} for name in tasks}
     for name, task in tasks.items():
         if is_simulated(task):
-            results: dict[tuple[str, int], list[float]] = {}
-            for keys in _alike(agents):
-                together = played([agents[key] for key in keys], task, episodes=episodes, seed=seed)
-                results |= dict(zip(keys, means(together).T.tolist(), strict=True))
-            found[name] = _evaluation(agents, results, episodes)
-    others = {name: task for name, task in tasks.items() if name not in found}
-    policies = list(agents.values())
-    played_each = played_in_each(policies, list(others.values()), episodes=episodes, seed=seed, workers=workers)
-    for name, each in zip(others, played_each, strict=True):
-        found[name] = _evaluation(agents, dict(zip(agents, means(each).T.tolist(), strict=True)), episodes)
-    return {name: found[name] for name in tasks}
+            for keys in _stackable(agents):
+                together = play_simulated([agents[key] for key in keys], task, episodes=episodes, seed=seed)
+                results[name] |= dict(zip(keys, means(together).T.tolist(), strict=True))
+    others = {name: task for name, task in tasks.items() if not is_simulated(task)}
+    played = play_in_environments(
+        list(agents.values()), list(others.values()), episodes=episodes, seed=seed, workers=workers
+    )
+    for name, each in zip(others, played, strict=True):
+        results[name] = dict(zip(agents, means(each).T.tolist(), strict=True))
+    return {
+        name: Evaluation(
+            {measure: {key: own[key][i] for key in agents} for i, measure in enumerate(MEASURES)}, episodes
+        )
+        for name, own in results.items()
+    }
 
 
-def _evaluation(
-    agents: Iterable[tuple[str, int]], results: Mapping[tuple[str, int], list[float]], episodes: int
-) -> Evaluation:
-    return Evaluation({name: {key: results[key][i] for key in agents} for i, name in enumerate(MEASURES)}, episodes)
+def _stackable(agents: Mapping[tuple[str, int], Policy]) -> list[list[tuple[str, int]]]:
+    """Groups the keys of agents whose weights can be stacked."""
+    kinds: dict[str, list[tuple[str, int]]] = {}
+    for key, policy in agents.items():
+        ends = (policy.action_low.tolist(), policy.action_high.tolist())
+        kind = repr((agent_settings(policy.agent), policy.state_width, ends, policy.device))
+        kinds.setdefault(kind, []).append(key)
+    return list(kinds.values())
 
 
 def means(episodes: Episodes | Played) -> Tensor:
-    """Every run's mean steps, success and return, (3, R)."""
+    """Returns every run's mean steps, success and return, (3, R)."""
     return torch.stack([torch.as_tensor(measure) for measure in episodes[:3]]).double().mean(-1)
 
 
-def played(
+# --- episodes of a simulated task
+
+
+class Episodes(NamedTuple):
+    """The results of simulated episodes. An episode that does not end in time counts as the whole horizon."""
+
+    steps: Tensor  # (R, E)
+    success: Tensor  # (R, E), 1.0 where it ended in time
+    reward: Tensor  # (R, E), the sum over the episode
+    path: Tensor  # (steps + 1, R, E, S) if it was kept, until all have ended; an ended episode stays where it is
+
+
+def play_simulated(
     policies: list[Policy], task: SimulatedTask, *, episodes: int, seed: int, keep_path: bool = False
 ) -> Episodes:
-    """The episodes of agents of one kind, all from the same starts and with the same noise."""
+    """Plays episodes of agents of one kind, all from the same starts and with the same noise."""
     first = policies[0]
     stream = Stream(seed, "evaluate", device=first.device)
     start = task.start(episodes, seed=stream, device=first.device)
@@ -233,11 +220,236 @@ def played(
         )
 
 
-def _alike(agents: Mapping[tuple[str, int], Policy]) -> list[list[tuple[str, int]]]:
-    """Keys of agents whose weights can be stacked."""
-    kinds: dict[str, list[tuple[str, int]]] = {}
-    for key, policy in agents.items():
-        ends = (policy.action_low.tolist(), policy.action_high.tolist())
-        kind = repr((agent_settings(policy.agent), policy.state_width, ends, policy.device))
-        kinds.setdefault(kind, []).append(key)
-    return list(kinds.values())
+def rollout(
+    agent: Agent,
+    weights: Weights,
+    task: SimulatedTask,
+    start: Tensor,
+    noise: Noise,
+    action_range: tuple[Tensor, Tensor],
+    keep_path: bool = False,
+) -> Episodes:
+    """Plays all episodes of all runs side by side, from states (R, E, S) with noise (T, R, E, ...)."""
+    state = start
+    going = torch.ones_like(start[..., 0], dtype=torch.bool)
+    steps, reward = torch.zeros_like(start[..., 0]), torch.zeros_like(start[..., 0])
+    path = [state]
+    for step in range(task.horizon):
+        action = agent.act(weights, state, {name: value[step] for name, value in noise.items()})
+        rows = torch.cat([state, to_task_range(action, *action_range)], -1).flatten(0, 1)
+        next_state = task.step(rows)
+        gained, ended = task.label(*rows.split([state.shape[-1], action.shape[-1]], 1), next_state)
+        steps = steps + going
+        reward = reward + torch.where(going, gained.reshape(going.shape), 0.0)
+        state = torch.where(going[..., None], next_state.reshape(state.shape), state)
+        going = going & ~ended.reshape(going.shape)
+        if keep_path:
+            path.append(state)
+        if start.device.type == "cpu" and not bool(going.any()):  # a GPU would have to wait to know
+            break
+    return Episodes(steps, (~going).float(), reward, torch.stack(path))
+
+
+def episode_noise(
+    agent: Agent, streams: list[Stream], task: SimulatedTask, episodes: int, action: int
+) -> dict[str, Tensor]:
+    """Draws every run's random numbers for acting throughout its episodes, (T, R, E, ...) each."""
+    drawn = [agent.acting_noise(stream, task.horizon * episodes, action) for stream in streams]
+    return {
+        name: torch.stack([own[name].unflatten(0, (task.horizon, episodes)) for own in drawn], 1) for name in drawn[0]
+    }
+
+
+# --- episodes in an environment
+
+
+class Played(NamedTuple):
+    """The results of episodes in an environment."""
+
+    steps: Floats  # (R, E)
+    success: Floats  # (R, E), 1.0 where the environment reports success; if it reports nothing, where it terminated
+    reward: Floats  # (R, E), the sum over the episode
+    first: Floats  # (R, E, O), the first observation
+    last: Floats  # (R, E, O), the last observation
+
+
+class Job(NamedTuple):
+    """One policy, as arrays (torch would send tensors as shared memory), and the episodes that it plays."""
+
+    environment: str
+    agent: Agent
+    weights: Mapping[str, Floats]
+    action_range: tuple[Floats, Floats]  # low and high, (A,) each
+    width: int  # of the observations it was trained on
+    seeds: list[int]  # of the resets
+    stream: tuple[int, tuple[str | int, ...]]  # seed and labels of the stream of its acting noise
+
+
+def play_in_environments(
+    policies: Sequence[Policy], tasks: Sequence[Task], *, episodes: int, seed: int, workers: int | None = None
+) -> list[Played]:
+    """Plays episodes of every policy in each task's environment, all from the same resets and with the same noise.
+
+    workers  number of processes, which all tasks share; None: one per core. The result is the same
+    """
+    stream = Stream(seed, "evaluate")
+    todo = (job for task in tasks for policy in policies for job in jobs(policy, task.environment, episodes, stream))
+    with Workers(play, workers) as processes:
+        parts = processes.map(todo)
+        jobs_each = len(policies) * -(-episodes // SIDE_BY_SIDE)
+        return [gather(itertools.islice(parts, jobs_each), len(policies)) for _ in tasks]
+
+
+def jobs(policy: Policy, environment: str, episodes: int, stream: Stream) -> Iterator[Job]:
+    """Splits a policy's episodes into jobs; resets and noise come from the stream, on the CPU."""
+    seeds: list[int] = as_stream(stream, "resets", device="cpu").integers(2**31, episodes).tolist()
+    weights = {name: weight.cpu().numpy() for name, weight in acting_weights(policy.agent, policy.weights).items()}
+    action_range = policy.action_low.cpu().numpy(), policy.action_high.cpu().numpy()
+    for start in range(0, episodes, SIDE_BY_SIDE):
+        part = seeds[start : start + SIDE_BY_SIDE]
+        noise = stream.seed, (*stream.labels, "noise", start)
+        yield Job(environment, policy.agent, weights, action_range, policy.state_width, part, noise)
+
+
+def gather(parts: Iterable[Played], runs: int) -> Played:
+    """Joins the results of all jobs, run after run, to arrays (R, E, ...)."""
+    joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return Played(*(column.reshape(runs, -1, *column.shape[1:]) for column in joined))
+
+
+def play(job: Job) -> Played:
+    """Plays a job's episodes side by side, (E, ...): the policy acts in all of them at once."""
+    weights = {name: torch.from_numpy(weight) for name, weight in job.weights.items()}
+    low, high = map(torch.from_numpy, job.action_range)
+    policy = Policy(job.agent, job.width, weights, low, high)
+    environments: list[gymnasium.Env[Any, Any]] = [
+        gymnasium.make(job.environment, disable_env_checker=True) for _ in job.seeds
+    ]
+    first = np.stack([flat(copy.reset(seed=seed)[0]) for copy, seed in zip(environments, job.seeds, strict=True)])
+    if first.shape[1] != job.width:
+        raise InputError(
+            f"the agents were trained on {job.width} columns of state and goal, but {job.environment!r} shows "
+            f"{first.shape[1]}. Evaluate them on the task they were trained for."
+        )
+    steps, success, total = np.zeros((3, len(first)), np.float32)
+    last, going = first.copy(), np.ones(len(first), bool)
+    seed, labels = job.stream
+    for step in itertools.count():
+        action = np.asarray(policy.act(last, seed=Stream(seed, *labels, step)))
+        for i in np.flatnonzero(going):
+            observation, reward, terminated, truncated, info = environments[i].step(action[i])
+            steps[i] += 1
+            total[i] += reward
+            success[i] = info.get("is_success", terminated)
+            last[i] = flat(observation)
+            going[i] = not (terminated or truncated)
+        if not going.any():
+            break
+    for environment in environments:
+        environment.close()
+    return Played(steps, success, total, first, last)
+
+
+def flat(observation: Any) -> Floats:
+    """Returns an observation as agents see it, (O,): the state, followed by the goal if there is one."""
+    if isinstance(observation, Mapping):
+        return np.concatenate([observation["observation"], observation["desired_goal"]]).astype(np.float32)
+    return np.asarray(observation, np.float32)
+
+
+# --- evaluations during training
+
+
+@dataclass(eq=False)
+class Evaluator:
+    """Evaluates the agents between updates of their training. This one does nothing: there is no task."""
+
+    learner: Learner
+    results: list[Tensor] = field(default_factory=list)  # mean steps, success and return of each run's episodes, (3, R)
+    reported: int = 0  # number of results that `new_metrics` has returned
+
+    def begin(self) -> None:
+        """Evaluates the agents as they are now."""
+
+    def curves(self) -> Tensor:
+        """Returns the results of all evaluations so far, (K, 3, R)."""
+        none = torch.zeros(0, 3, len(self.learner.streams), device=self.learner.table.device)
+        return torch.stack(self.results) if self.results else none
+
+    def new_metrics(self, every: int, runs: Sequence[Run]) -> list[Metric]:
+        """Returns the results since the last call, of evaluations at `every` updates."""
+        new = list(enumerate(self.results, 1))[self.reported :]
+        self.reported = len(self.results)
+        return [
+            Metric(every * number, run.name, run.seed, name, value)
+            for number, result in new
+            for name, values in zip(MEASURES, result.tolist(), strict=True)
+            for run, value in zip(runs, values, strict=True)
+        ]
+
+
+class _SimulatedEvaluator(Evaluator):
+    """Plays the episodes of all runs as one program while the training waits."""
+
+    def __init__(self, learner: Learner, task: SimulatedTask, episodes: int) -> None:
+        super().__init__(learner)
+        self.task, self.episodes = task, episodes
+        self._captured = Captured(self._measure, learner.table.device)
+
+    def begin(self) -> None:
+        table, agent = self.learner.table, self.learner.agent
+        streams = [stream.child("evaluation", len(self.results)) for stream in self.learner.streams]
+        start = [self.task.start(self.episodes, seed=stream, device=table.device) for stream in streams]
+        noise = episode_noise(agent, streams, self.task, self.episodes, table.action_width)
+        self.results.append(self._captured({"start": torch.stack(start), **noise}))
+
+    @torch.no_grad()
+    def _measure(self, tensors: Tensors, phase: int) -> Tensor:
+        noise = {name: value for name, value in tensors.items() if name != "start"}
+        learner = self.learner
+        weights = learner.for_raw_inputs(learner.weights)
+        episodes = rollout(learner.agent, weights, self.task, tensors["start"], noise, learner.table.action_range)
+        return torch.stack([measure.mean(-1) for measure in episodes[:3]])
+
+
+class _EnvironmentEvaluator(Evaluator):
+    """Plays the episodes of all runs in other processes while the training goes on."""
+
+    def __init__(self, learner: Learner, environment: str, episodes: int, workers: Workers[Job, Played]) -> None:
+        super().__init__(learner)
+        self.environment, self.episodes, self.workers = environment, episodes, workers
+        self._pending: deque[list[int]] = deque()  # the jobs of every evaluation without a result yet
+
+    def begin(self) -> None:
+        if len(self._pending) == MAX_PENDING:
+            self._await_first()
+        number = len(self.results) + len(self._pending)
+        streams = [stream.child("evaluation", number) for stream in self.learner.streams]
+        todo = [
+            job
+            for policy, stream in zip(self.learner.policies(), streams, strict=True)
+            for job in jobs(policy, self.environment, self.episodes, stream)
+        ]
+        self._pending.append([self.workers.submit(job) for job in todo])
+
+    def curves(self) -> Tensor:
+        while self._pending:
+            self._await_first()
+        return super().curves()
+
+    def _await_first(self) -> None:
+        parts = [self.workers.result(number) for number in self._pending.popleft()]
+        played = gather(parts, len(self.learner.streams))
+        self.results.append(means(played).to(self.learner.table.device, torch.float32))
+
+
+@contextmanager
+def make_evaluator(learner: Learner, task: Task | None, episodes: int, workers: int | None) -> Iterator[Evaluator]:
+    """Yields the evaluator that the task needs; its processes live as long as the block."""
+    if task is None:
+        yield Evaluator(learner)
+    elif is_simulated(task):
+        yield _SimulatedEvaluator(learner, task, episodes)
+    else:
+        with Workers(play, workers) as processes:
+            yield _EnvironmentEvaluator(learner, task.environment, episodes, processes)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mocoda.agents.episodes import Floats, flat
+from mocoda.agents.evaluation import Floats, flat
 from mocoda.agents.policy import Policy
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file

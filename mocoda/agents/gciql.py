@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, q_values, squared_error
-from mocoda.agents.goals import GoalShares
+from mocoda.agents.agent import OWN, Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values, squared_error
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, mlp
 from mocoda.engine.randomness import Stream
@@ -19,22 +18,51 @@ Shares = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
+class GoalShares:
+    """The distribution from which goals are drawn for rows; the shares add up to 1.
+
+    own        share of goals that are the row's own state
+    future     share of goals that are a later state of the row's episode: k ≥ 1 steps later with probability
+               (1 - discount) · discount^(k - 1), or its last state if the episode is shorter; without a discount, all
+               later states are equally likely
+    otherwise  the next state of any row
+    """
+
+    own: float
+    future: float
+    discount: float | None = None
+
+    def draw(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> Tensor:
+        """Draws goals for rows whose episodes end with row `last`: numbers of rows, for their next states, or OWN.
+
+        The rows of an episode must be neighbours, in order, among the `rows` rows of the data.
+        """
+        kind, place = stream.uniform(*row.shape), 1 - stream.uniform(*row.shape, dtype=torch.float64)  # in (0, 1]
+        if self.discount is None:
+            later = row + ((1 - place) * (last + 1 - row)).long()
+        else:
+            later = row + (place.log() / (math.log(self.discount) if self.discount else -math.inf)).long()
+        goal = torch.where(kind < self.own + self.future, later.minimum(last), stream.integers(rows, *row.shape))
+        return torch.where(kind < self.own, OWN, goal)
+
+
+@dataclass(frozen=True)
 class GCIQL(Agent):
     """Goal-conditioned implicit Q-learning: learns from episodes how to get from any state to any other.
 
     Goals are states of the data or, if the task has `achieved`, what these achieve; recorded goals and rewards are not
     used. The reward is -1 in every state but the goal, and 0 there, where the bootstrap ends: a value is minus the
-    discounted number of steps to go. A goal is reached in the very same state, which needs no threshold: a share of the
-    goals are rows' own states. Where goals are less than a state, others may be as good: a task may tell by
+    discounted number of steps to go. A share of the goals are the rows' own states, so that goals are reached exactly
+    and no threshold is needed. If goals are less than a state, others may be as good: a task can say so with
     `reached(achieved, goal)`, of (N, G) each, bool (N,).
 
     The value learns the expectile of the critics' minimum, the critics learn  r + discount · V(s', g),  and the actor
-    minimises  -mean min(Q1, Q2)(s, π(s, g), g) / mean |Q| + imitation · ½ mean |π(s, g) - a|²,  the latter being the
-    negative log likelihood of a Gaussian of unit variance. Its actions are clipped to the range, not squashed: an actor
-    that has gone too far is still pulled back.
+    minimises  -mean min(Q1, Q2)(s, π(s, g), g) / mean |Q| + imitation · ½ mean |π(s, g) - a|²,  where the second term
+    is the negative log likelihood of a Gaussian of unit variance. Actions are clipped to the range, not squashed, so
+    that an actor that has gone too far is still pulled back.
 
-    Shares of goals are (own state, a later state of the row's episode, the next state of any row). The value's later
-    states are geometrically far, with the discount; the actor's are uniform over the rest of the episode.
+    Shares of goals are (own state, a later state of the row's episode, the next state of any row). The later states of
+    the value are geometrically distributed, with the discount; the actor's are uniform over the rest of the episode.
     """
 
     name: ClassVar[str] = "gciql"
@@ -43,9 +71,9 @@ class GCIQL(Agent):
     hidden: tuple[int, ...] = (512, 512, 512)  # Widths of the hidden layers.
     batch: int = 1_024  # Rows of each update.
     learning_rate: float = 3e-4  # Step size of Adam.
-    discount: float = 0.99  # What a reward one step later counts.
-    scale_rewards: bool = False  # Of no effect: rewards are -1 and 0, whatever the data's are.
-    expectile: float = 0.9  # Which expectile of the critics the value learns: 0.5 is the mean, 1 the maximum.
+    discount: float = 0.99  # Weight of a reward one step later.
+    scale_rewards: bool = False  # No effect: rewards are -1 and 0, whatever the data's are.
+    expectile: float = 0.9  # Expectile of the critics that the value learns: 0.5 is the mean, 1 the maximum.
     imitation: float = 1.0  # Weight of the pull towards the data's actions; small for noisy data, such as 0.03.
     value_goals: Shares = (0.2, 0.5, 0.3)  # Shares of goals of value and critics: own, future, random.
     actor_goals: Shares = (0.0, 1.0, 0.0)  # Shares of goals of the actor: own, future, random.
@@ -83,25 +111,28 @@ class GCIQL(Agent):
             "actor_goal": actor.draw(stream.child("actor"), row, last, rows),
         }
 
-    def value_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def value_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         q = q_values(weights, "target-critic", batch.state, batch.action).amin(1)
-        gap = q - self.value(weights, batch.state)
-        return (torch.where(gap < 0, 1 - self.expectile, self.expectile) * gap.square()).mean(-1)
+        value = self.value(weights, batch.state)
+        advantage = q - value
+        loss = torch.where(advantage < 0, 1 - self.expectile, self.expectile) * advantage.square()
+        return loss.mean(-1), {"v": value, "advantage": advantage}
 
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         q = q_values(weights, "critic", batch.state, batch.action)
-        return squared_error(q, self.bellman_target(batch, self.value(weights, batch.next_state)))
+        return squared_error(q, self.bellman_target(batch, self.value(weights, batch.next_state))), {"q": q}
 
-    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         state = batch.state if batch.actor_state is None else batch.actor_state
         action = mlp(weights, "actor", state)
         q = q_values(weights, "critic", state, action.clamp(-1, 1)).amin(1)
         distance = (action - batch.action).square().sum(-1).mean(-1)
-        return 0.5 * self.imitation * distance - q.mean(-1) / (q.detach().abs().mean(-1) + 1e-6)
+        loss = 0.5 * self.imitation * distance - q.mean(-1) / (q.detach().abs().mean(-1) + 1e-6)
+        return loss, {"q": q, "imitation": distance}
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         return mlp(weights, "actor", state).clamp(-1, 1)
 
     def value(self, weights: Weights, state: Tensor) -> Tensor:
-        """Values (R, B) of states with their goals beside them (R, B, S + G)."""
+        """Returns the values (R, B) of states with their goals beside them (R, B, S + G)."""
         return mlp(weights, "value", state)[..., 0]

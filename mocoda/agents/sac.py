@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, q_values, squared_error
+from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values, squared_error
 from mocoda.engine.networks import Weights, mlp, softplus
 from mocoda.engine.randomness import Stream
 
@@ -17,7 +17,7 @@ LOG_SCALE = (-20.0, 2.0)  # bounds of the log standard deviation of the actor's 
 
 @dataclass(frozen=True)
 class SAC(Agent):
-    """Soft actor-critic, made for learning online: nothing keeps it near the data.
+    """Soft actor-critic, an algorithm for online learning: nothing keeps it near the data.
 
     The actor minimises  mean (entropy · log π(a|s) - min(Q1, Q2)(s, a))  over its own actions a. The value of a next
     state includes the same bonus for entropy.
@@ -45,26 +45,26 @@ class SAC(Agent):
             "action": stream.normal(updates, self.batch, action),
         }
 
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         q = q_values(weights, "critic", batch.state, batch.action)
-        return squared_error(q, self.target(weights, batch, noise))
+        return squared_error(q, self.target(weights, batch, noise)), {"q": q}
 
     def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         next_action, log_density = sample_action(weights, batch.next_state, noise["next_action"])
         next_q = q_values(weights, "target-critic", batch.next_state, next_action).amin(1)
         return self.bellman_target(batch, next_q - self.entropy * log_density)
 
-    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         action, log_density = sample_action(weights, batch.state, noise["action"])
         q = q_values(weights, "critic", batch.state, action).amin(1)
-        return (self.entropy * log_density - q).mean(-1)
+        return (self.entropy * log_density - q).mean(-1), {"q": q, "log_density": log_density}
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         return mlp(weights, "actor", state).chunk(2, -1)[0].tanh()
 
 
 def sample_action(weights: Weights, state: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions (R, B, A) of the tanh-squashed Gaussian, and their log density (R, B)."""
+    """Draws actions (R, B, A) of the tanh-squashed Gaussian; also returns their log density (R, B)."""
     mean, log_scale = mlp(weights, "actor", state).chunk(2, -1)
     log_scale = log_scale.clamp(*LOG_SCALE)
     free = mean + log_scale.exp() * noise

@@ -7,14 +7,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, policy, q_values, squared_error
+from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, policy, q_values, squared_error
 from mocoda.engine.networks import Weights
 from mocoda.engine.randomness import Stream
+
+SMALLEST = 1e-6  # mean size of the values by which the published loss divides: critics may say 0 everywhere
 
 
 @dataclass(frozen=True)
 class TD3BC(Agent):
-    """TD3 with behaviour cloning: climbs the critic and stays near the recorded actions.
+    """TD3 with behaviour cloning: the actor maximises the critics' value and stays near the recorded actions.
 
     The actor minimises  -mean min(Q1, Q2)(s, π(s)) + imitation · mean (π(s) - a)².  With `normalise` it is the
     published TD3+BC:  -λ mean Q1 + mean (π(s) - a)²  with  λ = normalised_scale / mean |Q1|.
@@ -25,7 +27,7 @@ class TD3BC(Agent):
     smoothing: float = 0.2  # Standard deviation of the noise on the target's action.
     smoothing_clip: float = 0.5  # Largest size of that noise.
     imitation: float = 1.0  # Weight of the pull towards the data's actions.
-    normalise: bool = False  # Use the published loss, which divides by the size of the values instead of `imitation`.
+    normalise: bool = False  # Use the published loss, which divides by the size of the values; `imitation` is unused.
     normalised_scale: float = 2.5  # Weight of the critic in the published loss.
 
     def __post_init__(self) -> None:
@@ -47,9 +49,9 @@ class TD3BC(Agent):
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         return {"smoothing": stream.normal(updates, self.batch, action)}
 
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         q = q_values(weights, "critic", batch.state, batch.action)
-        return squared_error(q, self.target(weights, batch, noise))
+        return squared_error(q, self.target(weights, batch, noise)), {"q": q}
 
     def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         smoothing = (self.smoothing * noise["smoothing"]).clamp(-self.smoothing_clip, self.smoothing_clip)
@@ -57,14 +59,18 @@ class TD3BC(Agent):
         next_q = q_values(weights, "target-critic", batch.next_state, next_action).amin(1)
         return self.bellman_target(batch, next_q)
 
-    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         action = policy(weights, "actor", batch.state)
         q = q_values(weights, "critic", batch.state, action)
         distance = (action - batch.action).square().mean((-2, -1))
         if self.normalise:
-            first = q[:, 0]
-            return distance - self.normalised_scale * first.mean(-1) / first.detach().abs().mean(-1)
-        return self.imitation * distance - q.amin(1).mean(-1)
+            q = q[:, 0]
+            size = q.detach().abs().mean(-1).clamp(min=SMALLEST)
+            loss = distance - self.normalised_scale * q.mean(-1) / size
+        else:
+            q = q.amin(1)
+            loss = self.imitation * distance - q.mean(-1)
+        return loss, {"q": q, "imitation": distance}
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         return policy(weights, "actor", state)

@@ -1,37 +1,53 @@
 """Training of agents on transitions: all data sets and seeds of a call are one program.
 
-Axes: R runs (data sets × seeds), U updates of a chunk, B rows of a batch, S, A and G columns of state, action and goal.
-Where rows have goals, agents see state and goal side by side.
+The data sets become one table on the device, from which every run draws its batches. A learner holds the weights of all
+runs and updates them in chunks, each of which is one CUDA graph on a GPU.
+
+Axes: R runs (data sets × seeds), U updates of a chunk, B rows of a batch, N rows of data, S, A and G columns of state,
+action and goal. Agents see state and goal side by side.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import TARGET, Agent, Batch, Stage, make_agent
-from mocoda.agents.batches import Range, Run, RunTable, runs_of
-from mocoda.agents.evaluators import make_evaluator, metrics_of
-from mocoda.agents.goals import OWN
-from mocoda.agents.policy import Policies, Policy, acting_weights, agent_settings
-from mocoda.data.transitions import Transitions
+from mocoda.agents.agent import OWN, TARGET, Agent, Batch, Measured, Stage, loss_and_measured, make_agent
+from mocoda.agents.evaluation import make_evaluator
+from mocoda.agents.policy import Policies, Policy, acting_weights, agent_settings, to_unit_range
+from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
+from mocoda.engine.engines import Engine
 from mocoda.engine.errors import InputError
-from mocoda.engine.metrics import Metric, Report
+from mocoda.engine.files import announce
+from mocoda.engine.metrics import CSV, JSONL, Metric, MetricLog, Report, read_metrics
 from mocoda.engine.networks import Weights, half_precision, mlp_weights
-from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, in_turn, side_by_side
+from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, side_by_side
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
-from mocoda.tasks import Task
+from mocoda.tasks import Task, is_simulated
 
 CHUNK = 100  # updates at a time, at most: one CUDA graph
+VALUES = ("q", "v", "advantage")  # measurements of losses that are values, or differences of values
+ACHIEVED = "achieved_goal"  # entry of a table's source: the state columns that goals are about
+Range = tuple[float | Array, float | Array]  # low and high, a number or (A,) each
+Achieved = Callable[[Tensor], Tensor]
+Reached = Callable[[Tensor, Tensor], Tensor]
+
+
+class Run(NamedTuple):
+    """One agent to train."""
+
+    name: str  # of the data set
+    seed: int
+    data: Transitions
 
 
 def train_agents(
@@ -46,34 +62,54 @@ def train_agents(
     episodes: int = 10,
     half: bool = False,
     checkpoint: str | Path | None = None,
+    engine: Engine | None = None,
     workers: int | None = None,
     report: Report | None = None,
     progress: Progress = silent,
 ) -> Policies:
-    """Trains an agent per data set and seed, on the device of the data; each is the same as if trained alone.
+    """Trains an agent per data set and seed, all at once, on the device of the data.
+
+    On a CPU every agent is the same, to the bit, as if it had been trained alone. On a GPU this holds up to rounding,
+    which training amplifies: the GPU's matrix products depend on the number of networks that are multiplied together,
+    so an agent trained among others can end up better or worse than the same agent trained alone.
 
     datasets        by name: a table for all seeds, or one table per seed
-    agent           a name ("td3-bc", "bcq", "cql", "sac", "gciql") or an `Agent`: one of `make_agent`, or of your own
-                    class
+    agent           a name ("td3-bc", "bcq", "cql", "sac", "gciql") or an `Agent`, by `make_agent` or of your own class
     task            gives the range of actions and evaluates the agents; without one, nothing is evaluated
     actions         without a task: the range of actions (low, high), a number or (A,) each. Data may lie outside, as
-                    generated rows do; agents' actions never will. Unless given, all must lie in [-1, 1]
+                    generated rows do; agents' actions never will. Without it, all actions must lie in [-1, 1]
     evaluate_every  updates between evaluations of `episodes` episodes, whose results are the `curves` of the policies
     half            on a GPU, keep hidden layers in bfloat16: a quarter faster, and less precise
-    checkpoint      a file to resume from if it exists, and to save progress to; the result is the same either way
+    checkpoint      a file to resume from if it exists, and to save progress to; the result is the same either way. With
+                    an engine, a folder. `remove_checkpoint` removes either
+    engine          train each agent as a job of its own, in processes or on a Ray cluster (`make_engine`); all machines
+                    must see the checkpoint
     workers         processes that evaluate during training, if the task is played in its environment; None: one per
                     core. The result is the same
-    report          is called with every run's losses and evaluations as they become known; `MetricLog(folder).add`
-                    writes them to files. A resumed training reports its earlier evaluations again
+    report          is called with every run's losses, what the losses measured (`Agent.losses`) and evaluations as they
+                    become known; `MetricLog(folder).add` writes them to files. A resumed training reports its earlier
+                    evaluations again
     """
     agent = make_agent(agent) if isinstance(agent, str) else agent
     for name, number in (("updates", updates), ("evaluate_every", evaluate_every), ("episodes", episodes)):
         if number < 1:
             raise InputError(f"{name} must be at least 1, got {number}.")
     runs = runs_of(datasets, list(seeds), agent)
+    if engine is not None:
+        if checkpoint is None:
+            raise InputError("an engine needs a folder in which its jobs leave their agents: pass checkpoint=.")
+        options: dict[str, Any] = {
+            "updates": updates,
+            "task": task,
+            "actions": actions,
+            "evaluate_every": evaluate_every,
+            "episodes": episodes,
+            "half": half,
+        }
+        return _train_by_jobs(runs, agent, options, Path(checkpoint), engine, report, progress)
     table = RunTable.of(runs, agent, task, actions)
     streams = [Stream(run.seed, "agent", agent.name, device=table.device) for run in runs]
-    learner = _Learner.of(agent, table, streams)
+    learner = Learner.of(agent, table, streams)
     with (
         fast_products(table.device),
         half_precision(half),
@@ -88,7 +124,7 @@ def train_agents(
             "half": half,
         }
         if checkpoint is not None:
-            ends = () if table.goals is None else (table.goals.last,)
+            ends = () if table.last is None else (table.last,)
             identity["data"] = fingerprint(table.rows, table.offset, table.length, *ends)
         saved = Checkpoint(checkpoint, identity)
 
@@ -107,7 +143,7 @@ def train_agents(
             if chunk.evaluated:
                 evaluator.begin()
             if report is not None:
-                report(_loss_metrics(losses, chunk, stages[chunk.stage], runs))
+                report(_loss_metrics(losses, learner.measured, chunk, stages[chunk.stage], runs))
                 report(evaluator.new_metrics(evaluate_every, runs))
             now = chunk.before + chunk.updates
             progress(f"agents {agent.name}", now, total)
@@ -124,8 +160,408 @@ def train_agents(
     return Policies(policies, curves)
 
 
+# --- one job per agent
+
+
+def _train_by_jobs(
+    runs: list[Run],
+    agent: Agent,
+    options: Mapping[str, Any],
+    folder: Path,
+    engine: Engine,
+    report: Report | None,
+    progress: Progress,
+) -> Policies:
+    """Trains each run as a job of the engine; runs that an earlier call has finished in the folder are kept."""
+    device = runs[0].data.device
+    tables = {id(run.data): run.data.to("cpu") for run in runs}  # seeds may share one
+    on_cpu = [run._replace(data=tables[id(run.data)]) for run in runs]
+    job = _Job(on_cpu, agent, options, folder, str(device))
+    for number in range(len(runs)):
+        for file in _files_of(job.part(number)):
+            announce(file)
+    finished = [number for number in range(len(runs)) if job.done(number)]
+
+    def note(number: int) -> None:
+        progress(f"agents {agent.name}", len(finished), len(runs))
+        if report is not None:
+            report(read_metrics(job.part(number)))
+
+    for number in finished:
+        note(number)
+    for number, _ in engine.run(job, [number for number in range(len(runs)) if number not in finished]):
+        finished.append(number)
+        note(number)
+    parts = [Policies.load(job.part(number), agent) for number in range(len(runs))]
+    policies = {key: policy for part in parts for key, policy in part.items()}
+    curves = {
+        name: curve if name == "updates" else torch.cat([part.curves[name] for part in parts])
+        for name, curve in parts[0].curves.items()
+    }
+    return Policies(policies, curves).to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """Trains the run of a number, unless its folder has it: the work of another process."""
+
+    runs: list[Run]
+    agent: Agent
+    options: Mapping[str, Any]  # of train_agents
+    folder: Path
+    device: str
+
+    def part(self, number: int) -> Path:
+        return self.folder / f"{self.runs[number].name}-{self.runs[number].seed}"
+
+    def done(self, number: int) -> bool:
+        return (self.part(number) / "agents.json").exists()
+
+    def __call__(self, number: int) -> None:
+        if not self.done(number):
+            run, part = self.runs[number], self.part(number)
+            train_agents(
+                {run.name: run.data.to(self.device)},
+                self.agent,
+                seeds=[run.seed],
+                checkpoint=part / "checkpoint.safetensors",
+                workers=0,
+                report=MetricLog(part).add,
+                **self.options,
+            ).save(part)
+
+
+def _files_of(part: Path) -> list[Path]:
+    """Returns the files that a job writes to its folder."""
+    return [
+        part / name for name in ("agents.json", "checkpoint.safetensors", JSONL, CSV, f"policy-{part.name}.safetensors")
+    ]
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Removes the checkpoint of a finished training: a file, or the folder of an engine's jobs."""
+    if not checkpoint.is_dir():
+        checkpoint.unlink(missing_ok=True)
+        return
+    for part in checkpoint.glob("*"):
+        for file in _files_of(part):
+            file.unlink(missing_ok=True)
+        if not any(part.iterdir()):
+            part.rmdir()
+    if not any(checkpoint.iterdir()):
+        checkpoint.rmdir()
+
+
+# --- data
+
+
+@dataclass(frozen=True, eq=False)
+class RunTable:
+    """All data sets as one table on the device, each stored once."""
+
+    # (N, S + A + 1 + S + 1 + G): state, action in [-1, 1], reward, next state, terminal, goal. If goals are drawn from
+    # episodes, the goal is what the state achieves, and G more columns are what the next state achieves.
+    rows: Tensor
+    offset: Tensor  # (R,), the first row of every run's data
+    length: Tensor  # (R,)
+    state_width: int
+    action_width: int
+    goal_width: int
+    action_range: tuple[Tensor, Tensor]  # low and high, (A,) each
+    shift: Tensor  # (R, S + G), and
+    scale: Tensor  # (R, S + G): agents see (state and goal - shift) / scale
+    low: Tensor  # (R, 1), the smallest possible value, in the units of the reward column
+    high: Tensor  # (R, 1), the largest
+    zero: Tensor  # (R, 1), and
+    unit: Tensor  # (R, 1): a value in the units of the data's rewards is zero + unit · learned value
+    columns: list[tuple[str, ...]]  # every run's names of state, goal and action
+    # If goals are drawn from episodes:
+    last: Tensor | None = None  # (N,), the last row of the row's episode, counted from the first row of its data set
+    reached: Reached | None = None  # the task's function of achieved and goal (N, G): bool (N,)
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
+    @property
+    def seen_width(self) -> int:
+        """Number of columns that an agent sees: state and goal."""
+        return self.state_width + self.goal_width
+
+    @staticmethod
+    def of(runs: Sequence[Run], agent: Agent, task: Task | None = None, actions: Range | None = None) -> RunTable:
+        distinct = {id(run.data): run for run in runs}
+        first = runs[0].data
+        action_ends = action_range(list(distinct.values()), task, actions)
+        from_episodes = agent.goals_from_episodes
+        if from_episodes and task is not None and is_simulated(task):
+            raise InputError(
+                f"task {task.name!r} has no goals, which the agent {agent.name!r} needs to act. Train it without a "
+                "task, or on one whose environment shows goals."
+            )
+        states = first.state.shape[1]
+        achieved_goal = achieved_by(task, first)
+        goals = achieved_goal(first.state[:1]).shape[1] if from_episodes else _goal_width(first)
+        width = 2 * states + first.action.shape[1] + (2 if from_episodes else 1) * goals + 2
+        # Filled in place: a table may take more than half of the memory that the data leaves.
+        rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), width)
+        begins, scaling, ends = {}, {}, []
+        begin = 0
+        for key, run in distinct.items():
+            data, achieved = run.data, None
+            if from_episodes:
+                data, achieved, last = sorted_episodes(data, run.name, achieved_goal)
+                ends.append(last)
+            seen = data.state if data.goal is None else torch.cat([data.state, data.goal], 1)
+            shift, scale = _standard(seen, agent.standardise)
+            reward, *values = _learning_units(data, agent)
+            seen, next_state = (seen - shift) / scale, (data.next_state - shift[:states]) / scale[:states]
+            columns = [seen[:, :states], to_unit_range(data.action, *action_ends), reward[:, None], next_state]
+            columns += [data.terminal[:, None].float(), seen[:, states:]]
+            if achieved is not None:
+                columns.append((achieved - shift[states:]) / scale[states:])
+            torch.cat(columns, 1, out=rows[begin : begin + len(data)])
+            begins[key], scaling[key] = begin, (shift, scale, *values)
+            begin += len(data)
+        shift, scale, low, high, zero, unit = map(
+            torch.stack, zip(*(scaling[id(run.data)] for run in runs), strict=True)
+        )
+        return RunTable(
+            rows,
+            torch.tensor([begins[id(run.data)] for run in runs], device=first.device),
+            torch.tensor([len(run.data) for run in runs], device=first.device),
+            states,
+            first.action.shape[1],
+            goals,
+            action_ends,
+            shift,
+            scale,
+            low,
+            high,
+            zero,
+            unit,
+            [_columns(run.data, goals) for run in runs],
+            torch.cat(ends) if from_episodes else None,
+            getattr(task, "reached", None),
+        )
+
+    def batch(self, index: Tensor, value_goal: Tensor | None = None, actor_goal: Tensor | None = None) -> Batch:
+        """Gathers the rows (R, B) of all runs; if goals are drawn from episodes, with these goals (numbers of rows)."""
+        widths = [self.state_width, self.action_width, 1, self.state_width, 1, self.goal_width]
+        rows = self.rows[index][..., : sum(widths)]
+        state, action, reward, next_state, terminal, goal = rows.split(widths, -1)
+        actor_state = None
+        if value_goal is not None and actor_goal is not None:
+            actor_state = torch.cat([state, self._goal(goal, actor_goal)], -1)
+            own, goal = goal, self._goal(goal, value_goal)
+            terminal = self._reached(own, goal)[..., None].float()
+            reward = terminal - 1
+        if self.goal_width:
+            state, next_state = torch.cat([state, goal], -1), torch.cat([next_state, goal], -1)
+        return Batch(state, action, reward[..., 0], next_state, terminal[..., 0], self.low, self.high, actor_state)
+
+    def _goal(self, own: Tensor, number: Tensor) -> Tensor:
+        """Returns what the next states of numbered rows achieve, (R, B, G); for OWN, what the row's state achieves."""
+        later = self.rows[:, -self.goal_width :][number.clamp(min=0)]
+        return torch.where((number == OWN)[..., None], own, later)
+
+    def _reached(self, own: Tensor, goal: Tensor) -> Tensor:
+        """Returns where a state achieves its goal or, by the task's `reached`, as good a one: bool (R, B)."""
+        reached = (own == goal).all(-1)
+        if self.reached is not None:
+            shift, scale = (part[:, None, self.state_width :] for part in (self.shift, self.scale))
+            given = ((part * scale + shift).flatten(0, 1) for part in (own, goal))
+            reached = reached | self.reached(*given).reshape(reached.shape)
+        return reached
+
+
+def runs_of(
+    datasets: Mapping[str, Transitions | Sequence[Transitions]], seeds: list[int], agent: Agent | None = None
+) -> list[Run]:
+    """Makes a run per data set and seed, data set by data set; raises unless the agent can train on all at once."""
+    labelled = agent is None or not agent.goals_from_episodes
+    if not datasets or not seeds:
+        raise InputError(f"expected at least one data set and one seed, got {len(datasets)} and {len(seeds)}.")
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"seeds must differ, got {seeds}.")
+    runs = []
+    for name, data in datasets.items():
+        tables = [data] * len(seeds) if isinstance(data, Transitions) else list(data)
+        if len(tables) != len(seeds):
+            raise InputError(f"data set {name!r} must be one table, or one per seed: {len(seeds)}, got {len(tables)}.")
+        runs += [Run(name, seed, table) for seed, table in zip(seeds, tables, strict=True)]
+    for run in runs:
+        _check_alike(runs[0], run, labelled)
+        if labelled and run.data.reward is None:
+            raise InputError(
+                f"data set {run.name!r} has no rewards. Add them with `mocoda label`, or in Python with "
+                "mocoda.augment(..., task=task) or Transitions(..., reward=...)."
+            )
+    return runs
+
+
+def _check_alike(first: Run, run: Run, labelled: bool) -> None:
+    """Raises unless two runs can be trained together; `labelled` data is compared in its goals too."""
+    (states, actions), (expected_states, expected_actions) = (
+        (data.state.shape[1], data.action.shape[1]) for data in (run.data, first.data)
+    )
+    if (states, actions) != (expected_states, expected_actions):
+        raise InputError(
+            f"data sets that train together need the same columns: {first.name!r} has {expected_states} of state and "
+            f"{expected_actions} of action, {run.name!r} has {states} and {actions}. Train them separately."
+        )
+    if labelled and _goal_width(run.data) != _goal_width(first.data):
+        raise InputError(
+            f"data sets that train together need the same columns of goal: {first.name!r} has "
+            f"{_goal_width(first.data)}, {run.name!r} has {_goal_width(run.data)}. Train them separately."
+        )
+    if run.data.device != first.data.device:
+        raise InputError(
+            f"data sets must be on one device: {first.name!r} is on {first.data.device}, {run.name!r} on "
+            f"{run.data.device}. Move them with .to(device)."
+        )
+
+
+def _learning_units(data: Transitions, agent: Agent) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Converts rewards (N,) to the units that the agent learns in.
+
+    Also returns the smallest and largest possible value in these units, q0 and scale, (1,) each.
+
+    With Q = q0 + scale · Q̂ and weight = 1 - discount · (1 - terminal), Bellman's equation of Q becomes
+    Q̂ = (reward - q0 · weight) / scale + (1 - weight) · Q̂'. Here q0 · weight is the least-squares fit to the rewards, so
+    that a · reward + b · weight, which ranks all policies alike (a > 0), gives the same Q̂. With this scale the possible
+    values span 1 / (1 - discount), as they do for rewards between -1 and 0.
+    """
+    assert data.reward is not None
+    if agent.goals_from_episodes:  # rewards come with the goals of a batch: -1, and 0 for a goal that is reached
+        ends = agent.value_range or (-1 / (1 - agent.discount) if agent.discount < 1 else -math.inf, 0.0)
+        low, high, zero, unit = data.reward.new_tensor([*ends, 0.0, 1.0])[:, None]
+        return data.reward, low, high, zero, unit
+    reward, weight = data.reward.double(), 1 - agent.discount * (1 - data.terminal.double())
+    bounds = torch.stack(torch.aminmax(reward / weight))  # a policy that gets this at every step has this value
+    span = (1 - agent.discount) * (bounds[1] - bounds[0])
+    if agent.value_range is not None:
+        bounds = bounds.new_tensor(agent.value_range)
+    q0, scale = bounds.new_tensor([0.0, 1.0])
+    if agent.scale_rewards:
+        q0 = (reward * weight).sum() / weight.square().sum().clamp(min=torch.finfo(torch.float64).tiny)
+        rest = reward - q0 * weight
+        scale = span if agent.discount < 1 else rest.abs().max()  # without a discount, values have no bounds
+        vanishes = rest.abs().max() <= torch.finfo(torch.float32).eps * reward.abs().max()  # only rounding is left
+        rest, scale = torch.where(vanishes, 0.0, rest), torch.where(vanishes, 1.0, scale)
+        reward, bounds = rest / scale, (bounds - q0) / scale
+    low, high, zero, unit = torch.stack([*bounds, q0, scale]).float()[:, None]
+    return reward.float(), low, high, zero, unit
+
+
+def action_range(runs: Sequence[Run], task: Task | None, given: Range | None) -> tuple[Tensor, Tensor]:
+    """Returns the low and high end of the actions (A,): the task's, the given ones, or [-1, 1] if all data fits."""
+    data = runs[0].data
+    states, actions = data.state.shape[1], data.action.shape[1]
+    if task is None:
+        if given is not None:
+            return _check_range(given, data.action)
+        for run in runs:
+            least, most = map(float, run.data.action.aminmax())
+            if least < -1 or most > 1:
+                raise InputError(
+                    f"data set {run.name!r} has actions from {least:.4g} to {most:.4g}, outside [-1, 1]. Say which are "
+                    "possible: `--actions LOW HIGH`, in Python actions=(low, high), or the task, which knows it."
+                )
+        return _check_range((-1.0, 1.0), data.action)
+    if given is not None:
+        raise InputError(f"task {task.name!r} has its own range of actions; remove actions=.")
+    graph = task.graph
+    if (states, actions) != (graph.state_width, graph.width - graph.state_width):
+        raise InputError(
+            f"task {task.name!r} has {graph.state_width} columns of state and {graph.width - graph.state_width} of "
+            f"action, but data set {runs[0].name!r} has {states} and {actions}."
+        )
+    if data.goal is not None and is_simulated(task):
+        raise InputError(
+            f"task {task.name!r} has no goals, but data set {runs[0].name!r} has {_goal_width(data)} columns of them."
+        )
+    low, high = (end[states:].to(data.device) for end in task.box)
+    return low, high
+
+
+def _check_range(given: Range, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the ends of a range of actions (A,), on the actions' device."""
+    ends = [as_tensor(end).to(action) for end in given]
+    if len(ends) != 2 or any(end.shape not in (action.shape[1:], ()) for end in ends):
+        shapes = ", ".join(str(tuple(end.shape)) for end in ends)
+        raise InputError(f"actions must be (low, high), a number or ({action.shape[1]},) each, got {shapes}.")
+    low, high = (end.expand(action.shape[1]) for end in ends)
+    if not bool((low < high).all() & (high - low).isfinite().all()):
+        raise InputError(f"actions must be finite with low < high, got {low.tolist()} and {high.tolist()}.")
+    return low, high
+
+
+def _standard(seen: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
+    """Returns shift and scale (columns,) that standardise rows (N, columns); a constant column is only shifted."""
+    if not wanted:
+        return torch.zeros_like(seen[0]), torch.ones_like(seen[0])
+    scale = seen.double().std(0, correction=0).float()
+    return seen.double().mean(0).float(), torch.where(scale > 1e-6, scale, 1.0)
+
+
+def _columns(data: Transitions, goals: int) -> tuple[str, ...]:
+    """Returns the names of state, goal and action."""
+    states = data.state.shape[1]
+    return *data.columns[:states], *(f"goal{i}" for i in range(goals)), *data.columns[states:]
+
+
+def _goal_width(data: Transitions) -> int:
+    return 0 if data.goal is None else data.goal.shape[1]
+
+
+def sorted_episodes(data: Transitions, name: str, achieved: Achieved) -> tuple[Transitions, Tensor, Tensor]:
+    """Sorts the data by episode and step; what each row's state achieves becomes its goal.
+
+    Also returns what the next states achieve (N, G), and the last row of each row's episode (N,). A row without an
+    episode is an episode of one row.
+    """
+    if data.episode is None or data.step is None or not bool((data.episode >= 0).any()):
+        raise InputError(
+            f"data set {name!r} has no episodes, from which this agent takes its goals. Give each row its episode: "
+            "Transitions(..., episode=...), or a file that has them."
+        )
+    alone = data.episode < 0
+    number = torch.where(alone, data.episode.max() + alone.cumsum(0), data.episode)
+    order = data.step.argsort(stable=True)  # the minor key first: a stable sort keeps its order within an episode
+    order = order[number[order].argsort(stable=True)]
+    _, counts = torch.unique_consecutive(number[order], return_counts=True)
+    last = (counts.cumsum(0) - 1).repeat_interleave(counts)
+    state, next_state = data.state[order], data.next_state[order]
+    own, later = achieved(state).float(), achieved(next_state).float()
+    made = Transitions(state, data.action[order], next_state, -torch.ones_like(state[:, 0]), goal=own)
+    return made, later, last
+
+
+def achieved_by(task: Task | None, data: Transitions) -> Achieved:
+    """Returns the function from states (N, S) to the goals (N, G) they have reached.
+
+    It is the task's; without one, it selects the columns that the data's source names, or returns whole states.
+    """
+    by_task: Achieved | None = getattr(task, "achieved", None)
+    if by_task is not None:
+        return by_task
+    names = data.source.get(ACHIEVED)
+    if not names:
+        return lambda state: state
+    known = list(data.columns[: data.state.shape[1]])
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise InputError(f"goals are about columns of the state: {', '.join(known)}; there is no {missing[0]!r}.")
+    columns = [known.index(name) for name in names]
+    return lambda state: state[:, columns]
+
+
+# --- learning
+
+
 class _Chunk(NamedTuple):
-    """Updates that are made without a pause."""
+    """Updates that are made in one go."""
 
     stage: int
     before: int  # updates of the whole training before this one
@@ -136,7 +572,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(stages: Sequence[Stage], updates: int, evaluate_every: int) -> Iterator[_Chunk]:
-    """The whole training in pieces, each of which ends where an evaluation is due; only the last stage is evaluated."""
+    """Splits the training into chunks that end where an evaluation is due; only the last stage is evaluated."""
     before = 0
     for number, stage in enumerate(stages):
         total, start = stage.updates or updates, 0
@@ -149,8 +585,8 @@ def _chunks(stages: Sequence[Stage], updates: int, evaluate_every: int) -> Itera
 
 
 @dataclass(eq=False)
-class _Learner:
-    """The weights of all runs, and what updates them."""
+class Learner:
+    """The weights of all runs and their updates."""
 
     agent: Agent
     table: RunTable
@@ -158,17 +594,18 @@ class _Learner:
     weights: dict[str, Tensor]  # (R, ...) each
     optimisers: dict[str, Adam]  # by group
     captured: list[Captured]  # by stage
-    drawn: tuple[int, int, dict[str, Tensor]] = (-1, -1, {})  # stage, first update, and what was drawn for it
+    drawn: tuple[int, int, dict[str, Tensor]] = (-1, -1, {})  # stage, first update, and the draws for its block
+    measured: dict[str, Tensor] = field(default_factory=dict)  # (R,) each, as of each group's last update of a chunk
 
     @staticmethod
-    def of(agent: Agent, table: RunTable, streams: Sequence[Stream]) -> _Learner:
+    def of(agent: Agent, table: RunTable, streams: Sequence[Stream]) -> Learner:
         weights = initial_weights(agent, table.seen_width, table.action_width, streams)
-        learner = _Learner(agent, table, streams, weights, {}, [])
+        learner = Learner(agent, table, streams, weights, {}, [])
         for stage in agent.stages():
             for group in stage.learned:
                 own = [weights[name].requires_grad_() for name in _names(weights, group)]
                 learner.optimisers[group] = Adam(own, agent.learning_rate, stage.weight_decay, group)
-            learner.captured.append(Captured(in_turn(learner._update(stage)), table.device))
+            learner.captured.append(Captured(learner._chunk(stage), table.device))
         return learner
 
     def learn(self, chunk: _Chunk) -> Tensor:
@@ -187,7 +624,7 @@ class _Learner:
         return self.captured[chunk.stage](tensors, chunk.start % period)
 
     def _draw(self, stage: Stage, number: int, block: int) -> dict[str, Tensor]:
-        """Row numbers and noise of CHUNK updates, (CHUNK, R, ...) each; they do not depend on evaluations."""
+        """Draws row numbers and noise of CHUNK updates, (CHUNK, R, ...) each; they do not depend on evaluations."""
         drawn: list[dict[str, Tensor]] = []
         for run, stream in enumerate(self.streams):
             own = stream.child("updates", number, block)
@@ -197,16 +634,16 @@ class _Learner:
         return {name: torch.stack([own[name] for own in drawn], 1) for name in drawn[0]}
 
     def _goals(self, stream: Stream, run: int, index: Tensor) -> dict[str, Tensor]:
-        """A run's goals for rows (U, B) of its data, as numbers of rows of the table."""
-        if self.table.goals is None:
+        """Draws a run's goals for rows (U, B) of its data, as numbers of rows of the table."""
+        if self.table.last is None:
             return {}
         offset, rows = self.table.offset[run], int(self.table.length[run])
-        last = self.table.goals.last[index + offset]
+        last = self.table.last[index + offset]
         drawn = self.agent.draw_goals(stream.child("goals"), index, last, rows)
         return {name: torch.where(goal == OWN, OWN, goal + offset) for name, goal in drawn.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """All there is to save."""
+        """Returns everything that a checkpoint needs."""
         state = dict(self.weights)
         for adam in self.optimisers.values():
             state |= {f"optimiser.{name}": value for name, value in adam.state().items()}
@@ -226,7 +663,7 @@ class _Learner:
         return Policy(self.agent, self.table.seen_width, own, *self.table.action_range, self.table.columns[run])
 
     def policies(self) -> list[Policy]:
-        """The runs' policies as they are now, copied to the CPU, with only the weights that acting needs."""
+        """Returns the current policies on the CPU, with only the weights that acting needs."""
         weights = self.for_raw_inputs(acting_weights(self.agent, self.weights))
         weights = {n: w.detach().to("cpu", copy=True) for n, w in weights.items()}
         low, high = (end.cpu() for end in self.table.action_range)
@@ -234,7 +671,7 @@ class _Learner:
         return [Policy(self.agent, self.table.seen_width, own, low, high) for own in each]
 
     def for_raw_inputs(self, weights: Weights) -> dict[str, Tensor]:
-        """The weights with their first layers changed so that they take states and goals that are not standardised."""
+        """Returns weights whose first layers take states and goals that are not standardised."""
         changed = dict(weights)
         if self.agent.standardise:
             shift, scale = self.table.shift, self.table.scale
@@ -247,19 +684,23 @@ class _Learner:
                 changed[bias] = weights[bias] - shift.reshape(len(shift), *middle, 1, -1) @ seen
         return changed
 
-    def _update(self, stage: Stage) -> Work:
+    def _chunk(self, stage: Stage) -> Work:
+        """Returns the function that makes the updates of a chunk; it returns their losses (U, G, R)."""
+        period = math.lcm(*stage.update_every.values())
         losses = self.agent.losses()
         names = {group: _names(self.weights, group) for group in stage.update_every}
         turns, learned = stage.turns, stage.learned
 
-        def differentiate(group: str, batch: Batch, noise: Tensors) -> Tensor:
+        def differentiate(group: str, batch: Batch, noise: Tensors, measure: bool) -> Tensor:
             seen = {name: weight.detach() for name, weight in self.weights.items()}
             seen |= {name: self.weights[name] for name in names[group]}
-            loss = losses[group](seen, batch, noise)
+            loss, measured = loss_and_measured(losses[group](seen, batch, noise))
             self.optimisers[group].differentiate(loss.sum())
+            if measure:
+                self._measure(group, measured)
             return loss.detach()
 
-        def update(part: Tensors, number: int) -> Tensor:
+        def update(part: Tensors, number: int, measure: bool) -> Tensor:
             batch = self.table.batch(part["index"], part.get("value_goal"), part.get("actor_goal"))
             found: dict[str, Tensor] = {}
             for turn in turns:
@@ -270,18 +711,40 @@ class _Learner:
                         sources = [self.weights[name.removeprefix(TARGET)].detach() for name in names[group]]
                         torch._foreach_lerp_(targets, sources, self.agent.polyak)
                     continue
-                works = [partial(differentiate, group, batch, part) for group in due]
+                works = [partial(differentiate, group, batch, part, measure) for group in due]
                 found |= zip(due, side_by_side(works, self.table.device), strict=True)
                 for group in due:
                     self.optimisers[group].descend()
             nothing = torch.zeros(len(self.streams), device=self.table.device)
             return torch.stack([found.get(group, nothing) for group in learned])
 
-        return update
+        def chunk(tensors: Tensors, phase: int) -> Tensor:
+            count = len(tensors["index"])
+            parts = [{name: tensor[i] for name, tensor in tensors.items()} for i in range(count)]
+            # Measuring costs time, so only the updates of the last period do it: there, every group has its turn.
+            return torch.stack([update(part, phase + i, i >= count - period) for i, part in enumerate(parts)])
+
+        return chunk
+
+    @torch.no_grad()
+    def _measure(self, group: str, measured: Measured) -> None:
+        """Keeps what a loss has measured as numbers (R,), at the same place in memory each time, for CUDA graphs."""
+        for name, tensor in measured.items():
+            each = tensor.detach().float().reshape(len(tensor), -1)
+            if name in VALUES:
+                each = self.table.unit * each + (0.0 if name == "advantage" else self.table.zero)
+                numbers = {f"{group}/{name}_mean": each.mean(1), f"{group}/{name}_max": each.amax(1)}
+            else:
+                numbers = {f"{group}/{name}": each.mean(1)}
+            for key, number in numbers.items():
+                if key in self.measured:
+                    self.measured[key].copy_(number)
+                else:
+                    self.measured[key] = number.clone()
 
 
 def initial_weights(agent: Agent, state: int, action: int, streams: Sequence[Stream]) -> dict[str, Tensor]:
-    """Every run's random weights (R, ...), drawn from its stream, and those of the targets, which are the same."""
+    """Draws every run's initial weights (R, ...) from its stream; targets begin as copies of what they follow."""
     runs: list[dict[str, Tensor]] = []
     for stream in streams:
         runs.append({})
@@ -299,8 +762,8 @@ def _names(weights: Weights, group: str) -> list[str]:
     return [name for name in weights if name.startswith(f"{group}.")]
 
 
-def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[Run], learner: _Learner) -> None:
-    """Stops at the first loss (U, G, R) that is NaN or inf; the last update's own effect shows in the weights."""
+def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[Run], learner: Learner) -> None:
+    """Raises at the first loss (U, G, R) that is NaN or inf; the effect of the last update shows in the weights."""
     bad = ~torch.isfinite(losses)
     effect = torch.stack([weight.detach().flatten(1).sum(1) for weight in learner.weights.values()]).sum(0)  # (R,)
     if not bool(bad.any() | ~torch.isfinite(effect).all()):
@@ -317,15 +780,24 @@ def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[Run], learner: _
     )
 
 
-def _loss_metrics(losses: Tensor, chunk: _Chunk, stage: Stage, runs: Sequence[Run]) -> list[Metric]:
-    """Every group's mean loss over those of the chunk's updates (U, G, R) that updated it."""
-    metrics = []
+def _loss_metrics(
+    losses: Tensor, measured: Mapping[str, Tensor], chunk: _Chunk, stage: Stage, runs: Sequence[Run]
+) -> list[Metric]:
+    """Returns every group's mean loss over the updates of the chunk (U, G, R) that changed it, and its measurements."""
+    numbers: dict[str, Tensor] = {}
     for place, group in enumerate(stage.learned):
         every = stage.update_every[group]
         updated = losses[-(chunk.start + 1) % every :: every, place]
         if len(updated):
-            metrics += metrics_of(runs, chunk.start + chunk.updates, f"loss/{group}", updated.mean(0))
-    return metrics
+            numbers[f"loss/{group}"] = updated.mean(0)
+            numbers |= {name: number for name, number in measured.items() if name.startswith(f"{group}/")}
+    now = chunk.start + chunk.updates
+    each = torch.stack(list(numbers.values())).tolist() if numbers else []  # one copy from the device
+    return [
+        Metric(now, run.name, run.seed, name, value)
+        for name, values in zip(numbers, each, strict=True)
+        for run, value in zip(runs, values, strict=True)
+    ]
 
 
 def _curves(measured: Tensor, every: int) -> dict[str, Tensor]:

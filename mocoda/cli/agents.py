@@ -86,9 +86,8 @@ class Train(Command):
         return str(self.settings.name)
 
     def run(self) -> None:
-        from mocoda.agents import train_agents
-        from mocoda.agents.apart import remove_apart, train_apart
         from mocoda.agents.assumptions import assumptions
+        from mocoda.agents.train import remove_checkpoint, train_agents
         from mocoda.engine.metrics import MetricLog
         from mocoda.engine.runs import RunFolder
         from mocoda.tasks import make_task
@@ -118,25 +117,23 @@ class Train(Command):
         with RunFolder(self.out, "train", settings, outputs, self.overwrite) as run:
             metrics = MetricLog(self.out, tensorboard=self.tensorboard)
             if not (self.out / "agents.json").exists():  # else the same command has done it all
-                options: dict[str, Any] = {
-                    "seeds": range(self.seeds),
-                    "updates": self.updates,
-                    "task": task,
-                    "actions": self.actions,
-                    "evaluate_every": self.evaluate_every,
-                    "report": metrics.add,
-                    "progress": run.progress,
-                }
-                if self.engines.spread:
-                    engine = self.engines.make(self.workers, self.device)
-                    train_apart(datasets, self.settings, folder=self.out, engine=engine, **options).save(self.out)
-                    remove_apart(self.out)
-                else:
-                    checkpoint = self.out / "checkpoint.safetensors"
-                    train_agents(datasets, self.settings, workers=self.workers, checkpoint=checkpoint, **options).save(
-                        self.out
-                    )
-                    checkpoint.unlink(missing_ok=True)
+                engine = self.engines.make(self.workers, self.device) if self.engines.spread else None
+                checkpoint = self.out / ("checkpoint" if engine else "checkpoint.safetensors")
+                train_agents(
+                    datasets,
+                    self.settings,
+                    seeds=range(self.seeds),
+                    updates=self.updates,
+                    task=task,
+                    actions=self.actions,
+                    evaluate_every=self.evaluate_every,
+                    checkpoint=checkpoint,
+                    engine=engine,
+                    workers=self.workers,
+                    report=metrics.add,
+                    progress=run.progress,
+                ).save(self.out)
+                remove_checkpoint(checkpoint)
         then = f"`mocoda evaluate {self.out}` measures how well they do"
         if task is None:
             then = "without a task none was evaluated. `mocoda export POLICY --to policy.onnx` converts one"

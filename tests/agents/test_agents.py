@@ -21,6 +21,7 @@ from torch.distributions import (
 
 from mocoda import InputError, make_agent
 from mocoda.agents import BCQ, CQL, SAC, TD3BC, Agent, Batch
+from mocoda.agents.agent import loss_and_measured
 from mocoda.agents.sac import sample_action
 from mocoda.engine.networks import mlp_weights
 from mocoda.engine.randomness import Stream
@@ -96,7 +97,7 @@ def assert_loss_is(agent: Agent, group: str, twin: Twin, scale: float = 2.0) -> 
     """The loss of every run, and its gradients, are those of the twin."""
     weights, batch, noise = some_weights(agent, scale), some_batch(), some_noise(agent)
     own = [weight.requires_grad_() for name, weight in weights.items() if name.startswith(f"{group}.")]
-    loss = agent.losses()[group](weights, batch, noise)
+    loss, _ = loss_and_measured(agent.losses()[group](weights, batch, noise))
     expected = torch.stack([twin(weights, batch, noise, run) for run in range(R)])
     torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-10)
     made, wanted = (torch.autograd.grad(found.sum(), own) for found in (loss, expected))
@@ -363,8 +364,17 @@ def test_a_penalty_of_no_weight_leaves_cql_as_sac(penalty: str) -> None:
     conservative, plain_sac = CQL(**SMALL, penalty=penalty, weight=0.0), SAC(**SMALL)
     weights, batch, noise = some_weights(plain_sac), some_batch(), some_noise(conservative)
     for group in ("critic", "actor"):
-        one, other = (agent.losses()[group](weights, batch, noise) for agent in (conservative, plain_sac))
+        one, other = (
+            loss_and_measured(agent.losses()[group](weights, batch, noise))[0] for agent in (conservative, plain_sac)
+        )
         assert one.equal(other)
+
+
+def test_the_published_loss_is_finite_where_critics_say_zero_everywhere() -> None:
+    agent = TD3BC(**SMALL, normalise=True)
+    weights = {n: w * 0 if n.startswith("critic") else w for n, w in some_weights(agent).items()}
+    loss, measured = loss_and_measured(agent.losses()["actor"](weights, some_batch(), some_noise(agent)))
+    assert bool(loss.isfinite().all()) and not bool(measured["q"].any())
 
 
 # BCQ

@@ -211,6 +211,21 @@ class StandardisedOverRuns(Cloning):
         return super().actor_loss(weights, batch._replace(state=batch.state / batch.state.std()), noise)
 
 
+class MeasuresNoNames(Cloning):
+    def losses(self) -> dict[str, Any]:
+        return {"actor": lambda *given: (self.actor_loss(*given), self.actor_loss(*given))}
+
+
+class MeasuresOneNumber(Cloning):
+    def losses(self) -> dict[str, Loss]:
+        return {"actor": lambda *given: (self.actor_loss(*given), {"distance": self.actor_loss(*given).mean()})}
+
+
+class MeasuresNoNumber(Cloning):
+    def losses(self) -> dict[str, Loss]:
+        return {"actor": lambda *given: (self.actor_loss(*given), {"distance": -self.actor_loss(*given).log() / 0})}
+
+
 class WrongShape(Cloning):
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         return (super().act(weights, batch.state, noise) - batch.action).square().mean((-2, -1))
@@ -327,6 +342,9 @@ MUTANTS: dict[type[Cloning], str] = {
     StandardisedOverRuns: (
         "trained alone and with other runs, the weights 'actor.0.weight' differ: runs share something."
     ),
+    MeasuresNoNames: "the actor loss must return (R,), or (R,) and a dict of what it measured.",
+    MeasuresOneNumber: "'distance' of the actor loss must be (R, ...), got ().",
+    MeasuresNoNumber: "'distance' of the actor loss is not finite.",
     WrongShape: "act must return (R, B, A), here (2, 6, 2), got (2, 2).",
     TooFar: "act must return actions in [-1, 1].",
     Unbounded: "act must return actions in [-1, 1].",

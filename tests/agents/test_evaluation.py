@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mocoda import Agent, Evaluation, InputError, Policy, evaluate
 from mocoda.agents.agent import Noise
-from mocoda.agents.evaluation import MEASURES, episode_noise, played
+from mocoda.agents.evaluation import MEASURES, episode_noise, play_simulated
 from mocoda.engine.networks import Weights, mlp_weights
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import probability_of_improvement
@@ -80,7 +80,7 @@ def driven(policy: Policy, start: Tensor) -> tuple[int, bool, float, list[list[f
 
 @pytest.mark.parametrize("policy", [walker(), walker(1.0, 0.9), navigator("td3-bc"), navigator("sac", 1)], ids=repr)
 def test_episodes_are_those_of_the_gymnasium_environment(policy: Policy) -> None:
-    made = played([policy], TASK, episodes=8, seed=3, keep_path=True)
+    made = play_simulated([policy], TASK, episodes=8, seed=3, keep_path=True)
     for episode, start in enumerate(TASK.start(8, seed=Stream(3, "evaluate"))):
         steps, success, total, path = driven(policy, start)
         assert float(made.steps[0, episode]) == steps
@@ -90,7 +90,7 @@ def test_episodes_are_those_of_the_gymnasium_environment(policy: Policy) -> None
 
 
 def test_the_diagonal_at_full_speed_takes_the_fewest_steps_there_are() -> None:
-    made = played([walker()], Diagonal(), episodes=50, seed=0)
+    made = play_simulated([walker()], Diagonal(), episodes=50, seed=0)
     start = Diagonal().start(50, seed=Stream(0, "evaluate"))
     assert made.steps[0].double().equal(TASK.least_steps(start))
     assert bool(made.success.all()) and made.reward.equal(1 - made.steps)
@@ -98,14 +98,14 @@ def test_the_diagonal_at_full_speed_takes_the_fewest_steps_there_are() -> None:
 
 
 def test_from_any_start_the_diagonal_takes_at_least_the_fewest_steps() -> None:
-    made = played([walker()], TASK, episodes=200, seed=0)
+    made = play_simulated([walker()], TASK, episodes=200, seed=0)
     start = TASK.start(200, seed=Stream(0, "evaluate"))
     assert bool((made.steps[0] >= TASK.least_steps(start)).all())
     assert 0 < float(made.success.mean()) < 1  # some starts are too far off the diagonal
 
 
 def test_an_episode_that_does_not_end_counts_the_whole_horizon() -> None:
-    made = played([walker(-1.0, 0.0), walker(0.0, 0.0)], TASK, episodes=4, seed=0)
+    made = play_simulated([walker(-1.0, 0.0), walker(0.0, 0.0)], TASK, episodes=4, seed=0)
     assert made.steps.equal(torch.full((2, 4), float(HORIZON)))
     assert made.success.equal(torch.zeros(2, 4)) and made.reward.equal(torch.full((2, 4), -float(HORIZON)))
 
@@ -117,7 +117,7 @@ class Short(Diagonal):
 
 
 def test_an_episode_that_would_end_after_the_horizon_is_a_failure() -> None:
-    long, short = (played([walker()], task, episodes=50, seed=0) for task in (Diagonal(), Short()))
+    long, short = (play_simulated([walker()], task, episodes=50, seed=0) for task in (Diagonal(), Short()))
     in_time = long.steps <= 18
     assert bool(in_time.any()) and not bool(in_time.all())
     assert short.success.equal(in_time.float()) and short.steps.equal(long.steps.clamp(max=18))
@@ -126,7 +126,7 @@ def test_an_episode_that_would_end_after_the_horizon_is_a_failure() -> None:
 
 
 def test_an_ended_episode_stays_where_it_is() -> None:
-    made = played([walker(), walker(0.99, 1.0)], TASK, episodes=20, seed=1, keep_path=True)
+    made = play_simulated([walker(), walker(0.99, 1.0)], TASK, episodes=20, seed=1, keep_path=True)
     assert made.path.shape[1:] == (2, 20, 2)
     ended = 0
     for run in range(2):
@@ -139,7 +139,7 @@ def test_an_ended_episode_stays_where_it_is() -> None:
 
 
 def test_a_path_is_kept_only_if_it_is_asked_for() -> None:
-    made = played([walker()], TASK, episodes=5, seed=0)
+    made = play_simulated([walker()], TASK, episodes=5, seed=0)
     assert made.path.shape == (1, 1, 5, 2)
     assert made.path[0, 0].equal(TASK.start(5, seed=Stream(0, "evaluate")))
 
@@ -157,21 +157,21 @@ def test_rewards_after_the_end_do_not_count() -> None:
         def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
             return torch.where(state[:, 2] < 3, -1.0, 100.0), next_state[:, 2] == 3
 
-    made = played([untrained(small("sac"))], Tempting(), episodes=2, seed=0)
+    made = play_simulated([untrained(small("sac"))], Tempting(), episodes=2, seed=0)
     assert made.steps.tolist() == [[3, 3]] and made.reward.tolist() == [[-3, -3]] and made.success.tolist() == [[1, 1]]
 
 
 def test_actions_are_scaled_to_the_policys_box() -> None:
     policy = Policy(Walker(), 2, {"way": torch.ones(2)}, torch.zeros(2), torch.tensor([0.5, 0.25]))
-    made = played([policy], TASK, episodes=1, seed=0, keep_path=True)
+    made = play_simulated([policy], TASK, episodes=1, seed=0, keep_path=True)
     torch.testing.assert_close(made.path[1] - made.path[0], torch.tensor([[[0.025, 0.0125]]]))
 
 
 def test_runs_side_by_side_are_runs_one_by_one() -> None:
     policies = [navigator("bcq", seed) for seed in range(4)]
-    together = played(policies, TASK, episodes=5, seed=2, keep_path=True)
+    together = play_simulated(policies, TASK, episodes=5, seed=2, keep_path=True)
     for run, policy in enumerate(policies):
-        alone = played([policy], TASK, episodes=5, seed=2, keep_path=True)
+        alone = play_simulated([policy], TASK, episodes=5, seed=2, keep_path=True)
         assert alone.path[:, 0].equal(together.path[: len(alone.path), run])
         assert alone.steps[0].equal(together.steps[run]) and alone.reward[0].equal(together.reward[run])
 
@@ -219,7 +219,7 @@ def test_agents_of_different_kinds_are_evaluated_in_one_call() -> None:
     for key, policy in agents.items():
         alone = evaluate({key: policy}, TASK, episodes=6, seed=4)
         assert all(alone[measure][key] == together[measure][key] for measure in MEASURES)
-        made = played([policy], TASK, episodes=6, seed=4)
+        made = play_simulated([policy], TASK, episodes=6, seed=4)
         found = [together[measure][key] for measure in MEASURES]
         assert found == pytest.approx([float(part.mean()) for part in (made.steps, made.success, made.reward)])
 

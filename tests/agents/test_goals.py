@@ -11,8 +11,9 @@ from point_task import PointTask
 from torch import Tensor
 
 from mocoda import InputError, Transitions, make_agent, train_agents
-from mocoda.agents.batches import RunTable, runs_of
-from mocoda.agents.goals import OWN, GoalShares, sorted_episodes
+from mocoda.agents import GoalShares
+from mocoda.agents.agent import OWN
+from mocoda.agents.train import RunTable, runs_of, sorted_episodes
 from mocoda.engine.randomness import Stream
 
 DRAWS = 200_000

@@ -32,11 +32,12 @@ from torch import Tensor
 from mocoda import Agent, InputError, Policies, Transitions, make_task, train_agents
 from mocoda.agents import Batch, Stage
 from mocoda.agents import train as learning
-from mocoda.agents.agent import Noise
-from mocoda.agents.batches import RunTable, runs_of
+from mocoda.agents.agent import Loss, Noise, loss_and_measured
 from mocoda.agents.evaluation import Episodes, rollout
 from mocoda.agents.policy import to_task_range
+from mocoda.agents.train import RunTable, runs_of
 from mocoda.engine.checkpoint import Checkpoint
+from mocoda.engine.metrics import Metric
 from mocoda.engine.networks import Weights, mlp_weights
 from mocoda.engine.randomness import Stream
 
@@ -286,7 +287,7 @@ def by_hand(agent: Agent, data: Transitions, seed: int, updates: int) -> dict[st
                         weights[name] = (1 - agent.polyak) * weights[name] + agent.polyak * followed
                     continue
                 moving = {name: weights[name].clone().requires_grad_() for name in own}
-                loss = agent.losses()[group](weights | moving, batch, drawn).sum()
+                loss = loss_and_measured(agent.losses()[group](weights | moving, batch, drawn))[0].sum()
                 rate = agent.learning_rate
                 if agent.decay and stage.updates is None:
                     rate *= 0.5 * (1 + math.cos(math.pi * block / updates))
@@ -597,3 +598,61 @@ def test_a_policys_actions_are_its_agents_in_the_tasks_box(name: str) -> None:
 def test_one_row_is_enough_to_train(name: str) -> None:
     policy = train_agents({"one": recorded(1)}, small(name), seeds=[0], updates=3)["one", 0]
     assert all(bool(weight.isfinite().all()) for weight in policy.weights.values())
+
+
+# What losses measure
+
+
+@dataclass(frozen=True)
+class Measuring(Watchful):
+    """Notes every batch, and measures rewards as if they were values."""
+
+    def losses(self) -> dict[str, Loss]:
+        return {
+            "actor": lambda weights, batch, noise: (
+                self.actor_loss(weights, batch, noise),
+                {"q": batch.reward, "advantage": batch.reward, "state": batch.state},
+            )
+        }
+
+
+def reported(agent: Agent, datasets: dict[str, Transitions], **options: Any) -> dict[tuple[Any, ...], float]:
+    found: list[Metric] = []
+    train_agents(datasets, agent, report=found.extend, **options)
+    return {metric[:4]: metric.value for metric in found}
+
+
+def test_measured_values_are_reported_in_the_units_of_the_rewards(seen: list[Batch]) -> None:
+    agent, data = Measuring(**SMALL, discount=0.0), {"a": recorded(), "b": recorded(80, 1)}
+    found = reported(agent, data, seeds=[0], updates=7, evaluate_every=3)
+    for update in (3, 6, 7):  # the last of every chunk
+        batch = seen[update - 1]
+        for run, (name, table) in enumerate(data.items()):
+            assert table.reward is not None
+            number = [((batch.state[run, i] == table.state).all(1)).nonzero()[0] for i in range(agent.batch)]
+            rewards = table.reward[torch.cat(number)]
+            _, q0, _ = learned_rewards(table, 0.0)
+            expected = {
+                "loss/actor": found[update, name, 0, "loss/actor"],
+                "actor/q_mean": float(rewards.mean()),
+                "actor/q_max": float(rewards.max()),
+                "actor/advantage_mean": float(rewards.mean()) - q0,
+                "actor/advantage_max": float(rewards.max()) - q0,
+                "actor/state": float(batch.state[run].mean()),
+            }
+            made = {key[3]: value for key, value in found.items() if key[:3] == (update, name, 0)}
+            assert made == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@each_agent
+def test_every_agent_reports_its_values(name: str) -> None:
+    agent, data = small(name), {"a": recorded()}
+    found = reported(agent, data, seeds=[0, 1], updates=6, evaluate_every=6)
+    assert {"critic/q_mean", "critic/q_max"} < {key[3] for key in found}
+    assert all(math.isfinite(value) for value in found.values())
+
+
+def test_a_group_that_did_not_move_reports_nothing() -> None:
+    found = reported(small("td3-bc"), {"a": recorded()}, seeds=[0], updates=3, evaluate_every=1)
+    moved = [key[0] for key in found if key[3] == "actor/imitation"]
+    assert moved == [2] and [key[0] for key in found if key[3] == "critic/q_max"] == [1, 2, 3]

@@ -15,11 +15,10 @@ from point_task import A, CorridorTask, G, PointTask, S
 from torch import Tensor
 
 from mocoda import InputError, Policies, Transitions, train_agents
-from mocoda.agents import evaluators
+from mocoda.agents import evaluation
 from mocoda.agents import train as learning
-from mocoda.agents.batches import RunTable, runs_of
-from mocoda.agents.episodes import Job, Played, gather, jobs, play
-from mocoda.agents.evaluation import means
+from mocoda.agents.evaluation import Job, Played, gather, jobs, means, play
+from mocoda.agents.train import RunTable, runs_of
 from mocoda.engine.checkpoint import Checkpoint, load_trained
 from mocoda.engine.randomness import Stream
 from mocoda.engine.workers import Workers
@@ -127,7 +126,7 @@ class Late(Workers[Job, Played]):
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     Late.noted = []
-    monkeypatch.setattr(evaluators, "Workers", Late)
+    monkeypatch.setattr(evaluation, "Workers", Late)
     return Late.noted
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mocoda import InputError, Policy, Transitions, train_agents
 from mocoda.agents.agent import Agent, q_values
-from mocoda.agents.batches import RunTable, runs_of
+from mocoda.agents.train import RunTable, runs_of
 
 DISCOUNT = 0.98
 numbers = st.floats(-100, 100, width=32)

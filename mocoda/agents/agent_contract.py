@@ -1,29 +1,29 @@
-"""The battery of checks for an agent of your own.
+"""Checks an agent of your own against the contract of agents.
 
     mocoda.check_agent(MyAgent())
 
-Give it small networks, batches and first stages: what holds for them holds for large ones, and takes a few seconds.
+Use small networks, batches and first stages: the checks then take a few seconds, and hold for large ones too.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import TARGET, Agent, Batch
-from mocoda.agents.goals import OWN
+from mocoda.agents.agent import OWN, TARGET, Agent, Batch, loss_and_measured
 from mocoda.agents.policy import Policies, Policy, acting_weights, agent_settings
 from mocoda.agents.train import initial_weights, train_agents
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 
-STATE, ACTION, RUNS = 3, 2, 2  # widths and runs of the trial; unequal, so that a mix-up shows
+STATE, ACTION, RUNS = 3, 2, 2  # columns and runs of the trial; unequal columns, so that a mix-up shows
 
 
 def check_agent(agent: Agent) -> None:
@@ -47,7 +47,7 @@ def _require(agent: Agent, kept: bool, broken: str) -> None:
 
 
 def _check_groups(agent: Agent) -> None:
-    """Networks, stages and losses name each other's groups."""
+    """Networks, stages and losses must use the same names of groups."""
     _require(agent, isinstance(getattr(agent, "name", None), str), "it has no name.")
     try:
         agent_settings(agent)
@@ -77,7 +77,7 @@ def _check_noise(agent: Agent) -> None:
 
 
 def _check_goals(agent: Agent) -> None:
-    """Each kind of goal is a row, or the row's own state, and comes from the stream."""
+    """Each kind of goal must be a row, or the row's own state, and come from the stream."""
     row = torch.arange(20).expand(4, -1)
     once, again = (agent.draw_goals(Stream(0, "contract"), row, row // 5 * 5 + 4, 20) for _ in range(2))
     _require(agent, set(once) == {"value_goal", "actor_goal"}, f"draw_goals must return two goals, got {list(once)}.")
@@ -88,7 +88,7 @@ def _check_goals(agent: Agent) -> None:
 
 
 def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:
-    """There is one loss per run, and it updates its own group and nothing of another run."""
+    """There must be one loss per run, which depends on all weights of its group and on no other run."""
     for stage in agent.stages():
         batch = _batch(stage.batch)
         drawn = [agent.noise(Stream(run, "contract"), 1, ACTION) for run in range(RUNS)]
@@ -97,7 +97,8 @@ def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:
             if group.startswith(TARGET):
                 continue
             own = {n: w.clone().requires_grad_() for n, w in weights.items() if n.startswith(f"{group}.")}
-            loss = agent.losses()[group]({**weights, **own}, batch, noise)
+            loss, measured = loss_and_measured(agent.losses()[group]({**weights, **own}, batch, noise))
+            _check_measured(agent, group, measured)
             shape = tuple(loss.shape)
             _require(agent, shape == (RUNS,), f"the {group} loss must be (R,), here ({RUNS},), got {shape}.")
             _require(agent, bool(loss.isfinite().all()), f"the {group} loss of finite numbers is {loss.tolist()}.")
@@ -110,6 +111,16 @@ def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:
                         _require(agent, False, f"the {group} loss does not depend on its weights {name!r}.")
                     elif bool(gradient[other].any()):
                         _require(agent, False, f"the {group} loss of one run depends on {name!r} of another run.")
+
+
+def _check_measured(agent: Agent, group: str, measured: Any) -> None:
+    """What a loss measures must have names, and a finite tensor per run."""
+    kept = isinstance(measured, Mapping) and all(isinstance(name, str) for name in measured)
+    _require(agent, kept, f"the {group} loss must return (R,), or (R,) and a dict of what it measured.")
+    for name, value in measured.items():
+        shape = tuple(getattr(value, "shape", ()))
+        _require(agent, shape[:1] == (RUNS,), f"{name!r} of the {group} loss must be (R, ...), got {shape}.")
+        _require(agent, bool(value.isfinite().all()), f"{name!r} of the {group} loss is not finite.")
 
 
 def _check_actions(agent: Agent, weights: dict[str, Tensor]) -> None:
@@ -130,7 +141,7 @@ def _check_actions(agent: Agent, weights: dict[str, Tensor]) -> None:
 
 
 def _check_acting(agent: Agent, weights: dict[str, Tensor], state: Tensor, noise: dict[str, Tensor]) -> None:
-    """When agents are evaluated, there are only the weights of the groups in `acting`."""
+    """`act` must not need weights of groups that `acting` does not name: evaluations have no others."""
     action = agent.act(weights, state, noise)
 
     def same(some: dict[str, Tensor]) -> bool:
