@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from parents_world import TASK, message
+from approved import refused
+from parents_world import TASK
 from torch import Tensor
 
-import mocoda.parents.flattening
 from experiments.columns import PUBLISHED
 from mocoda import check_recipe, make_recipe
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents import BUILT_IN, Coda, Emp, Mocoda, MocodaP, Model, Recipe, TaskHints
+from mocoda.parents import BUILT_IN, Coda, Emp, Mocoda, MocodaP, MocodaU, Model, Recipe, TaskHints
 from mocoda.parents.baselines import RecordedParents
-
-
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(mocoda.parents.flattening, "PROPOSALS", 4_096)
-    yield
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -35,9 +28,10 @@ def test_every_built_in_recipe_keeps_its_promises(name: str) -> None:
 @pytest.mark.parametrize(
     "recipe",
     [
-            Mocoda(components=4, shuffle=True, covariance="diag", **PUBLISHED),
-        Mocoda(components=4, neighbourhoods="even", density="mixture"),
-        MocodaP(components=4, flatten="reweighting", acceptance=0.5, **PUBLISHED),
+        Mocoda(components=4, density="mixture"),
+        Mocoda(composition=True),
+        MocodaU(acceptance=0.5),
+        MocodaP(components=4, acceptance=0.5, **PUBLISHED),
     ],
     ids=str,
 )
@@ -93,22 +87,11 @@ def test_a_recipe_that_keeps_them_all_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "broken"),
-    [
-        ({1, 2}, "its settings are not JSON values (Object of type set is not JSON serializable)."),
-        ((1, 2), "made again from its settings, it is another recipe."),
-        ("shape", "sample(0) must return (n, S + A), here (0, 5), got (0, 4)."),
-        ("empty", "sample(0) must return (n, S + A), here (0, 5), got (1, 5)."),
-        ("dtype", "sample(0) must return float32, got torch.float64."),
-        ("device", "sample(0) must return rows on the data's device, cpu, got meta."),
-        ("nan", "sample(1) has NaN or inf."),
-        ("seed", "two seeds draw the same rows."),
-        ("again", "the same seed draws other rows the second time."),
-        ("refit", "fitted again with the same seed, it draws other rows."),
-    ],
+    "wrong", [{1, 2}, (1, 2), "shape", "empty", "dtype", "device", "nan", "seed", "again", "refit"], ids=str
 )
-def test_what_is_wrong_with_the_rows_is_said(wrong: Any, broken: str) -> None:
-    assert message(check_recipe, Mine(wrong)) == f"recipe 'mine' breaks its contract: {broken}"
+def test_what_is_wrong_with_the_rows_is_said(wrong: Any) -> None:
+    with refused():
+        check_recipe(Mine(wrong))
 
 
 @dataclass(frozen=True)
@@ -159,9 +142,6 @@ class WholeParents(RecordedParents):
     name = "whole"
     wrong: str
 
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        return super().sample_with_children(n, seed=seed)[0]
-
     def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
         rows, children = super().sample_with_children(n, seed=7 if self.wrong == "other" else seed)
         if self.wrong == "width":
@@ -179,49 +159,21 @@ class Modest(Whole):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "broken"),
+    "recipe",
     [
-        (Nameless(), "recipe 'Nameless' breaks its contract: its name must be a string, got None."),
-        (Untitled(), "recipe 'mine' breaks its contract: its title must be a string, got None."),
-        (Namesake(), "recipe 'emp' breaks its contract: its name is that of another recipe, Emp."),
-        (
-            Renamed(),
-            "recipe 'yours' breaks its contract: what it fits must have the same name, which tables keep, got 'mine'.",
-        ),
-        (
-            Promising(),
-            "recipe 'mine' breaks its contract: what it fits has no sample_with_children, so needs_model must be True.",
-        ),
-        (
-            Modest(),
-            "recipe 'whole' breaks its contract: what it fits has sample_with_children, so needs_model must be False.",
-        ),
-        (
-            Whole("model"),
-            "recipe 'whole' breaks its contract: needs_model is False, but without a model its fit ends in "
-            "ValueError('no model').",
-        ),
-        (
-            Whole("width"),
-            "recipe 'whole' breaks its contract: sample_with_children(0) must return (n, S), here (0, 3), got (0, 5).",
-        ),
-        (
-            Whole("other"),
-            "recipe 'whole' breaks its contract: sample and sample_with_children draw other rows.",
-        ),
-        (
-            Whole("range"),
-            "recipe 'whole' breaks its contract: its next states leave the recorded range, though it needs no model.",
-        ),
-        (
-            Whole("untrue"),
-            "recipe 'whole' breaks its contract: its next states are not those that follow its rows.",
-        ),
+        Nameless(),
+        Untitled(),
+        Namesake(),
+        Renamed(),
+        Promising(),
+        Modest(),
+        *(Whole(wrong) for wrong in ("model", "width", "other", "range", "untrue")),
     ],
     ids=str,
 )
-def test_what_else_is_wrong_is_said(recipe: Recipe, broken: str) -> None:
-    assert message(check_recipe, recipe) == broken
+def test_what_else_is_wrong_is_said(recipe: Recipe) -> None:
+    with refused():
+        check_recipe(recipe)
 
 
 def test_a_recipe_with_whole_transitions_passes() -> None:
@@ -243,4 +195,5 @@ def test_a_recipe_that_changes_the_recorded_rows_is_caught() -> None:
             data.next_state.add_(1)
             return Rows(data.rows.clone(), "")
 
-    assert message(check_recipe, Careless()) == "recipe 'mine' breaks its contract: it changes the recorded rows."
+    with refused():
+        check_recipe(Careless())

@@ -1,4 +1,4 @@
-"""mocoda.parents.composed: boxes that a hook swept one at a time are swept at once."""
+"""Composition: boxes that a hook swept one at a time are swept at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from mocoda import LocalGraph, Transitions, fit_parents, make_recipe
-from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.parents import Mocoda
 from mocoda.parents.recombination import ComposedParents
@@ -137,18 +136,14 @@ def test_the_same_seed_gives_the_same_rows(rows: Tensor) -> None:
 
 
 def test_other_rows_take_the_place_of_the_recorded_ones() -> None:
+    assert composed().source["neighbourhoods"]["drawn"] == "composed"
     other = collect(3_000, seed=1)
     drawn = composed().among(other.rows).sample(6_000, seed=0)
     assert 0.05 < float(swept(drawn).all(1).float().mean()) < 2 / 9
     assert set(drawn[:, 0].tolist()) <= set(other.rows[:, 0].tolist())
 
 
-def test_rows_say_how_they_were_drawn() -> None:
-    found = composed().source["neighbourhoods"]
-    assert found["drawn"] == "composed" and sum(found["rows"]) == len(DATA)
-
-
-def test_what_is_hardly_ever_linked_is_not_put_anywhere() -> None:
+def test_a_box_that_is_hardly_ever_swept_is_not_put_anywhere() -> None:
     """Box 1 is swept in 150 rows: it stays in the hook as it was, and the other box may be put to it."""
     is_swept = swept(DATA.rows)[:, 0]
     data = DATA[torch.cat([is_swept.nonzero()[:150, 0], (~is_swept).nonzero()[:, 0]])]
@@ -161,8 +156,3 @@ def test_what_is_hardly_ever_linked_is_not_put_anywhere() -> None:
 def test_a_flat_distribution_is_made_of_composed_rows() -> None:
     parents = fit_parents(DATA, GRAPH, make_recipe("mocoda-u", composition=True))
     assert bool(swept(parents.sample(2_000, seed=0)).all(1).any())
-
-
-def test_mixtures_are_not_composed() -> None:
-    with pytest.raises(InputError, match="leave out density='mixture'"):
-        Mocoda(composition=True, density="mixture")

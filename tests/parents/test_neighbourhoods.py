@@ -1,4 +1,4 @@
-"""mocoda.parents.stratified: mixtures per local graph, their law, their shares, and what is left out."""
+"""Stratified mixtures, one set for each local graph: their law, their shares, and what is left out."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parents_world import DATA, TASK, message
+from approved import refused
+from parents_world import DATA, TASK
 from scipy.stats import ks_2samp
 from torch import Tensor
 
 from experiments.columns import PUBLISHED
 from mocoda.data.transitions import Transitions
-from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents import Mocoda, MocodaU, fit_parents, make_recipe
+from mocoda.parents import Mocoda, fit_parents, make_recipe
 from mocoda.parents.flattening import FlattenedParents
 from mocoda.parents.groups import graph_at
 from mocoda.parents.mocoda import MIN_STRATUM_ROWS, MixtureParents, StratifiedParents
@@ -112,16 +112,11 @@ def test_without_neighbourhoods_the_sparsest_graph_s_sets_are_all_that_is_kept()
     ("recipe", "options"),
     [
         ("mocoda", {}),
-        ("mocoda", {"neighbourhoods": "even"}),
-        ("mocoda", {"shuffle": True, "covariance": "diag"}),
         ("mocoda-u", {}),
-        ("mocoda-p", {"neighbourhoods": "even"}),
+        ("mocoda-p", {}),
     ],
 )
-def test_every_sample_lies_in_a_recorded_neighbourhood(
-    monkeypatch: pytest.MonkeyPatch, recipe: str, options: dict[str, Any]
-) -> None:
-    monkeypatch.setattr("mocoda.parents.flattening.PROPOSALS", 4_096)
+def test_every_sample_lies_in_a_recorded_neighbourhood(recipe: str, options: dict[str, Any]) -> None:
     flat = {} if recipe == "mocoda" else {"acceptance": 0.5}
     settled = make_recipe(recipe, components=8, density="mixture", **flat, **options)
     parents = fit_parents(DATA, GRAPH, settled, task=TASK, seed=1)
@@ -141,7 +136,7 @@ def test_unstratified_rows_move_right_in_the_quadrant() -> None:
 
 def test_what_falls_outside_its_neighbourhood_is_rejected(parents: StratifiedParents) -> None:
     for one in parents.neighbourhoods:
-        only = StratifiedParents(parents.graph, (one,), (), "empirical")
+        only = StratifiedParents(parents.graph, (one,), ())
         assert (GRAPH_XY.mask(only.sample(3_000, seed=0)) == one.mask).all()
     # Proposals cross the border, or there would be nothing to reject.
     near = Transitions(DATA_XY.state / 6, DATA_XY.action, DATA_XY.next_state)
@@ -151,19 +146,6 @@ def test_what_falls_outside_its_neighbourhood_is_rejected(parents: StratifiedPar
         assert not found.region(one.mask)(one.mixtures.sample(3_000, seed=0)).all()
     drawn = found.sample(3_000, seed=0)
     assert float(right(drawn).float().mean()) == pytest.approx(float(right(shifted.rows).float().mean()), abs=0.04)
-
-
-# Shares
-
-
-@pytest.mark.parametrize(("drawn", "expected"), [("empirical", SHARE), ("even", 0.5)])
-def test_neighbourhoods_are_drawn_by_their_share_or_evenly(drawn: str, expected: float) -> None:
-    parents = stratified(DATA_XY, neighbourhoods=drawn)
-    assert float(parents.shares.sum()) == pytest.approx(1) and float(parents.shares[1]) == pytest.approx(
-        expected, abs=0.02
-    )
-    found = float(right(parents.sample(6_000, seed=0)).float().mean())
-    assert found == pytest.approx(float(parents.shares[1]), abs=4 * 0.5 / math.sqrt(6_000))
 
 
 # Small neighbourhoods
@@ -192,14 +174,10 @@ def test_a_small_neighbourhood_has_fewer_components() -> None:
     assert [len(mixture.weights) for _, mixture in small.mixtures.sets] == [2, 2]  # ten rows a column
 
 
-def test_data_without_any_neighbourhood_large_enough_is_refused() -> None:
-    assert message(fit_parents, DATA_XY[:40], GRAPH_XY, Mocoda(density="mixture")) == (
-        f"no local graph holds in 50 rows, the fewest to draw from; the commonest of 2 holds in "
-        f"{int((~right(DATA_XY.rows[:40])).sum())}. Record more data, or pass stratified=False."
-    )
+def test_what_cannot_be_stratified_is_refused() -> None:
+    with refused():  # too few rows
+        fit_parents(DATA_XY[:40], GRAPH_XY, Mocoda(density="mixture"))
 
-
-def test_a_neighbourhood_that_its_mixtures_miss_is_refused() -> None:
     def exactly_zero(found: Tensor) -> Tensor:
         return GRAPH_XY.sparsest | (found[:, 2] == 0)[:, None, None]
 
@@ -207,10 +185,8 @@ def test_a_neighbourhood_that_its_mixtures_miss_is_refused() -> None:
     action = DATA_XY.action.clone()
     action[:100] = 0
     parents = stratified(Transitions(DATA_XY.state, action, DATA_XY.next_state), thin, components=1)
-    assert message(parents.sample, 1_000, seed=0) == (
-        "the neighbourhood holds 0 of 2,002,944 proposals: the recorded parts hardly combine into it. "
-        "Does its local graph hold on a thin set only? Pass stratified=False."
-    )
+    with refused():  # a neighbourhood that its mixtures miss
+        parents.sample(1_000, seed=0)
 
 
 # Graphs of neighbourhoods
@@ -243,22 +219,3 @@ def test_given_parent_sets_stay_and_children_with_more_edges_add_their_own() -> 
 def test_a_graph_that_is_the_same_everywhere_has_nothing_to_stratify(density: str, kind: type) -> None:
     everywhere = LocalGraph(GRAPH.state, GRAPH.action, GRAPH.edges)
     assert isinstance(fit_parents(DATA, everywhere, Mocoda(density=density)), kind)
-
-
-def test_the_published_code_s_even_components_reach_every_neighbourhood() -> None:
-    parents = stratified(DATA, GRAPH, published_code=True)
-    for one in parents.neighbourhoods:
-        assert all(mixture.weights.unique().numel() == 1 for _, mixture in one.mixtures.sets)
-
-
-def test_flattened_and_reweighted_tables_say_their_neighbourhoods() -> None:
-    for options in ({"acceptance": 0.5}, {"flatten": "reweighting"}):
-        parents = fit_parents(DATA, GRAPH, make_recipe("mocoda-u", components=4, density="mixture", **options))
-        assert isinstance(parents, FlattenedParents | ReweightedParents)
-        assert sum(parents.source["neighbourhoods"]["rows"]) == len(DATA)
-    assert "neighbourhoods" not in getattr(fit_parents(DATA, GRAPH, MocodaU(components=4, **PUBLISHED)), "source", {})
-
-
-def test_a_stream_is_a_seed_too(parents: StratifiedParents) -> None:
-    stream = Stream(3, "stage")
-    assert parents.sample(20, seed=stream).equal(parents.sample(20, seed=stream))

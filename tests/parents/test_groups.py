@@ -1,4 +1,4 @@
-"""mocoda.parents.linked: what touches stays as recorded together, in a world where nothing else is possible."""
+"""What touches is copied jointly, in a world where nothing else is possible."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from experiments.columns import PUBLISHED
-from mocoda import DynamicsConfig, LocalGraph, Transitions, fit_dynamics, fit_parents
+from mocoda import DynamicsConfig, LocalGraph, Transitions, fit_dynamics, fit_parents, make_task
 from mocoda.engine.randomness import Stream
 from mocoda.parents import Mocoda
-from mocoda.parents.groups import neighbourhood, parent_sets_at
+from mocoda.parents.groups import belong_together, neighbourhood, parent_sets_at
 from mocoda.parents.mixture import Manifold
-from mocoda.parents.recombination import GroupedParents
+from mocoda.parents.recombination import GroupedParents, MatchedParents
 from mocoda.tasks.objects import Objects
 
 DATA = world.collect(6_000, seed=0)
 GRAPH = world.GRAPH
 
 
-def linked(data: Transitions = DATA, graph: LocalGraph = GRAPH, **options: Any) -> GroupedParents:
+def grouped(data: Transitions = DATA, graph: LocalGraph = GRAPH, **options: Any) -> GroupedParents:
     parents = fit_parents(data, graph, Mocoda(**options))
     assert isinstance(parents, GroupedParents)
     return parents
@@ -34,7 +34,7 @@ def linked(data: Transitions = DATA, graph: LocalGraph = GRAPH, **options: Any) 
 
 @pytest.fixture(scope="module")
 def rows() -> Tensor:
-    return linked().sample(12_000, seed=0)
+    return grouped().sample(12_000, seed=0)
 
 
 def broken(manifold: Manifold, rows: Tensor) -> float:
@@ -76,11 +76,6 @@ def test_local_graphs_are_drawn_as_often_as_recorded(rows: Tensor) -> None:
         assert drawn[code] == pytest.approx(share, abs=1e-6)  # two passes over all rows
 
 
-def test_they_are_drawn_equally_often_if_asked() -> None:
-    drawn = shares(GRAPH, linked(neighbourhoods="even").sample(8_000, seed=0))
-    assert all(share == pytest.approx(1 / len(drawn), abs=0.02) for share in drawn.values())
-
-
 def test_held_objects_stay_in_the_hand(rows: Tensor) -> None:
     for which in world.OBJECTS:
         drawn, recorded = (float(world.held(part[:, :19], which).float().mean()) for part in (rows, DATA.rows))
@@ -90,18 +85,20 @@ def test_held_objects_stay_in_the_hand(rows: Tensor) -> None:
 def test_what_does_not_touch_becomes_independent(rows: Tensor) -> None:
     known = {tuple(row) for row in DATA.rows.tolist()}
     assert sum(tuple(row) in known for row in rows[:2_000].tolist()) < 0.35 * 2_000  # those that touch both
-    alone = (neighbourhood(GRAPH, rows) == neighbourhood(GRAPH, rows[~GRAPH.mask(rows)[:, 0, 1:].any(1)][:1])).nonzero()[:, 0]
+    alone = (
+        neighbourhood(GRAPH, rows) == neighbourhood(GRAPH, rows[~GRAPH.mask(rows)[:, 0, 1:].any(1)][:1])
+    ).nonzero()[:, 0]
     one, other = rows[alone][:, 12], rows[alone][:, 17]  # the cosines of both
     assert len(alone) > 500 and abs(float(np.corrcoef(one, other)[0, 1])) < 0.1
 
 
-def test_a_group_comes_from_all_rows_that_have_it_whatever_else_these_link() -> None:
+def test_a_group_comes_from_all_rows_that_have_it_whatever_else_they_connect() -> None:
     """Object 2 rests at the left while object 1 is held, and at the right only while nothing is."""
     state, action = DATA.state.clone(), DATA.action
     near = GRAPH.mask(DATA.rows)[:, 0, 1:]
     state[:, 14] = torch.where(near[:, 0], -5.0, 5.0)
     moved = Transitions(state, action, DATA.next_state)[~near[:, 1]]
-    drawn = linked(moved).sample(4_000, seed=0)
+    drawn = grouped(moved).sample(4_000, seed=0)
     holding = GRAPH.mask(drawn)[:, 0, 1]
     assert 0.3 < float((drawn[holding][:, 14] > 0).float().mean()) < 0.9
 
@@ -118,8 +115,8 @@ def test_ranges_and_norms_are_kept(rows: Tensor) -> None:
 @settings(deadline=None, max_examples=20, derandomize=True)
 @given(st.integers(1, 40), st.integers(0, 100), st.integers(0, 60))
 def test_any_rows_will_do(rows: int, seed: int, n: int) -> None:
-    data = DATA[Stream(seed, "test-linked").permutation(len(DATA))[:rows]]
-    drawn = linked(data).sample(n, seed=seed)
+    data = DATA[Stream(seed, "test-groups").permutation(len(DATA))[:rows]]
+    drawn = grouped(data).sample(n, seed=seed)
     assert drawn.shape == (n, 24) and set(shares(GRAPH, drawn)) <= set(shares(GRAPH, data.rows))
     for columns in ([0, 1, 2, 3], [9, 10, 11], [14, 15, 16]):
         assert set(map(tuple, drawn[:, columns].tolist())) <= set(map(tuple, data.rows[:, columns].tolist()))
@@ -128,9 +125,9 @@ def test_any_rows_will_do(rows: int, seed: int, n: int) -> None:
 def test_thousands_of_local_graphs_all_come_again() -> None:
     task = Objects(8)
     data = task.collect(4_000, seed=0)
-    parents = linked(data, task.graph)
+    parents = grouped(data, task.graph)
     drawn = parents.sample(4_000, seed=0)
-    assert len(parents.groups.codes) > 500
+    assert len(parents.groups.numbers) > 500
     assert shares(task.graph, drawn) == shares(task.graph, data.rows)
     known = {tuple(row) for row in data.rows.tolist()}
     assert sum(tuple(row) in known for row in drawn.tolist()) < 0.05 * len(drawn)
@@ -158,7 +155,7 @@ def test_sets_that_overlap_anyway_are_matched_and_those_that_touch_are_not() -> 
     g = rng.normal(size=6_000)
     noise = rng.normal(size=(6_000, 2))
     table = torch.tensor(np.stack([g, g + 0.3 * noise[:, 0], -g + 0.3 * noise[:, 0], noise[:, 1]], 1)).float()
-    drawn = linked(Transitions(table[:, :3], table[:, 3:], table[:, :3]), SHARED).sample(6_000, seed=0)
+    drawn = grouped(Transitions(table[:, :3], table[:, 3:], table[:, :3]), SHARED).sample(6_000, seed=0)
     a, b = (drawn[:, 1] - drawn[:, 0]).numpy(), (drawn[:, 2] + drawn[:, 0]).numpy()
     touching = (drawn[:, 0] > 1).numpy()
     assert a.std() == pytest.approx(0.3, rel=0.1) and b.std() == pytest.approx(0.3, rel=0.1)
@@ -176,15 +173,7 @@ def test_sets_that_touch_and_overlap_are_one() -> None:
     assert parent_sets_at(GRAPH, GRAPH.sparsest) == [("hand", "action"), ("object1",), ("object2",)]
 
 
-# Noise and mixtures
-
-
-def test_noise_keeps_ranges_norms_and_local_graphs() -> None:
-    drawn = linked(smoothing=0.02).sample(3_000, seed=0)
-    manifold = Manifold.of(DATA.rows, GRAPH)
-    assert not manifold.outside(drawn).any() and broken(manifold, drawn) == 0
-    assert set(shares(GRAPH, drawn)) <= set(shares(GRAPH, DATA.rows))
-    assert not drawn.equal(linked().sample(3_000, seed=0))
+# Mixtures
 
 
 def test_mixtures_are_projected_unless_they_are_the_paper_s() -> None:
@@ -198,7 +187,7 @@ def test_mixtures_are_projected_unless_they_are_the_paper_s() -> None:
 
 
 def test_the_same_seed_draws_the_same_rows() -> None:
-    parents = linked()
+    parents = grouped()
     assert parents.sample(100, seed=3).equal(parents.sample(100, seed=3))
     assert not parents.sample(100, seed=3).equal(parents.sample(100, seed=4))
 
@@ -215,5 +204,60 @@ def test_with_a_model_rows_are_confirmed_as_often_as_recorded_ones() -> None:
         return float((off < 0.02).float().mean())
 
     recorded, mixture = data.rows[::10], fit_parents(data, GRAPH, Mocoda(**PUBLISHED))
-    assert confirmed(linked(data).sample(2_000, seed=1)) > 0.95 * confirmed(recorded)
+    assert confirmed(grouped(data).sample(2_000, seed=1)) > 0.95 * confirmed(recorded)
     assert confirmed(mixture.sample(2_000, seed=1)) < 0.2 * confirmed(recorded)
+
+
+# Whether parts depend on each other
+
+
+def touching(rows: Tensor) -> Tensor:
+    """Hand and cube are connected where the first column of both is below 0.5."""
+    mask = torch.eye(3, 2, dtype=torch.bool, device=rows.device).repeat(len(rows), 1, 1)
+    mask[:, 2, 0] = True
+    near = (rows[:, 0] < 0.5) & (rows[:, 1] < 0.5)
+    mask[:, :2, :2] |= near[:, None, None]
+    return mask
+
+
+CUBE = LocalGraph(
+    {"hand": [0], "cube": [1]}, {"push": [0]}, {"hand": ["hand", "push"], "cube": ["cube"]}, local=touching
+)
+
+
+def rows_where(carried: bool, seed: int, n: int = 3_000) -> Transitions:
+    """Hands and cubes anywhere or, where a cube is carried, the cube where the hand is."""
+    stream = Stream(seed, "touching")
+    hand, cube, push = stream.uniform(3, n)
+    if carried:
+        cube = torch.where((hand < 0.5) & (cube < 0.5), hand + 0.01 * stream.normal(n), cube)
+    state = torch.stack([hand, cube], 1)
+    return Transitions(state, push[:, None], state + push[:, None] * torch.tensor([1.0, 0.0]))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.booleans(), st.integers(0, 1_000))
+def test_parts_belong_together_if_one_tells_where_the_other_is(carried: bool, seed: int) -> None:
+    data = rows_where(carried, seed)
+    assert belong_together(data.rows, CUBE, Stream(seed, "together")) == carried
+    assert isinstance(fit_parents(data, CUBE, "mocoda", seed=seed), GroupedParents if carried else MatchedParents)
+
+
+def test_groups_with_too_few_rows_to_tell_stay_together() -> None:
+    data = rows_where(False, 0)
+    apart = data[(data.state > 0.5).any(1)]
+    assert belong_together(apart.rows, CUBE, Stream(0, "together"))
+
+
+@pytest.mark.parametrize("rows", [1_000, 8_000])
+def test_the_corner_of_2d_navigation_is_reached_by_default(rows: int) -> None:
+    task = make_task("navigation")
+    data = task.collect(rows, seed=0)
+    x, y = fit_parents(data, task.graph, "mocoda", seed=0).sample(4_000, seed=0)[:, :2].T
+    assert float(((x < 0.5) & (y > 0.5)).float().mean()) > 0.03
+
+
+@pytest.mark.parametrize("objects", [2, 5])
+def test_objects_that_are_carried_stay_with_what_carries_them(objects: int) -> None:
+    task = make_task(f"objects:{objects}")
+    assert isinstance(fit_parents(task.collect(4_000, seed=0), task.graph, "mocoda"), GroupedParents)
