@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from agents_world import small
+from approved import refused
 from cloning_agent import Cloning
 from torch import Tensor
 
-import mocoda
-from mocoda import Agent, InputError, check_agent
+from mocoda import Agent, check_agent
 from mocoda.agents import Batch, Network, Stage
 from mocoda.agents.agent import Loss, Noise
 from mocoda.engine.networks import Weights, mlp
@@ -78,10 +78,6 @@ class TwoStages(Cloning):
         return {"offset": stream.normal(updates, self.batch, action)}
 
 
-def test_an_agent_with_stages_and_noise_passes() -> None:
-    check_agent(TwoStages(**TINY))
-
-
 @dataclass(frozen=True)
 class ActsByBoth(TwoStages):
     """Acts by the mean of actor and clone, and says so."""
@@ -95,8 +91,9 @@ class ActsByBoth(TwoStages):
         return (super().act(weights, state, noise) + mlp(weights, "clone", state)[..., :2].tanh()) / 2
 
 
-def test_an_agent_that_acts_by_several_groups_and_says_so_passes() -> None:
-    check_agent(ActsByBoth(**TINY))
+@pytest.mark.parametrize("kind", [TwoStages, ActsByBoth])
+def test_an_agent_with_stages_and_several_groups_passes(kind: type[Cloning]) -> None:
+    check_agent(kind(**TINY))
 
 
 # Mutants
@@ -112,11 +109,6 @@ class NoNetworks(Cloning):
         return {}
 
 
-class NoStages(Cloning):
-    def stages(self) -> tuple[Stage, ...]:
-        return ()
-
-
 class FixedLastStage(Cloning):
     def stages(self) -> tuple[Stage, ...]:
         return (Stage({"actor": 1}, self.batch, updates=10),)
@@ -125,11 +117,6 @@ class FixedLastStage(Cloning):
 class UnknownGroup(Cloning):
     def stages(self) -> tuple[Stage, ...]:
         return (Stage({"actor": 1, "critic": 1}, self.batch),)
-
-
-class UnknownTarget(Cloning):
-    def stages(self) -> tuple[Stage, ...]:
-        return (Stage({"actor": 1, "target-critic": 1}, self.batch),)
 
 
 class NoLoss(Cloning):
@@ -152,16 +139,6 @@ class NoiseOfItsOwn(Cloning):
         return {"offset": torch.from_numpy(np.random.default_rng().normal(size=(updates, 3)))}
 
 
-class NoiseThatRepeats(Cloning):
-    def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
-        return {"offset": Stream(0, "mine").normal(updates, 3)}
-
-
-class ActingNoiseInOnePiece(Cloning):
-    def acting_noise(self, stream: Stream, states: int, action: int) -> dict[str, Tensor]:
-        return {"offset": stream.normal(action, states)}
-
-
 class ActingNoiseOfItsOwn(Cloning):
     def acting_noise(self, stream: Stream, states: int, action: int) -> dict[str, Tensor]:
         return {"offset": torch.from_numpy(np.random.default_rng().normal(size=(states, action)))}
@@ -170,11 +147,6 @@ class ActingNoiseOfItsOwn(Cloning):
 class OneLoss(Cloning):
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         return super().actor_loss(weights, batch, noise).mean()
-
-
-class ALossARow(Cloning):
-    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        return (self.act(weights, batch.state, noise) - batch.action).square().mean(-1)
 
 
 class NoNumber(Cloning):
@@ -188,20 +160,10 @@ class IdleWeights(Cloning):
         return mlp(without, "actor", batch.state).square().mean((-2, -1))
 
 
-class NothingToLearn(Cloning):
-    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        return super().actor_loss({n: w.detach() for n, w in weights.items()}, batch, noise)
-
-
 class AveragedOverRuns(Cloning):
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         loss = super().actor_loss(weights, batch, noise)
         return loss.mean().expand(len(loss))
-
-
-class SumOfEarlierRuns(Cloning):
-    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        return super().actor_loss(weights, batch, noise).cumsum(0)
 
 
 class StandardisedOverRuns(Cloning):
@@ -232,11 +194,6 @@ class WrongShape(Cloning):
 
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         return super().act(weights, state, noise)[:, 0]
-
-
-class TooFar(Cloning):
-    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
-        return 3 * super().act(weights, state, noise)
 
 
 class Unbounded(Cloning):
@@ -283,25 +240,12 @@ class ActsByAGroupItDoesNotName(ActsByBoth):
     acting = ("actor",)
 
 
-class ActsByAWeightItDoesNotName(ActsByBoth):
-    """Without the clone's weights this is an error, but only where agents are evaluated in other processes."""
-
-    acting = ("actor",)
-
-    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
-        return super().act(weights, state, noise) * weights["clone.0.bias"].mean((-2, -1), keepdim=True).tanh()
-
-
 class ActsByItsTarget(TwoStages):
     def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
         return mlp(weights, "target-actor", state).tanh()
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         return (mlp(weights, "actor", batch.state).tanh() - batch.action).square().mean((-2, -1))
-
-
-def unnamed(group: str) -> str:
-    return f"acting names 'actor', but act also reads {group!r}, which is missing in evaluations."
 
 
 class OneGoal(Cloning):
@@ -316,62 +260,40 @@ class GoalsBeyondTheData(OneGoal):
         return {"value_goal": row, "actor_goal": row + 1}
 
 
-MUTANTS: dict[type[Cloning], str] = {
-    OneGoal: "draw_goals must return two goals, got ['value_goal'].",
-    GoalsBeyondTheData: "the actor_goal of rows (U, B) must be (U, B) numbers of rows, or -1.",
-    NotJson: "its settings are not JSON values (Object of type frozenset is not JSON serializable).",
-    NoNetworks: "it has no networks, or no stages.",
-    NoStages: "it has no networks, or no stages.",
-    FixedLastStage: "its last stage must take as many updates as the caller asks for: None.",
-    UnknownGroup: "a stage updates 'critic', but there is no network 'critic'.",
-    UnknownTarget: "a stage updates 'target-critic', but there is no network 'critic'.",
-    NoLoss: "group 'actor' has no loss.",
-    NeverMoves: "group 'actor' must be updated every 1 or more updates, got 0.",
-    NoiseInOnePiece: "noise 'offset' must be (4, ...), got (6, 2).",
-    NoiseOfItsOwn: "noise 'offset' is not drawn from the stream it is given.",
-    NoiseThatRepeats: "noise 'offset' is not drawn from the stream it is given.",
-    ActingNoiseInOnePiece: "acting_noise 'offset' must be (6, ...), got (2, 6).",
-    ActingNoiseOfItsOwn: "acting_noise 'offset' is not drawn from the stream it is given.",
-    OneLoss: "the actor loss must be (R,), here (2,), got ().",
-    ALossARow: "the actor loss must be (R,), here (2,), got (2, 6).",
-    NoNumber: "the actor loss of finite numbers is [nan, nan].",
-    IdleWeights: "the actor loss does not depend on its weights 'actor.2.weight'.",
-    NothingToLearn: "the actor loss does not depend on its weights 'actor.0.weight'.",
-    AveragedOverRuns: "the actor loss of one run depends on 'actor.0.weight' of another run.",
-    SumOfEarlierRuns: "the actor loss of one run depends on 'actor.0.weight' of another run.",
-    StandardisedOverRuns: (
-        "trained alone and with other runs, the weights 'actor.0.weight' differ: runs share something."
-    ),
-    MeasuresNoNames: "the actor loss must return (R,), or (R,) and a dict of what it measured.",
-    MeasuresOneNumber: "'distance' of the actor loss must be (R, ...), got ().",
-    MeasuresNoNumber: "'distance' of the actor loss is not finite.",
-    WrongShape: "act must return (R, B, A), here (2, 6, 2), got (2, 2).",
-    TooFar: "act must return actions in [-1, 1].",
-    Unbounded: "act must return actions in [-1, 1].",
-    ActsOnOthersStates: "the actions of one run depend on other runs.",
-    Forgetful: "the actions of one run depend on other runs.",
-    ActsByTheOrderOfItsWeights: "after save and load, it acts differently.",
-    ActsByAGroupItDoesNotName: unnamed("clone"),
-    ActsByAWeightItDoesNotName: unnamed("clone"),
-    ActsByItsTarget: unnamed("target-actor"),
-}
+MUTANTS: list[type[Cloning]] = [
+    OneGoal,
+    GoalsBeyondTheData,
+    NotJson,
+    NoNetworks,
+    FixedLastStage,
+    UnknownGroup,
+    NoLoss,
+    NeverMoves,
+    NoiseInOnePiece,
+    NoiseOfItsOwn,
+    ActingNoiseOfItsOwn,
+    OneLoss,
+    NoNumber,
+    IdleWeights,
+    AveragedOverRuns,
+    StandardisedOverRuns,
+    MeasuresNoNames,
+    MeasuresOneNumber,
+    MeasuresNoNumber,
+    WrongShape,
+    Unbounded,
+    ActsOnOthersStates,
+    Forgetful,
+    ActsByTheOrderOfItsWeights,
+    ActsByAGroupItDoesNotName,
+    ActsByItsTarget,
+]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_broken_promise_is_named(mutant: type[Cloning]) -> None:
-    with pytest.raises(InputError) as caught:
+    with refused():
         check_agent(mutant(**TINY))
-    assert str(caught.value) == f"agent 'cloning' breaks its contract: {MUTANTS[mutant]}"
-
-
-class Nameless(mocoda.Agent):
-    pass
-
-
-def test_an_agent_without_a_name_is_refused() -> None:
-    with pytest.raises(InputError) as caught:
-        check_agent(Nameless())
-    assert str(caught.value) == "agent 'Nameless' breaks its contract: it has no name."
 
 
 def test_the_check_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

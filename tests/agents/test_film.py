@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from approved import refused
 from PIL import Image
 
-from mocoda import InputError, Policy, Transitions, make_agent, make_task, train_agents
+from mocoda import Policy, Transitions, make_agent, make_task, train_agents
 from mocoda.agents import film as film_module
 from mocoda.agents.film import STAY, film
 from mocoda.tasks import Task, hooksweep_env
@@ -59,13 +60,6 @@ def test_a_policy_is_filmed_as_an_mp4(tmp_path: Path) -> None:
     assert imageio_ffmpeg.count_frames_and_secs(tmp_path / "sweep.mp4") == (2 * SHOWN, 2 * SHOWN / 25)
 
 
-def test_the_same_seed_is_the_same_film(tmp_path: Path) -> None:
-    for name, seed in (("one", 3), ("again", 3), ("other", 4)):
-        film(tmp_path / f"{name}.gif", TASK, policy(), episodes=1, seed=seed)
-    one, again, other = ((tmp_path / f"{name}.gif").read_bytes() for name in ("one", "again", "other"))
-    assert one == again != other
-
-
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
 def test_a_film_that_breaks_off_leaves_nothing(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
@@ -83,58 +77,29 @@ def test_a_film_that_breaks_off_leaves_nothing(suffix: str, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("name", "task", "actor", "episodes", "message"),
+    ("name", "task", "actor", "episodes"),
     [
-        ("sweep.avi", TASK, None, 1, "a video's name must end in .mp4 or .gif, got 'sweep.avi'."),
-        ("sweep", TASK, None, 1, "a video's name must end in .mp4 or .gif, got 'sweep'."),
-        ("sweep.gif", TASK, None, 0, "episodes must be at least 1, got 0."),
-        (
-            "sweep.gif",
-            make_task("navigation"),
-            None,
-            1,
-            "the task 'navigation' has no scripted expert; hooksweep2 has one.",
-        ),
-        (
-            "sweep.gif",
-            make_task("navigation"),
-            (1, 1),
-            1,
-            "the environment 'mocoda/Navigation2D-v0' draws no pictures, so there is nothing to watch.",
-        ),
-        (
-            "sweep.gif",
-            TASK,
-            (3, 2),
-            1,
-            "the agent was trained on 5 columns of state and goal, but this task shows 22. "
-            "Name the task it was trained for.",
-        ),
+        ("sweep.avi", TASK, None, 1),
+        ("sweep", TASK, None, 1),
+        ("sweep.gif", TASK, None, 0),
+        ("sweep.gif", make_task("navigation"), None, 1),
+        ("sweep.gif", make_task("navigation"), (1, 1), 1),
+        ("sweep.gif", TASK, (3, 2), 1),
     ],
 )
 def test_what_cannot_be_filmed_is_refused(
-    name: str,
-    task: Task,
-    actor: tuple[int, int] | None,
-    episodes: int,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, task: Task, actor: tuple[int, int] | None, episodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError) as caught:
+    with refused():
         film(name, task, actor and policy(*actor), episodes=episodes)
-    assert str(caught.value) == message
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_ffmpeg_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(InputError) as caught:
+    with refused():
         film(tmp_path / "sweep.mp4", TASK, None)
-    assert str(caught.value) == (
-        "an .mp4 file needs imageio-ffmpeg; pip install 'mocoda[hooksweep]', or ask for a .gif."
-    )
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(film_module, "STAY", 1)
     film(tmp_path / "sweep.gif", TASK, None, episodes=1)  # needs none

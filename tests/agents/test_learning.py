@@ -18,7 +18,6 @@ from agents_world import (
     A,
     Hill,
     S,
-    all_same,
     each_agent,
     each_rewarded_agent,
     learned_rewards,
@@ -29,7 +28,7 @@ from agents_world import (
 from cloning_agent import Cloning
 from torch import Tensor
 
-from mocoda import Agent, InputError, Policies, Transitions, make_task, train_agents
+from mocoda import Agent, Policies, Transitions, train_agents
 from mocoda.agents import Batch, Stage
 from mocoda.agents import train as learning
 from mocoda.agents.agent import Loss, Noise, loss_and_measured
@@ -62,14 +61,6 @@ def trained(name: str, updates: int = 8) -> Policies:
 
 def table(datasets: dict[str, Transitions | Sequence[Transitions]], seeds: list[int]) -> RunTable:
     return RunTable.of(runs_of(datasets, seeds), Cloning(scale_rewards=False))
-
-
-def test_a_data_set_of_several_runs_is_stored_once() -> None:
-    one, other = recorded(11), recorded(7, seed=1)
-    made = table({"one": one, "other": other, "again": one}, [0, 1, 2])
-    assert len(made.rows) == 18
-    assert made.offset.tolist() == [0, 0, 0, 11, 11, 11, 0, 0, 0]
-    assert made.length.tolist() == [11, 11, 11, 7, 7, 7, 11, 11, 11]
 
 
 def test_the_table_holds_every_column_in_its_place() -> None:
@@ -115,14 +106,6 @@ def test_batches_come_from_the_runs_own_rows_and_from_all_of_them(seen: list[Bat
         assert bool(match.any(0).all())
 
 
-def test_every_row_is_as_likely_as_any_other(seen: list[Batch]) -> None:
-    data = recorded(5)
-    train_agents({"one": data}, Watchful(hidden=(2,), batch=100), seeds=[0], updates=100)
-    drawn = torch.cat([batch.state[0] for batch in seen])
-    shares = (drawn[:, None] == data.state).all(-1).float().mean(0)
-    torch.testing.assert_close(shares, torch.full((5,), 0.2), rtol=0, atol=4 * 0.4 / 100)
-
-
 # Runs and seeds
 
 
@@ -159,33 +142,6 @@ def test_that_holds_for_few_rows_too(rows: int) -> None:
         assert alone.curves["return"][0].equal(together.curves["return"][3])
 
 
-@pytest.mark.parametrize(
-    "agent",
-    [
-        small("td3-bc", normalise=True, hidden=(37,), batch=17),
-        small("cql", penalty="logsumexp", proposals=3, hidden=(5, 3), batch=29),
-        small("bcq", samplers=1, components=3, sampler_hidden=(11,), hidden=(), batch=37),
-        small("sac", hidden=(64, 48), batch=32),
-    ],
-    ids=["td3-bc", "cql", "bcq", "sac"],
-)
-def test_that_holds_for_other_settings_too(agent: Agent) -> None:
-    data = {"a": recorded(101), "b": recorded(67, seed=1)}
-    together = train_agents(data, agent, seeds=[5, 6, 7, 8, 9], updates=6)
-    alone = train_agents({"b": data["b"]}, agent, seeds=[9], updates=6)
-    assert same(alone["b", 9], together["b", 9])
-
-
-@each_rewarded_agent
-def test_a_runs_evaluations_are_the_same_alone_and_in_company_too(name: str) -> None:
-    alone = train_agents(
-        {"other": HILL.collect(67, seed=1)}, small(name), seeds=[6], updates=8, task=HILL, evaluate_every=4, episodes=3
-    )
-    place = list(trained(name)).index(("other", 6))
-    for measure in ("steps", "success", "return"):
-        assert alone.curves[measure][0].equal(trained(name).curves[measure][place])
-
-
 @each_rewarded_agent
 def test_permuted_runs_give_permuted_policies(name: str) -> None:
     data = {"other": HILL.collect(67, seed=1), "one": HILL.collect(101, seed=0)}
@@ -207,11 +163,6 @@ def test_the_same_seed_trains_to_the_same_bytes_and_another_to_others(name: str,
     assert once == again and once != other
 
 
-def test_what_a_data_set_is_called_does_not_matter() -> None:
-    one, other = (train_agents({name: recorded()}, Cloning(**SMALL), seeds=[0], updates=5) for name in ("a", "b"))
-    assert same(one["a", 0], other["b", 0])
-
-
 def test_every_seed_may_have_data_of_its_own() -> None:
     tables = [recorded(rows, seed=rows) for rows in (50, 31, 101)]
     agent = small("td3-bc")
@@ -219,27 +170,6 @@ def test_every_seed_may_have_data_of_its_own() -> None:
     for seed, data in zip((7, 8, 9), tables, strict=True):
         assert same(together["own", seed], train_agents({"one": data}, agent, seeds=[seed], updates=6)["one", seed])
     assert same(together["own", 7], together["shared", 7]) and not same(together["own", 8], together["shared", 8])
-
-
-def test_an_agent_may_be_named() -> None:
-    by_name = train_agents({"one": recorded(40)}, "sac", seeds=[0], updates=1)
-    assert by_name["one", 0].agent == small("sac", hidden=(512, 512), batch=500, learning_rate=1e-3)
-    assert by_name["one", 0].weights["critic.1.weight"].shape == (2, 512, 512)
-
-
-def test_half_precision_is_a_matter_of_gpus() -> None:
-    train = functools.partial(train_agents, {"a": recorded()}, small("sac"), seeds=[0], updates=5)
-    assert all_same(train(), train(half=True))
-
-
-def test_the_data_does_not_change_under_the_training() -> None:
-    data = HILL.collect(101, seed=0)
-    for name in ("td3-bc", "bcq", "cql", "sac"):
-        train_agents({"one": data}, small(name), seeds=[0, 1], updates=3, task=HILL)
-    again = HILL.collect(101, seed=0)
-    assert data.rows.equal(again.rows) and data.next_state.equal(again.next_state)
-    assert data.reward is not None and again.reward is not None
-    assert data.reward.equal(again.reward) and data.terminal.equal(again.terminal)
 
 
 # Updates by hand
@@ -351,61 +281,7 @@ def test_a_training_is_polyak_and_adam_on_the_agents_losses(
 # Chunks
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 7, 100])
-def test_td3s_actor_moves_at_every_second_update_whatever_the_chunks(
-    every: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One row, no smoothing: nothing is drawn, so that the training is the same in shorter blocks."""
-    agent, data = small("td3-bc", smoothing=0.0, batch=3), recorded(1)
-    one_by_one = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=1)
-    chunked = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=every)
-    assert all(same(policy, chunked[key]) for key, policy in one_by_one.items())
-    monkeypatch.setattr(learning, "CHUNK", 5)
-    shorter = train_agents({"one": data}, agent, seeds=[0, 1], updates=22, evaluate_every=every)
-    assert all(same(policy, shorter[key]) for key, policy in one_by_one.items())
-
-
-@pytest.mark.parametrize(
-    ("name", "updates", "every", "expected"),
-    [
-        ("td3-bc", 250, 1_000, [100, 200, 250]),
-        ("td3-bc", 250, 120, [100, 120, 200, 240, 250]),
-        ("sac", 6, 3, [3, 6]),
-        ("sac", 7, 3, [3, 6, 7]),
-        ("sac", 2, 3, [2]),
-        ("bcq", 4, 3, [3, 5, 8, 9]),  # five updates of the samplers, then four of the critic
-    ],
-)
-def test_progress_counts_the_updates_of_all_stages(name: str, updates: int, every: int, expected: list[int]) -> None:
-    told: list[tuple[str, int, int]] = []
-    agent = small(name, hidden=(2,), batch=1)
-    train_agents(
-        {"one": recorded()},
-        agent,
-        seeds=[0],
-        updates=updates,
-        evaluate_every=every,
-        progress=lambda *said: told.append(said),
-    )
-    assert told == [(f"agents {name}", done, expected[-1]) for done in expected]
-
-
 # Evaluations
-
-
-@pytest.mark.parametrize(("updates", "expected"), [(3, []), (4, [4]), (10, [4, 8]), (12, [4, 8, 12])])
-def test_an_evaluation_is_made_at_every_multiple(updates: int, expected: list[int]) -> None:
-    made = train_agents(
-        {"a": HILL.collect(40, seed=0), "b": HILL.collect(20, seed=1)},
-        small("bcq"),
-        seeds=[0, 1, 2],
-        updates=updates,
-        task=HILL,
-        evaluate_every=4,
-        episodes=2,
-    )
-    assert made.curves["updates"].tolist() == expected
-    assert {made.curves[name].shape for name in ("steps", "success", "return")} == {(6, len(expected))}
 
 
 def episodes_by_hand(policies: Policies, number: int, seed: int, key: tuple[str, int], episodes: int) -> Episodes:
@@ -454,29 +330,6 @@ def test_what_is_learned_does_not_depend_on_when_it_is_evaluated(name: str) -> N
             assert made.curves["updates"].tolist() == ([] if task is None else list(range(every, 108, every)))
 
 
-@pytest.mark.usefixtures("short_blocks")
-@each_agent
-def test_nor_does_a_learning_rate_that_decays(name: str) -> None:
-    fit = functools.partial(train_agents, {"one": recorded()}, small(name, decay=True), seeds=[0], updates=23)
-    expected = fit(evaluate_every=100)
-    assert all(same(fit(evaluate_every=every)["one", 0], expected["one", 0]) for every in (1, 3, 7))
-
-
-def test_batches_do_not_depend_on_evaluations_and_no_two_are_alike(seen: list[Batch]) -> None:
-    drawn = []
-    for every in (3, 7, 100):
-        train_agents({"one": recorded()}, Watchful(**SLIM), seeds=[0], updates=107, evaluate_every=every)
-        drawn.append(torch.stack([batch.state for batch in seen]))
-        seen.clear()
-    assert drawn[0].equal(drawn[1]) and drawn[0].equal(drawn[2])
-    assert len(drawn[0].flatten(1).unique(dim=0)) == 107  # those after the hundredth are not the first again
-
-
-@pytest.fixture
-def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "CHUNK", 5)
-
-
 @each_agent
 def test_the_first_updates_do_not_depend_on_how_many_follow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     states = whole_state(monkeypatch)
@@ -495,28 +348,7 @@ def test_the_first_updates_do_not_depend_on_how_many_follow(name: str, monkeypat
             assert ours.keys() == theirs.keys() and all(tensor.equal(theirs[key]) for key, tensor in ours.items())
 
 
-def test_navigation_learns_to_imitate_its_data() -> None:
-    task = make_task("navigation")
-    data = task.collect(400, seed=0)
-    agent = Cloning(hidden=(32,), batch=64, learning_rate=0.01)
-    policy = train_agents({"one": data}, agent, seeds=[0], updates=300, task=task, evaluate_every=300)["one", 0]
-    up, right = (torch.as_tensor(policy.act(torch.tensor(state))) for state in ([0.8, 0.5], [0.5, 0.1]))
-    assert float(up[1]) > 0.4 and abs(float(up[0])) < 0.2
-    assert float(right[0]) > 0.4 and abs(float(right[1])) < 0.2
-
-
 # The range of actions
-
-
-def test_without_a_task_actions_outside_the_unit_box_are_refused() -> None:
-    data = HILL.collect(40, seed=0)
-    with pytest.raises(InputError) as caught:
-        train_agents({"small": recorded(), "large": data}, small("sac"), seeds=[0], updates=1)
-    least, most = data.action.aminmax()
-    assert str(caught.value) == (
-        f"data set 'large' has actions from {least:.4g} to {most:.4g}, outside [-1, 1]. Say which are possible: "
-        "`--actions LOW HIGH`, in Python actions=(low, high), or the task, which knows it."
-    )
 
 
 @each_rewarded_agent
@@ -528,53 +360,6 @@ def test_told_the_possible_actions_an_agent_is_as_with_the_task_that_knows_them(
         knowing = train_agents(named, small(name), seeds=[0], updates=5, task=HILL)["one", 0]
         told = train_agents(named, small(name), seeds=[0], updates=5, actions=(np.array([-2.0, 0.0]), [2, 3]))["one", 0]
         assert same(knowing, told)
-
-
-def test_possible_actions_may_be_the_same_numbers_for_all_columns() -> None:
-    policy = train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=1, actions=(-2, 0.5))["one", 0]
-    assert policy.action_low.tolist() == [-2, -2] and policy.action_high.tolist() == [0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("actions", "message"),
-    [
-        ((1, -1), "actions must be finite with low < high, got [1.0, 1.0] and [-1.0, -1.0]."),
-        (([0, 1], [1, 1]), "actions must be finite with low < high, got [0.0, 1.0] and [1.0, 1.0]."),
-        ((-1, math.inf), "actions must be finite with low < high, got [-1.0, -1.0] and [inf, inf]."),
-        ((-1, math.nan), "actions must be finite with low < high, got [-1.0, -1.0] and [nan, nan]."),
-        (([-1, -1, -1], 1), "actions must be (low, high), a number or (2,) each, got (3,), ()."),
-        ((-1, 0, 1), "actions must be (low, high), a number or (2,) each, got (), (), ()."),
-    ],
-)
-def test_impossible_actions_are_refused(actions: Any, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=1, actions=actions)
-    assert str(caught.value) == message
-
-
-def test_a_task_and_possible_actions_are_not_given_both() -> None:
-    with pytest.raises(InputError, match=r"task 'hill' has its own range of actions; remove actions=\."):
-        train_agents({"one": HILL.collect(9, seed=0)}, small("sac"), seeds=[0], updates=1, task=HILL, actions=(-2, 3))
-
-
-def test_actions_at_the_ends_of_the_unit_box_are_not_refused() -> None:
-    data = HILL.labelled(recorded().state, recorded().action.sign())
-    policy = train_agents({"one": data}, Cloning(**SMALL), seeds=[0], updates=1)["one", 0]
-    assert policy.action_low.tolist() == [-1, -1] and policy.action_high.tolist() == [1, 1]
-
-
-def test_a_tasks_box_scales_the_actions() -> None:
-    state = recorded().state
-    wanted = torch.stack([1.9 * state[:, 0].tanh(), 1.5 + 1.4 * state[:, 1].tanh()], 1)
-    agent = Cloning(hidden=(32,), batch=64, learning_rate=0.02)
-    policies = train_agents({"one": HILL.labelled(state, wanted)}, agent, seeds=[0], updates=200, task=HILL)
-    policy = policies["one", 0]
-    assert policy.action_low.tolist() == [-2, 0] and policy.action_high.tolist() == [2, 3]
-    action = torch.as_tensor(policy.act(state))
-    assert float((action - wanted).abs().mean()) < 0.1
-    low, high = action.amin(0), action.amax(0)
-    assert float(low[0]) < -1.5 and float(high[0]) > 1.5 and float(high[1]) > 2.5 and float(low[1]) < 0.5
-    assert bool((action >= policy.action_low).all()) and bool((action <= policy.action_high).all())
 
 
 @each_rewarded_agent
@@ -592,12 +377,6 @@ def test_a_policys_actions_are_its_agents_in_the_tasks_box(name: str) -> None:
 
 
 # Small things
-
-
-@each_agent
-def test_one_row_is_enough_to_train(name: str) -> None:
-    policy = train_agents({"one": recorded(1)}, small(name), seeds=[0], updates=3)["one", 0]
-    assert all(bool(weight.isfinite().all()) for weight in policy.weights.values())
 
 
 # What losses measure

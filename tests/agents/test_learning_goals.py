@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from agents_world import HILL, all_same, each_rewarded_agent, same, small
+from approved import refused
 from cloning_agent import Cloning
-from point_task import A, CorridorTask, G, PointTask, S
-from torch import Tensor
+from point_task import CorridorTask, G, PointTask, S
 
-from mocoda import InputError, Policies, Transitions, train_agents
+from mocoda import Policies, Transitions, train_agents
 from mocoda.agents import evaluation
 from mocoda.agents import train as learning
 from mocoda.agents.evaluation import Job, Played, gather, jobs, means, play
-from mocoda.agents.train import RunTable, runs_of
 from mocoda.engine.checkpoint import Checkpoint, load_trained
 from mocoda.engine.randomness import Stream
 from mocoda.engine.workers import Workers
@@ -52,19 +52,6 @@ def test_agents_see_state_and_goal_side_by_side(name: str) -> None:
     assert same(goals, train_agents({"one": without_goals(halved)}, agent, seeds=[3], updates=5)["one", 3])
 
 
-def test_the_table_holds_every_goal_once() -> None:
-    table = RunTable.of(runs_of({"one": ONE, "other": OTHER, "again": ONE}, [0]), Cloning(scale_rewards=False), POINT)
-    assert table.rows.shape == (168, 2 * S + A + 2 + G)
-    index = torch.tensor([[3, 100], [101, 167], [0, 1]])
-    batch = table.batch(index)
-    for run, (data, rows) in enumerate(((ONE, [3, 100]), (OTHER, [0, 66]), (ONE, [0, 1]))):
-        assert data.goal is not None and data.reward is not None
-        assert batch.state[run].equal(torch.cat([data.state, data.goal], 1)[rows])
-        assert batch.next_state[run].equal(torch.cat([data.next_state, data.goal], 1)[rows])
-        assert batch.reward[run].equal(data.reward[rows])
-        torch.testing.assert_close(batch.action[run], 2 * data.action[rows])
-
-
 # Evaluations
 
 
@@ -78,9 +65,8 @@ def test_curves_are_the_means_of_episodes_in_the_environment() -> None:
         assert found.equal(expected.float())
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_processes_change_neither_policies_nor_curves(workers: int) -> None:
-    assert all_same(train(workers=workers), train())
+def test_processes_change_neither_policies_nor_curves() -> None:
+    assert all_same(train(workers=2), train())
 
 
 class TrainingInterruptedError(Exception):
@@ -93,7 +79,7 @@ def at_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("at_every_chunk")
-@pytest.mark.parametrize(("workers", "end"), [(0, 5), (0, 7), (0, 9), (0, 13), (2, 11)])
+@pytest.mark.parametrize(("workers", "end"), [(0, 7), (2, 11)])
 def test_an_interrupted_training_goes_on_to_the_same_bytes(workers: int, end: int, tmp_path: Path) -> None:
     def progress(stage: str, done: int, total: int) -> None:
         if done > end:
@@ -156,57 +142,21 @@ def test_a_checkpoint_waits_for_all_evaluations(noted: list[str], tmp_path: Path
     assert load_trained(tmp_path / "checkpoint", "checkpoint")[0]["curves"].shape == (4, 3, 1)
 
 
-def test_an_agent_learns_to_reach_its_goals() -> None:
-    """It clones walks that go where their goal is."""
-    data = POINT.collect(2_000, seed=0)
-    assert data.goal is not None
-    towards = (data.goal - data.state[:, :2]).clamp(-0.5, 0.5)
-    shown = Transitions(data.state, towards, data.next_state, data.reward, data.terminal, data.goal)
-    agent = Cloning(hidden=(64,), batch=128, learning_rate=0.01)
-    policies = train_agents(
-        {"one": shown}, agent, seeds=[0], updates=600, task=POINT, evaluate_every=600, episodes=20, workers=0
-    )
-    assert float(policies.curves["success"]) > 0.8
-
-
 # Bad input
 
-
-def refused(datasets: dict[str, Transitions], **more: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        train_agents(datasets, small("sac"), seeds=[0], updates=2, **more)
-    return str(caught.value)
+BARE = Transitions(ONE.state, ONE.action, ONE.next_state)
+HILLS = HILL.collect(20, seed=0)
 
 
-def narrow() -> Transitions:
-    assert ONE.goal is not None
-    return Transitions(ONE.state, ONE.action, ONE.next_state, ONE.reward, ONE.terminal, ONE.goal[:, :1])
-
-
-@pytest.mark.parametrize(("goals", "data"), [(1, narrow()), (0, Transitions(ONE.state, ONE.action, ONE.next_state))])
-def test_data_sets_with_other_goals_are_refused(goals: int, data: Transitions) -> None:
-    assert refused({"one": ONE, "odd": data}) == (
-        f"data sets that train together need the same columns of goal: 'one' has 2, 'odd' has {goals}. "
-        "Train them separately."
-    )
-
-
-def test_goals_are_refused_where_the_task_has_none() -> None:
-    data = HILL.collect(20, seed=0)
-    goal: Tensor = torch.zeros(20, 4)
-    odd = Transitions(data.state, data.action, data.next_state, data.reward, data.terminal, goal)
-    assert refused({"odd": odd}, task=HILL) == "task 'hill' has no goals, but data set 'odd' has 4 columns of them."
-
-
-def test_states_and_actions_must_be_the_tasks_whatever_the_goals() -> None:
-    odd = Transitions(ONE.state[:, :2], ONE.action, ONE.next_state[:, :2], ONE.reward, ONE.terminal, ONE.goal)
-    assert refused({"odd": odd}, task=POINT) == (
-        "task 'point' has 3 columns of state and 2 of action, but data set 'odd' has 2 and 2."
-    )
-
-
-def test_an_environment_that_shows_something_else_is_refused() -> None:
-    assert refused({"one": ONE}, task=CorridorTask(), evaluate_every=1, workers=0) == (
-        "the agents were trained on 5 columns of state and goal, but 'point_task:Corridor-v0' shows 1. Evaluate them "
-        "on the task they were trained for."
-    )
+@pytest.mark.parametrize(
+    ("datasets", "task"),
+    [
+        ({"one": ONE, "odd": BARE}, None),
+        ({"odd": replace(HILLS, goal=torch.zeros(20, 4))}, HILL),
+        ({"odd": replace(ONE, state=ONE.state[:, :2], next_state=ONE.next_state[:, :2], columns=())}, POINT),
+        ({"one": ONE}, CorridorTask()),  # its environment shows something else
+    ],
+)
+def test_goals_that_do_not_fit_are_refused(datasets: dict[str, Transitions], task: Any) -> None:
+    with refused():
+        train_agents(datasets, small("sac"), seeds=[0], updates=2, task=task, evaluate_every=1, workers=0)

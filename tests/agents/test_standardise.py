@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from agents_world import HILL, each_rewarded_agent, small
+from agents_world import each_rewarded_agent, small
 from point_task import PointTask
 
 from mocoda import Policy, Transitions, train_agents
@@ -52,24 +52,6 @@ def test_each_data_set_is_standardised_by_its_own_rows() -> None:
     for seed in (0, 1):
         for name, weight in alone["shifted", seed].weights.items():
             assert weight.equal(together["shifted", seed].weights[name])
-
-
-def test_evaluations_see_what_the_policy_sees() -> None:
-    """Navigation is played as a batch of tensors, on weights that are changed for raw states just as a policy's are."""
-    agent = dataclasses.replace(small("td3-bc"), standardise=True)
-    data = HILL.collect(300, seed=0)
-    trained = train_agents({"d": data}, agent, seeds=[0], updates=10, task=HILL, evaluate_every=10, episodes=3)
-    assert trained.curves["steps"].shape == (1, 1)
-    assert torch.isfinite(torch.as_tensor(trained["d", 0].act(data.state))).all()
-
-
-def test_a_constant_column_is_only_shifted() -> None:
-    constant = SHIFTED.state.clone()
-    constant[:, 0] = 7.0
-    data = Transitions(constant, DATA.action, constant, DATA.reward, DATA.terminal, DATA.goal)
-    agent = dataclasses.replace(small("td3-bc"), standardise=True)
-    policy = train_agents({"d": data}, agent, seeds=[0], updates=5)["d", 0]
-    assert torch.isfinite(torch.as_tensor(policy.act(seen(data)))).all()
 
 
 @pytest.mark.parametrize("standardise", [False, True])

@@ -16,6 +16,7 @@ import gymnasium
 import mujoco
 import numpy as np
 import pytest
+from approved import refused
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
@@ -356,17 +357,10 @@ def test_an_environment_that_nobody_closed_ends_without_complaint() -> None:
 # --- wrong input
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mode": "tow"}, "there is no mode 'tow'; there are: two, one. Did you mean 'two'?"),
-        ({"render_mode": "human"}, "render_mode must be None or 'rgb_array', got 'human'."),
-    ],
-)
-def test_an_unknown_option_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
+@pytest.mark.parametrize("options", [{"mode": "tow"}, {"render_mode": "human"}])
+def test_an_unknown_option_is_refused(options: dict[str, Any]) -> None:
+    with refused():
         HookSweep2Env(**options)
-    assert str(caught.value) == message
 
 
 def refusal() -> str:
@@ -425,12 +419,8 @@ def test_where_nothing_can_be_drawn_it_is_said_how(setting: str | None, monkeypa
         monkeypatch.setenv("MUJOCO_GL", setting)
     environment = HookSweep2Env(render_mode="rgb_array")
     environment.reset(seed=0)
-    with pytest.raises(InputError) as caught:
+    with refused():
         environment.render()
-    assert str(caught.value) == (
-        "MuJoCo cannot draw here (no display). Without a screen, install EGL (libegl1) and set MUJOCO_GL=egl before "
-        f"Python starts; it is {setting or 'not set'!r} now."
-    )
     assert np.isfinite(environment.step(np.zeros(4, np.float32))[1])  # whoever does not look can go on
 
 

@@ -9,13 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from approved import refused
 from gymnasium.utils.env_checker import check_env
 from torch import Tensor
 
-from mocoda import InputError, Transitions, make_task
+from mocoda import Transitions, make_task
 from mocoda.engine.randomness import Stream
 from mocoda.engine.workers import Workers
-from mocoda.tasks import TASKS, is_simulated
+from mocoda.tasks import is_simulated
 from mocoda.tasks.objects import EPISODE, HOME, REACH, SPEED, Objects, ObjectsEnv
 
 COUNTS = [1, 2, 4, 7]
@@ -54,30 +55,21 @@ def test_the_task_is_made_by_name_and_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options"),
     [
-        ("objects", {"objects": 0}, "objects must be a whole number of at least 1, got 0."),
-        ("objects", {"objects": 2.0}, "objects must be a whole number of at least 1, got 2.0."),
-        ("objects", {"bodies": 3}, "there is no setting of the task 'objects' 'bodies'; there are: objects."),
-        ("navigation", {"objects": 3}, "the task 'navigation' has no settings, got 'objects'."),
-        ("navigation:3", {}, "the task 'navigation' has no settings, got 'objects'."),
-        (
-            "objects:few",
-            {},
-            "the number of objects follows a task's name and a colon, as in objects:4, got 'objects:few'.",
-        ),
-        ("objects:", {}, "the number of objects follows a task's name and a colon, as in objects:4, got 'objects:'."),
-        (
-            "objcts:2",
-            {},
-            f"there is no task 'objcts'; there are: {', '.join(TASKS)}.",
-        ),
+        ("objects", {"objects": 0}),
+        ("objects", {"objects": 2.0}),
+        ("objects", {"bodies": 3}),
+        ("navigation", {"objects": 3}),
+        ("navigation:3", {}),
+        ("objects:few", {}),
+        ("objects:", {}),
+        ("objcts:2", {}),
     ],
 )
-def test_what_cannot_be_made_is_refused(name: str, options: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError) as error:
+def test_what_cannot_be_made_is_refused(name: str, options: dict[str, int]) -> None:
+    with refused():
         make_task(name, **options)
-    assert str(error.value).startswith(message)
 
 
 def test_columns_carry_the_names_of_their_factors() -> None:
@@ -226,9 +218,8 @@ def test_the_same_seed_gives_the_same_rows_and_another_others() -> None:
     assert task.collect(120, seed=1).rows.equal(task.collect(120, seed=1).rows)
     assert not task.collect(120, seed=1).rows.equal(task.collect(120, seed=2).rows)
     assert not task.collect(120, seed=Stream(1, "part")).rows.equal(task.collect(120, seed=1).rows)
-    with pytest.raises(InputError) as error:
+    with refused():
         task.collect(0, seed=0)
-    assert str(error.value) == "rows must be at least 1, the number of transitions to record, got 0."
 
 
 # --- the target task
@@ -277,12 +268,8 @@ def test_other_processes_know_the_environment_by_its_id() -> None:
     with Workers(gymnasium.spec, 1) as processes:
         (spec,) = processes.map([Objects(5).environment])
     assert spec.kwargs == {"objects": 5}
-    with pytest.raises(InputError) as refused:
+    with refused():
         Objects(65).environment  # noqa: B018
-    assert str(refused.value) == (
-        "Gymnasium knows Objects of 1 to 64 objects by id, not of 65; make the environment with "
-        "gymnasium.make('mocoda/Objects-v0', objects=65)."
-    )
 
 
 @pytest.mark.parametrize("count", [1, 3])
