@@ -15,8 +15,7 @@ from mocoda.agents import Agent
 from mocoda.agents.policy import Policies, agent_settings
 from mocoda.agents.train import remove_checkpoint, train_agents
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.fit import fit_dynamics_runs
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
 from mocoda.engine.engines import chosen_engine
 from mocoda.engine.files import announce
 from mocoda.engine.progress import Progress

@@ -12,7 +12,7 @@ from torch import Tensor
 from experiments.experiment import spread
 from mocoda.analysis.replay import replay
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Dynamics
+from mocoda.dynamics import Dynamics
 from mocoda.engine.randomness import Stream, generator
 from mocoda.engine.workers import Workers
 from mocoda.parents import Parents

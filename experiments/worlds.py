@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Prediction
+from mocoda.dynamics import Prediction
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.navigation import Navigation

@@ -68,8 +68,11 @@ if TYPE_CHECKING:
     from mocoda.data.formats.d3rlpy import to_d3rlpy as to_d3rlpy
     from mocoda.dynamics import Dynamics as Dynamics
     from mocoda.dynamics import DynamicsConfig as DynamicsConfig
+    from mocoda.dynamics import DynamicsFamily as DynamicsFamily
+    from mocoda.dynamics import check_dynamics as check_dynamics
     from mocoda.dynamics import fit_dynamics as fit_dynamics
     from mocoda.dynamics import fit_dynamics_runs as fit_dynamics_runs
+    from mocoda.dynamics import make_dynamics as make_dynamics
     from mocoda.engine.engines import Engine as Engine
     from mocoda.engine.engines import make_engine as make_engine
     from mocoda.engine.errors import InputError as InputError
@@ -110,7 +113,15 @@ _ROOMS = {
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
     "graph": ("LocalGraph", "load_graph", "load_task", "learn_graph", "LearnedGraph", "GraphConfig"),
     "parents": ("fit_parents", "make_recipe", "Recipe", "Parents", "check_recipe", "GaussianMixture"),
-    "dynamics": ("fit_dynamics", "fit_dynamics_runs", "Dynamics", "DynamicsConfig"),
+    "dynamics": (
+        "fit_dynamics",
+        "fit_dynamics_runs",
+        "make_dynamics",
+        "Dynamics",
+        "DynamicsConfig",
+        "DynamicsFamily",
+        "check_dynamics",
+    ),
     "augmentation": (
         "augment",
         "augment_episodes",

@@ -25,7 +25,7 @@ from mocoda.analysis.row_audit import judge, usual_tolerance
 from mocoda.augmentation.provenance import RECORDED, Provenance, recipe_number
 from mocoda.augmentation.support import fit_support, step_scale
 from mocoda.data.transitions import Transitions, concatenate
-from mocoda.dynamics.model import DynamicsConfig
+from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent

@@ -26,8 +26,7 @@ from experiments.columns import column_recipe
 from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
 from experiments.stages import next_state_errors
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.fit import fit_dynamics_runs
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
 from mocoda.engine.errors import InputError
 from mocoda.engine.figures import BLUE, GREY, ORANGE, RED, bare, legend_below, save, title_left
 from mocoda.engine.files import write_json

@@ -30,7 +30,7 @@ from mocoda.agents.evaluation import evaluate_each
 from mocoda.agents.policy import Policies, agent_settings
 from mocoda.augmentation import add_objects, augment_episodes, label
 from mocoda.data.transitions import Transitions, concatenate, count_steps
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, legend_below, save, title_left
 from mocoda.engine.files import write_json

@@ -28,7 +28,7 @@ from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.augmentation.rewards import GoalLabels
 from mocoda.data.transitions import Transitions, concatenate
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent

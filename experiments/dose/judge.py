@@ -17,7 +17,7 @@ from experiments.truth import CONFIRMED, FACTORS
 from mocoda.analysis.law import Draws, examine
 from mocoda.augmentation.support import disagreement
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Dynamics
+from mocoda.dynamics import Dynamics
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream

@@ -24,7 +24,7 @@ from experiments.experiment import Experiment, Measured, Stopwatch, spread, text
 from experiments.stages import fit_models
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.networks import Weights, mlp

@@ -26,7 +26,7 @@ from experiments.table3 import EXPERT, Table3
 from experiments.truth import as_transitions, confirmations, model_errors, played_by_expert
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.figures import BLUE, INK, bare, save, title_left
 from mocoda.engine.files import write_json

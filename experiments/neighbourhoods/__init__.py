@@ -26,8 +26,7 @@ from experiments.stages import World, next_state_errors
 from experiments.table1 import Table1
 from experiments.worlds import Bodies
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.fit import fit_dynamics_runs
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
 from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, legend_below, save
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent

@@ -27,7 +27,7 @@ from experiments.experiment import Experiment, Measured, Stopwatch, cell, text_t
 from experiments.stages import begun, fit_models
 from mocoda.data.formats.frames import pyarrow_for
 from mocoda.data.formats.shards import Manifest, shard_name
-from mocoda.dynamics.model import DynamicsConfig
+from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError
 from mocoda.engine.figures import BLUE, GREY, bare, save, title_left
 from mocoda.engine.files import write_json

@@ -24,7 +24,7 @@ from mocoda.agents import Agent
 from mocoda.agents.policy import Policies, agent_settings
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError
 from mocoda.engine.figures import COLOURS, INK, bare, legend_below, save
 from mocoda.engine.files import write_json

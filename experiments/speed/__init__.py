@@ -33,8 +33,7 @@ from mocoda.agents.agent import AGENTS
 from mocoda.agents.train import CHUNK, train_agents
 from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.data.transitions import Transitions, save_stream
-from mocoda.dynamics.fit import fit_dynamics, fit_dynamics_runs
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics, fit_dynamics_runs
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions
 from mocoda.engine.optimise import device_name

@@ -19,8 +19,7 @@ from experiments.columns import column_recipe, recipe_title
 from experiments.experiment import Experiment, Measured, Stopwatch, cell, compare_with_paper
 from experiments.stages import begun, fit_models, next_state_errors
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.mechanisms import ARCHITECTURES
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import ARCHITECTURES, Dynamics, DynamicsConfig
 from mocoda.engine.figures import BLUE, COLOURS, INK, RED, bare, legend_below, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent

@@ -45,7 +45,7 @@ from mocoda.agents.evaluation import play_simulated
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.figures import (
     BLUE,
     GREEN,

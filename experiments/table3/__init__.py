@@ -44,7 +44,7 @@ from mocoda.agents.evaluation import Played, play_in_environments
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent

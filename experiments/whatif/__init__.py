@@ -25,7 +25,7 @@ from experiments.stages import begun, fit_models
 from experiments.worlds import Knowing, NoisyWorld, bodies, navigation
 from mocoda.analysis.counterfactual import WhatIf, reached_children, what_if
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.model import Dynamics, DynamicsConfig, Ensemble
+from mocoda.dynamics import Dynamics, DynamicsConfig, Ensemble
 from mocoda.engine.figures import COLOURS, INK, RED, bare, legend_below, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress, silent

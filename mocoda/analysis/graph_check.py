@@ -21,8 +21,7 @@ from mocoda.analysis.law import Draws, examine
 from mocoda.analysis.verdict import choose_settings, judge
 from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.fit import fit_dynamics
-from mocoda.dynamics.model import Dynamics, DynamicsConfig
+from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream

@@ -1,7 +1,35 @@
-"""Step 2: predict the next states of the new parents with a model that obeys the graph."""
+"""Step 2: predict the next states of the new parents with a model that obeys the graph. One file per kind of model."""
 
-from mocoda.dynamics.fit import fit_dynamics, fit_dynamics_runs
-from mocoda.dynamics.mechanisms import ARCHITECTURES
-from mocoda.dynamics.model import Dynamics, DynamicsConfig, Ensemble, Prediction
+from mocoda.dynamics.check_dynamics import check_dynamics
+from mocoda.dynamics.deterministic import DeterministicDynamics
+from mocoda.dynamics.fit import (
+    ARCHITECTURES,
+    DynamicsConfig,
+    FullDynamics,
+    GlobalDynamics,
+    TrainedFamily,
+    fit_dynamics,
+    fit_dynamics_runs,
+)
+from mocoda.dynamics.model import DYNAMICS, Dynamics, DynamicsFamily, Ensemble, Prediction, make_dynamics
 
-__all__ = ["ARCHITECTURES", "Dynamics", "DynamicsConfig", "Ensemble", "Prediction", "fit_dynamics", "fit_dynamics_runs"]
+for _family in (DynamicsConfig, GlobalDynamics, FullDynamics, DeterministicDynamics):
+    DYNAMICS.add(_family)
+
+__all__ = [
+    "ARCHITECTURES",
+    "DYNAMICS",
+    "DeterministicDynamics",
+    "Dynamics",
+    "DynamicsConfig",
+    "DynamicsFamily",
+    "Ensemble",
+    "FullDynamics",
+    "GlobalDynamics",
+    "Prediction",
+    "TrainedFamily",
+    "check_dynamics",
+    "fit_dynamics",
+    "fit_dynamics_runs",
+    "make_dynamics",
+]

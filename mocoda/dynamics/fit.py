@@ -1,6 +1,13 @@
-"""Fits an ensemble of Gaussian networks by negative log likelihood.
+"""Fits dynamics models: ensembles of networks, trained by gradient descent.
 
-Axes: R runs, E ensemble members, B rows of a batch. All runs of a call train as one program.
+The paper's three families (Appendix B.3) differ in what the networks see:
+
+    full    one network that sees everything
+    global  one network per child, which sees its parents in the sparsest graph
+    local   one network per child behind a Masked Composer, which sees its parents at that very row
+
+Axes: R runs, E ensemble members, B rows of a batch, *L any leading axes (runs, members), C networks (one per child, or
+one), P parents, F features. All runs of a call train as one program.
 """
 
 from __future__ import annotations
@@ -10,110 +17,405 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics.mechanisms import ARCHITECTURES, Mechanisms
-from mocoda.dynamics.model import SCALING, Dynamics, DynamicsConfig, mechanisms_of, settings_of
+from mocoda.dynamics.model import DYNAMICS, Dynamics, DynamicsFamily, Networks, settings_of, standardised
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.networks import Weights, input_scaling, moments
+from mocoda.engine.networks import Weights, linear, linear_weights, mlp, mlp_weights, softplus
 from mocoda.engine.optimise import Adam, Captured, fast_products, in_turn
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.probes import probe_rows
 
+ARCHITECTURES = ("full", "global", "local")
+VARIANCE_FLOOR = 1e-6
+
 
 def fit_dynamics(
     data: Transitions,
     graph: LocalGraph,
-    architecture: str = "local",
+    dynamics: str | DynamicsFamily = "local",
     *,
     seed: int = 0,
-    config: DynamicsConfig | None = None,
+    config: DynamicsFamily | None = None,
     progress: Progress = silent,
     checkpoint: str | Path | None = None,
 ) -> Dynamics:
-    """Trains an ensemble on the recorded rows by negative log likelihood, on the device they are on.
+    """Fits a dynamics model to recorded rows, on the device they are on.
 
+    dynamics    a family by name, or one with settings, such as make_dynamics("deterministic", members=3)
+    config      the settings of the family named by `dynamics`, such as DynamicsConfig(epochs=50)
     checkpoint  a file to continue from if it exists, and to save progress to; the result is the same either way
     """
     return fit_dynamics_runs(
-        [data], graph, architecture, seeds=[seed], config=config, progress=progress, checkpoint=checkpoint
+        [data], graph, dynamics, seeds=[seed], config=config, progress=progress, checkpoint=checkpoint
     )[0]
 
 
 def fit_dynamics_runs(
     datasets: Sequence[Transitions],
     graph: LocalGraph,
-    architecture: str = "local",
+    dynamics: str | DynamicsFamily = "local",
     *,
     seeds: Sequence[int],
-    config: DynamicsConfig | None = None,
+    config: DynamicsFamily | None = None,
     progress: Progress = silent,
     checkpoint: str | Path | None = None,
 ) -> list[Dynamics]:
-    """One model per data set and seed, all trained as one program; each is what it would be if trained alone.
+    """One model per data set and seed, all trained as one program; each is the same as if it were trained alone.
 
-    With `config.epoch_rows`, data sets may differ in length.
+    With `epoch_rows` in the family's settings, data sets may differ in length.
     """
-    if architecture not in ARCHITECTURES:
-        raise unknown_name("architecture", architecture, ARCHITECTURES)
-    config = config or DynamicsConfig()
-    _check_datasets(datasets, seeds, graph, config)
-    device = datasets[0].device
-    streams = [Stream(seed, "dynamics", architecture, device=device) for seed in seeds]
-    mechanisms = mechanisms_of(graph, architecture, config, device)
-    table = _Table.of(datasets, mechanisms, config, streams)
-    fresh = [mechanisms.initial_weights(stream.child("weights")) for stream in streams]
-    weights = {name: torch.stack([w[name] for w in fresh]).requires_grad_() for name in fresh[0]}
-    adam = Adam(list(weights.values()), config.learning_rate, config.weight_decay)
+    if isinstance(dynamics, DynamicsFamily):
+        family = dynamics
+    else:
+        family = DYNAMICS.make(dynamics, **({} if config is None else vars(config)))
+    if not datasets or len(datasets) != len(seeds):
+        raise InputError(f"expected one seed per data set and at least one, got {len(datasets)} and {len(seeds)}.")
+    for data in datasets:
+        graph.check_data(data)
+    return family.fit(datasets, graph, seeds=seeds, progress=progress, checkpoint=checkpoint)
 
-    def update(part: Weights, number: int) -> Tensor:
-        with fast_products(device) if config.tf32 else nullcontext():
-            loss = _loss(table, weights, table.rows[part["index"]])
-            adam.step(loss.sum())
-        return loss.detach()
 
-    best = _Best.of(weights, len(seeds), config.members)
-    probes = [probe_rows(graph, data.rows) for data in datasets]
-    rules = [graph.fingerprint(rows) for rows in probes]
-    identity = {**settings_of(graph, architecture, config), "seeds": list(seeds), "device": device.type}
-    if checkpoint is not None:
-        identity["data"] = fingerprint(table.rows, *table.held_out)
-        identity["rules"] = rules
-    saved = Checkpoint(checkpoint, identity)
+@dataclass(frozen=True)
+class TrainedFamily(DynamicsFamily):
+    """A family whose networks are trained by gradient descent: a subclass defines `networks` and `loss`."""
 
-    def restore(tensors: Weights) -> None:
-        copy_tensors(tensors, {**weights, **best.tensors()})
-        adam.restore(tensors)
+    hidden: tuple[int, ...] = (256, 256)
+    epochs: int = 30
+    epoch_rows: int | None = None  # rows of an epoch, drawn afresh for every member; None: all of them once
+    batch: int = 512
+    learning_rate: float = 1e-3
+    decay: bool = True  # lower the learning rate to zero along a cosine
+    weight_decay: float = 5e-5
+    validation: float | int = 0.125  # share, or number if whole, of the rows held out to choose when to stop
+    window: int = 5  # every member keeps its best weights of this many last epochs
+    tf32: bool = False  # let a GPU multiply in TF32 while training: faster, and less precise
 
-    done = saved.resume(restore)
-    chunk = Captured(in_turn(update), device)
-    for epoch in range(done, config.epochs):
-        if config.decay:
-            adam.learning_rate.fill_(config.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / config.epochs)))
-        losses = chunk({"index": table.batches([stream.child("epoch", epoch) for stream in streams])})
-        if epoch >= config.epochs - config.window:
-            best.offer(weights, _held_out_loss(table, weights))
-        last = epoch == config.epochs - 1  # whose last update no training loss has seen
-        if not bool(torch.isfinite(losses).all()) or (last and not bool(torch.isfinite(best.loss).all())):
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        self._check_counts("members", "epochs", "epoch_rows", "batch", "window")
+        if min(self.hidden, default=1) < 1:
+            raise InputError(f"hidden must name layers of at least 1 unit, got {self.hidden}.")
+        if not self.learning_rate > 0 or self.weight_decay < 0:
             raise InputError(
-                f"the loss of the {architecture!r} dynamics became NaN or inf in epoch {epoch}. "
-                "Lower the learning rate, or look for extreme values in the data."
+                f"learning_rate must be positive and weight_decay not negative, got {self.learning_rate} and "
+                f"{self.weight_decay}."
             )
-        progress(f"dynamics {architecture}", epoch + 1, config.epochs)
-        saved.offer(epoch + 1, lambda: {**weights, **best.tensors(), **adam.state()})
-    fitted = []
-    for run, (data, scaling) in enumerate(zip(datasets, table.scaling, strict=True)):
-        own = {name: weight[run] for name, weight in best.weights.items()}
-        source = {"data": fingerprint(*data.arrays(episodes=False).values()), "graph": rules[run]}
-        fitted.append(Dynamics(graph, architecture, config, own, scaling, probes[run], source))
-    return fitted
+        if not (0 < self.validation < 1 or (isinstance(self.validation, int) and self.validation >= 1)):
+            raise InputError(
+                "validation must be a share of the rows between 0 and 1 or a whole number of them, "
+                f"got {self.validation}."
+            )
+
+    def loss(self, mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
+        """What training minimises, for every row and column (*L, B, S), from the networks' output and the target."""
+        raise NotImplementedError
+
+    def fit(
+        self,
+        datasets: Sequence[Transitions],
+        graph: LocalGraph,
+        *,
+        seeds: Sequence[int],
+        progress: Progress,
+        checkpoint: str | Path | None,
+    ) -> list[Dynamics]:
+        self._check_rows([len(data) for data in datasets])
+        device = datasets[0].device
+        streams = [Stream(seed, "dynamics", self.name, device=device) for seed in seeds]
+        networks = self.networks(graph, device)
+        table = _Table.of(datasets, graph, self, networks, streams)
+        fresh = [networks.initial_weights(stream.child("weights")) for stream in streams]
+        weights = {name: torch.stack([w[name] for w in fresh]).requires_grad_() for name in fresh[0]}
+        adam = Adam(list(weights.values()), self.learning_rate, self.weight_decay)
+
+        def update(part: Weights, number: int) -> Tensor:
+            with fast_products(device) if self.tf32 else nullcontext():
+                loss = table.loss(weights, table.rows[part["index"]])
+                adam.step(loss.sum())
+            return loss.detach()
+
+        best = _Best.of(weights, len(seeds), self.members)
+        probes = [probe_rows(graph, data.rows) for data in datasets]
+        rules = [graph.fingerprint(rows) for rows in probes]
+        identity = {**settings_of(self, graph), "seeds": list(seeds), "device": device.type}
+        if checkpoint is not None:
+            identity["data"] = fingerprint(table.rows, *table.held_out)
+            identity["rules"] = rules
+        saved = Checkpoint(checkpoint, identity)
+
+        def restore(tensors: Weights) -> None:
+            copy_tensors(tensors, {**weights, **best.tensors()})
+            adam.restore(tensors)
+
+        done = saved.resume(restore)
+        chunk = Captured(in_turn(update), device)
+        for epoch in range(done, self.epochs):
+            if self.decay:
+                adam.learning_rate.fill_(self.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs)))
+            losses = chunk({"index": table.batches([stream.child("epoch", epoch) for stream in streams])})
+            if epoch >= self.epochs - self.window:
+                best.offer(weights, table.held_out_loss(weights))
+            last = epoch == self.epochs - 1  # no training loss comes after its last update
+            if not bool(torch.isfinite(losses).all()) or (last and not bool(torch.isfinite(best.loss).all())):
+                raise InputError(
+                    f"the loss of the {self.name!r} dynamics became NaN or inf in epoch {epoch}. "
+                    "Lower the learning rate, or look for extreme values in the data."
+                )
+            progress(f"dynamics {self.name}", epoch + 1, self.epochs)
+            saved.offer(epoch + 1, lambda: {**weights, **best.tensors(), **adam.state()})
+        fitted = []
+        for run, (data, scaling) in enumerate(zip(datasets, table.scaling, strict=True)):
+            own = {name: weight[run] for name, weight in best.weights.items()}
+            source = {"data": fingerprint(*data.arrays(episodes=False).values()), "graph": rules[run]}
+            fitted.append(Dynamics(graph, self, own, scaling, probes[run], source))
+        return fitted
+
+    def _check_counts(self, *names: str) -> None:
+        for name in names:
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise InputError(f"{name} must be at least 1, got {number}.")
+
+    def _check_rows(self, lengths: Sequence[int]) -> None:
+        for length in lengths:
+            if length < 2:
+                raise InputError("a dynamics model needs at least 2 rows, one of them to hold out, got 1.")
+            if length <= self.validation:
+                raise InputError(f"validation holds out {self.validation} rows, and the data has only {length}.")
+        if len(set(lengths)) > 1 and self.epoch_rows is None:
+            raise InputError(
+                f"runs that train together need the same number of rows, got {sorted(set(lengths))}. "
+                "Set epoch_rows, or call fit_dynamics for each."
+            )
+
+
+@dataclass(frozen=True)
+class DynamicsConfig(TrainedFamily):
+    """Gaussian networks that see a child's parents in each row, through the paper's Masked Composer."""
+
+    name = "local"
+
+    features: int = 128  # width of the Masked Composer's embeddings
+    shared: bool = False  # "local" only: all children have one Masked Composer and one network of the hidden layers
+    alike: tuple[tuple[str, ...], ...] = ()  # if shared: groups of factors of one kind, which share all weights
+    # Standard deviations are divided by this when sampling (Appendix B.4); 1 samples as predicted: stochastic worlds.
+    sharpen: float = 3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "alike", tuple(map(tuple, self.alike)))
+        self._check_counts("features")
+        named = [name for group in self.alike for name in group]
+        if len(set(named)) < len(named) or not all(self.alike) or (named and not self.shared):
+            raise InputError(
+                f"alike must be groups of factors, none of them named twice, and needs shared=True, got {self.alike} "
+                f"with shared={self.shared}."
+            )
+        if self.shared and self.architecture != "local":
+            raise InputError(
+                f"shared=True needs the Masked Composer of the architecture 'local', got {self.architecture!r}. "
+                "Remove it."
+            )
+        if not 0 < self.sharpen < math.inf:
+            raise InputError(f"sharpen must be a positive number, got {self.sharpen}.")
+
+    @staticmethod
+    def paper() -> DynamicsConfig:
+        """The paper's setting."""
+        return DynamicsConfig(
+            epochs=600, learning_rate=1e-4, decay=False, window=50, predict_change=False, standardise=False
+        )
+
+    @property
+    def noise_divisor(self) -> float:
+        return self.sharpen
+
+    def networks(self, graph: LocalGraph, device: torch.device) -> Mechanisms:
+        return Mechanisms(graph, self, device)
+
+    def loss(self, mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
+        """Gaussian negative log likelihood, less a constant."""
+        return 0.5 * (variance.log() + (target - mean).square() / variance)
+
+    def pooled_columns(self, graph: LocalGraph, device: torch.device) -> Sequence[Tensor]:
+        return [torch.tensor([graph.factors[name] for name in group], device=device) for group in self.alike]
+
+
+@dataclass(frozen=True)
+class GlobalDynamics(DynamicsConfig):
+    """Gaussian networks that see a child's parents in the sparsest graph."""
+
+    name = "global"
+    architecture = "global"
+
+
+@dataclass(frozen=True)
+class FullDynamics(DynamicsConfig):
+    """One Gaussian network that sees everything and ignores the graph."""
+
+    name = "full"
+    architecture = "full"
+
+
+@dataclass(frozen=True)
+class Mechanisms:
+    """The networks of `DynamicsConfig`, as functions of weights whose leading axes are free.
+
+    Index tensors are made once and kept on the device: a captured graph may not copy them there.
+    """
+
+    graph: LocalGraph
+    config: DynamicsConfig
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        for group in self.config.alike:
+            for name in group:
+                if name not in self.graph.factors:
+                    raise unknown_name("factor", name, self.graph.factors)
+            if len({(name in self.graph.state, len(self.graph.factors[name])) for name in group}) > 1:
+                raise InputError(
+                    f"factors that are alike must all be of the state or all of the action and as wide as each other, "
+                    f"got {', '.join(group)}."
+                )
+
+    def initial_weights(self, stream: Stream) -> dict[str, Tensor]:
+        """Fresh weights of all members, (E, C, in, out) each; shared ones, or those of a kind, (E, in, out)."""
+        if self.config.shared:
+            return self._shared_weights(stream)
+        leading = (self.config.members, len(self.outputs))
+        weights: dict[str, Tensor] = {}
+        inputs = self.graph.width
+        if self.config.architecture == "local":
+            inputs = self.config.features
+            for name, columns in self.graph.factors.items():
+                weights |= linear_weights(f"embed.{name}", leading, len(columns), inputs, stream)
+        width = max(map(len, self.outputs))
+        return weights | mlp_weights("mlp", leading, (inputs, *self.config.hidden, 2 * width), stream)
+
+    def __call__(self, weights: Weights, rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance (*L, B, S) for standardised rows (*L, B, S + A) with masks (*L, B, P, C)."""
+        if self.config.architecture == "local":
+            assert mask is not None
+            hidden = (
+                self._shared_composed(weights, rows, mask)
+                if self.config.shared
+                else self._composed(weights, rows, mask)
+            )
+        else:
+            hidden = torch.where(self._gates, rows[..., None, :, :], 0.0)
+        output = self._shared_output(weights, hidden) if self.config.shared else mlp(weights, "mlp", hidden)
+        mean, raw = self._assembled(output).chunk(2, -1)
+        return mean, softplus(raw) + VARIANCE_FLOOR
+
+    @cached_property
+    def outputs(self) -> tuple[tuple[int, ...], ...]:
+        """The state columns that each mechanism gives."""
+        if self.config.architecture == "full":
+            return (tuple(range(self.graph.state_width)),)
+        return tuple(self.graph.factors[child] for child in self.graph.children)
+
+    @cached_property
+    def _factor_columns(self) -> dict[str, Tensor]:
+        return {name: torch.tensor(columns, device=self.device) for name, columns in self.graph.factors.items()}
+
+    @cached_property
+    def _kinds(self) -> dict[str, str]:
+        """The kind of every factor, named after the first of its group."""
+        return {name: name for name in self.graph.factors} | {n: group[0] for group in self.config.alike for n in group}
+
+    @cached_property
+    def _not_own(self) -> Tensor:
+        """Which parents are other factors than the child, bool (P, C): state factors come first among the parents."""
+        return ~torch.eye(len(self.graph.parents), len(self.graph.children), dtype=torch.bool, device=self.device)
+
+    @cached_property
+    def _gates(self) -> Tensor:
+        """Which columns each mechanism sees, bool (C, 1, S + A)."""
+        gates = torch.zeros(len(self.outputs), 1, self.graph.width, dtype=torch.bool)
+        if self.config.architecture == "full":
+            return torch.ones_like(gates, device=self.device)
+        for number, child in enumerate(self.graph.children):
+            gates[number, 0, list(self.graph.columns(self.graph.edges[child]))] = True
+        return gates.to(self.device)
+
+    @cached_property
+    def _slots(self) -> Tensor:
+        """Where the state columns' means, and then their raw variances, stand among the mechanisms' outputs, (2 S,).
+
+        Every mechanism gives both for as many columns as the widest.
+        """
+        width = max(map(len, self.outputs))
+        slots = {column: 2 * c * width + i for c, own in enumerate(self.outputs) for i, column in enumerate(own)}
+        means = [slots[column] for column in range(self.graph.state_width)]
+        return torch.tensor([*means, *(slot + width for slot in means)], device=self.device)
+
+    def _composed(self, weights: Weights, rows: Tensor, mask: Tensor) -> Tensor:
+        """The Masked Composer: Σ over parents of mask · relu(embedding), (*L, C, B, features).
+
+        A masked-out embedding is replaced by zero, so its parent cannot reach the child, not even by a bit.
+        """
+        total: Tensor | None = None
+        for number, (name, columns) in enumerate(self._factor_columns.items()):
+            seen = mask[..., number, :].transpose(-1, -2)[..., None]  # (*L, C, B, 1)
+            own = rows.index_select(-1, columns)[..., None, :, :]
+            embedded = linear(weights, f"embed.{name}", own).relu()
+            part = torch.where(seen, embedded, 0.0)
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+    def _assembled(self, output: Tensor) -> Tensor:
+        """Mechanisms' outputs (*L, C, B, 2 W) as means and raw variances of the state columns, (*L, B, 2 S)."""
+        return output.transpose(-3, -2).flatten(-2).index_select(-1, self._slots)
+
+    def _shared_weights(self, stream: Stream) -> dict[str, Tensor]:
+        """`trunk` is everyone's. A kind has an embedding, and one of a state two: for its own child, and for others.
+
+        By the second, one network can tell a child's own past from its other parents, whichever child it is.
+        """
+        leading, width = (self.config.members,), max(map(len, self.outputs))
+        sizes, bound = (self.config.features, *self.config.hidden), 1 / math.sqrt(self.config.features)
+        weights = mlp_weights("trunk", leading, sizes, stream)
+        for kind in dict.fromkeys(self._kinds.values()):
+            columns = len(self.graph.factors[kind])
+            weights |= linear_weights(f"embed.{kind}", leading, columns, self.config.features, stream)
+            if kind in self.graph.state:
+                weights |= linear_weights(f"own.{kind}", leading, columns, self.config.features, stream)
+                weights |= linear_weights(f"head.{kind}", leading, sizes[-1], 2 * width, stream)
+                weights[f"child.{kind}"] = stream.uniform(*leading, 1, self.config.features, low=-bound, high=bound)
+        return weights
+
+    def _shared_composed(self, weights: Weights, rows: Tensor, mask: Tensor) -> Tensor:
+        """The same sum with everyone's embeddings, and with who the child is, (*L, C, B, F)."""
+        mine = mask.diagonal(dim1=-2, dim2=-1).transpose(-1, -2)[..., None]  # (*L, C, B, 1)
+        others = (mask & self._not_own).movedim(-1, -3)[..., None]  # (*L, C, B, P, 1)
+        factors = {name: rows.index_select(-1, columns) for name, columns in self._factor_columns.items()}
+        own = [linear(weights, f"own.{self._kinds[child]}", factors[child]).relu() for child in self.graph.children]
+        total = self._by_child(weights, "child") + torch.where(mine, torch.stack(own, -3), 0.0)
+        for number, (name, factor) in enumerate(factors.items()):
+            embedded = linear(weights, f"embed.{self._kinds[name]}", factor).relu()
+            total = total + torch.where(others[..., number, :], embedded[..., None, :, :], 0.0)
+        return total
+
+    def _shared_output(self, weights: Weights, composed: Tensor) -> Tensor:
+        """What the one network gives for every child, (*L, C, B, 2 W): a child is so many more rows to it."""
+        hidden = mlp(weights, "trunk", composed.flatten(-3, -2)).relu().unflatten(-2, composed.shape[-3:-1])
+        heads = {f"head.{part}": self._by_child(weights, "head", f".{part}") for part in ("weight", "bias")}
+        return linear(heads, "head", hidden)
+
+    def _by_child(self, weights: Weights, name: str, part: str = "") -> Tensor:
+        """The weights of every child's kind, (*L, C, in, out)."""
+        return torch.stack([weights[f"{name}.{self._kinds[child]}{part}"] for child in self.graph.children], -3)
 
 
 @dataclass(eq=False)
@@ -141,34 +443,16 @@ class _Best:
         return {"best_loss": self.loss, **{f"best.{name}": weight for name, weight in self.weights.items()}}
 
 
-def _loss(table: _Table, weights: Weights, batch: Tensor) -> Tensor:
-    """Gaussian negative log likelihood of batches (*L, B, columns): (*L,)."""
-    rows, target, mask = table.parts(batch)
-    mean, variance = table.mechanisms(weights, rows, mask)
-    return (0.5 * (variance.log() + (target - mean).square() / variance)).sum(-1).mean(-1)
-
-
-@torch.no_grad()
-def _held_out_loss(table: _Table, weights: Weights) -> Tensor:
-    """The loss over all held-out rows, (R, E): by run, for they may differ in number, in blocks that fit memory."""
-    losses: list[Tensor] = []
-    for run, rows in enumerate(table.held_out):
-        own = {name: weight[run] for name, weight in weights.items()}
-        blocks = rows.expand(table.mechanisms.members, -1, -1).split(8_192, dim=1)
-        parts = [_loss(table, own, block) * (block.shape[1] / len(rows)) for block in blocks]
-        losses.append(torch.stack(parts).sum(0))
-    return torch.stack(losses)
-
-
 @dataclass(frozen=True, eq=False)
 class _Table:
     """The training rows of all runs as one table, so that a batch of all runs and members is one gather.
 
-    Columns: standardised state and action, standardised target, and the mask where the architecture wants it.
+    Columns: standardised state and action, standardised target, and the mask if the architecture is "local".
     """
 
-    mechanisms: Mechanisms
-    config: DynamicsConfig
+    graph: LocalGraph
+    family: TrainedFamily
+    networks: Networks
     rows: Tensor  # (N, columns), run after run
     lengths: list[int]  # rows of each run
     held_out: list[Tensor]  # (V, columns) of each run
@@ -176,103 +460,54 @@ class _Table:
 
     @staticmethod
     def of(
-        datasets: Sequence[Transitions], mechanisms: Mechanisms, config: DynamicsConfig, streams: Sequence[Stream]
+        datasets: Sequence[Transitions],
+        graph: LocalGraph,
+        family: TrainedFamily,
+        networks: Networks,
+        streams: Sequence[Stream],
     ) -> _Table:
         rows, held_out, scaling = [], [], []
         for data, stream in zip(datasets, streams, strict=True):
-            columns, own_scaling = _columns(data, mechanisms, config)
-            n, wanted = len(data), config.validation
+            columns, own_scaling = standardised(data, graph, family)
+            n, wanted = len(data), family.validation
             split = wanted if isinstance(wanted, int) else min(n - 1, max(1, round(wanted * n)))
             order = stream.child("split").permutation(n)
             held_out.append(columns[order[:split]])
             rows.append(columns[order[split:]])
             scaling.append(own_scaling)
-        return _Table(mechanisms, config, torch.cat(rows), list(map(len, rows)), held_out, scaling)
+        return _Table(graph, family, networks, torch.cat(rows), list(map(len, rows)), held_out, scaling)
 
     def batches(self, streams: Sequence[Stream]) -> Tensor:
-        """One epoch's row numbers (updates, R, E, B): whole batches, every member's its own."""
+        """One epoch's row numbers (updates, R, E, B): whole batches, different ones for every member."""
         begins = itertools.accumulate(self.lengths[:-1], initial=0)
         runs = zip(begins, self.lengths, streams, strict=True)
         drawn = torch.stack([begin + self._epoch(length, stream) for begin, length, stream in runs])
-        batch = min(self.config.batch, drawn.shape[-1])
+        batch = min(self.family.batch, drawn.shape[-1])
         updates = drawn.shape[-1] // batch
         batches: Tensor = drawn[..., : updates * batch].unflatten(-1, (updates, batch))
         return batches.movedim(2, 0).contiguous()
 
-    def parts(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Rows, targets and, for those who want them, masks."""
-        graph, local = self.mechanisms.graph, self.mechanisms.architecture == "local"
-        rows, target, mask = batch.tensor_split([graph.width, graph.width + graph.state_width], -1)
-        return rows, target, mask.unflatten(-1, tuple(graph.sparsest.shape)) > 0.5 if local else None
-
     def _epoch(self, length: int, stream: Stream) -> Tensor:
-        """The numbers, among a run's own, of the rows that its members see in an epoch, (E, rows)."""
-        if self.config.epoch_rows is None:
-            return stream.uniform(self.mechanisms.members, length).argsort(-1)
-        return stream.integers(length, self.mechanisms.members, self.config.epoch_rows)
+        """The row numbers, within a run, that its members see in an epoch, (E, rows)."""
+        if self.family.epoch_rows is None:
+            return stream.uniform(self.family.members, length).argsort(-1)
+        return stream.integers(length, self.family.members, self.family.epoch_rows)
 
+    def loss(self, weights: Weights, batch: Tensor) -> Tensor:
+        """The mean loss of batches (*L, B, columns): (*L,)."""
+        rows, target, mask = batch.tensor_split([self.graph.width, self.graph.width + self.graph.state_width], -1)
+        local = self.family.architecture == "local"
+        edges = mask.unflatten(-1, tuple(self.graph.sparsest.shape)) > 0.5 if local else None
+        mean, variance = self.networks(weights, rows, edges)
+        return self.family.loss(mean, variance, target).sum(-1).mean(-1)
 
-def _columns(data: Transitions, mechanisms: Mechanisms, config: DynamicsConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """A data set's rows with the columns of `_Table`, and the scaling that standardised them."""
-    inputs, target = data.rows, data.next_state
-    mask = mechanisms.graph.mask(inputs) if mechanisms.architecture == "local" else None
-    largest = target.abs().amax(0)
-    if config.predict_change:
-        kept = mechanisms.kept_state(inputs, mask)
-        target, largest = target - kept, torch.maximum(largest, kept.abs().amax(0))
-    scaling = [*_input_scaling(inputs, mechanisms, config), *_target_scaling(target, largest, mechanisms, config)]
-    constant = scaling[3] == 0
-    columns = [(inputs - scaling[0]) / scaling[1], torch.where(constant, 0.0, (target - scaling[2]) / scaling[3])]
-    if mask is not None:
-        columns.append(mask.flatten(-2).float())
-    return torch.cat(columns, -1), dict(zip(SCALING, scaling, strict=True))
-
-
-def _input_scaling(rows: Tensor, mechanisms: Mechanisms, config: DynamicsConfig) -> tuple[Tensor, Tensor]:
-    """Shift and scale (S + A,) of the networks' inputs; factors that are alike have the same."""
-    if not config.standardise:
-        return torch.zeros_like(rows[0]), torch.ones_like(rows[0])
-    shift, scale = input_scaling(rows)
-    for columns in mechanisms.alike_columns:  # (factors, width)
-        shift[columns], scale[columns] = input_scaling(rows[:, columns].flatten(0, 1))
-    return shift, scale
-
-
-def _target_scaling(
-    target: Tensor, largest: Tensor, mechanisms: Mechanisms, config: DynamicsConfig
-) -> tuple[Tensor, Tensor]:
-    """Shift and scale (S,) of the networks' targets; factors that are alike have the same.
-
-    The scale of a constant column is 0: whatever the networks say, exactly that constant is predicted.
-
-    largest  (S,) the largest absolute numbers that the targets were computed from
-    """
-    shift, scale = moments(target, largest)
-    for columns in mechanisms.alike_columns:
-        if int(columns.max()) < len(shift):  # actions have no targets
-            pooled = target[:, columns].flatten(0, 1)
-            shift[columns], scale[columns] = moments(pooled, largest[columns].amax(0))
-    shift, scale = shift.float(), scale.float()
-    if not config.standardise:
-        varies = scale > 0
-        shift, scale = torch.where(varies, 0.0, shift), varies.float()
-    return shift, scale
-
-
-def _check_datasets(
-    datasets: Sequence[Transitions], seeds: Sequence[int], graph: LocalGraph, config: DynamicsConfig
-) -> None:
-    if not datasets or len(datasets) != len(seeds):
-        raise InputError(f"expected one seed per data set and at least one, got {len(datasets)} and {len(seeds)}.")
-    for data in datasets:
-        graph.check_data(data)
-        if len(data) < 2:
-            raise InputError("a dynamics model needs at least 2 rows, one of them to hold out, got 1.")
-        if len(data) <= config.validation:
-            raise InputError(f"validation holds out {config.validation} rows, and the data has only {len(data)}.")
-    lengths = sorted({len(data) for data in datasets})
-    if len(lengths) > 1 and config.epoch_rows is None:
-        raise InputError(
-            f"runs that train together need the same number of rows, got {lengths}. "
-            "Set epoch_rows, or call fit_dynamics for each."
-        )
+    @torch.no_grad()
+    def held_out_loss(self, weights: Weights) -> Tensor:
+        """The loss over all held-out rows, (R, E), run by run and in blocks that fit memory."""
+        losses: list[Tensor] = []
+        for run, rows in enumerate(self.held_out):
+            own = {name: weight[run] for name, weight in weights.items()}
+            blocks = rows.expand(self.family.members, -1, -1).split(8_192, dim=1)
+            parts = [self.loss(own, block) * (block.shape[1] / len(rows)) for block in blocks]
+            losses.append(torch.stack(parts).sum(0))
+        return torch.stack(losses)

@@ -1,89 +1,35 @@
-"""A fitted dynamics model: an ensemble of Gaussian networks that predicts the next state.
+"""Dynamics models: what a fitted model can do, and the contract of a family of models.
 
-Axes: E ensemble members, N rows, S and A columns of state and action.
+A family is a frozen dataclass of settings that derives from `DynamicsFamily`. It says what its networks compute and how
+they are fitted; standardising, columns that never change, sampling and files are the same for all. Check your own with
+`mocoda.check_dynamics`, and add it with `DYNAMICS.add` to choose it by name.
+
+Axes: E ensemble members, N rows, S and A columns of state and action, P parents, C children.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mocoda.data.transitions import Array, as_tensor
-from mocoda.dynamics.mechanisms import ARCHITECTURES, Mechanisms
+from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.checkpoint import check_tensors, from_settings, load_trained, reading, save_trained
-from mocoda.engine.errors import InputError, differing_keys, unknown_name
-from mocoda.engine.networks import Weights
+from mocoda.engine.errors import InputError, differing_keys
+from mocoda.engine.networks import Weights, input_scaling, moments
+from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Shapes, Stream, as_stream
+from mocoda.engine.registry import Registry
 from mocoda.graph.local_graph import LocalGraph
 
 SCALING = ("input_shift", "input_scale", "target_shift", "target_scale")
 PROBES = ("probe.rows", "probe.mask")
-
-
-@dataclass(frozen=True)
-class DynamicsConfig:
-    """How a dynamics model is built and trained. `DynamicsConfig.paper()` is the paper's setting."""
-
-    members: int = 5
-    hidden: tuple[int, ...] = (256, 256)
-    features: int = 128  # width of the Masked Composer's embeddings
-    shared: bool = False  # "local" only: all children have one Masked Composer and one network of the hidden layers
-    alike: tuple[tuple[str, ...], ...] = ()  # if shared: groups of factors of one kind, one as good as another
-    epochs: int = 30
-    epoch_rows: int | None = None  # rows of an epoch, drawn afresh for every member; None: all of them once
-    batch: int = 512
-    learning_rate: float = 1e-3
-    decay: bool = True  # lower the learning rate to zero along a cosine
-    weight_decay: float = 5e-5
-    validation: float | int = 0.125  # share, or if whole the number, of rows held out to choose when to stop
-    window: int = 5  # every member keeps its best weights of this many last epochs
-    predict_change: bool = True  # the network gives next state minus state rather than next state
-    standardise: bool = True  # inputs and targets have mean 0 and variance 1
-    tf32: bool = False  # let a GPU multiply in TF32 while training: faster, and less precise
-    # Standard deviations are divided by this when sampling (Appendix B.4); 1 samples as predicted: stochastic worlds.
-    sharpen: float = 3.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        object.__setattr__(self, "alike", tuple(map(tuple, self.alike)))
-        for name in ("members", "features", "epochs", "epoch_rows", "batch", "window"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise InputError(f"{name} must be at least 1, got {number}.")
-        if min(self.hidden, default=1) < 1:
-            raise InputError(f"hidden must name layers of at least 1 unit, got {self.hidden}.")
-        named = [name for group in self.alike for name in group]
-        if len(set(named)) < len(named) or not all(self.alike) or (named and not self.shared):
-            raise InputError(
-                f"alike must be groups of factors, none of them named twice, and needs shared=True, got {self.alike} "
-                f"with shared={self.shared}."
-            )
-        if not self.learning_rate > 0 or self.weight_decay < 0:
-            raise InputError(
-                f"learning_rate must be positive and weight_decay not negative, got {self.learning_rate} and "
-                f"{self.weight_decay}."
-            )
-        if not 0 < self.sharpen < math.inf:
-            raise InputError(f"sharpen must be a positive number, got {self.sharpen}.")
-        if not (0 < self.validation < 1 or (isinstance(self.validation, int) and self.validation >= 1)):
-            raise InputError(
-                "validation must be a share of the rows between 0 and 1 or a whole number of them, "
-                f"got {self.validation}."
-            )
-
-    @staticmethod
-    def paper() -> DynamicsConfig:
-        return DynamicsConfig(
-            epochs=600, learning_rate=1e-4, decay=False, window=50, predict_change=False, standardise=False
-        )
 
 
 class Prediction(NamedTuple):
@@ -95,7 +41,7 @@ class Prediction(NamedTuple):
 
 @runtime_checkable
 class Ensemble(Protocol):
-    """What is asked of a dynamics model whose members can disagree."""
+    """Any model whose members can disagree about the next state."""
 
     @property
     def graph(self) -> LocalGraph:
@@ -108,20 +54,92 @@ class Ensemble(Protocol):
         """Next states (N, S) of rows (N, S + A)."""
 
 
+class Networks(Protocol):
+    """What a family computes, as a function of weights; any leading axes *L of the weights are free."""
+
+    def initial_weights(self, stream: Stream) -> dict[str, Tensor]:
+        """Fresh weights of all members, (E, ...) each; their names and shapes are those of a fitted model's."""
+
+    def __call__(self, weights: Weights, rows: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance (*L, N, S) of standardised targets at standardised rows (*L, N, S + A).
+
+        mask  (*L, N, P, C), the edges at each row, if the family's architecture is "local"
+        """
+
+
+@dataclass(frozen=True)
+class DynamicsFamily:
+    """The settings that all families of dynamics models share, and what a family must define."""
+
+    name: ClassVar[str]  # what `fit_dynamics` calls it
+    # What a child's prediction depends on: "full", everything; "global", its parents in the sparsest graph; "local",
+    # its parents in each row. Any other factor cannot change the child by a single bit.
+    architecture: ClassVar[str] = "local"
+
+    members: int = 5
+    predict_change: bool = True  # the networks predict next state minus state rather than the next state
+    standardise: bool = True  # inputs and targets have mean 0 and variance 1
+
+    def networks(self, graph: LocalGraph, device: torch.device) -> Networks:
+        """The functions that a fitted model evaluates."""
+        raise NotImplementedError
+
+    def fit(
+        self,
+        datasets: Sequence[Transitions],
+        graph: LocalGraph,
+        *,
+        seeds: Sequence[int],
+        progress: Progress,
+        checkpoint: str | Path | None,
+    ) -> list[Dynamics]:
+        """One model per data set and seed; each is the same as if it were fitted alone.
+
+        checkpoint  a file to continue from if it exists, and to save progress to; families that fit fast ignore it
+        """
+        raise NotImplementedError
+
+    @property
+    def noise_divisor(self) -> float:
+        """What standard deviations are divided by when a next state is sampled."""
+        return 1.0
+
+    def pooled_columns(self, graph: LocalGraph, device: torch.device) -> Sequence[Tensor]:
+        """Groups of columns, (factors, width) each, that are standardised by one rule because factors are alike."""
+        return ()
+
+    def mask(self, graph: LocalGraph, rows: Tensor) -> Tensor | None:
+        """The edges (N, P, C) at rows (N, S + A), if a prediction depends on them."""
+        return graph.mask(rows) if self.architecture == "local" else None
+
+
+DYNAMICS: Registry[type[DynamicsFamily]] = Registry("dynamics family")
+
+
+def make_dynamics(name: str, **settings: Any) -> DynamicsFamily:
+    """The family of dynamics models called `name`, with its default settings except for those given."""
+    family: DynamicsFamily = DYNAMICS.make(name, **settings)
+    return family
+
+
 @dataclass(frozen=True, eq=False)
 class Dynamics:
     """A fitted ensemble: rows in, next states out."""
 
     graph: LocalGraph
-    architecture: str
-    config: DynamicsConfig
+    config: DynamicsFamily
     weights: Weights  # (E, ...) each
     scaling: Weights  # input_shift, input_scale (S + A,), target_shift, target_scale (S,)
-    probes: Tensor | None = None  # (P, S + A), rows that tell the graph's local rule from others
+    probes: Tensor | None = None  # (P, S + A), rows whose masks distinguish the graph's local rule from others
     fingerprints: Mapping[str, str] = field(default_factory=dict)  # of the data and the graph
 
     def __repr__(self) -> str:
-        return f"Dynamics({self.architecture!r}, members={self.config.members}, children={list(self.graph.children)})"
+        return f"Dynamics({self.config.name!r}, members={self.config.members}, children={list(self.graph.children)})"
+
+    @property
+    def architecture(self) -> str:
+        """What a prediction depends on: "full" (everything), "global" or "local" (a child's parents)."""
+        return self.config.architecture
 
     @property
     def device(self) -> torch.device:
@@ -129,8 +147,8 @@ class Dynamics:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Architecture, configuration and graph as JSON values."""
-        return settings_of(self.graph, self.architecture, self.config)
+        """Family, its settings and graph as JSON values."""
+        return settings_of(self.config, self.graph)
 
     def predict(self, rows: Array) -> Prediction:
         """What every member expects after rows (N, S + A)."""
@@ -138,11 +156,11 @@ class Dynamics:
         return Prediction(*(torch.cat(part, 1) for part in zip(*blocks, strict=True)))
 
     def sample(self, rows: Array, *, seed: int | Stream) -> Tensor:
-        """A next state (N, S) for each row, by a random member, its standard deviation divided by `config.sharpen`."""
+        """A next state (N, S) for each row (N, S + A), by a random member, with that member's noise."""
         rows = self._rows(rows)
         stream = as_stream(seed, "dynamics-sample", device=self.device)
         member = stream.integers(self.config.members, len(rows))
-        noise = stream.normal(len(rows), self.graph.state_width) / self.config.sharpen
+        noise = stream.normal(len(rows), self.graph.state_width) / self.config.noise_divisor
         order = member.argsort(stable=True)
         counts = torch.bincount(member, minlength=self.config.members).tolist()
         next_state = torch.empty_like(noise)
@@ -162,7 +180,9 @@ class Dynamics:
         """Writes the model to a safetensors file. The graph is code and stays out; its masks at some rows are kept."""
         tensors = {**self.weights, **self.scaling}
         if self.probes is not None:
-            probes = self.probes.cpu()  # where `load` asks again: a learned rule rounds differently on a GPU
+            probes = (
+                self.probes.cpu()
+            )  # `load` evaluates the rule there too: a learned rule rounds differently on a GPU
             tensors |= dict(zip(PROBES, (probes, self.graph.mask(probes)), strict=True))
         save_trained(path, "dynamics", tensors, {"settings": self.settings, "fingerprints": self.fingerprints})
 
@@ -171,16 +191,15 @@ class Dynamics:
         """Reads what `save` wrote, for the graph that the model was fitted to."""
         tensors, header = load_trained(path, "dynamics")
         with reading(path, "dynamics"):
-            config = from_settings(DynamicsConfig, header["settings"].get("config"))
-            architecture, structure = header["settings"].get("architecture"), header["settings"].get("graph")
-            if architecture not in ARCHITECTURES:
-                raise unknown_name("architecture", architecture, ARCHITECTURES)
+            settings = header["settings"]
+            family = DYNAMICS[settings.get("family", settings.get("architecture"))]  # as it was called at first
+            config, structure = from_settings(family, settings.get("config")), settings.get("graph")
             if not isinstance(structure, dict):
                 raise InputError("it does not say which graph it was fitted to")
         if structure != graph.structure:
             raise _other_graph(path, graph, f"they differ in {differing_keys(structure, graph.structure)}")
         with reading(path, "dynamics"):
-            expected = mechanisms_of(graph, architecture, config, torch.device("cpu")).initial_weights(Shapes())
+            expected = config.networks(graph, torch.device("cpu")).initial_weights(Shapes())
             widths = (graph.width, graph.width, graph.state_width, graph.state_width)
             expected |= {name: torch.empty(width) for name, width in zip(SCALING, widths, strict=True)}
             if PROBES[0] in tensors:
@@ -195,11 +214,11 @@ class Dynamics:
                 where = f"{changed} of the {len(probes)} rows kept in the file"
                 raise _other_graph(path, graph, f"the local rules give other edges at {where}")
         scaling = {name: tensors.pop(name) for name in SCALING}
-        return Dynamics(graph, architecture, config, tensors, scaling, probes, header["fingerprints"])
+        return Dynamics(graph, config, tensors, scaling, probes, header["fingerprints"])
 
     @cached_property
-    def _mechanisms(self) -> Mechanisms:
-        return mechanisms_of(self.graph, self.architecture, self.config, self.device)
+    def _networks(self) -> Networks:
+        return self.config.networks(self.graph, self.device)
 
     @property
     def _block(self) -> int:
@@ -213,19 +232,74 @@ class Dynamics:
 
     @torch.no_grad()
     def _predict(self, weights: Weights, rows: Tensor) -> tuple[Tensor, Tensor]:
-        mask = self.graph.mask(rows) if self.architecture == "local" else None
+        mask = self.config.mask(self.graph, rows)
         inputs = (rows - self.scaling["input_shift"]) / self.scaling["input_scale"]
-        mean, variance = self._mechanisms(weights, inputs, mask)
+        mean, variance = self._networks(weights, inputs, mask)
         mean = mean * self.scaling["target_scale"] + self.scaling["target_shift"]
         if self.config.predict_change:
-            mean = mean + self._mechanisms.kept_state(rows, mask)
+            mean = mean + kept_state(self.graph, self.architecture, rows, mask)
         return mean, variance.sqrt() * self.scaling["target_scale"]
 
 
-def mechanisms_of(graph: LocalGraph, architecture: str, config: DynamicsConfig, device: torch.device) -> Mechanisms:
-    return Mechanisms(
-        graph, architecture, config.members, config.hidden, config.features, device, config.shared, config.alike
-    )
+def kept_state(graph: LocalGraph, architecture: str, rows: Tensor, mask: Tensor | None) -> Tensor:
+    """The state (*L, N, S) to which a predicted change is added: 0 where a child does not depend on its own past."""
+    state = rows[..., : graph.state_width]
+    if architecture == "full":
+        return state
+    edges = graph.sparsest.to(rows.device) if mask is None else mask
+    own = edges.diagonal(dim1=-2, dim2=-1)  # state factors come first among the parents
+    owner = {column: c for c, child in enumerate(graph.children) for column in graph.factors[child]}
+    child_of_column = torch.tensor([owner[column] for column in range(graph.state_width)], device=rows.device)
+    return torch.where(own.index_select(-1, child_of_column), state, 0.0)
+
+
+def standardised(data: Transitions, graph: LocalGraph, family: DynamicsFamily) -> tuple[Tensor, dict[str, Tensor]]:
+    """Recorded rows as columns to learn from (N, columns), and the scaling that standardised them.
+
+    The columns are state and action, the target, and the mask if the family's architecture is "local".
+    """
+    inputs, target, mask = data.rows, data.next_state, family.mask(graph, data.rows)
+    largest = target.abs().amax(0)
+    if family.predict_change:
+        kept = kept_state(graph, family.architecture, inputs, mask)
+        target, largest = target - kept, torch.maximum(largest, kept.abs().amax(0))
+    shift, scale = _input_scaling(inputs, graph, family)
+    target_shift, target_scale = _target_scaling(target, largest, graph, family)
+    standard = torch.where(target_scale > 0, (target - target_shift) / target_scale, 0.0)
+    columns = [(inputs - shift) / scale, standard, *([] if mask is None else [mask.flatten(-2).float()])]
+    return torch.cat(columns, -1), dict(zip(SCALING, (shift, scale, target_shift, target_scale), strict=True))
+
+
+def _input_scaling(rows: Tensor, graph: LocalGraph, family: DynamicsFamily) -> tuple[Tensor, Tensor]:
+    if not family.standardise:
+        return torch.zeros_like(rows[0]), torch.ones_like(rows[0])
+    shift, scale = input_scaling(rows)
+    for columns in family.pooled_columns(graph, rows.device):
+        shift[columns], scale[columns] = input_scaling(rows[:, columns].flatten(0, 1))
+    return shift, scale
+
+
+def _target_scaling(
+    target: Tensor, largest: Tensor, graph: LocalGraph, family: DynamicsFamily
+) -> tuple[Tensor, Tensor]:
+    """Shift and scale (S,) of targets (N, S). The scale of a constant is 0: exactly that constant is predicted.
+
+    largest  (S,) the largest absolute numbers that the targets were computed from
+    """
+    shift, scale = moments(target, largest)
+    for columns in family.pooled_columns(graph, target.device):
+        if int(columns.max()) < len(shift):  # actions have no targets
+            pooled = target[:, columns].flatten(0, 1)
+            shift[columns], scale[columns] = moments(pooled, largest[columns].amax(0))
+    shift, scale = shift.float(), scale.float()
+    if not family.standardise:
+        shift, scale = torch.where(scale > 0, 0.0, shift), (scale > 0).float()
+    return shift, scale
+
+
+def settings_of(family: DynamicsFamily, graph: LocalGraph) -> dict[str, Any]:
+    """A family, its settings and a graph as JSON values."""
+    return {"family": family.name, "config": json.loads(json.dumps(asdict(family))), "graph": graph.structure}
 
 
 def _other_graph(path: str | Path, graph: LocalGraph, difference: str) -> InputError:
@@ -233,12 +307,3 @@ def _other_graph(path: str | Path, graph: LocalGraph, difference: str) -> InputE
         f"{str(path)!r} was fitted to another graph than {graph!r}: {difference}. Load it with the graph it was fitted "
         "to, or fit again."
     )
-
-
-def settings_of(graph: LocalGraph, architecture: str, config: DynamicsConfig) -> dict[str, Any]:
-    """Architecture, configuration and graph as JSON values."""
-    return {
-        "architecture": architecture,
-        "config": json.loads(json.dumps(asdict(config))),
-        "graph": graph.structure,
-    }

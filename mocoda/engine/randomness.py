@@ -82,6 +82,9 @@ class Shapes(Stream):
     def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
 
 def generator(*seed: int) -> Random:
     """numpy's generator, for simulations, which draw one number at a time."""

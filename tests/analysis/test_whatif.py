@@ -13,7 +13,7 @@ from torch import Tensor
 from experiments.columns import PUBLISHED
 from mocoda import GaussianMixture, InputError, LocalGraph, Transitions, fit_parents
 from mocoda.analysis.counterfactual import WIDTH, WhatIf, drawn_given_rest, reached_children, what_if
-from mocoda.dynamics.model import Prediction
+from mocoda.dynamics import Prediction
 from mocoda.engine.randomness import Stream
 from mocoda.parents import Mocoda, MocodaU
 from mocoda.parents.mocoda import MixtureParents

@@ -21,7 +21,7 @@ from mocoda import LocalGraph, Transitions, augment_episodes, make_recipe, make_
 from mocoda.augmentation.borders import BEYOND
 from mocoda.augmentation.episode_walks import DISPUTED, ENDED, LONG, RARE, UNSEEN
 from mocoda.augmentation.provenance import neighbourhood
-from mocoda.dynamics.model import Prediction
+from mocoda.dynamics import Prediction
 from mocoda.engine.randomness import Stream
 
 DATA = {name: make_task(name).collect(rows, seed=0) for name, rows in (("navigation", 900), ("objects:3", 4_000))}

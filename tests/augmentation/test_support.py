@@ -7,7 +7,7 @@ from torch import Tensor
 from mocoda import LocalGraph, Transitions
 from mocoda.augmentation.provenance import local_graphs, neighbourhood
 from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
-from mocoda.dynamics.model import Prediction
+from mocoda.dynamics import Prediction
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import GRAPH, Navigation

@@ -383,7 +383,7 @@ def test_the_optimisers_numbers_of_a_checkpoint_are_checked_too(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("kind", "keys", "to", "reason"),
     [
-        ("dynamics", ("architecture",), "locale", "there is no architecture 'locale'; there are: full, global, .*"),
+        ("dynamics", ("family",), "locale", "there is no dynamics family 'locale'; there are: local, global, .*"),
         ("dynamics", ("config", "memberz"), 3, "there is no setting of DynamicsConfig called 'memberz'; .*"),
         ("dynamics", ("config", "members"), "two", "the setting 'members' of DynamicsConfig cannot be 'two'"),
         ("dynamics", ("config", "members"), True, "the setting 'members' of DynamicsConfig cannot be True"),
@@ -532,7 +532,7 @@ def test_the_rule_it_was_fitted_to_is_always_taken(threshold: float, tmp_path: P
 
 @pytest.mark.parametrize("architecture", ["full", "global", "local"])
 def test_a_checkpoint_under_a_changed_rule_is_refused(architecture: str, tmp_path: Path) -> None:
-    fit = functools.partial(fit_dynamics, DATA, architecture=architecture, config=TINY, checkpoint=tmp_path / "file")
+    fit = functools.partial(fit_dynamics, DATA, dynamics=architecture, config=TINY, checkpoint=tmp_path / "file")
     fit(graph=corner())
     with pytest.raises(InputError, match=r"belongs to another training, which differs in .*rules\. Delete it"):
         fit(graph=corner(0.51))

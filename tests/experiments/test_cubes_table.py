@@ -14,7 +14,7 @@ import torch
 
 from experiments.cubes import CubesTable, permuted, rolled_by
 from mocoda import InputError, Transitions, add_objects, audit, fit_dynamics, make_agent
-from mocoda.dynamics.model import DynamicsConfig
+from mocoda.dynamics import DynamicsConfig
 from mocoda.tasks.cubes import CubePlaces, Cubes, places
 
 pytestmark = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
@@ -88,7 +88,7 @@ def test_episodes_that_never_have_all_cubes_in_play_are_an_error_that_says_so(mo
 def test_an_unfactored_model_goes_on_from_the_same_starts_with_the_same_actions() -> None:
     data = recorded()
     config = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, epoch_rows=100, batch=50, window=1)
-    model = fit_dynamics(data, TASK.graph, architecture="full", config=config, seed=0)
+    model = fit_dynamics(data, TASK.graph, dynamics="full", config=config, seed=0)
     again = rolled_by(model, data, TASK)
     assert data.episode is not None
     first = torch.ones(len(data), dtype=torch.bool)

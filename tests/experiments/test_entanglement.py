@@ -15,7 +15,7 @@ from torch import Tensor
 from experiments import Measured
 from experiments.entanglement import MODELS, VALUES, Entanglement, filling, reaches, recombined
 from experiments.entanglement.values import Lesson, ValueConfig, fit_values, true_values
-from mocoda.dynamics.model import DynamicsConfig
+from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.networks import mlp
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.objects import EPISODE, HOME, Objects

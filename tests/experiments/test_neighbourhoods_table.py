@@ -12,7 +12,7 @@ from experiment_contract import check_experiment, files_in
 from experiments.columns import PUBLISHED
 from experiments.neighbourhoods import COLUMNS, Judge, MeasuredNeighbourhoods, Neighbourhoods
 from experiments.worlds import Bodies
-from mocoda.dynamics.model import DynamicsConfig
+from mocoda.dynamics import DynamicsConfig
 from mocoda.parents import Mocoda, fit_parents
 from mocoda.tasks.navigation import Navigation, coupled
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from mocoda import Dynamics, DynamicsConfig, LocalGraph, Transitions
-from mocoda.dynamics.mechanisms import ARCHITECTURES, Mechanisms
+from mocoda.dynamics import ARCHITECTURES, DYNAMICS, DynamicsFamily, make_dynamics
 from mocoda.engine.randomness import Stream
+from mocoda.engine.registry import settings_of
 
 TINY = DynamicsConfig(members=2, hidden=(16, 16), features=8, epochs=3, batch=64, window=2)
 
@@ -62,20 +63,26 @@ def world(n: int = 200, seed: int = 0, noise: float = 0.05) -> Transitions:
     return Transitions(rows[:, :S], rows[:, S:], step(rows) + noise * drawn.normal(n, S))
 
 
+def family_of(name: str, config: DynamicsConfig) -> DynamicsFamily:
+    """The family with as many of these settings as it has."""
+    known = settings_of(DYNAMICS[name])
+    return make_dynamics(name, **{setting: value for setting, value in vars(config).items() if setting in known})
+
+
 def model(
     architecture: str = "local", config: DynamicsConfig = TINY, graph: LocalGraph = GRAPH, seed: int = 0
 ) -> Dynamics:
     """A model with fresh random weights and scaling: nothing of it was fitted."""
     drawn = Stream(seed, "test-dynamics", "model")
-    shape = (config.members, config.hidden, config.features)
-    mechanisms = Mechanisms(graph, architecture, *shape, torch.device("cpu"))
+    family = family_of(architecture, config)
+    weights = family.networks(graph, torch.device("cpu")).initial_weights(drawn.child("weights"))
     scaling = {
         "input_shift": drawn.normal(graph.width),
         "input_scale": drawn.uniform(graph.width, low=0.5, high=2.0),
         "target_shift": drawn.normal(graph.state_width),
         "target_scale": drawn.uniform(graph.state_width, low=0.5, high=2.0),
     }
-    return Dynamics(graph, architecture, config, mechanisms.initial_weights(drawn.child("weights")), scaling)
+    return Dynamics(graph, family, weights, scaling)
 
 
 def same(one: Dynamics, other: Dynamics) -> bool:
