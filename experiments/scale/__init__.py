@@ -25,8 +25,8 @@ from matplotlib.figure import Figure
 
 from experiments.experiment import Experiment, Measured, Stopwatch, cell, text_table
 from experiments.stages import begun, fit_models
-from mocoda.data.formats.frames import pyarrow_for
-from mocoda.data.formats.shards import Manifest, shard_name
+from mocoda.data.formats.named_columns import pyarrow_for
+from mocoda.data.formats.shard_folder import Manifest, shard_name
 from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError
 from mocoda.engine.figures import BLUE, GREY, bare, save, title_left

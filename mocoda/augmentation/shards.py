@@ -16,7 +16,7 @@ from typing import Any
 
 from mocoda.augmentation.generation import Augmentation, chunk_of
 from mocoda.augmentation.streaming import check_importable, fingerprint_of
-from mocoda.data.formats.shards import Manifest, shard_name, source_of
+from mocoda.data.formats.shard_folder import Manifest, shard_name, source_of
 from mocoda.data.transitions import Transitions
 from mocoda.engine.engines import Engine, Processes
 from mocoda.engine.errors import InputError

@@ -92,7 +92,7 @@ class ShardOptions:
         return Path(out)
 
     def outputs(self) -> tuple[str, ...]:
-        from mocoda.data.formats.shards import MANIFEST, shard_name
+        from mocoda.data.formats.shard_folder import MANIFEST, shard_name
 
         return (MANIFEST, *map(shard_name, range(self.shards or 0)))
 

@@ -1,4 +1,4 @@
-"""What was recorded: the table of transitions, reading and writing it, and a first look at it."""
+"""Recorded data: the table of transitions, its formats, and a first look at what is in it."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,11 @@ from mocoda.data.formats import (
     writable_formats,
     write,
 )
+from mocoda.data.formats.format import Stored
+from mocoda.data.formats.shard_folder import Excerpt, read_excerpt
 from mocoda.data.inspection import Inspection, inspect
 
 if TYPE_CHECKING:
-    from mocoda.data.excerpt import Excerpt, read_excerpt
     from mocoda.data.transitions import Array, Transitions, as_tensor, concatenate, save_stream
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Excerpt",
     "Format",
     "Inspection",
+    "Stored",
     "Target",
     "Transitions",
     "as_tensor",
@@ -47,8 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Tables bring torch with them, which help texts made from `FORMATS` should not wait for."""
+    """Imports tables when they are first used: they import torch, which help texts made from `FORMATS` do not need."""
     if name not in __all__:
         raise AttributeError(f"module 'mocoda.data' has no attribute {name!r}")
-    module = "excerpt" if name in ("Excerpt", "read_excerpt") else "transitions"
-    return getattr(import_module(f"mocoda.data.{module}"), name)
+    return getattr(import_module("mocoda.data.transitions"), name)

@@ -1,4 +1,4 @@
-"""A first look at recorded data: what is in it, and what may be wrong with it, before anything is fitted."""
+"""A first look at recorded data: what it contains, and what may be wrong with it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import rich.table
 from numpy.typing import NDArray
 from rich.markup import escape
 
-from mocoda.data.formats import HowToRead, RawData, read_raw
-from mocoda.data.names import EPISODES, PROVENANCE
+from mocoda.data.formats import HowToRead, RawData, coarse_warning, read_raw
+from mocoda.data.names import EPISODES, PROVENANCE, printable
 
 Floats = NDArray[np.float32]
-FAR, USUAL = 0.5, 5  # a jump is so many standard deviations long, and so many times the usual step of a column
+JUMP_SPREADS = 0.5  # a jump is longer than this many standard deviations of a column
+JUMP_STEPS = 5  # and longer than this many of its usual steps
 
 
 @dataclass(frozen=True)
 class Column:
-    """The figures of a column, without NaN and infinite values; None if there are no others.
+    """Statistics of a column, without NaN and infinite values; None if there are no others.
 
     part    state, action, goal or reward
-    bad     values that are NaN or infinite; of a state's column, in the next state too
-    breaks  rows in which its next value is not the following row's value, though most other columns go on there
+    bad     number of NaN or infinite values; for a column of the state, in the next state too
+    breaks  rows whose next value is not the following row's value, although most other columns continue there
     """
 
     part: str
@@ -41,25 +42,25 @@ class Column:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `inspect` finds. Generated rows, which follow no others, are left out of all but `rows` and `columns`.
+    """What `inspect` finds. Generated rows are left out of everything but `rows` and `columns`.
 
     kind          what the data was read as
-    rows          rows that were read; a row is a step
-    generated     how many of them `augment` made, as the file says
-    episodes      as the data numbers them, or else runs of rows, each row's next state being the following row's
-                  state, up to a terminal one
-    numbered      whether the data numbers its episodes; rows of none are then not counted among theirs
-    steps         the fewest, the median and the most rows of an episode
+    rows          number of rows; a row is a step
+    generated     how many of them `augment` made, according to the file
+    episodes      number of episodes: as the data numbers them, or else runs of rows that continue one another up to a
+                  terminal row
+    numbered      whether the data numbers its episodes; rows of no episode are then not counted among them
+    steps         the smallest, the median and the largest number of rows of an episode
     columns       of state, action, goal and reward
-    continuing    the share of rows, the last one aside, whose next state is the following row's state
-    jumps         rows in which most of the state moves much farther than in other rows
+    continuing    the share of rows, except the last one, whose next state is the following row's state
+    jumps         number of rows in which most of the state moves much farther than in other rows
     first_jump    the first of them, and the column that jumps farthest: (row, column)
-    bad_rows      rows with NaN or infinite numbers
+    bad_rows      number of rows with NaN or infinite numbers
     first_bad     the first of them
-    duplicates    rows that equal an earlier one in all their numbers
-    terminals     rows that end a task
-    goals         different goals; None where rows have none
-    source        how the rows were made, or what was left out when they were read
+    duplicates    number of rows that equal an earlier one in all their numbers
+    terminals     number of rows that end a task
+    goals         number of different goals; None where rows have none
+    source        how the rows were made, and what was left out when they were read
     warnings      what should be looked at, in words
     """
 
@@ -82,8 +83,8 @@ class Inspection:
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values."""
-        return {**asdict(self), "source": dict(self.source)}
+        """Everything as JSON values."""
+        return asdict(self)
 
     def __rich__(self) -> rich.console.Group:
         table = rich.table.Table(title=f"{self.kind}: {self.rows:,} rows")
@@ -94,8 +95,8 @@ class Inspection:
             remarks = ["constant"] if column.constant else []
             remarks += [f"{column.bad:,} NaN or inf"] if column.bad else []
             cells = ["-" if figure is None else f"{figure:.4g}" for figure in figures]
-            table.add_row(column.part, escape(column.name), *cells, ", ".join(remarks))
-        return rich.console.Group(table, *(escape(line) for line in self._lines()))
+            table.add_row(column.part, escape(printable(column.name)), *cells, ", ".join(remarks))
+        return rich.console.Group(table, *(escape(printable(line)) for line in self._lines()))
 
     def __str__(self) -> str:
         console = rich.console.Console(width=120, force_terminal=False, color_system=None)
@@ -161,14 +162,15 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
         duplicates=_duplicates([array for name, array in own.items() if not name.startswith((PROVENANCE, *EPISODES))]),
         terminals=int(terminal.sum()),
         goals=None if "goal" not in own else len(recorded) - _duplicates([own["goal"]]),
-        source=raw.source,
+        source=dict(raw.source),
         warnings=(),
     )
-    return replace(found, warnings=tuple(_warnings(found)))
+    coarse = [coarse_warning(raw.coarse)] if raw.coarse else []
+    return replace(found, warnings=(*coarse, *_warnings(found)))
 
 
 def _recorded(raw: RawData) -> NDArray[np.bool_]:
-    """(N,) whether a row was recorded, by its provenance or by the source of a file that `augment` wrote."""
+    """(N,) whether a row was recorded, according to its provenance or to the source of a file that `augment` wrote."""
     rows = len(raw.arrays["state"])
     if PROVENANCE + "recipe" in raw.arrays:
         return np.asarray(raw.arrays[PROVENANCE + "recipe"] == 0)
@@ -208,7 +210,7 @@ def _described(part: str, name: str, values: Floats, next_values: Floats) -> Col
 
 
 def _continuity(state: Floats, next_state: Floats, varying: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """(N - 1,) where a row's next state is the following state, and (S,) how often each column alone prevents it."""
+    """(N - 1,) whether a row's next state is the following state, and (S,) how often single columns prevent it."""
     differs = np.empty((state.shape[1], len(state) - 1), bool)
     for place in range(state.shape[1]):
         np.not_equal(next_state[:-1, place], state[1:, place], out=differs[place])
@@ -218,7 +220,7 @@ def _continuity(state: Floats, next_state: Floats, varying: list[int]) -> tuple[
 
 
 def _jumps(state: Floats, next_state: Floats) -> tuple[NDArray[np.intp], int]:
-    """Rows in which most columns that usually move little move far, and the column that moves farthest in the first.
+    """Rows in which most of the slow columns jump, and the column that jumps farthest in the first such row.
 
     Contacts, bounces and angles that wrap around change a few columns abruptly; a reset within an episode changes most.
     """
@@ -229,13 +231,13 @@ def _jumps(state: Floats, next_state: Floats) -> tuple[NDArray[np.intp], int]:
         good = np.isfinite(step)
         scale = float(np.std(state[good, place], dtype=np.float64)) if good.any() else 0.0
         usual = float(np.quantile(step[good], 0.9)) if good.any() else 0.0
-        if USUAL * usual < scale:  # else steps are as long as jumps
+        if JUMP_STEPS * usual < scale:  # else steps are as long as jumps
             places.append(place)
             steps.append(np.where(good, step, 0) / scale)
-            unusual.append(good & (step > USUAL * usual))
+            unusual.append(good & (step > JUMP_STEPS * usual))
     if not places:
         return np.arange(0), 0
-    far = np.sqrt(np.mean(np.square(steps), axis=0)) > FAR
+    far = np.sqrt(np.mean(np.square(steps), axis=0)) > JUMP_SPREADS
     jumps = np.flatnonzero(far & (2 * np.sum(unusual, axis=0) > len(places)))
     return jumps, places[int(np.argmax([step[jumps[0]] for step in steps]))] if len(jumps) else 0
 
@@ -249,7 +251,7 @@ def _duplicates(arrays: list[NDArray[Any]]) -> int:
 
 def _warnings(found: Inspection) -> list[str]:
     warnings = []
-    generated_only = found.generated == found.rows  # rows that follow no others, and are not to
+    generated_only = found.generated == found.rows  # such rows are not expected to continue one another
     if found.bad_rows:
         warnings.append(
             f"{found.bad_rows:,} rows have NaN or infinite numbers, first row {found.first_bad}. mocoda.read refuses "

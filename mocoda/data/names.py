@@ -1,10 +1,23 @@
-"""How arrays are called, in tables, in files of ours and in those of others."""
+"""What arrays are called: in tables, in our files, and in other people's data."""
 
-EPISODES = ("episode", "step")  # which row is which; rows are complete without
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mocoda.data.formats.format import Contents, Stored
+from mocoda.engine.errors import InputError, unknown_name
+
+EPISODES = ("episode", "step")  # where a row was recorded; a table can do without
 ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal", *EPISODES)  # of a table, as in a file
 PROVENANCE = "provenance/"  # before the name of a provenance vector, in files and where arrays are listed
 
-# Our name and what others call it. An array of any other name is not read.
+# Our name and its common spellings. An array of any other name is not read.
 ALIASES = {
     "state": ("state", "states", "observation", "observations", "obs"),
     "action": ("action", "actions", "act", "acts"),
@@ -12,11 +25,219 @@ ALIASES = {
     "reward": ("reward", "rewards", "rew", "rews"),
     "terminal": ("terminal", "terminals", "terminated", "terminations"),
     "timeout": ("timeout", "timeouts", "truncated", "truncations"),
-    "done": ("done", "dones"),  # one or the other: it does not tell which
+    "done": ("done", "dones"),  # terminal or timeout: it does not say which
     "goal": ("goal", "goals", "infos/goal", "desired_goal"),
     "episode": ("episode", "episodes", "episode_id"),
     "step": ("step",),
 }
 OUR_NAME = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
 VECTORS = ("reward", "terminal", "timeout", "done", *EPISODES)  # one value a row
-TEXTS = ("columns", "source")  # JSON that travels with the arrays
+TEXTS = ("columns", "source")  # JSON that is stored beside the arrays
+
+Arrays = dict[str, NDArray[Any]]
+Names = Mapping[str, str | Sequence[str]]
+LISTED = 200  # arrays that an error message names
+COARSE = 0.01  # of a column's standard deviation; rounding by more is worth a warning
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The arrays of a table, found in other people's data.
+
+    arrays   by our names
+    columns  names of the state's and the action's columns; () where nobody gave any
+    unused   names of arrays that were not used
+    coarse   (array, column) of the state and the action that float32 rounds by more than a hundredth of their spread
+    """
+
+    arrays: Arrays
+    columns: tuple[str, ...]
+    unused: list[str]
+    coarse: list[tuple[str, int]]
+
+
+def find_arrays(contents: Contents, kind: str, names: Names | None = None) -> Found:
+    """Finds the arrays of a table by their usual names.
+
+    names  our name -> theirs, for arrays with unusual names; several of theirs are put side by side
+    """
+    given = {ours: [theirs] if isinstance(theirs, str) else list(theirs) for ours, theirs in (names or {}).items()}
+    for ours, theirs in given.items():
+        if ours not in ALIASES:
+            raise unknown_name("array of a table called", ours, ALIASES)
+        if not theirs:
+            raise InputError(f"names must say what {ours} is called, got nothing.")
+    taken = {name for theirs in given.values() for name in theirs}
+    native: Arrays = {}
+    found: dict[str, str] = {}
+    unused = []
+    for key, value in contents.arrays.items():
+        name = str(key)
+        known = OUR_NAME.get(name)
+        if isinstance(value, Stored):
+            continue
+        if name.startswith(("provenance.", PROVENANCE)):
+            native[PROVENANCE + name[len(PROVENANCE) :]] = as_array(name, value)
+        elif known is None or known in given:
+            unused += [] if name in taken else [name]
+        elif known == "step":  # it may count something else, which is decided once episodes are known
+            native[known] = np.asarray(value)
+        elif known in found:
+            raise InputError(f"{found[known]!r} and {name!r} are both names of {known}; give one of them.")
+        else:
+            found[known], native[known] = name, _shaped(name, known, as_array(name, value, known))
+    labels: dict[str, list[str]] = {}
+    for ours, theirs in given.items():
+        parts = [_shaped(name, ours, as_array(name, _named(contents, name, kind), ours)) for name in theirs]
+        labels[ours] = _labels(ours, theirs, parts)
+        native[ours] = parts[0] if len(parts) == 1 else _side_by_side(kind, ours, theirs, parts)
+    for name in ("state", "action"):
+        if name not in native:
+            missing = contents.missing.format(name=name, names=" or ".join(map(repr, ALIASES[name])))
+            raise InputError(f"{kind}: {missing} {_listing(contents)}")
+    arrays = {name: array if name in _KEPT or "/" in name else as_float32(array) for name, array in native.items()}
+    coarse = [(name, column) for name in ("state", "action") for column in _coarse(native[name], arrays[name])]
+    return Found(arrays, _columns(contents, arrays, labels), unused, coarse)
+
+
+_KEPT = ("terminal", "timeout", "done", *EPISODES)  # arrays that do not become float32
+
+
+def as_array(name: str, value: Any, ours: str | None = None) -> NDArray[Any]:
+    """An array of numbers; where `ours` is "episode", of the episodes' names too."""
+    if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers, got {type(value).__name__} ({error}).") from error
+    if array.dtype.kind not in ("biufUO" if ours == "episode" else "biuf"):
+        raise InputError(f"{name} must be an array of numbers, got one of {array.dtype}.")
+    if array.ndim == 0:
+        raise InputError(f"{name} must have a row for each step, got a single {array.dtype}.")
+    return _episode_names(name, array) if ours == "episode" else array
+
+
+def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+        return np.ascontiguousarray(array, np.float32)
+
+
+def as_bool(kind: str, name: str, array: NDArray[Any]) -> NDArray[np.bool_]:
+    if array.dtype != bool and len(odd := np.flatnonzero((array != 0) & (array != 1))):
+        raise InputError(f"{kind}: {name} must hold 0 and 1 only, got {array[odd[0]]} in row {odd[0]}.")
+    return np.asarray(array == 1)
+
+
+def printable(text: object) -> str:
+    """A text that is safe to print: terminal escapes and other control characters are shown as their codes."""
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
+    return "".join(shown)
+
+
+def _episode_names(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Numbers or names of episodes, one for every row: a row of an unknown episode could be paired with any other."""
+    if array.dtype.kind == "O":
+        known = (str, int, float, np.number, np.bool_, type(None))
+        if odd := [row for row, cell in enumerate(array.flat) if not isinstance(cell, known)]:
+            got = type(array.flat[odd[0]]).__name__
+            raise InputError(f"{name} must hold numbers or names of episodes, got {got} in row {odd[0]}.")
+        empty = np.array([cell is None or cell != cell or cell == "" for cell in array.flat], bool)
+        names = [str(cell) for cell in array.flat]
+        ranks = {name: rank for rank, name in enumerate(sorted({*names}))}  # unlike an array of texts, it stays small
+        array = np.array([ranks[name] for name in names], np.int64).reshape(array.shape)
+    else:
+        empty = (array == "") if array.dtype.kind == "U" else np.isnan(array)
+    if empty.any():
+        raise InputError(
+            f"{name} is empty or NaN in {int(empty.sum()):,} of {len(array):,} rows, first in row "
+            f"{int(np.argmax(empty))}; it must say for every row which episode it is of. Fill the empty cells, or "
+            "leave those rows out."
+        )
+    return array
+
+
+def _shaped(name: str, ours: str, array: NDArray[Any]) -> NDArray[Any]:
+    """A vector (N,) or a table (N, columns); a single column may have either shape."""
+    rows = len(array)
+    if ours in VECTORS:
+        if array.shape not in ((rows,), (rows, 1)):
+            raise InputError(f"{name} must have shape ({rows},), one value a row, got {array.shape}.")
+        return array.reshape(rows)
+    array = array.reshape(rows, 1) if array.ndim == 1 else array
+    if array.ndim != 2 or array.shape[1] == 0:
+        hint = " Images cannot be states: encode them first." if array.ndim > 3 else ""
+        raise InputError(f"{name} must have shape ({rows}, columns), got {array.shape}.{hint}")
+    return array
+
+
+def _coarse(native: NDArray[Any], array: NDArray[np.float32]) -> list[int]:
+    """Columns that float32 rounds by more than a hundredth of their standard deviation."""
+    if native.dtype.itemsize < 4 or native.dtype == np.float32 or len(native) == 0:
+        return []
+    found = []
+    with np.errstate(all="ignore"):  # numbers that are not finite are refused later
+        for column in range(native.shape[1]):
+            exact = native[:, column].astype(np.float64)
+            if COARSE * exact.std() < np.abs(exact - array[:, column]).max():
+                found.append(column)
+    return found
+
+
+def _named(contents: Contents, name: str, kind: str) -> Any:
+    if name not in contents.arrays:
+        raise InputError(f"{kind}: there is no array {name!r}. {_listing(contents, hint=False)}")
+    value = contents.arrays[name]
+    return value.load() if isinstance(value, Stored) else value
+
+
+def _side_by_side(kind: str, ours: str, theirs: Sequence[str], parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    if ours in VECTORS:
+        raise InputError(f"{ours} is one value a row, so names gives it one array, got {list(theirs)}.")
+    if len({len(part) for part in parts}) > 1:
+        shapes = ", ".join(f"{name!r} {part.shape}" for name, part in zip(theirs, parts, strict=True))
+        raise InputError(f"{kind}: the parts of {ours} must have the same number of rows, got {shapes}.")
+    return np.concatenate(parts, 1)
+
+
+def _labels(ours: str, theirs: Sequence[str], parts: Sequence[NDArray[Any]]) -> list[str]:
+    """The columns' names: a column's own, or of wider arrays side by side NAME.0, NAME.1 and so on."""
+    if ours in VECTORS:
+        return []
+    if len(parts) == 1 and parts[0].shape[1] > 1:
+        return [f"{ours}{number}" for number in range(parts[0].shape[1])]
+    return [
+        name if part.shape[1] == 1 else f"{name}.{number}"
+        for name, part in zip(theirs, parts, strict=True)
+        for number in range(part.shape[1])
+    ]
+
+
+def _columns(contents: Contents, arrays: Arrays, labels: Mapping[str, list[str]]) -> tuple[str, ...]:
+    if not {"state", "action"} & {*labels}:
+        return tuple(map(str, contents.columns))
+    columns: list[str] = []
+    for name in ("state", "action"):
+        width = arrays[name].shape[1]
+        known = contents.columns[:width] if name == "state" else contents.columns[-width:]
+        columns += labels.get(name) or (known if len(known) == width else [f"{name}{i}" for i in range(width)])
+    return tuple(map(str, columns))
+
+
+def _listing(contents: Contents, hint: bool = True) -> str:
+    """All arrays with their shapes, and how to say which is which."""
+    shapes = {
+        str(name): value.shape if isinstance(value, Stored) else str(np.shape(value))
+        for name, value in contents.arrays.items()
+    }
+    if not shapes:
+        return "There are no arrays at all."
+    listed = [f"{_short(name)!r} {shapes[name]}".rstrip() for name in sorted(shapes)[:LISTED]]
+    more = f" and {len(shapes) - LISTED} more" if len(shapes) > LISTED else ""
+    way_out = ' If one of them is it, say so: names={"state": NAME, "action": NAME}, or --names state=NAME action=NAME.'
+    return f"There are: {', '.join(listed)}{more}.{way_out if hint else ''}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 200 else f"{name[:200]}…"

@@ -1,4 +1,4 @@
-"""The table of transitions that every stage of mocoda takes and gives, and its HDF5 file."""
+"""The table of transitions that every stage of mocoda takes and returns, and its HDF5 file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from mocoda.data.formats.guarded import open_hdf5, put_text, text_at
 from mocoda.data.names import ARRAYS as ARRAYS
-from mocoda.data.names import EPISODES, PROVENANCE, TEXTS
-from mocoda.data.numbering import Numbering
+from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, printable
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import versions, whole_file
 from mocoda.engine.hdf5 import hdf5_disk
@@ -31,24 +30,24 @@ Array = Tensor | np.ndarray[Any, Any] | ArrayLike
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Transitions:
-    """An immutable table of N transitions. Each row is complete in itself; which episode it is of may be known too.
+    """An immutable table of N transitions. Each row is complete in itself; its episode may be known, too.
 
     state       (N, S)  float32
     action      (N, A)  float32
     next_state  (N, S)  float32
     reward      (N,)    float32, or None while no task has labelled the rows
     terminal    (N,)    bool: the task ends here, so no value is bootstrapped from next_state; all False unless given
-    goal        (N, G)  float32, what the row's reward is about; not part of the dynamics. None for tasks without goals
+    goal        (N, G)  float32, the goal that the row's reward refers to; not part of the dynamics. None without goals
     columns     the S + A names of the state's and the action's columns
     source      how the rows were made, as JSON values; kept in files
-    provenance  vectors (N,) by name, int64, int32 or float32, that tell where each row comes from; empty unless given.
+    provenance  vectors (N,) by name, int64, int32 or float32, that say where each row comes from; empty unless given.
                 `mocoda.augment` lists those that it writes
-    episode     (N,)    int64, the row's episode, or -1 for a row of none; None where nobody knows
-    step        (N,)    int64, the row's place in its episode, from 0; -1 for a row of none. Unless given, rows of an
-                episode are counted as they come
+    episode     (N,)    int64, the row's episode, or -1 for a row of no episode; None where episodes are unknown
+    step        (N,)    int64, the row's place in its episode, from 0; -1 for a row of no episode. Unless given, the
+                rows of each episode are counted in the order of the table
 
     Rows of an episode may be anywhere in the table, and some may be missing. Arrays may be numpy or torch; the table
-    keeps its own copy, as torch, on the device that they are on.
+    keeps its own copies as torch tensors, on the device of the given ones.
     """
 
     state: Tensor
@@ -113,9 +112,10 @@ class Transitions:
         goal = "" if self.goal is None else f"goal={tuple(self.goal.shape)}, "
         provenance = f"provenance=[{', '.join(self.provenance)}], " if self.provenance else ""
         episodes = "" if self.episode is None else f"episodes={len(self.episode[self.episode >= 0].unique()):,}, "
+        columns = ", ".join(map(printable, self.columns))
         return (
             f"Transitions(rows={len(self):,}, {episodes}state={tuple(self.state.shape)}, "
-            f"action={tuple(self.action.shape)}, reward={reward}, {goal}columns=[{', '.join(self.columns)}], "
+            f"action={tuple(self.action.shape)}, reward={reward}, {goal}columns=[{columns}], "
             f"{provenance}device={self.state.device.type})"
         )
 
@@ -127,7 +127,7 @@ class Transitions:
 
     @cached_property
     def rows(self) -> Tensor:
-        """State and action side by side, (N, S + A): the parents of the next state. Made once, at first use."""
+        """State and action side by side, (N, S + A): the parents of the next state. Computed once, at first use."""
         return torch.cat([self.state, self.action], dim=1)
 
     @property
@@ -158,14 +158,14 @@ class Transitions:
         return from_arrays(arrays, self.columns, self.source)
 
     def arrays(self, *, episodes: bool = True) -> dict[str, Tensor]:
-        """The arrays that the table has, by the names that they have in a file; if asked, without episode and step."""
+        """The table's arrays by their names in a file, provenance included; episode and step only if `episodes`."""
         names = ARRAYS if episodes else (name for name in ARRAYS if name not in EPISODES)
         own = {name: array for name in names if (array := getattr(self, name)) is not None}
         return own | {PROVENANCE + name: array for name, array in self.provenance.items()}
 
 
 def from_arrays(arrays: Mapping[str, Array], columns: Sequence[str], source: Mapping[str, Any]) -> Transitions:
-    """Makes a table of arrays by the names that they have in a file."""
+    """Makes a table from arrays by their names in a file."""
     own = {name: array for name, array in arrays.items() if not name.startswith(PROVENANCE)}
     notes = {name.removeprefix(PROVENANCE): array for name, array in arrays.items() if name not in own}
     return Transitions(**own, columns=columns, source=source, provenance=notes)
@@ -179,30 +179,30 @@ def as_tensor(array: Array | float) -> Tensor:
 
 
 def concatenate(tables: Sequence[Transitions], source: Mapping[str, Any] | None = None) -> Transitions:
-    """One table of all the rows, in order; columns, and the source unless given, are the first table's.
+    """One table of all rows, in order; columns, and the source unless given, are the first table's.
 
-    Episodes of later tables get new numbers, after those of the earlier ones; but a table that begins where the one
-    before it ends, at the next step of the same episode and to the bit in the same state, goes on in it: the parts of a
-    table that was cut anywhere have its episodes again. Rows of tables without are of none.
+    Episodes of later tables get new numbers, after those of earlier ones. But if a table begins at the very step, in
+    the very state, where the previous one ends, they share that episode: the parts of a table that was cut have their
+    episodes again. Rows of tables without episodes belong to none.
     """
     if not tables:
         raise InputError("concatenate got no tables; expected at least 1.")
     first = tables[0]
     for table in tables[1:]:
         _check_alike(first, table)
-    known, parts, numbering = any(table.episode is not None for table in tables), [], Numbering()
+    known, parts, numbering = any(table.episode is not None for table in tables), [], _Numbering()
     for table in tables:
-        parts.append(numbering.on(table, known))
+        parts.append(numbering.renumbered(table, known))
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return from_arrays(joined, first.columns, first.source if source is None else source)
 
 
 def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
-    """Writes tables one after the other into one file, holding one at a time in memory; the source is the last one's.
+    """Writes tables into one file, holding one at a time in memory; the source is the last one's.
 
-    Episodes get numbers as in `concatenate`; where the first table has none, no other may. Returns the number of rows.
+    Episodes are numbered as in `concatenate`; if the first table has none, no other may. Returns the number of rows.
     """
-    rows, numbering = 0, Numbering()
+    rows, numbering = 0, _Numbering()
     with whole_file(path) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
         first: Transitions | None = None
         for table in tables:
@@ -214,7 +214,7 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
                 raise InputError(
                     "the first table has no episodes and a later one has; give the first one episode=-1 for every row."
                 )
-            for name, array in numbering.on(table, first.episode is not None).items():
+            for name, array in numbering.renumbered(table, first.episode is not None).items():
                 stored = file[name]
                 stored.resize(rows + len(table), axis=0)
                 stored[rows:] = array.cpu().numpy()
@@ -224,6 +224,42 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
             raise InputError(f"there are no rows to write to {str(path)!r}; expected at least one table.")
         put_text(file, "source", json.dumps(dict(table.source)))  # the last table knows how all were made
     return rows
+
+
+class _Numbering:
+    """Gives episodes of tables that follow one another numbers that do not collide."""
+
+    def __init__(self) -> None:
+        self.free = 0  # the lowest number that no episode has yet
+        self.last: tuple[Transitions, int] | None = None  # the previous row, and what was added to its episode
+
+    def renumbered(self, table: Transitions, known: bool) -> dict[str, Tensor]:
+        """The arrays of the next table; without episodes if they are `known` of no table."""
+        arrays, last, self.last = table.arrays(), self.last, None
+        if not known:
+            return arrays
+        if table.episode is None:
+            none = torch.full((len(table),), -1, device=table.device)
+            return {**arrays, "episode": none, "step": none}
+        added = torch.full_like(table.episode, self.free)
+        if last is not None and _continues(last[0], table):
+            same = table.episode == table.episode[0]
+            added[same] = last[1]
+            if bool((table.episode[~same] + last[1] >= self.free).all()):  # then all keep their distance
+                added[:] = last[1]
+        number = torch.where(table.episode < 0, table.episode, table.episode + added)
+        self.free = max(self.free, int(number.max()) + 1)
+        self.last = (table[-1:], int(added[-1]))
+        return {**arrays, "episode": number}
+
+
+def _continues(last: Transitions, table: Transitions) -> bool:
+    """Whether a table's first row is the step after the single row `last`, in the same episode and state."""
+    assert last.episode is not None and last.step is not None and table.episode is not None and table.step is not None
+    place = (int(last.episode[0]), int(last.step[0]) + 1)
+    if place[0] < 0 or place != (int(table.episode[0]), int(table.step[0])):
+        return False
+    return last.next_state[0].cpu().view(torch.int32).equal(table.state[0].cpu().view(torch.int32))
 
 
 def write_attributes(file: h5py.File, table: Transitions) -> None:
@@ -269,7 +305,7 @@ def stored_arrays(file: h5py.File) -> list[str]:
 
 
 def _own(name: str, array: Array, dtype: torch.dtype | None = torch.float32) -> Tensor:
-    """`array` as a tensor that shares no memory with it; None: of the type it has."""
+    """`array` as a tensor that shares no memory with it; dtype None keeps its type."""
     try:
         given = as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -297,7 +333,7 @@ def _own_episodes(episode: Array | None, step: Array | None, rows: int) -> dict[
         return {}
     number = _own_whole("episode", episode, rows)
     if bool((number < -1).any()):
-        raise InputError(f"episode must be -1, for a row of none, or larger, got {int(number.min())}.")
+        raise InputError(f"episode must be -1, for a row of no episode, or larger, got {int(number.min())}.")
     place = count_steps(number) if step is None else _own_whole("step", step, rows)
     place = torch.where(number < 0, -1, place)
     if bool(((place < 0) & (number >= 0)).any()):
@@ -343,7 +379,18 @@ def _checked_columns(columns: Sequence[str], states: int, actions: int) -> tuple
         raise InputError(
             f"columns must name each of the {states} state and {actions} action columns once, got {list(names)}."
         )
+    for name in names:
+        if not _is_text(name):
+            raise InputError(f"columns must be named by text, which UTF-8 can encode, got {name!r}.")
     return names
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which damaged JSON may hold
+        return False
+    return True
 
 
 def _checked_source(source: Mapping[str, Any]) -> dict[str, Any]:

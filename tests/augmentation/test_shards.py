@@ -32,7 +32,7 @@ from mocoda import (
     read_pieces,
 )
 from mocoda.augmentation.shards import _Shards
-from mocoda.data.formats.shards import Manifest
+from mocoda.data.formats.shard_folder import Manifest
 
 ROWS, SHARDS = 1_230, 4
 

@@ -145,7 +145,7 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "long.hdf5": (
         lambda p: hdf5(p, lambda f: f.create_dataset("observations", (10**10, 2), "f4", chunks=(1000, 2)) and None),
-        f"{TAMPERED} claims 80,000,000,000 bytes and stores 0.",
+        "PATH: /observations claims 80,000,000,000 bytes and stores 0.",
     ),
     "chunks.hdf5": (
         lambda p: hdf5(

@@ -18,7 +18,7 @@ from test_transitions_laws import FLOATS, parts
 
 import mocoda
 from mocoda import Transitions
-from mocoda.data.formats.chains import in_episodes
+from mocoda.data.formats.as_episodes import grouped_by_episode as in_episodes
 from mocoda.data.transitions import ARRAYS
 
 TARGETS = {  # and whether rows come back as they are, or each episode's together

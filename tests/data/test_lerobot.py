@@ -98,8 +98,8 @@ def test_observations_and_the_action_are_chosen_by_name(folder: Path) -> None:
     two = mocoda.read(folder, observations=["environment_state", "state"])
     assert two.columns[:3] == ("x", "y", "arm.x") and two.state[:, :2].equal(one.state)
     assert refusal(lambda: mocoda.read(folder, observations=["images.top"])) == (
-        "LeRobot data set: there is no low-dimensional feature 'observation.images.top'. There are, with so many "
-        "columns: 'observation.state' (3), 'observation.environment_state' (2)."
+        "LeRobot data set: there is no low-dimensional feature 'observation.images.top'. There are, with their "
+        "numbers of columns: 'observation.state' (3), 'observation.environment_state' (2)."
     )
     paths = [*(folder / "data").rglob("*.parquet")]
     for path in paths:
@@ -231,7 +231,7 @@ def test_a_folder_that_is_there_is_never_written_to(tmp_path: Path) -> None:
 def test_a_folder_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f".x.{2**22 + 1}.part").mkdir()  # of a process that was killed
     with monkeypatch.context() as broken, pytest.raises(OSError, match="no space"):
-        broken.setattr("mocoda.data.formats.lerobot_write._write_tasks", full_disk)
+        broken.setattr("mocoda.data.formats.lerobot._write_tasks", full_disk)
         mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")
     assert [*tmp_path.iterdir()] == []
 
@@ -241,8 +241,8 @@ def full_disk(*given: object) -> None:
 
 
 def test_many_episodes_go_into_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mocoda.data.formats.lerobot_write.FILE_BYTES", 400)
-    monkeypatch.setattr("mocoda.data.formats.lerobot_write.CHUNK_FILES", 2)
+    monkeypatch.setattr("mocoda.data.formats.lerobot.FILE_BYTES", 400)
+    monkeypatch.setattr("mocoda.data.formats.lerobot.CHUNK_FILES", 2)
     data = made()
     mocoda.write(data, f"lerobot:{tmp_path / 'x'}")
     assert_identical(mocoda.read(tmp_path / "x"), data)

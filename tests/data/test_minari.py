@@ -19,7 +19,7 @@ from minari.data_collector.episode_buffer import EpisodeBuffer
 from transition_tables import assert_identical, numbers, refusal
 
 import mocoda
-from mocoda.data.formats.chains import chains
+from mocoda.data.formats.as_episodes import as_episodes as chains
 from mocoda.data.formats.minari import write
 from mocoda.data.transitions import Transitions, concatenate
 
@@ -344,7 +344,7 @@ def test_a_data_set_is_there_whole_or_not_at_all(root: Path, monkeypatch: pytest
     def full(*_: object) -> int:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("mocoda.data.formats.minari.write_episodes", full)
+    monkeypatch.setattr("mocoda.data.formats.minari._write_episodes", full)
     with pytest.raises(OSError, match="No space left"):
         write(walk(3), "me/half-v0")
     assert list(root.iterdir()) == []
@@ -462,7 +462,7 @@ def elsewhere(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (huge_box, "in episode 0, observations has the shape (4, 3), expected (4, 1000000000000)"),
+        (huge_box, "has an impossible shape"),
         (no_json, "metadata.json is not JSON"),
         (truncated, "cannot be read as HDF5: it is truncated"),
         (huge_header, "/episode_0/rewards claims 4,000,000,000,000 bytes and stores 0"),
@@ -470,7 +470,7 @@ def elsewhere(folder: Path) -> None:
         (words, "/episode_0/rewards holds object, not plain numbers"),
         (link, "/episode_0/rewards is a link to elsewhere"),
         (elsewhere, "/episode_0/rewards keeps its numbers in another file"),
-        (lambda folder: break_metadata(folder, total_episodes=10**12), "number 1 is not there"),
+        (lambda folder: break_metadata(folder, total_episodes=10**9), "number 1 is not there"),
         (lambda folder: break_metadata(folder, total_episodes=0), "it says that it has 0 episodes"),
         (lambda folder: break_metadata(folder, data_format="exe"), "its data format is 'exe'"),
         (lambda folder: break_metadata(folder, mocoda={"columns": 3}), None),

@@ -1,4 +1,4 @@
-"""Next states that a file does not hold: they come from the following step of the same episode, and from nowhere else."""
+"""Next states that a file does not hold: they are the states of the following step of the same episode."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_rows_of_unknown_episodes_are_refused(form: str, kind: str) -> None:
     rows["episode"] = np.where(rows["step"] == 7, np.nan, rows["episode"])
     if kind == "names" and form not in ("npz", "hdf5"):  # which hold no empty names
         rows["episode"] = np.array([None if step == 7 else f"e{number}" for number, step in PLACES])
-    with pytest.raises(InputError, match="^episode is empty or NaN in 3 of 57 rows, first in row 7"):
+    with pytest.raises(InputError, match=r"^episode is empty or NaN in 3 of 57 rows, first in row 7"):
         read(form, rows)
 
 

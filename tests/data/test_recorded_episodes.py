@@ -51,7 +51,7 @@ def test_steps_are_counted_as_rows_come_unless_given() -> None:
             "step is given without episode, and is a row's place in its episode; give both, or neither.",
         ),
         ({"episode": [0, 0]}, "episode must have shape (3,), one value a row, got (2,)."),
-        ({"episode": [0, -2, 0]}, "episode must be -1, for a row of none, or larger, got -2."),
+        ({"episode": [0, -2, 0]}, "episode must be -1, for a row of no episode, or larger, got -2."),
         ({"episode": [0.0, 1.0, 2.0]}, "episode must be whole numbers, got torch.float32."),
         (
             {"episode": [0, 0, -1], "step": [0, -3, 0]},

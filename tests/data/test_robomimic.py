@@ -20,8 +20,8 @@ from mocoda import Transitions
 LENGTHS = (4, 3, 2)
 ENVIRONMENT = {"env_name": "Lift", "type": 1, "env_kwargs": {"robots": ["Panda"]}}
 LISTED = (
-    "There are, with so many columns: 'object' (4), 'robot0_eef_pos' (3), 'robot0_gripper' (1), 'states' (9). Images "
-    "cannot be augmented: 'agentview_image' (8, 8, 3)."
+    "There are, with their numbers of columns: 'object' (4), 'robot0_eef_pos' (3), 'robot0_gripper' (1), 'states' (9). "
+    "Images cannot be augmented: 'agentview_image' (8, 8, 3)."
 )
 
 

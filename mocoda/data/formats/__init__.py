@@ -1,22 +1,24 @@
 """Reading and writing transitions in the formats that people use.
 
-Nothing is unpickled, no link is followed out of a file, and no more memory is asked for than a file's bytes can fill.
+Nothing is unpickled, no link is followed out of a file, and what a file claims is compared with its size before memory
+is allocated.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from mocoda.data.formats import csv, d3rlpy, frames, hdf5, lerobot, minari, npz, robomimic, shards
+from mocoda.data.formats import d3rlpy, flat_hdf5, lerobot, minari, named_columns, npz, robomimic, shard_folder
 from mocoda.data.formats.arrays import RawData, raw_arrays
 from mocoda.data.formats.format import FORMATS, Contents, Format, readable_formats, writable_formats
 from mocoda.data.formats.guarded import check_readable
-from mocoda.data.formats.naming import Names
-from mocoda.data.formats.shards import read_pieces
+from mocoda.data.formats.shard_folder import read_pieces
+from mocoda.data.names import Names, printable
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable
 
@@ -42,15 +44,15 @@ __all__ = [
 
 OPTIONS = ("observations", "filter_key")
 for format_ in (
-    hdf5.MOCODA,
+    flat_hdf5.MOCODA,
     robomimic.ROBOMIMIC,
-    hdf5.D4RL,
+    flat_hdf5.D4RL,
     npz.OGBENCH,
     npz.NPZ,
-    frames.PARQUET,
-    csv.CSV,
+    named_columns.PARQUET,
+    named_columns.CSV,
     lerobot.LEROBOT,
-    shards.SHARDS,
+    shard_folder.SHARDS,
     minari.MINARI,
     d3rlpy.D3RLPY,
 ):
@@ -58,7 +60,7 @@ for format_ in (
 
 
 class HowToRead(TypedDict, total=False):
-    """The keywords of `read` that say what is what in the data."""
+    """The keywords of `read` that describe the data."""
 
     columns: Sequence[str]
     names: Names | None
@@ -79,28 +81,39 @@ def read(
 ) -> Transitions:
     """Reads recorded steps into a table.
 
-    source         a file or folder, whose format its content tells, or which a prefix names: "d4rl:FILE",
+    source         a file or folder, whose content shows its format unless a prefix names it: "d4rl:FILE",
                    "robomimic:FILE", "lerobot:FOLDER", "d3rlpy:FILE.h5", "minari:NAMESPACE/NAME-v0"; a mapping of
                    arrays, numpy or torch; a pandas or polars DataFrame
     columns        names of the state's and then the action's columns, for data that does not name them
-    names          what arrays or columns are called, where it is not as usual: {"action": "act"}; several are put side
-                   by side: {"state": ["qpos", "qvel"]}
-    observations   which observations make up the state, in robomimic's files and LeRobot's folders
+    names          names of arrays or columns that have unusual ones: {"action": "act"}; several are put side by side:
+                   {"state": ["qpos", "qvel"]}
+    observations   the observations that make up the state, in robomimic's files and LeRobot's folders
     filter_key     which demonstrations of a robomimic file to read: "train"
     episode_steps  rows of an episode; needed where there are no next states and nothing marks an episode's end
     skip_bad_rows  leave out rows with NaN or infinite numbers, after every row has got its next state
 
-    Where there are no next states, that of a row is the following row of its episode, and each episode's last row is
-    left out. Rows know their episode and step wherever the data marks the ends of episodes. The table's `source` counts
-    what was left out or ignored.
+    Without next states, a row's next state is the state of the following row of its episode, sorted by `step` if there
+    is one. Rows before a missing step, and the last row of each episode, are left out. Rows know their episode and step
+    wherever the data marks the ends of episodes. The table's `source` counts what was left out or ignored.
     """
     how: HowToRead = {"columns": columns, "names": names, "observations": observations}
     how |= {"filter_key": filter_key, "episode_steps": episode_steps}
-    return read_raw(source, **how).table(skip_bad_rows)
+    raw = read_raw(source, **how)
+    if raw.coarse:
+        warnings.warn(coarse_warning(raw.coarse), stacklevel=2)
+    return raw.table(skip_bad_rows)
+
+
+def coarse_warning(columns: Sequence[str]) -> str:
+    """What to know about columns whose variation float32 rounds away."""
+    return (
+        f"{', '.join(map(printable, columns))}: the numbers are so large, compared with how they vary, that float32 "
+        "rounds their variation away. Subtract an offset before reading them."
+    )
 
 
 def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
-    """Reads what `read` reads, but keeps rows with NaN and infinite numbers, which no table can hold."""
+    """Reads as `read` does, but keeps rows with NaN and infinite numbers, which no table can hold."""
     from mocoda.data.transitions import Transitions
 
     options = {name: value for name in OPTIONS if (value := how.get(name))}
@@ -115,8 +128,8 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
         raise InputError(f"{' and '.join(options)} choose from a file, and this is data in memory: choose there.")
     elif isinstance(source, Mapping):
         contents, title = Contents(source), "arrays"
-    elif frames.is_frame(source):
-        contents, title = frames.read_frame(source), "data frame"
+    elif named_columns.is_frame(source):
+        contents, title = named_columns.read_frame(source), "data frame"
     elif isinstance(source, Transitions):
         contents, title = source, "table"
     else:
@@ -136,9 +149,9 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
 
 
 def write(data: Transitions, target: str | Path) -> None:
-    """Writes a table, all of it or nothing.
+    """Writes a table, completely or not at all.
 
-    The ending chooses the format (FILE.hdf5, FILE.npz, FILE.parquet, FILE.csv), or a prefix does: "d4rl:FILE.hdf5"
+    The suffix chooses the format (FILE.hdf5, FILE.npz, FILE.parquet, FILE.csv), or a prefix does: "d4rl:FILE.hdf5"
     (with next observations), "robomimic:FILE.hdf5", "lerobot:FOLDER", "minari:NAMESPACE/NAME-v0", "d3rlpy:FILE.h5".
     """
     chosen = target_of(target)
@@ -155,19 +168,19 @@ class Target:
 
     @property
     def streamed(self) -> bool:
-        """Whether `save_stream` writes this very file; anything else is converted from a finished HDF5 file."""
+        """Whether `save_stream` writes this file itself; other targets are converted from a finished HDF5 file."""
         return self.format.streamed
 
     @property
     def path(self) -> Path:
-        """The file or folder. For a data set's name: a file name made from it, to keep notes on the work under."""
+        """The file or folder; for a data set's name, a file name made from it, for files about the work."""
         if self.format.place == "name":
             return Path(f"{self.format.name}-{self.place.replace('/', '-')}")
         return Path(self.place)
 
 
 def target_of(target: str | Path) -> Target:
-    """Chooses the format of something to write; raises if it cannot be written, before any work. Makes nothing."""
+    """Chooses the format of a target; raises before any work if it cannot be written. Creates nothing."""
     format_, place = _split(target)
     if format_ is None:
         suffix = Path(place).suffix
@@ -184,7 +197,7 @@ def target_of(target: str | Path) -> Target:
 
 
 def convert(file: str | Path, target: Target) -> None:
-    """Writes a finished HDF5 file of ours in the format of `target`, for commands that stream their rows to HDF5."""
+    """Converts one of our HDF5 files to the format of `target`, for commands that stream their rows to HDF5."""
     from mocoda.data.transitions import Transitions
 
     assert target.format.write is not None
@@ -192,7 +205,7 @@ def convert(file: str | Path, target: Target) -> None:
 
 
 def _source_format(source: str | Path) -> tuple[Format, str]:
-    """The format of something to read, and its place."""
+    """The format of a source, and its place."""
     format_, place = _split(source)
     if format_ is not None and format_.place == "name":
         return format_, place
@@ -218,7 +231,7 @@ def _source_format(source: str | Path) -> tuple[Format, str]:
 
 
 def _split(place: str | Path) -> tuple[Format | None, str]:
-    """The format that a prefix names, None where there is no prefix, and the rest."""
+    """The format that a prefix names, or None, and the rest of the text."""
     prefix, colon, name = str(place).partition(":")
     # A single letter is a drive, as in C:\data. Unlike Path.exists, os.path.exists never raises.
     if isinstance(place, Path) or not colon or len(prefix) == 1 or os.path.exists(place):  # noqa: PTH110

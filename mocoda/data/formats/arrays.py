@@ -1,4 +1,4 @@
-"""From arrays under the names that people use to the arrays of a table: names, shapes, and where episodes end."""
+"""Makes the arrays of a table of those in a file: checks their shapes, and pairs each row with its next state."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Contents
-from mocoda.data.formats.naming import Arrays, Names, as_bool, named
-from mocoda.data.names import EPISODES
+from mocoda.data.names import EPISODES, Arrays, Names, as_bool, find_arrays
 from mocoda.engine.errors import InputError
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
-LARGEST = 2**53  # up to which floats tell whole numbers apart
+EXACT = 2**53  # floats tell all whole numbers below this apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +30,14 @@ class RawData:
                as it was stored
     columns    names of the state's and the action's columns; () where nobody gave any
     source     how the rows were made
+    coarse     columns whose variation float32 rounds away
     """
 
     kind: str
     arrays: Mapping[str, NDArray[Any]]
     columns: tuple[str, ...]
     source: Mapping[str, Any]
+    coarse: tuple[str, ...] = ()
 
     @staticmethod
     def of(data: Transitions, kind: str) -> RawData:
@@ -68,6 +69,11 @@ def arrays_of(data: Transitions) -> Arrays:
     return {name: array.cpu().numpy() for name, array in data.arrays().items()}
 
 
+def side_by_side(parts: Sequence[NDArray[Any]], rows: int) -> NDArray[Any]:
+    """Arrays (rows, ...) as the columns of one, (rows, columns)."""
+    return np.concatenate([part.reshape(rows, -1) for part in parts], 1) if parts else np.empty((rows, 0), np.float32)
+
+
 def raw_arrays(
     contents: Contents,
     kind: str,
@@ -76,18 +82,18 @@ def raw_arrays(
     names: Names | None = None,
     episode_steps: int | None = None,
 ) -> RawData:
-    """Names, checks and pairs arrays. Without next states, a row's next state is the following row's.
+    """Finds and checks a table's arrays, and pairs states with next states where the file does not hold those.
 
-    names          what our arrays are called there, where it is not as usual
+    names          what arrays with unusual names are called
     episode_steps  rows of an episode, for data that does not mark all ends
     """
-    found = named(contents, kind, names)
-    arrays, ignored = found.arrays, found.unused
+    found = find_arrays(contents, kind, names)
+    arrays, unused = found.arrays, found.unused
     rows = len(arrays["state"])
     counter = arrays.pop("step", None)
     step = _places(kind, counter, rows, required="next_state" not in arrays) if "episode" in arrays else None
     if counter is not None and step is None:
-        ignored.append("step")
+        unused.append("step")
     for name, array in arrays.items():
         if len(array) != rows:
             raise InputError(
@@ -102,7 +108,7 @@ def raw_arrays(
     if notes := [note for note in (contents.about.get("note"), _done(arrays)) if note]:
         source["note"] = "; ".join(notes)
     used = {name for theirs in (names or {}).values() for name in ([theirs] if isinstance(theirs, str) else theirs)}
-    if ignored := sorted({*ignored, *contents.ignored} - used):
+    if ignored := sorted({*unused, *contents.ignored} - used):
         source["ignored"] = ignored
     if "next_state" not in arrays:
         arrays, paired = _paired(arrays, kind, step, episode_steps, contents.ends_only)
@@ -117,14 +123,18 @@ def raw_arrays(
         arrays |= _known_episodes(arrays, step, contents.source is None)
     if "terminal" not in arrays or contents.ends_only:
         arrays["terminal"] = np.zeros(len(arrays["state"]), bool)
-    kept = {name: array for name, array in arrays.items() if name != "timeout"}
-    return RawData(
-        kind, kept, tuple(map(str, columns)) or found.columns, source if contents.source is None else contents.source
-    )
+    arrays.pop("timeout", None)
+    labels = tuple(map(str, columns)) or found.columns
+    offsets = {"state": 0, "action": arrays["state"].shape[1]}
+    coarse = [
+        labels[offsets[name] + column] if len(labels) > offsets[name] + column else f"{name}{column}"
+        for name, column in found.coarse
+    ]
+    return RawData(kind, arrays, labels, source if contents.source is None else contents.source, tuple(coarse))
 
 
 def _done(arrays: Arrays) -> str | None:
-    """Takes `done` for the end of an episode, which it is in any case; and says what that leaves open."""
+    """Uses `done` as the end of an episode, which it is in any case; returns a note on what it does not say."""
     done = arrays.pop("done", None)
     if done is None:
         return None
@@ -138,18 +148,18 @@ def _done(arrays: Arrays) -> str | None:
 
 
 def noted(source: Mapping[str, Any], name: str) -> Any:
-    """What a table's source says, or that of the recorded rows which a table was made of; None if neither does."""
+    """The entry `name` of a table's source, or of the source of its recorded rows; None if neither has one."""
     inner = source.get("recorded")
     return source[name] if name in source else noted(inner, name) if isinstance(inner, Mapping) else None
 
 
 def texts_of(data: Transitions) -> dict[str, str]:
-    """The JSON texts that travel with a table's arrays."""
+    """The JSON texts that are stored beside a table's arrays."""
     return {"columns": json.dumps(data.columns), "source": json.dumps(dict(data.source))}
 
 
 def checked_texts(path: str, texts: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON values of a file, refused if they are not of the types that `texts_of` writes."""
+    """The JSON values of a file; refuses other types than `texts_of` writes."""
     if not isinstance(texts.get("columns", []), list) or not isinstance(texts.get("source", {}), dict):
         raise InputError(f"{path!r} is damaged: its columns must be a list of names, and its source a JSON object.")
     return dict(texts)
@@ -157,7 +167,7 @@ def checked_texts(path: str, texts: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def refusing(path: str, kind: str) -> Iterator[None]:
-    """Turns whatever goes wrong while a strange file is parsed into an InputError that names the file."""
+    """Turns any error while an untrusted file is parsed into an InputError that names the file."""
     try:
         yield
     except InputError:
@@ -180,7 +190,7 @@ def _places(kind: str, counter: NDArray[Any] | None, rows: int, required: bool) 
     step = whole_numbers(counter)
     if not required or (step is not None and not (step < 0).any()):
         return step
-    odd = int(np.flatnonzero((counter < 0) | ~(counter < LARGEST) | (counter != np.floor(counter)))[0])
+    odd = int(np.flatnonzero((counter < 0) | ~(counter < EXACT) | (counter != np.floor(counter)))[0])
     raise InputError(
         f"{kind}: step must be whole numbers from 0, a row's place in its episode, because there are no next states; "
         f"got {counter[odd]} in row {odd}. Number the rows of each episode, or leave step out if they are in order."
@@ -190,23 +200,23 @@ def _places(kind: str, counter: NDArray[Any] | None, rows: int, required: bool) 
 def _paired(
     arrays: Arrays, kind: str, step: NDArray[np.int64] | None, episode_steps: int | None, ends_only: bool
 ) -> tuple[Arrays, dict[str, Any]]:
-    """The rows that another row of their episode follows, whose state is their next state; and counts of the rest."""
+    """Gives every row the state of the following row of its episode, and drops rows that have none.
+
+    Returns the rows that are left, and what the source should say of the others.
+    """
     rows = len(arrays["state"])
     last, gaps = np.zeros(rows, bool), 0
     counts: dict[str, Any] = {}
     for name in ("terminal", "timeout"):
         last |= arrays.get(name, False)
     if "episode" in arrays:
-        order, border = _episodes(arrays["episode"])
-        if step is not None:
-            in_order, gap, unsorted = _sorted_by_step(kind, arrays["episode"], order, border, step)
-            order, step = order[in_order], step[order[in_order]]
-            counts |= {"episodes_sorted_by_step": unsorted} if unsorted else {}
+        order, border, gap, unsorted = _episode_order(kind, arrays["episode"], step)
         arrays, last = {name: array[order] for name, array in arrays.items()}, last[order] | border
-        if step is not None:
-            gaps = int((gap & ~last).sum())
-            counts |= {"gaps_in_step": gaps} if gaps else {}
-            last |= gap
+        step = None if step is None else step[order]
+        gaps = int((gap & ~last).sum())
+        last |= gap
+        counts |= {"episodes_sorted_by_step": unsorted} if unsorted else {}
+        counts |= {"gaps_in_step": gaps} if gaps else {}
     if episode_steps is not None:
         last |= _every(episode_steps, last)
     if not last.any() and rows > 1:
@@ -239,31 +249,37 @@ def _paired(
     return {name: array[kept] for name, array in arrays.items()} | {"next_state": following}, counts
 
 
-def _sorted_by_step(
-    kind: str, episode: NDArray[Any], order: NDArray[np.intp], border: NDArray[np.bool_], step: NDArray[np.int64]
-) -> tuple[NDArray[np.intp], NDArray[np.bool_], int]:
-    """How to sort each episode's rows by step, for rows in `order`, where each episode's last row is at a `border`.
+def _episode_order(
+    kind: str, episode: NDArray[Any], step: NDArray[np.int64] | None
+) -> tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.bool_], int]:
+    """Puts the rows of each episode together, sorted by step; rows that are in order stay where they are.
 
-    Returns the new order, the rows (N,) after which a step is missing, and how many episodes were not in order.
+    Returns the order (N,), which rows (N,) are then the last of their episode, which rows (N,) come before a missing
+    step, and how many episodes had to be sorted.
     """
-    group = np.append(0, np.cumsum(border)[:-1])
-    inside = ~border[:-1]
+    number = np.unique(episode, return_inverse=True)[1]
+    together = np.count_nonzero(np.diff(number)) == number.max()
+    order = np.arange(len(number)) if together else np.argsort(number, kind="stable")
+    last = np.append(np.diff(number[order]) != 0, True)
+    if step is None:
+        return order, last, np.zeros(len(order), bool), 0
+    group, inside = np.append(0, np.cumsum(last)[:-1]), ~last[:-1]
     unsorted = len(np.unique(group[:-1][inside & (np.diff(step[order]) < 0)]))
-    found = np.lexsort((step[order], group))
-    ahead = np.diff(step[order][found])
-    if len(twice := np.flatnonzero(inside & (ahead == 0))):
-        row = order[found[twice[0]]]
+    order = order[np.lexsort((step[order], group))]
+    ahead = np.diff(step[order])
+    if len(twice := order[:-1][inside & (ahead == 0)]):
+        row = twice[0]
         raise InputError(
             f"{kind}: the step {step[row]} of episode {episode[row]} is there more than once, so the row that follows "
             "is not known. Number the rows of each episode 0, 1, 2 and so on."
         )
-    return found, np.append(inside & (ahead > 1), False), unsorted
+    return order, last, np.append(inside & (ahead > 1), False), unsorted
 
 
 def _known_episodes(arrays: Arrays, step: NDArray[np.int64] | None, foreign: bool) -> Arrays:
-    """Episode and step of rows that have next states; none where nothing tells.
+    """Episode and step of rows that have next states; nothing where the data does not tell.
 
-    foreign  not written by us, so that timeouts mark the ends of episodes that were recorded
+    foreign  the file is not ours, so timeouts mark where recorded episodes end
     """
     rows = len(arrays["state"])
     if "episode" in arrays:
@@ -282,15 +298,15 @@ def _known_episodes(arrays: Arrays, step: NDArray[np.int64] | None, foreign: boo
 
 
 def counted(last: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers of episodes, and of steps in them, for rows that follow one another up to an episode's last one."""
+    """Episode and step (N,) of rows in order, given which rows (N,) are the last of their episodes."""
     number: NDArray[np.int64] = np.cumsum(last, dtype=np.int64) - last
     first = np.append(0, np.flatnonzero(last)[:-1] + 1)
     return number, np.arange(len(last), dtype=np.int64) - first[number]
 
 
 def whole_numbers(array: NDArray[Any]) -> NDArray[np.int64] | None:
-    """As int64, (N, 1) passing for (N,); None where some are anything else."""
-    if array.dtype.kind not in "biuf" or (array.dtype.kind in "uf" and not (abs(array) < LARGEST).all()):
+    """The array as int64, (N,) rather than (N, 1); None if it holds anything but whole numbers."""
+    if array.dtype.kind not in "biuf" or (array.dtype.kind in "uf" and not (abs(array) < EXACT).all()):
         return None
     array = array.reshape(len(array)) if array.ndim == 2 and array.shape[1] == 1 else array
     numbers: NDArray[np.int64] = array.astype(np.int64)
@@ -298,21 +314,11 @@ def whole_numbers(array: NDArray[Any]) -> NDArray[np.int64] | None:
 
 
 def _episode_numbers(episode: NDArray[Any], least: int) -> NDArray[np.int64]:
-    """Their numbers if they have such, from `least` on; else numbers in the order of their names."""
+    """Whole numbers as they are, raised to `least`; anything else is numbered in the order of its names."""
     numbers = whole_numbers(episode)
     if numbers is None or (least == 0 and (numbers < 0).any()):
         numbers = np.unique(episode, return_inverse=True)[1]
     return np.maximum(numbers, least).astype(np.int64)
-
-
-def _episodes(episode: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """An order of the rows that puts each episode's together, and which of them are last; unchanged if they were."""
-    number = np.unique(episode, return_inverse=True)[1]
-    border = np.append(number[1:] != number[:-1], True)
-    if border.sum() == number.max() + 1:
-        return np.arange(len(number)), border
-    order = np.argsort(number, kind="stable")
-    return order, np.append(number[order][1:] != number[order][:-1], True)
 
 
 def _every(steps: int, last: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -1,10 +1,10 @@
 """d3rlpy's replay buffers and their files, with every next state as it is.
 
-d3rlpy keeps episodes, and makes rows of them: it leaves out the last step of an episode that no terminal row ends, and
-gives a terminal row a next observation of zeros. So an episode of ours has one more observation than rows, the last
-row's next state; one that is not terminal has one more step too, of zeros, which is never drawn; and our buffers come
-with `NextStates`, which looks a terminal row's next observation up, and keeps the row's goal in it. An episode's last
-row has a next action of zeros.
+d3rlpy stores episodes and makes rows of them: it drops the last step of an episode that does not end in a terminal row,
+and gives a terminal row a next observation of zeros. Our episodes therefore have one more observation than rows, the
+last row's next state. Those that do not end in a terminal row have one more step, too, of zeros, which is never drawn.
+Our buffers come with `NextStates`, which finds a terminal row's next observation and keeps the row's goal in it. The
+last row of an episode has a next action of zeros.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.arrays import raw_arrays, refusing
-from mocoda.data.formats.chains import chains, in_episodes
+from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format
-from mocoda.data.formats.guarded import array_at, open_hdf5
+from mocoda.data.formats.guarded import array_at, names_in, open_hdf5
 from mocoda.data.names import EPISODES, PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class _Steps(NamedTuple):
-    """What d3rlpy's own episodes hold; O is at least the number of steps T."""
+    """The arrays of one of d3rlpy's episodes; O is at least the number of steps T."""
 
     observations: NDArray[Any]  # (O, columns)
     actions: NDArray[Any]  # (T, A)
@@ -44,9 +44,9 @@ class _Steps(NamedTuple):
 
 
 class NextStates:
-    """Picks rows as d3rlpy does by default, but with the next state that each has, and about its own goal.
+    """Picks rows as d3rlpy does by default, but with each row's true next state and its own goal.
 
-    goal  columns of the goal, which are the observation's last
+    goal  number of goal columns, the last ones of an observation
     """
 
     def __init__(self, goal: int = 0) -> None:
@@ -68,14 +68,14 @@ class NextStates:
 def to_d3rlpy(data: Transitions) -> Any:
     """A `d3rlpy.dataset.ReplayBuffer` of all rows, for any of its algorithms with continuous actions.
 
-    It samples the rows of `data` uniformly. Goals are the observation's last columns, and a row's next observation is
-    about the row's own goal. An episode of ours is several if it goes on after a terminal row.
+    It samples the rows of `data` uniformly. The last columns of an observation are the goal; a row's next observation
+    keeps the row's goal. An episode with terminal rows inside becomes several.
     """
     return _buffer(data)
 
 
 def _buffer(data: Transitions, one_goal: bool = False) -> Any:
-    """The buffer; if asked, with another episode wherever the goal changes."""
+    """The buffer; with `one_goal`, a new episode begins wherever the goal changes."""
     d3rlpy = _library()
     from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 
@@ -98,20 +98,20 @@ def _buffer(data: Transitions, one_goal: bool = False) -> Any:
 def from_d3rlpy(buffer: Any, goal: int = 0) -> Transitions:
     """The rows of a d3rlpy replay buffer; the last `goal` columns of its observations are the goal.
 
-    Buffers that are not ours do not know the state after a terminal row: such rows are left out, and the source says
-    how many.
+    Buffers that mocoda did not make do not know the state after a terminal row: such rows are left out, and counted in
+    the source.
     """
     contents = _contents(buffer.episodes, goal, {"d3rlpy": type(buffer).__name__})
     return raw_arrays(contents, D3RLPY.title).table()
 
 
 def write(data: Transitions, place: str) -> None:
-    """Writes the file that d3rlpy's `ReplayBuffer.dump` does; its `load` gives all rows back.
+    """Writes a file as d3rlpy's `ReplayBuffer.dump` does; its `load` returns all rows.
 
-    Loaded so, terminal rows have next observations of zeros, and an episode is several where its goal changes, for
-    d3rlpy would mistake the next row's goal for the row's own. `to_d3rlpy(read(path))` gives what is known.
+    Loaded by d3rlpy, terminal rows have next observations of zeros, and episodes are split where the goal changes,
+    because d3rlpy would take the next row's goal for the row's own. `to_d3rlpy(read(path))` restores everything.
     """
-    data = in_episodes(data)
+    data = grouped_by_episode(data)
     buffer = _buffer(data, one_goal=True)
     with whole_file(place) as part:
         with hdf5_disk(part) as disk:
@@ -123,9 +123,8 @@ def write(data: Transitions, place: str) -> None:
             file.create_dataset("mocoda", data=np.frombuffer(json.dumps(about).encode(), np.uint8))
             for name, note in data.provenance.items():
                 file[f"mocoda_provenance/{name}"] = note.cpu().numpy()
-            if data.episode is not None and data.step is not None:
-                file["mocoda_episodes/episode"] = data.episode.cpu().numpy()
-                file["mocoda_episodes/step"] = data.step.cpu().numpy()
+            for name in EPISODES if data.episode is not None else ():
+                file[f"mocoda_episodes/{name}"] = getattr(data, name).cpu().numpy()
 
 
 def read(place: str) -> Contents:
@@ -133,17 +132,17 @@ def read(place: str) -> Contents:
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
         try:
             count = int(array_at(file, "num_episodes"))
-            about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in file else {}
+            about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in {*file} else {}
             episodes = (_stored(file, number) for number in range(count))
             source = about.get("source", {"d3rlpy": Path(place).name})
             contents = _contents(episodes, about.get("goal", 0), source, about.get("columns", ()))
-            names = file.get("mocoda_provenance", ())
-            notes = {PROVENANCE + name: array_at(file, f"mocoda_provenance/{name}") for name in names}
-            arrays = {**contents.arrays, **notes}
-            if about:  # we know whose rows these are, or that nobody does
+            arrays = dict(contents.arrays)
+            if about:  # the episodes in the file are not those of the table
                 arrays = {name: array for name, array in arrays.items() if name not in EPISODES}
-                known = EPISODES if "mocoda_episodes" in file else ()
-                arrays |= {name: array_at(file, f"mocoda_episodes/{name}") for name in known}
+                known = names_in(file, "mocoda_episodes")
+                arrays |= {name: array_at(file, f"mocoda_episodes/{name}") for name in EPISODES if name in known}
+            for name in names_in(file, "mocoda_provenance"):
+                arrays[PROVENANCE + name] = array_at(file, f"mocoda_provenance/{name}")
             return replace(contents, arrays=arrays)
         except InputError:
             raise
@@ -169,10 +168,10 @@ def _library() -> Any:
 
 
 def _episodes(data: Transitions, one_goal: bool) -> Iterable[_Steps]:
-    """Views of one array each; copies would be most of the work where episodes are single rows."""
-    data = in_episodes(data)
+    """The episodes, as views of common arrays: copying would take most of the time where episodes are single rows."""
+    data = grouped_by_episode(data)
     assert data.reward is not None
-    episodes = chains(data, one_end=True, one_goal=one_goal)
+    episodes = as_episodes(data, end_at_terminal=True, one_goal=one_goal)
     observation = episodes.observation
     if episodes.goal is not None:
         observation = np.concatenate([observation, episodes.goal], 1)

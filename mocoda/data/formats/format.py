@@ -6,10 +6,10 @@ know it. This module does not import torch, and formats import the libraries the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mocoda.engine.registry import Registry
 
@@ -17,18 +17,24 @@ if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
 
+class Stored(NamedTuple):
+    """An array in a file that is read only if a user names it."""
+
+    load: Callable[[], Any]
+    shape: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Contents:
     """What a file holds, as it is stored: `mocoda.read` pairs states with next states and checks the rest.
 
-    arrays     (N, ...) each, under any of the names in `mocoda.data.names.ALIASES`; "provenance/NAME" for provenance
+    arrays     arrays (N, ...) by their names in the file, which may be any in `mocoda.data.names.ALIASES`, or
+               "provenance/NAME"; and `Stored` arrays that users may name
     columns    names of the state's and then the action's columns; () where the file does not name them
     source     how the rows were made; None where the file does not tell
-    ignored    names of what the file holds besides
-    others     arrays that were not read, with their shapes, for those who look for one
-    fetch      reads one of the others, for those who name it
+    ignored    what the file holds besides
     about      what else the file says, as JSON values that go into the table's source
-    missing    the message if there is no {name}, which goes by {names}
+    missing    the message if there is no {name}, which has the aliases {names}
     ends_only  terminals mark the last rows of episodes and say nothing about values, as in OGBench's files
     """
 
@@ -36,11 +42,9 @@ class Contents:
     columns: Sequence[str] = ()
     source: Mapping[str, Any] | None = None
     ignored: Sequence[str] = ()
-    others: Mapping[str, str] = field(default_factory=dict)
-    ends_only: bool = False
-    fetch: Callable[[str], Any] | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     missing: str = "there is no array called {names}."
+    ends_only: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,15 +90,15 @@ def begins_with(path: Path, beginning: bytes) -> bool:
 
 
 def readable_formats() -> str:
-    """What `mocoda.read` reads, as a sentence part for help texts: titles, or examples where a prefix is needed."""
+    """What `mocoda.read` reads, as part of a sentence: titles, or examples where a prefix is needed."""
     return _listed(format_.title if format_.recognises else format_.example for format_ in FORMATS.values())
 
 
 def writable_formats() -> str:
-    """What `mocoda.write` writes, as a sentence part: FILE.hdf5, FILE.npz and so on."""
+    """What `mocoda.write` writes, as part of a sentence: FILE.hdf5, FILE.npz and so on."""
     return _listed(format_.example for format_ in FORMATS.values() if format_.write)
 
 
-def _listed(words: Any) -> str:
+def _listed(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} or {last}"

@@ -1,8 +1,8 @@
-"""LeRobot's folders, versions 2.0 to 3.0: Parquet and JSON, read without LeRobot and without its videos.
+"""LeRobot's folders: versions 2.0 to 3.0 are read, 3.0 is written, without LeRobot and without its videos.
 
 The state is made of all low-dimensional features `observation.*`, or of those that `observations` names. A feature's
-own names become the columns' (`action.NAME` where the state has the same); features of more dimensions, images, videos
-and texts are left alone. `next.done` marks ends of episodes; `task_index` becomes provenance.
+own names become the columns' names (`action.NAME` where the state has the same). Features of more dimensions, images,
+videos and texts are left alone. `next.done` marks ends of episodes; `task_index` becomes provenance.
 """
 
 from __future__ import annotations
@@ -12,22 +12,45 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import checked_texts, refusing
-from mocoda.data.formats.format import Contents, Format
-from mocoda.data.formats.frames import checked_file, pyarrow_for
-from mocoda.data.formats.lerobot_write import GOAL, INFO, NEXT, NOTES, OUR_NAMES, write_lerobot
-from mocoda.data.names import PROVENANCE
+from mocoda.data.formats.arrays import arrays_of, checked_texts, noted, refusing, side_by_side
+from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
+from mocoda.data.formats.format import Contents, Format, Stored
+from mocoda.data.formats.guarded import Unpacked
+from mocoda.data.formats.named_columns import column_values, open_parquet, parquet_table, pyarrow_for
+from mocoda.data.names import EPISODES, PROVENANCE
 from mocoda.engine.errors import InputError
+from mocoda.engine.files import whole_folder
+
+if TYPE_CHECKING:
+    from mocoda.data.transitions import Transitions
 
 KIND = "LeRobot data set"
-OBSERVATION = "observation."
+INFO, NOTES, TASKS = "meta/info.json", "meta/mocoda.json", "meta/tasks.parquet"
+STATE, OBSERVATION, GOAL, NEXT = "observation.state", "observation.", "observation.goal", "next."
+TASK = PROVENANCE + "task_index"
+OUR_NAMES = {  # theirs -> ours; where two are there, the last counts
+    "action": "action",
+    "next.reward": "reward",
+    "next.done": "done",
+    "next.terminated": "terminal",
+    "next.truncated": "timeout",
+    GOAL: "goal",
+    "episode_index": "episode",
+    "mocoda.episode": "episode",
+    "mocoda.step": "step",
+    "task_index": TASK,
+}
 NUMBERS = ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+FILE_BYTES, CHUNK_FILES = 100 << 20, 1000  # as LeRobot's defaults
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+MOST_TASKS = 10_000  # larger task numbers are something else
+INDEX = "__index_level_0__"  # pandas' name for the index of a data frame in a Parquet file
 
 
 def is_lerobot(path: Path) -> bool:
@@ -35,7 +58,7 @@ def is_lerobot(path: Path) -> bool:
 
 
 def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
-    """Every frame; next states are those of `next.observation.state`, as mocoda writes it, or else the next frames'."""
+    """Reads every frame. Its next state is `next.observation.state`, which mocoda writes, or else the next frame's."""
     folder = Path(place)
     with refusing(place, KIND):
         info = _json(folder / INFO)
@@ -52,44 +75,30 @@ def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
         if "held" in notes:
             arrays = {name: array for name, array in arrays.items() if name in notes["held"]}
         about = {"lerobot": str(info["codebase_version"]), "fps": info.get("fps"), "tasks": _tasks(folder)}
-        if said := _said(info, arrays, len(found["frame_index"])):
+        if said := _note(info, arrays, len(found["frame_index"])):
             about["note"] = said
         described = {name: f"{about.get('dtype')} {tuple(about['shape'])}" for name, about in features.items()}
+        others = {name: Stored(partial(_load, place, flat, name), text) for name, text in described.items()}
         return Contents(
-            arrays,
+            others | arrays,
             notes.get("columns") or (_names(chosen, features) if "action" in features else ()),
             notes.get("source"),
             ignored=[f"{name} {text}" for name, text in described.items() if name not in (*wanted, *COUNTERS)],
-            others=described,
-            fetch=partial(_fetch, place, flat),
             about=about,
             missing="there is no low-dimensional feature '{name}' or 'observation.{name}'.",
         )
 
 
-LEROBOT = Format(
-    "lerobot",
-    KIND,
-    "lerobot:FOLDER",
-    read_lerobot,
-    write_lerobot,
-    recognises=is_lerobot,
-    place="folder",
-    options=("observations",),
-)
-
-
 def _arrays(
     found: Mapping[str, NDArray[Any]], ours: Mapping[str, str], chosen: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
-    """The columns by our names, with the state, and the next state where it was written."""
-    arrays = {name: found[theirs] for theirs, name in ours.items()}
+    """The columns by our names, with the state, and with the next state where the folder has it."""
+    arrays, frame = {name: found[theirs] for theirs, name in ours.items()}, found["frame_index"]
     if chosen:
-        arrays["state"] = _joined([found[name] for name in chosen])
+        arrays["state"] = side_by_side([found[name] for name in chosen], len(frame))
     following = [found[NEXT + name] for name in chosen if NEXT + name in found]
-    frame = found["frame_index"]
     if len(following) == len(chosen) > 0:
-        return arrays | {"next_state": _joined(following), "step": arrays.get("step", frame)}
+        return arrays | {"next_state": side_by_side(following, len(frame)), "step": arrays.get("step", frame)}
     return arrays | {"step": frame}
 
 
@@ -101,7 +110,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _features(place: str, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What the data set says of its columns, if this reader knows its version."""
+    """The features that the data set describes; refuses versions that this reader does not know."""
     version, features = str(info.get("codebase_version")), info.get("features")
     if not version.startswith(("v2.", "v3.")):
         raise InputError(
@@ -131,53 +140,47 @@ def _chosen(wanted: Sequence[str], flat: Mapping[str, int]) -> list[str]:
         if name not in known or found.count(name) > 1:
             problem = f"{name!r} is named twice" if name in known else f"there is no low-dimensional feature {name!r}"
             listed = ", ".join(f"{other!r} ({flat[other]})" for other in known) or "none"
-            raise InputError(f"{KIND}: {problem}. There are, with so many columns: {listed}.")
+            raise InputError(f"{KIND}: {problem}. There are, with their numbers of columns: {listed}.")
     return found or known
 
 
 def _columns(folder: Path, widths: Mapping[str, int]) -> dict[str, NDArray[Any]]:
     """The columns of all files, in their order: (N,) or (N, width)."""
-    pyarrow = pyarrow_for("read LeRobot's folders")
     files = sorted(folder.glob("data/*/*.parquet"))
     if not files:
         raise InputError(f"{str(folder)!r} holds no frames, files such as data/chunk-000/file-000.parquet.")
+    unpacked = Unpacked(str(folder), *(path for path in files if path.is_file()))
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in widths}
     for path in files:
-        with refusing(str(path), "Parquet"), pyarrow.parquet.ParquetFile(path) as file:
-            checked_file(str(path), file)
-            table = file.read(columns=[*widths])
+        with refusing(str(path), "Parquet"), open_parquet(path) as file:
+            table = parquet_table(file, [*widths], unpacked, path.stat().st_size)
             for name, width in widths.items():
-                parts[name].append(_values(table.column(name).combine_chunks(), width))
+                parts[name].append(_values(table.column(name), width))
     return {name: np.concatenate(found) for name, found in parts.items()}
 
 
 def _values(column: Any, width: int) -> NDArray[Any]:
-    if not hasattr(column.type, "value_type"):
-        values = column.to_numpy(zero_copy_only=False)
+    if "list" not in str(column.type):
+        values = column_values(column)
         if width != 1 or values.dtype.kind not in "biuf":
             raise ValueError(f"a column holds {column.type}, expected {width} numbers a row")
-        return np.asarray(values)
+        return values
+    column = column.combine_chunks()
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)
     if not (lengths == width).all():
         raise ValueError(f"a column holds lists of {lengths[lengths != width][0]} numbers, expected {width}")
     return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(column), width)
 
 
-def _fetch(place: str, flat: Mapping[str, int], name: str) -> NDArray[Any]:
+def _load(place: str, flat: Mapping[str, int], name: str) -> NDArray[Any]:
     if name not in flat:
         raise InputError(f"{KIND}: {name!r} is not low-dimensional: images, videos and texts cannot be augmented.")
     with refusing(place, KIND):
         return _columns(Path(place), {name: flat[name]})[name]
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    with np.errstate(over="ignore"):  # what is too large becomes inf, and is refused
-        flat = [part.reshape(len(part), -1).astype(np.float32) for part in parts]
-    return np.concatenate(flat, 1)
-
-
 def _names(chosen: Sequence[str], features: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The columns' names, by the features' own names where these are enough to tell columns apart."""
+    """The columns' names: the features' own names where they differ, else with the feature's name before them."""
     state = [name for feature in chosen for name in _own(feature, features[feature], len(chosen) == 1)]
     if len({*state}) < len(state):
         state = [f"{_short(feature)}.{name}" for feature in chosen for name in _own(feature, features[feature], False)]
@@ -186,7 +189,7 @@ def _names(chosen: Sequence[str], features: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _own(feature: str, about: Mapping[str, Any], alone: bool) -> list[str]:
-    """What a feature calls its columns: a list, or a mapping of such, or of names to places."""
+    """A feature's names of its columns: a list, a mapping of lists, or a mapping of names to places."""
     given, width = about.get("names"), math.prod(about["shape"])
     if isinstance(given, dict):
         lists = [name for names in given.values() if isinstance(names, list) for name in names]
@@ -203,20 +206,22 @@ def _short(feature: str) -> str:
 
 def _tasks(folder: Path) -> dict[str, str]:
     """The texts of tasks by their numbers; none where the folder has none."""
-    rows: list[dict[str, Any]] = []
-    if (folder / "meta/tasks.parquet").is_file():
-        path = str(folder / "meta/tasks.parquet")
-        with pyarrow_for("read LeRobot's folders").parquet.ParquetFile(path) as file:
-            checked_file(path, file)
-            rows = file.read().to_pylist()
-    elif (folder / "meta/tasks.jsonl").is_file():
-        text = (folder / "meta/tasks.jsonl").read_text("utf-8")
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    return {str(row["task_index"]): str(row.get("task", row.get("__index_level_0__"))) for row in rows}
+    path = folder / TASKS
+    if path.is_file():
+        with open_parquet(path) as file:
+            names = [name for name in ("task_index", "task", INDEX) if name in file.schema_arrow.names]
+            table = parquet_table(file, names, Unpacked(str(path), path), path.stat().st_size)
+            number, *texts = (column_values(table.column(name)) for name in names)
+            return {str(key): str(text) for key, text in zip(number, texts[0] if texts else number, strict=True)}
+    if (folder / "meta/tasks.jsonl").is_file():
+        lines = (folder / "meta/tasks.jsonl").read_text("utf-8").splitlines()
+        rows = [json.loads(line) for line in lines if line.strip()]
+        return {str(row["task_index"]): str(row.get("task")) for row in rows}
+    return {}
 
 
-def _said(info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], frames: int) -> str:
-    """What a user should know of the data set, in words."""
+def _note(info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], frames: int) -> str:
+    """What users should know of the data set, in words."""
     notes = []
     if info.get("total_frames") != frames:
         notes.append(f"{INFO} counts {info.get('total_frames')} frames, and data/ holds {frames}")
@@ -228,3 +233,204 @@ def _said(info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], frames: i
                 f"{arrays['reward'][last].max():g}"
             )
     return "; ".join(notes)
+
+
+# Writing
+
+
+def write_lerobot(data: Transitions, place: str) -> None:
+    """A new folder of version v3.0, whole or not at all.
+
+    Episodes are the table's, or else rows that follow one another; every other row is an episode of one frame. Each
+    frame has its own next state, `next.observation.state`. `next.done` marks the last frame of an episode and
+    `next.terminated` a terminal one. Provenance becomes columns `provenance.NAME`. There are `fps` frames a second, as
+    in the data that was read, or else one.
+    """
+    data = grouped_by_episode(data)
+    bounds = as_episodes(data).bounds
+    fps = noted(data.source, "fps") or 1
+    tasks, frames = _frames(data, bounds, fps)
+    features = {name: _feature(name, array, data) for name, array in frames.items()}
+    with whole_folder(place) as folder:
+        files = _write_frames(folder, frames, bounds)
+        stats = {name: _stats(array, bounds) for name, array in frames.items()}
+        _write_episodes(folder, bounds, files, frames["task_index"], tasks, stats)
+        _write_tasks(folder / TASKS, tasks)
+        whole = {name: _stats(array, np.array([0, len(data)])) for name, array in frames.items()}
+        _write_json(folder / "meta/stats.json", {n: {k: v[0].tolist() for k, v in s.items()} for n, s in whole.items()})
+        notes = {"columns": data.columns, "source": dict(data.source), "held": [*arrays_of(data)]}
+        _write_json(folder / NOTES, notes)
+        _write_json(folder / INFO, _info(len(bounds) - 1, len(data), len(tasks), fps, features))
+
+
+LEROBOT = Format(
+    "lerobot",
+    KIND,
+    "lerobot:FOLDER",
+    read_lerobot,
+    write_lerobot,
+    recognises=is_lerobot,
+    place="folder",
+    options=("observations",),
+)
+
+
+def _frames(data: Transitions, bounds: NDArray[np.int64], fps: float) -> tuple[list[str], dict[str, NDArray[Any]]]:
+    """The texts of the tasks, and every column by its name in the folder."""
+    arrays, lengths = arrays_of(data), np.diff(bounds)
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+    frame = np.arange(len(data)) - bounds[episode]
+    last = np.append(episode[1:] != episode[:-1], True)
+    frames = {STATE: arrays["state"], "action": arrays["action"], NEXT + STATE: arrays["next_state"]}
+    frames |= {GOAL: arrays["goal"]} if "goal" in arrays else {}
+    frames |= {"next.reward": arrays["reward"]} if "reward" in arrays else {}
+    frames |= {"next.done": last | arrays["terminal"], "next.terminated": arrays["terminal"]}
+    known = {int(number): text for number, text in (noted(data.source, "tasks") or {}).items()}
+    task = arrays.get(TASK)
+    if task is None or task.min() < 0 or task.max() >= MOST_TASKS:
+        texts = list(known.values()) if len(known) == 1 else ["unlabelled"]
+        task = np.zeros(len(data), np.int64)
+    else:
+        texts = [known.get(number, f"task {number}") for number in range(max([int(task.max()), *known]) + 1)]
+        texts = texts if len({*texts}) == len(texts) else [f"{number}: {text}" for number, text in enumerate(texts)]
+    for name, array in arrays.items():
+        if name in EPISODES:
+            frames[f"mocoda.{name}"] = array
+        elif name.startswith(PROVENANCE) and (name != TASK or task is not array):
+            frames[f"provenance.{name.removeprefix(PROVENANCE)}"] = array
+    frames |= {"timestamp": (frame / fps).astype(np.float32), "frame_index": frame, "episode_index": episode}
+    return texts, frames | {"index": np.arange(len(data)), "task_index": task}
+
+
+def _feature(name: str, array: NDArray[Any], data: Transitions) -> dict[str, Any]:
+    states = data.state.shape[1]
+    own = {STATE: data.columns[:states], NEXT + STATE: data.columns[:states], "action": data.columns[states:]}
+    names = list(own[name]) if name in own else [f"goal{i}" for i in range(array.shape[1])] if name == GOAL else None
+    return {"dtype": str(array.dtype), "shape": [*array.shape[1:]] or [1], "names": names}
+
+
+def _info(episodes: int, frames: int, tasks: int, fps: float, features: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "codebase_version": "v3.0",
+        "robot_type": None,
+        "total_episodes": episodes,
+        "total_frames": frames,
+        "total_tasks": tasks,
+        "chunks_size": CHUNK_FILES,
+        "data_files_size_in_mb": FILE_BYTES >> 20,
+        "video_files_size_in_mb": 200,
+        "fps": fps,
+        "splits": {"train": f"0:{episodes}"},
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": None,
+        "features": features,
+    }
+
+
+def _write_frames(folder: Path, frames: Mapping[str, NDArray[Any]], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Writes whole episodes to files of about FILE_BYTES; returns each episode's file."""
+    width = sum(array.itemsize * array[0].size for array in frames.values())
+    files = np.unique(bounds[:-1] // max(FILE_BYTES // width, 1), return_inverse=True)[1]
+    for number in range(int(files[-1]) + 1):
+        inside = np.flatnonzero(files == number)
+        rows = slice(int(bounds[inside[0]]), int(bounds[inside[-1] + 1]))
+        _parquet(_file(folder / "data", number), {name: array[rows] for name, array in frames.items()})
+    return np.asarray(files)
+
+
+def _write_episodes(
+    folder: Path,
+    bounds: NDArray[np.int64],
+    files: NDArray[np.int64],
+    task: NDArray[np.int64],
+    tasks: list[str],
+    stats: Mapping[str, Mapping[str, NDArray[Any]]],
+) -> None:
+    """Where each episode begins and ends, its tasks and its statistics."""
+    pyarrow = pyarrow_for("write LeRobot's folders")
+    episodes = len(bounds) - 1
+    number = np.repeat(np.arange(episodes), np.diff(bounds))
+    pairs = np.unique(np.stack([number, task], 1), axis=0)
+    first = np.append(0, np.cumsum(np.bincount(pairs[:, 0], minlength=episodes))).astype(np.int32)
+    texts = pyarrow.array([tasks[int(place)] for place in pairs[:, 1]], pyarrow.string())
+    zero = np.zeros(episodes, np.int64)
+    columns: dict[str, Any] = {
+        "episode_index": np.arange(episodes),
+        "tasks": pyarrow.ListArray.from_arrays(first, texts),
+        "length": np.diff(bounds),
+        "data/chunk_index": files // CHUNK_FILES,
+        "data/file_index": files % CHUNK_FILES,
+        "dataset_from_index": bounds[:-1],
+        "dataset_to_index": bounds[1:],
+    }
+    for feature, found in stats.items():
+        for name, values in found.items():
+            ends = np.arange(episodes + 1, dtype=np.int32) * values.shape[1]
+            columns[f"stats/{feature}/{name}"] = pyarrow.ListArray.from_arrays(ends, values.ravel())
+    columns |= {"meta/episodes/chunk_index": zero, "meta/episodes/file_index": zero}
+    _parquet(_file(folder / "meta/episodes", 0), columns)
+
+
+def _write_tasks(path: Path, tasks: list[str]) -> None:
+    """Writes the file as pandas would: LeRobot looks tasks up in the index of a data frame."""
+    pyarrow = pyarrow_for("write LeRobot's folders")
+    about = {"pandas_type": "int64", "numpy_type": "int64", "metadata": None}
+    texts = {"pandas_type": "unicode", "numpy_type": "object", "metadata": None}
+    pandas = {
+        "index_columns": [INDEX],
+        "column_indexes": [{"name": None, "field_name": None, **texts, "metadata": {"encoding": "UTF-8"}}],
+        "columns": [
+            {"name": "task_index", "field_name": "task_index", **about},
+            {"name": None, "field_name": INDEX, **texts},
+        ],
+        "creator": {"library": "pyarrow", "version": pyarrow.__version__},
+        "pandas_version": "2.0.0",
+    }
+    table = pyarrow.table({"task_index": np.arange(len(tasks)), INDEX: pyarrow.array(tasks, pyarrow.string())})
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path)
+
+
+def _stats(array: NDArray[Any], bounds: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Statistics of each episode's values, (E, width) each."""
+    values = array.reshape(len(array), -1)
+    double, begin, count = values.astype(np.float64), bounds[:-1], np.diff(bounds)[:, None]
+    values = double if values.dtype.kind == "f" else values
+    mean = np.add.reduceat(double, begin) / count
+    apart = double - np.repeat(mean, count[:, 0], 0)
+    found = {
+        "min": np.minimum.reduceat(values, begin),
+        "max": np.maximum.reduceat(values, begin),
+        "mean": mean,
+        "std": np.sqrt(np.add.reduceat(apart * apart, begin) / count),
+        "count": count,
+    }
+    episode = np.repeat(np.arange(len(begin)), count[:, 0])
+    ordered = np.stack([column[np.lexsort((column, episode))] for column in double.T], 1)
+    for name, share in QUANTILES.items():
+        place = begin[:, None] + share * (count - 1)
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, begin[:, None] + count - 1)
+        one, other = ordered[low[:, 0]], ordered[high[:, 0]]
+        found[name] = one + (other - one) * (place - low)
+    return found
+
+
+def _parquet(path: Path, columns: Mapping[str, Any]) -> None:
+    pyarrow = pyarrow_for("write LeRobot's folders")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = {}
+    for name, values in columns.items():
+        if isinstance(values, np.ndarray) and values.ndim == 2:  # of one column, LeRobot expects plain numbers
+            flat = np.ascontiguousarray(values).ravel()
+            values = flat if values.shape[1] == 1 else pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        made[name] = values
+    pyarrow.parquet.write_table(pyarrow.table(made), path)
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"chunk-{number // CHUNK_FILES:03d}" / f"file-{number % CHUNK_FILES:03d}.parquet"
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=4, ensure_ascii=False) + "\n", "utf-8")

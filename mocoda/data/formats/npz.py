@@ -1,4 +1,4 @@
-"""npz files: numpy's own format, opened without trust and never unpickled, and OGBench's files in it."""
+"""npz files, numpy's own format, and OGBench's files in it. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
-from mocoda.data.formats.format import Contents, Format, begins_with
-from mocoda.data.formats.guarded import COMPRESSION, SMALL
+from mocoda.data.formats.format import Contents, Format, Stored, begins_with
+from mocoda.data.formats.guarded import Unpacked
 from mocoda.data.names import ALIASES, OUR_NAME, PROVENANCE, TEXTS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
@@ -23,7 +23,7 @@ from mocoda.engine.files import whole_file
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
-EPISODE_NAMES = (*ALIASES["episode"], *ALIASES["step"])  # which may be words
+EPISODE_NAMES = (*ALIASES["episode"], *ALIASES["step"])  # arrays that may hold texts
 
 
 def is_npz(path: Path) -> bool:
@@ -36,40 +36,33 @@ def is_ogbench(path: Path) -> bool:
         return False
     with refusing(str(path), "npz"), zipfile.ZipFile(path) as file:
         names = {name.removesuffix(".npy") for name in file.namelist()}
-    return {name for name in names if name in OUR_NAME or name.startswith("provenance.")} == {
-        "observations",
-        "actions",
-        "terminals",
-    }
+    known = {name for name in names if name in OUR_NAME or name.startswith("provenance.")}
+    return known == {"observations", "actions", "terminals"}
 
 
 def read_npz(place: str) -> Contents:
-    """The arrays that can be of use; the others are only looked at."""
-    arrays, texts, others = {}, {}, {}
+    """The arrays of a file; those with unknown names are read only if a user names them."""
+    arrays: dict[str, Any] = {}
+    texts = {}
     with refusing(place, "npz"), zipfile.ZipFile(place) as file:
+        unpacked = Unpacked(place, Path(place))
         for member in file.infolist():
             name = member.filename.removesuffix(".npy")
             if name in TEXTS:
-                texts[name] = json.loads(str(_member(file, member, "U")))
+                texts[name] = json.loads(str(_array(file, member, "U", unpacked)))
             elif name in OUR_NAME or name.startswith("provenance."):
-                arrays[name] = _member(file, member, "biufU" if name in EPISODE_NAMES else "biuf")
+                arrays[name] = _array(file, member, "biufU" if name in EPISODE_NAMES else "biuf", unpacked)
             else:
-                others[name] = _shape(file, member)
+                arrays[name] = Stored(partial(_load, place, name), _shape(file, member))
     found = checked_texts(place, texts)
-    return Contents(
-        arrays,
-        found.get("columns", ()),
-        found.get("source"),
-        ignored=list(others),
-        others=others,
-        fetch=partial(_fetch, place),
-    )
+    others = [name for name, array in arrays.items() if isinstance(array, Stored)]
+    return Contents(arrays, found.get("columns", ()), found.get("source"), ignored=others)
 
 
-def _fetch(place: str, name: str) -> NDArray[Any]:
+def _load(place: str, name: str) -> NDArray[Any]:
     with refusing(place, "npz"), zipfile.ZipFile(place) as file:
         held = {member.filename.removesuffix(".npy"): member for member in file.infolist()}
-        return _member(file, held[name], "biufU")
+        return _array(file, held[name], "biufU", Unpacked(place, Path(place)))
 
 
 def read_ogbench(place: str) -> Contents:
@@ -77,7 +70,7 @@ def read_ogbench(place: str) -> Contents:
 
 
 def write_npz(data: Transitions, place: str) -> None:
-    """Our names, as plain arrays: numpy.load takes them without pickles."""
+    """Plain arrays under our names, which numpy.load reads without pickles."""
     arrays = {name.replace(PROVENANCE, "provenance."): array for name, array in arrays_of(data).items()}
     with whole_file(place) as part, part.open("wb") as file:
         np.savez(file, **arrays, **{name: np.array(text) for name, text in texts_of(data).items()})  # type: ignore[arg-type]
@@ -87,9 +80,10 @@ OGBENCH = Format("ogbench", "OGBench npz", "ogbench:FILE.npz", read_ogbench, rec
 NPZ = Format("npz", "npz", "FILE.npz", read_npz, write_npz, suffixes=(".npz",), recognises=is_npz)
 
 
-def _member(file: zipfile.ZipFile, member: zipfile.ZipInfo, kinds: str) -> NDArray[Any]:
-    """An array in a zip, read only if it is of plain numbers and there are bytes for all of them."""
-    name = f"{file.filename!r}: {member.filename}"
+def _array(file: zipfile.ZipFile, member: zipfile.ZipInfo, kinds: str, unpacked: Unpacked) -> NDArray[Any]:
+    """An array in a zip, read only if it holds plain numbers and the file has enough bytes for them."""
+    where = f": {member.filename[:200]}"
+    name = f"{file.filename!r}{where}"
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InputError(f"{name} is compressed in a way that numpy does not write.")
     with file.open(member) as handle:
@@ -99,8 +93,9 @@ def _member(file: zipfile.ZipFile, member: zipfile.ZipInfo, kinds: str) -> NDArr
             raise InputError(f"{name} holds pickled objects, which could run code when opened. Save plain numbers.")
         raise InputError(f"{name} holds {dtype}, not plain numbers.")
     size, stored = math.prod(shape) * dtype.itemsize, min(member.compress_size, Path(str(file.filename)).stat().st_size)
-    if size > member.file_size or member.file_size > SMALL + COMPRESSION * stored:
-        raise InputError(f"{name} claims {max(size, member.file_size):,} bytes and stores {stored:,}.")
+    if size > member.file_size:
+        raise InputError(f"{name} claims {size:,} bytes and stores {stored:,}.")
+    unpacked.add(member.file_size, stored, where)
     with file.open(member) as handle:
         array: NDArray[Any] = np.lib.format.read_array(handle, allow_pickle=False)
         if handle.read(1):

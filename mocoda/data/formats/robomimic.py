@@ -1,7 +1,7 @@
 """robomimic's HDF5, which LIBERO, MimicGen and Isaac Lab write too: a group of arrays for every demonstration.
 
-`data/demo_0` holds `obs/KEY` and perhaps `next_obs/KEY`, `actions`, `rewards`, `dones` and `states`. Which of the keys
-make up the state is for the user to say. Columns are called KEY.0, KEY.1 and so on, or KEY if it has only one.
+`data/demo_0` holds `obs/KEY` and perhaps `next_obs/KEY`, `actions`, `rewards`, `dones` and `states`. Users choose which
+keys make up the state. Columns are called KEY.0, KEY.1 and so on, or KEY if there is only one.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -20,11 +18,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import arrays_of, checked_texts, noted, refusing, texts_of
-from mocoda.data.formats.chains import chains, in_episodes
+from mocoda.data.formats.arrays import arrays_of, noted, refusing, side_by_side, texts_of
+from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
+from mocoda.data.formats.flat_hdf5 import is_hdf5, metadata_of, shapes, write_metadata
 from mocoda.data.formats.format import Contents, Format
-from mocoda.data.formats.guarded import array_at, group_at, open_hdf5
-from mocoda.data.formats.hdf5 import TIME_LIMIT, arrays_at, is_hdf5, shapes
+from mocoda.data.formats.guarded import array_at, fixed_length, group_at, names_in, open_hdf5, text_at, variable_texts
 from mocoda.data.names import EPISODES, PROVENANCE, TEXTS
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import whole_file
@@ -47,45 +45,43 @@ def is_robomimic(path: Path) -> bool:
 
 
 def read_robomimic(place: str, observations: Sequence[str] = (), filter_key: str | None = None) -> Contents:
-    """All demonstrations, or those that a filter key such as "train" lists.
+    """Reads all demonstrations, or those that a filter key such as "train" lists.
 
-    A row with `dones` is terminal, which is what robomimic documents; demonstrations are episodes in any case.
+    A row with `dones` is terminal, as robomimic documents it; every demonstration is an episode.
     """
-    texts = _texts(place)
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
         demos = dict(_demos(file))
         if not demos:
             raise InputError(f"{place!r} holds no demonstrations, groups such as data/demo_0 with an array 'actions'.")
-        notes = arrays_at(file, [f"metadata/{name}" for name in NOTES])
-        mine = {name.split("/")[1]: json.loads(note.astype(np.uint8).tobytes()) for name, note in notes.items()}
-        checked_texts(place, mine)
+        mine = metadata_of(file, NOTES)
         held = shapes(next(iter(demos.values())), inside=True)
         keys = _chosen(observations or mine.get("observations", ()), held)
-        demos = _filtered(demos, filter_key, texts["mask"])
+        demos = _filtered(file, demos, filter_key)
         parts = [_rows(demo, name, [*keys], "goal" in mine.get("held", ())) for name, demo in demos.items()]
         common = set.intersection(*(set(part) for part in parts))
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if name in common}
-        if "held" in mine:  # what stands in for what the table did not have
+        if "held" in mine:  # leave out what stands in for arrays that the table did not have
             arrays = {name: array for name, array in arrays.items() if "/" in name or name in mine["held"]}
         elif "episode" not in arrays:
-            numbers = [_number(name, 0) for name in demos]
+            numbers = [_number(name) for name in demos]
             numbers = numbers if len({*numbers}) == len(numbers) else list(range(len(numbers)))
             arrays["episode"] = np.repeat(numbers, [len(part["action"]) for part in parts])
         columns = mine.get("columns") if [*keys] == mine.get("observations") else None
         columns = columns or [*_columns(keys), *(f"action{i}" for i in range(math.prod(held["actions"])))]
-        about = {"observations": [*keys]} | ({"env_args": texts["env_args"]} if texts["env_args"] else {})
+        environment = _environment(file, place)
+        about = {"observations": [*keys]} | ({"env_args": environment} if environment else {})
         left = [f"{name} {shape}" for name, shape in held.items() if not _used(name, keys)]
         return Contents(arrays, columns, mine.get("source"), left, about=about)
 
 
 def write_robomimic(data: Transitions, place: str) -> None:
-    """A demonstration for each episode, with next_obs; rows of no episode are demonstrations of one step.
+    """Writes a demonstration for each episode, with next_obs; rows of no episode are demonstrations of one step.
 
-    Observations are named by what columns have in common before a dot, so that `cube.x` and `cube.y` become
-    `obs/cube`. The filter keys `recorded` and `generated` tell demonstrations apart; provenance is kept beside each.
+    Observations are named by what columns share before a dot: `cube.x` and `cube.y` become `obs/cube`. The filter keys
+    `recorded` and `generated` tell demonstrations apart; each keeps its provenance.
     """
-    data = in_episodes(data)
-    episodes, arrays = chains(data), arrays_of(data)
+    data = grouped_by_episode(data)
+    episodes, arrays = as_episodes(data), arrays_of(data)
     keys = _keys(data.columns[: data.state.shape[1]], taken={"goal"} if data.goal is not None else set())
     reward = arrays.get("reward", np.zeros(len(data), np.float32))
     made = np.zeros(len(data), bool) if "recipe" not in data.provenance else arrays[PROVENANCE + "recipe"] != 0
@@ -115,9 +111,7 @@ def write_robomimic(data: Transitions, place: str) -> None:
         for name, listed in demos.items():
             if listed and made.any():
                 file[f"mask/{name}"] = np.array(listed, "S")
-        texts = texts_of(data) | {"observations": json.dumps([*keys]), "held": json.dumps([*arrays])}
-        for name, text in texts.items():  # as bytes: HDF5 hangs on some damaged texts
-            file[f"metadata/{name}"] = np.frombuffer(text.encode(), np.uint8)
+        write_metadata(file, texts_of(data) | {"observations": json.dumps([*keys]), "held": json.dumps([*arrays])})
 
 
 ROBOMIMIC = Format(
@@ -138,7 +132,7 @@ def _demos(file: h5py.File) -> Iterator[tuple[str, h5py.Group]]:
     except KeyError:
         return
     names = [name for name in data if isinstance(name, str)]
-    for name in sorted(names, key=lambda name: (_number(name, 0), name)):
+    for name in sorted(names, key=lambda name: (_number(name), name)):
         try:
             demo = group_at(data, name)
         except KeyError:
@@ -147,9 +141,9 @@ def _demos(file: h5py.File) -> Iterator[tuple[str, h5py.Group]]:
             yield name, demo
 
 
-def _number(name: str, otherwise: int) -> int:
+def _number(name: str) -> int:
     digits = re.fullmatch(r"\D*(\d{1,15})", name)
-    return int(digits[1]) if digits else otherwise
+    return int(digits[1]) if digits else 0
 
 
 def _chosen(wanted: Sequence[str], held: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -158,11 +152,8 @@ def _chosen(wanted: Sequence[str], held: Mapping[str, tuple[int, ...]]) -> dict[
     keys |= {STATES: held[STATES]} if STATES in held else {}
     flat = {key: math.prod(shape) for key, shape in keys.items() if len(shape) < 2}
     images = {key: shape for key, shape in keys.items() if key not in flat}
-    listed = (
-        "There are, with so many columns: "
-        + (", ".join(f"{key!r} ({width})" for key, width in flat.items()) or "none")
-        + "."
-    )
+    widths = ", ".join(f"{key!r} ({width})" for key, width in flat.items()) or "none"
+    listed = f"There are, with their numbers of columns: {widths}."
     if images:
         listed += f" Images cannot be augmented: {', '.join(f'{key!r} {shape}' for key, shape in images.items())}."
     if not wanted:
@@ -180,46 +171,60 @@ def _chosen(wanted: Sequence[str], held: Mapping[str, tuple[int, ...]]) -> dict[
     return {key: flat[key] for key in wanted}
 
 
-def _filtered(demos: dict[str, h5py.Group], filter_key: str | None, mask: Mapping[str, list[str]]) -> dict[str, Any]:
+def _filtered(file: h5py.File, demos: dict[str, h5py.Group], filter_key: str | None) -> dict[str, h5py.Group]:
     if filter_key is None:
         return demos
-    if filter_key not in mask:
-        raise unknown_name("filter key", filter_key, mask) if mask else InputError(f"{KIND}: there are no filter keys.")
-    found = {name: demo for name, demo in demos.items() if name in mask[filter_key]}
+    known = names_in(file, "mask")
+    if filter_key not in known:
+        if not known:
+            raise InputError(f"{KIND}: there are no filter keys.")
+        raise unknown_name("filter key", filter_key, known)
+    listed = {*array_at(group_at(file, "mask"), filter_key, kinds="S").ravel().tolist()}
+    found = {name: demo for name, demo in demos.items() if name.encode() in listed}
     if not found:
         raise InputError(f"{KIND}: the filter key {filter_key!r} lists no demonstration that is there.")
     return found
 
 
+def _environment(file: h5py.File, place: str) -> Any:
+    """The JSON value `env_args`; None where it is missing or damaged."""
+    group = group_at(file, "data")
+    try:
+        text = text_at(group, "env_args") if fixed_length(group) else variable_texts(place)["data"].get("env_args")
+        return json.loads(text or "null")
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        return None
+
+
 def _rows(demo: h5py.Group, name: str, keys: Sequence[str], goal: bool) -> dict[str, NDArray[Any]]:
-    """The rows of a demonstration, by what they are in a table."""
+    """The rows of a demonstration, by our names."""
+    place = demo.file.filename
     try:
         action = array_at(demo, "actions")
-        found = {"state": _side_by_side(demo, "obs", keys, len(action)), "action": action}
+        found = {"state": _observed(demo, "obs", keys, len(action)), "action": action}
         if demo.id.links.exists(b"next_obs") and STATES not in keys:
-            found["next_state"] = _side_by_side(demo, "next_obs", keys, len(action))
+            found["next_state"] = _observed(demo, "next_obs", keys, len(action))
         if goal:
             found["goal"] = array_at(demo, "obs/goal")
     except KeyError as error:
-        raise InputError(f"{demo.file.filename!r} is damaged: in {name} there is no {error.args[0]}.") from error
+        raise InputError(f"{place!r} is damaged: in {name} there is no {error.args[0]}.") from error
     own = {"rewards": "reward", "dones": "terminal", "episode": "episode", "step": "step"}
-    notes = group_at(demo, "provenance") if demo.id.links.exists(b"provenance") else ()
-    for theirs, ours in (own | {PROVENANCE + note: PROVENANCE + note for note in notes}).items():
-        if demo.id.links.exists(theirs.partition("/")[0].encode()):
+    notes = [PROVENANCE + note for note in names_in(demo, "provenance")]
+    for theirs, ours in (own | dict(zip(notes, notes, strict=True))).items():
+        if "/" in theirs or demo.id.links.exists(theirs.encode()):
             found[ours] = array_at(demo, theirs)
     for ours, array in found.items():
         if array.shape[:1] != action.shape[:1]:
             raise InputError(
-                f"{demo.file.filename!r} is damaged: in {name}, {ours} has the shape {array.shape} and actions "
-                f"{action.shape}."
+                f"{place!r} is damaged: in {name}, {ours} has the shape {array.shape} and actions {action.shape}."
             )
     return found
 
 
-def _side_by_side(demo: h5py.Group, place: str, keys: Sequence[str], rows: int) -> NDArray[np.float32]:
-    parts = [array_at(demo, key if key == STATES else f"{place}/{key}") for key in keys]
-    with np.errstate(over="ignore"):  # what is too large becomes inf, and is refused
-        return np.concatenate([part.reshape(rows, -1).astype(np.float32) for part in parts], 1)
+def _observed(demo: h5py.Group, place: str, keys: Sequence[str], rows: int) -> NDArray[Any]:
+    return side_by_side([array_at(demo, key if key == STATES else f"{place}/{key}") for key in keys], rows)
 
 
 def _columns(keys: Mapping[str, int]) -> list[str]:
@@ -243,32 +248,3 @@ def _keys(names: Sequence[str], taken: set[str]) -> dict[str, slice]:
             return {"state": slice(0, len(names))}
         found[key] = slice(places[0], places[-1] + 1)
     return {"state": slice(0, len(names))} if [*found] == [f"state{i}" for i in range(len(names))] else found
-
-
-def _texts(place: str) -> dict[str, Any]:
-    """env_args and filter keys, read by a process that may die of it: HDF5 loops for ever on some damaged texts."""
-    script = (
-        "import sys, json\n"
-        f"try: import resource; resource.setrlimit(resource.RLIMIT_CPU, ({TIME_LIMIT}, {TIME_LIMIT}))\n"
-        "except ImportError: pass\n"
-        "import h5py\n"
-        "def text(given): return given.decode(errors='replace') if isinstance(given, bytes) else str(given)\n"
-        "with h5py.File(sys.argv[1], 'r') as file:\n"
-        "    mask, held = {}, file.get('mask', getlink=True)\n"
-        "    for name in file['mask'] if isinstance(held, h5py.HardLink) else ():\n"
-        "        if isinstance(file['mask'].get(name, getlink=True), h5py.HardLink):\n"
-        "            mask[str(name)] = [text(one) for one in file['mask'][name][:].ravel()]\n"
-        "    given = file['data'].attrs.get('env_args')\n"
-        "    print(json.dumps({'mask': mask, 'env_args': given if given is None else text(given)}))"
-    )
-    command = [sys.executable, "-P", "-c", script, str(Path(place).absolute())]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=60, check=True)
-        texts: dict[str, Any] = json.loads(done.stdout)
-    except (subprocess.SubprocessError, ValueError) as error:
-        raise InputError(f"{place!r} cannot be read as HDF5: it is truncated, damaged or of another format.") from error
-    try:
-        texts["env_args"] = json.loads(texts["env_args"] or "null")
-    except (ValueError, RecursionError):
-        texts["env_args"] = None
-    return texts

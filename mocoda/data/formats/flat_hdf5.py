@@ -1,4 +1,4 @@
-"""HDF5 files: mocoda's own, and plain ones with arrays at the root, as D4RL has them.
+"""HDF5 files with arrays at the root: mocoda's own, and plain ones as D4RL has them.
 
 A plain file holds observations, actions, rewards, terminals and timeouts, with or without next observations, under
 these names or ours (state, action, next_state, ...).
@@ -7,9 +7,7 @@ these names or ours (state, action, next_state, ...).
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
-from mocoda.data.formats.chains import chains, in_episodes
-from mocoda.data.formats.format import Contents, Format, begins_with
-from mocoda.data.formats.guarded import array_at, fixed_length, open_hdf5, text_at
+from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
+from mocoda.data.formats.format import Contents, Format, Stored, begins_with
+from mocoda.data.formats.guarded import array_at, fixed_length, open_hdf5, text_at, variable_texts
 from mocoda.data.names import ALIASES, OUR_NAME, TEXTS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
@@ -38,8 +36,7 @@ D4RL_NAMES = {
     "terminal": "terminals",
     "goal": "infos/goal",
 }
-TIME_LIMIT = 3  # seconds of computing that the attributes of a file may take
-MANY = 1000  # names that are listed of a file that lacks what is needed
+LISTED = 1000  # arrays of a file that are listed
 
 
 def is_hdf5(path: Path) -> bool:
@@ -47,7 +44,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file says that mocoda wrote it. Only names are looked at: HDF5 hangs on some damaged texts."""
+    """Whether a file says that mocoda wrote it. Reads no attributes: HDF5 hangs on some damaged texts."""
     if not is_hdf5(path):
         return False
     with refusing(str(path), "HDF5"), open_hdf5(path) as file:
@@ -60,7 +57,7 @@ def read_ours(place: str) -> Contents:
 
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
         if not fixed_length(file):
-            _check_attributes(place)
+            variable_texts(place)
         if text_at(file, "format") != FORMAT:
             return read_plain(place)
         _provenance(file)  # before anything follows a link
@@ -70,30 +67,24 @@ def read_ours(place: str) -> Contents:
 
 
 def read_plain(place: str) -> Contents:
-    """The arrays that can be of use; the others are only looked at."""
+    """The arrays of a file; those with unknown names are read only if a user names them."""
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
-        arrays = arrays_at(file, [name for name in OUR_NAME if "/" not in name and name != "step"])
-        if any(name in arrays for name in ALIASES["episode"]):  # else it counts something else
+        arrays: dict[str, Any] = arrays_at(file, [name for name in OUR_NAME if "/" not in name and name != "step"])
+        if any(name in arrays for name in ALIASES["episode"]):  # otherwise, step counts something else
             arrays |= arrays_at(file, ["step"])
         if not any(name in arrays for name in ALIASES["goal"]):
             rows = {len(array) for array in arrays.values() if array.ndim}
-            arrays |= {
-                name: goal for name, goal in arrays_at(file, ["infos/goal"]).items() if {*goal.shape[:1]} == rows
-            }
+            goals = arrays_at(file, ["infos/goal"])
+            arrays |= {name: goal for name, goal in goals.items() if {*goal.shape[:1]} == rows}
         arrays |= arrays_at(file, _provenance(file))
-        metadata = arrays_at(file, [f"metadata/{name}" for name in TEXTS])
-        texts = {name.split("/")[1]: json.loads(text.astype(np.uint8).tobytes()) for name, text in metadata.items()}
-        known = {*arrays, "infos", "metadata", "provenance"}
+        found = metadata_of(file, TEXTS)
         names = [name if isinstance(name, str) else name.decode(errors="replace") for name in file]
-        others = {name: str(shape) for name, shape in shapes(file).items() if name not in arrays}
-        found = checked_texts(place, texts)
-    ignored = [name for name in names if name not in known]
-    return Contents(
-        arrays, found.get("columns", ()), found.get("source"), ignored, others, fetch=partial(_fetch, place)
-    )
+        ignored = [name for name in names if name not in {*arrays, "infos", "metadata", "provenance"}]
+        others = {name: Stored(partial(_load, place, name), str(shape)) for name, shape in shapes(file).items()}
+    return Contents(others | arrays, found.get("columns", ()), found.get("source"), ignored)
 
 
-def _fetch(place: str, name: str) -> NDArray[Any]:
+def _load(place: str, name: str) -> NDArray[Any]:
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
         return arrays_at(file, [name])[name]
 
@@ -103,20 +94,32 @@ def write_ours(data: Transitions, place: str) -> None:
 
 
 def write_d4rl(data: Transitions, place: str) -> None:
-    """Next observations included; timeouts mark the rows that neither end nor go on in the row after them.
+    """Writes D4RL's arrays and next observations. Rows of an episode come together, sorted by step.
 
-    Rows of an episode come together, in the order of its steps.
+    Timeouts mark the rows that are neither terminal nor continued by the following row.
     """
-    data = in_episodes(data)
+    data = grouped_by_episode(data)
     last = np.zeros(len(data), bool)
-    last[chains(data).bounds[1:] - 1] = True
+    last[as_episodes(data).bounds[1:] - 1] = True
     with whole_file(place) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
         arrays = arrays_of(data)
         for name, array in arrays.items():
             file[D4RL_NAMES.get(name, name)] = array
         file["timeouts"] = last & ~arrays["terminal"]
-        for name, text in texts_of(data).items():  # as bytes: HDF5 hangs on some damaged texts
-            file[f"metadata/{name}"] = np.frombuffer(text.encode(), np.uint8)
+        write_metadata(file, texts_of(data))
+
+
+def write_metadata(file: h5py.File, texts: Mapping[str, str]) -> None:
+    """Writes texts as arrays of bytes, because HDF5 hangs on some damaged texts."""
+    for name, text in texts.items():
+        file[f"metadata/{name}"] = np.frombuffer(text.encode(), np.uint8)
+
+
+def metadata_of(file: h5py.File, names: Iterable[str]) -> dict[str, Any]:
+    """The JSON values that `write_metadata` wrote under these names."""
+    found = arrays_at(file, [f"metadata/{name}" for name in names])
+    texts = {name.split("/")[1]: json.loads(text.astype(np.uint8).tobytes()) for name, text in found.items()}
+    return checked_texts(file.filename, texts)
 
 
 MOCODA = Format(
@@ -132,26 +135,8 @@ MOCODA = Format(
 D4RL = Format("d4rl", "D4RL-style HDF5", "d4rl:FILE.hdf5", read_plain, write_d4rl, recognises=is_hdf5)
 
 
-def _check_attributes(place: str) -> None:
-    """Reads texts of variable length in a process that may die: HDF5 loops for ever on some that are damaged."""
-    script = (
-        "import sys\n"
-        f"try: import resource; resource.setrlimit(resource.RLIMIT_CPU, ({TIME_LIMIT}, {TIME_LIMIT}))\n"
-        "except ImportError: pass\n"
-        "import h5py\n"
-        "with h5py.File(sys.argv[1], 'r') as file: [file.attrs[name] for name in file.attrs]"
-    )
-    command = [sys.executable, "-P", "-c", script, str(Path(place).absolute())]
-    try:
-        sound = subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        sound = False
-    if not sound:
-        raise InputError(f"{place!r} cannot be read as HDF5: it is truncated, damaged or of another format.")
-
-
 def _exists(file: h5py.File, name: str) -> bool:
-    """Whether there is something of that name; a name has one slash at most. Follows no links out of the file."""
+    """Whether there is a member of that name, with one slash at most. Follows no links out of the file."""
     first, _, second = name.partition("/")
     if not file.id.links.exists(first.encode()):
         return False
@@ -162,7 +147,7 @@ def _exists(file: h5py.File, name: str) -> bool:
 
 
 def _provenance(file: h5py.File) -> list[str]:
-    """The names of provenance arrays, in a group of this very file."""
+    """The names of provenance arrays, in a group of the file itself."""
     if not _exists(file, "provenance"):
         return []
     if not isinstance(file.get("provenance", getlink=True), h5py.HardLink):
@@ -171,7 +156,7 @@ def _provenance(file: h5py.File) -> list[str]:
 
 
 def arrays_at(file: h5py.File, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """The arrays of these names that are there. One that is there and cannot be opened is not missing but damaged."""
+    """Reads those of the named arrays that are there; one that is there but cannot be opened is refused as damaged."""
     found = {}
     for name in names:
         if _exists(file, name):
@@ -183,14 +168,14 @@ def arrays_at(file: h5py.File, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 
 
 def shapes(group: h5py.Group, inside: bool = False) -> dict[str, tuple[int, ...]]:
-    """The arrays of a file and of the groups in it, with their shapes; links are not followed.
+    """The shapes of the arrays in a group and in the groups below it; links are not followed.
 
-    inside  names are as seen from the group, and shapes those of one row
+    inside  leave out the first axis, which counts rows
     """
     found: dict[str, tuple[int, ...]] = {}
     groups, seen = [("", group)], {group}  # a group may hold itself
     for path, one in groups:
-        if len(groups) + len(found) > MANY:
+        if len(groups) + len(found) > LISTED:
             break
         for name in one:
             if not isinstance(name, str):

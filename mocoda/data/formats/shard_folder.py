@@ -1,13 +1,13 @@
-"""A table in many files: a folder with a manifest and one Parquet file a shard.
+"""Tables that may be too large for memory: a folder with a manifest and one Parquet file per shard.
 
-Each shard is an ordinary Parquet file of ours. The manifest says how many there are, and what they are shards of; so
-what is missing is known, and shards of two tables are never taken for one.
+The manifest says how many shards there are, and of which table, so missing shards are known and shards of two tables
+are never mixed. Tables can be read whole, piece by piece, or as an excerpt.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,26 +16,30 @@ import numpy as np
 
 from mocoda.data.formats.arrays import raw_arrays, refusing
 from mocoda.data.formats.format import Contents, Format
-from mocoda.data.formats.frames import PARQUET, named_columns, pyarrow_for, read_parquet
+from mocoda.data.formats.named_columns import PARQUET, named_columns, open_parquet, pyarrow_for, read_parquet
 from mocoda.engine.errors import InputError, differing_keys
 from mocoda.engine.files import whole_file, write_json
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mocoda.data.transitions import Transitions
+    from mocoda.engine.randomness import Stream
 
 MANIFEST, FORMAT, FORMAT_VERSION = "manifest.json", "mocoda-shards", 1
-MOST = 1_000_000  # shards of a folder
+MOST_SHARDS = 1_000_000
+MANIFEST_BYTES = 1 << 24  # the largest size of a manifest
 LISTED = 3  # missing shards that a message names
-LARGE = 1 << 24  # bytes that no manifest has
+SPREAD = 4  # an excerpt is drawn from pieces with this many times its rows
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the files of a folder are shards of.
+    """The table that the shards of a folder belong to.
 
-    shards       how many there are
-    rows         of all of them
-    fingerprint  a hash of all that the rows depend on
+    shards       number of shards
+    rows         number of rows of all shards
+    fingerprint  a hash of everything that the rows depend on
     source       how the rows were made
     """
 
@@ -45,7 +49,7 @@ class Manifest:
     source: Mapping[str, Any]
 
     def save(self, folder: Path) -> None:
-        """Writes it, unless it is there already; refuses a folder with shards of something else."""
+        """Writes the manifest unless it exists; refuses a folder with shards of another table."""
         if (folder / MANIFEST).exists():
             found = Manifest.load(folder)
             if found != self:
@@ -60,7 +64,7 @@ class Manifest:
     def load(folder: Path) -> Manifest:
         path = folder / MANIFEST
         with refusing(str(path), "a manifest of shards"):
-            if path.stat().st_size > LARGE:
+            if path.stat().st_size > MANIFEST_BYTES:
                 raise InputError(f"{str(path)!r} is too large for a manifest of shards.")
             found = json.loads(path.read_bytes())
             if found["format"] != FORMAT:
@@ -71,13 +75,13 @@ class Manifest:
                     f"{FORMAT_VERSION}."
                 )
             numbers = [found["shards"], found["rows"]]
-            sound = all(type(number) is int and number > 0 for number in numbers) and found["shards"] <= MOST
+            sound = all(type(number) is int and number > 0 for number in numbers) and found["shards"] <= MOST_SHARDS
             if not sound or not isinstance(found["fingerprint"], str) or not isinstance(found["source"], dict):
                 raise InputError(f"{str(path)!r} is damaged: its numbers of shards and rows cannot be.")
             return Manifest(found["shards"], found["rows"], found["fingerprint"], found["source"])
 
     def missing(self, folder: Path) -> list[int]:
-        """The numbers of the shards that are not there; refuses files that took their names."""
+        """The numbers of the missing shards; refuses other files of their names."""
         return [number for number in range(self.shards) if not self.has(folder, number)]
 
     def has(self, folder: Path, number: int) -> bool:
@@ -88,8 +92,8 @@ class Manifest:
         return path.exists()
 
     def about(self, path: Path, number: int) -> dict[str, int]:
-        """What a shard says of itself; refuses a file that is not this shard."""
-        with refusing(str(path), "Parquet"), pyarrow_for("read Parquet files").parquet.ParquetFile(path) as file:
+        """The numbers of rows, of row groups and of drawn rows of a shard; refuses a file that is not this shard."""
+        with refusing(str(path), "Parquet"), open_parquet(path) as file:
             texts = {key: (file.metadata.metadata or {}).get(key) for key in (b"shard", b"drawn")}
             if texts[b"shard"] != self._mark(number).encode():
                 raise InputError(
@@ -99,7 +103,7 @@ class Manifest:
             return {**sizes, "drawn": int(texts[b"drawn"] or 0)}
 
     def write(self, folder: Path, number: int, tables: Iterable[tuple[Transitions, int]]) -> int:
-        """Writes a shard, whole or not at all, a row group a table. Returns how many rows were drawn for it.
+        """Writes a shard, whole or not at all, one row group per table. Returns how many rows were drawn for it.
 
         tables  with the number of rows that were drawn for each
         """
@@ -130,7 +134,7 @@ def shard_name(number: int) -> str:
 
 
 def _settings(schema: Any) -> dict[str, Any]:
-    """How columns are stored: numbers byte by byte and lightly compressed, which is quick; flags and notes by value."""
+    """How columns are stored: floats byte by byte and lightly compressed, which is quick; others by dictionary."""
     numbers = [field.name for field in schema if str(field.type) == "float" and field.name != "reward"]
     return {
         "compression": "zstd",
@@ -172,7 +176,7 @@ def read_shards(place: str) -> Contents:
 
 
 def source_of(manifest: Manifest, drawn: int) -> dict[str, Any]:
-    """The source of all rows, once it is known how many were drawn for them."""
+    """The source of the whole table, once the number of drawn rows is known."""
     source = dict(manifest.source)
     if "filter" in source:
         share = source["generated_rows"] / drawn if drawn else None
@@ -181,10 +185,10 @@ def source_of(manifest: Manifest, drawn: int) -> dict[str, Any]:
 
 
 def read_pieces(source: str | Path) -> Iterator[Transitions]:
-    """Reads a table piece by piece, in order, holding one in memory.
+    """Reads a table piece by piece, in order, holding one piece in memory.
 
-    source  a folder of shards, or a Parquet file, which come in the pieces that they were written in (65,536 rows; from
-            a GPU, about a million); whatever else `mocoda.read` reads comes in one piece
+    source  a folder of shards or a Parquet file, whose pieces are those it was written in (65,536 rows; about a million
+            if written on a GPU); anything else that `mocoda.read` reads is one piece
     """
     from mocoda.data.formats import read
 
@@ -195,7 +199,7 @@ def read_pieces(source: str | Path) -> Iterator[Transitions]:
         for number, file in enumerate(files):
             yield from _groups(file, manifest.about(file, number)["groups"])
     elif PARQUET.recognises is not None and PARQUET.recognises(path):
-        with refusing(str(path), "Parquet"), pyarrow_for("read Parquet files").parquet.ParquetFile(path) as opened:
+        with refusing(str(path), "Parquet"), open_parquet(path) as opened:
             groups = opened.metadata.num_row_groups
         yield from _groups(path, groups)
     else:
@@ -204,11 +208,11 @@ def read_pieces(source: str | Path) -> Iterator[Transitions]:
 
 def pieces_of(folder: Path, manifest: Manifest) -> list[tuple[Path, int, int]]:
     """The pieces of all shards in order: file, number in the file, and rows."""
-    found, pyarrow = [], pyarrow_for("read Parquet files")
+    found = []
     for number in range(manifest.shards):
         path = folder / shard_name(number)
         manifest.about(path, number)
-        with refusing(str(path), "Parquet"), pyarrow.parquet.ParquetFile(path) as file:
+        with refusing(str(path), "Parquet"), open_parquet(path) as file:
             groups = range(file.metadata.num_row_groups)
             found += [(path, group, file.metadata.row_group(group).num_rows) for group in groups]
     _check_rows(folder, manifest, sum(size for _, _, size in found))
@@ -242,6 +246,59 @@ def complete(folder: Path) -> Manifest:
             "them makes those that are missing."
         )
     return manifest
+
+
+@dataclass(frozen=True, eq=False)
+class Excerpt:
+    """Some rows of a table that may be too large for memory.
+
+    table    the rows, in their order
+    numbers  (M,), their numbers in the whole table
+    whole    number of rows of the whole table
+    """
+
+    table: Transitions
+    numbers: Tensor
+    whole: int
+
+
+def read_excerpt(
+    source: str | Path, *, rows: int = 1_000_000, show: Sequence[int] = (), seed: int | Stream = 0
+) -> Transitions | Excerpt:
+    """Reads a table; of a folder of shards with more than `rows` rows, it reads only about that many.
+
+    An excerpt holds all recorded rows, the rows with the numbers in `show`, and a random sample of the others.
+    """
+    import torch
+
+    from mocoda.data.formats import read
+    from mocoda.data.transitions import concatenate
+    from mocoda.engine.randomness import as_stream
+
+    folder = Path(str(source).removeprefix("shards:"))
+    if not (folder.is_dir() and is_shards(folder)) or (manifest := complete(folder)).rows <= rows:
+        return read(source)
+    pieces, stream = pieces_of(folder, manifest), as_stream(seed, "excerpt", device="cpu")
+    said = manifest.source.get("recorded_rows")
+    recorded = min(max(said, 0), manifest.rows) if isinstance(said, int) else 0  # which come first
+    sizes, room = torch.tensor([size for _, _, size in pieces]), max(rows - recorded, 1)
+    order = stream.permutation(len(pieces))
+    order = order[sizes.cumsum(0)[order] > recorded]
+    drawn = order[sizes[order].cumsum(0) - sizes[order] < SPREAD * room]
+    share = room / max(int(sizes[drawn].sum()), room)
+    chosen, tables, numbers, begin = set(drawn.tolist()), [], [], 0
+    for place, (file, group, size) in enumerate(pieces):
+        wanted = torch.arange(begin, begin + size) < recorded
+        wanted[[row - begin for row in show if begin <= row < begin + size]] = True
+        if place in chosen:
+            wanted[stream.child(place).permutation(size)[: round(share * size)]] = True
+        if bool(wanted.any()):
+            tables.append(read_group(file, group)[wanted])
+            numbers.append(begin + wanted.nonzero()[:, 0])
+        begin += size
+    generated = sum(map(len, tables)) - recorded
+    counted = {**tables[0].source, "recorded_rows": recorded, "generated_rows": generated}
+    return Excerpt(concatenate(tables, counted), torch.cat(numbers), manifest.rows)
 
 
 SHARDS = Format(

@@ -1,4 +1,4 @@
-"""Rows that follow one another, as episodes, for formats that cannot hold a row on its own."""
+"""Tables as episodes, for formats that store whole episodes rather than rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Chains:
-    """N rows as E episodes; one of T rows has T + 1 observations, the last of which is the last row's next state.
+class Episodes:
+    """N rows as E episodes. An episode of T rows has T + 1 observations; the last is the last row's next state.
 
     bounds       (E + 1,)    episode e is rows bounds[e] to bounds[e + 1]
     observation  (N + E, S)  states, and after each episode's last one the next state
@@ -33,16 +33,15 @@ class Chains:
         return len(self.bounds) - 1
 
     def __iter__(self) -> Iterator[tuple[slice, slice]]:
-        """An episode's rows, and its observations."""
-        bounds = self.bounds.tolist()
-        for number, (begin, end) in enumerate(pairwise(bounds)):
+        """The rows and the observations of each episode."""
+        for number, (begin, end) in enumerate(pairwise(self.bounds.tolist())):
             yield slice(begin, end), slice(begin + number, end + number + 1)
 
 
-def in_episodes(data: Transitions) -> Transitions:
-    """The same rows, each episode's together and in the order of its steps; as they are where they are already.
+def grouped_by_episode(data: Transitions) -> Transitions:
+    """The same rows, each episode's together and sorted by step; the same table if they are so already.
 
-    An episode comes where its first row is, and rows of none stay between the others.
+    An episode takes the place of its first row; rows of no episode stay between the others.
     """
     import torch
 
@@ -54,15 +53,15 @@ def in_episodes(data: Transitions) -> Transitions:
     return data if (order == row).all() else data[torch.from_numpy(order)]
 
 
-def chains(data: Transitions, *, one_end: bool = False, one_goal: bool = False) -> Chains:
-    """The longest episodes that give back every row as it is.
+def as_episodes(data: Transitions, *, end_at_terminal: bool = False, one_goal: bool = False) -> Episodes:
+    """Splits a table into the longest episodes from which every row can be read back exactly.
 
-    A row goes on in the next one if its next state is that one's state, bit by bit, and if that is the next step of its
-    episode. Rows of no episode, or of an unknown one, go on if the first is not terminal and both are about the same
-    goal. Generated rows seldom do: they become episodes of one step.
+    The following row continues an episode if the row's next state is its state, bit by bit, and if it is the next step
+    of the same recorded episode. Where no episodes were recorded, it continues unless the row is terminal or the goal
+    changes. Generated rows seldom continue: most become episodes of one step.
 
-    one_end   end an episode at its first terminal row too
-    one_goal  and where its goal changes
+    end_at_terminal  also end recorded episodes at terminal rows
+    one_goal         also end recorded episodes where the goal changes
     """
     state, next_state = _bits(data.state), _bits(data.next_state)
     last = np.ones(len(data), bool)
@@ -72,7 +71,7 @@ def chains(data: Transitions, *, one_end: bool = False, one_goal: bool = False) 
         episode, step = data.episode.cpu().numpy(), data.step.cpu().numpy()
         known = episode[:-1] >= 0
         last[:-1] |= (episode[:-1] != episode[1:]) | (known & (step[1:] != step[:-1] + 1))
-    last[:-1] |= data.terminal.cpu().numpy()[:-1] & (~known | one_end)
+    last[:-1] |= data.terminal.cpu().numpy()[:-1] & (~known | end_at_terminal)
     if data.goal is not None:
         goal = _bits(data.goal)
         last[:-1] |= (goal[:-1] != goal[1:]).any(1) & (~known | one_goal)
@@ -80,7 +79,7 @@ def chains(data: Transitions, *, one_end: bool = False, one_goal: bool = False) 
     bounds = np.concatenate([[0], ends + 1]).astype(np.int64)
     place = np.arange(len(data)) + np.cumsum(last) - last  # of a row's state among the observations
     observation = _placed(data.state, data.next_state, place, ends)
-    return Chains(bounds, observation, None if data.goal is None else _placed(data.goal, data.goal, place, ends))
+    return Episodes(bounds, observation, None if data.goal is None else _placed(data.goal, data.goal, place, ends))
 
 
 def _placed(values: Tensor, closing: Tensor, place: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.float32]:
