@@ -19,9 +19,9 @@ from torch import Tensor
 import mocoda
 from mocoda import Transitions
 from mocoda.agents.policy import shipped_policy
-from mocoda.engine.randomness import Stream, generator
+from mocoda.engine.randomness import Stream
 from mocoda.tasks import cubes, cubes_env, is_simulated
-from mocoda.tasks.cubes import ACTION_COLUMNS, CubePlaces, Cubes, local_mask, places
+from mocoda.tasks.cubes import CubePlaces, Cubes, local_mask, places
 from mocoda.tasks.cubes_env import CENTRE, SCALE, CubesEnv, put
 from mocoda.tasks.cubes_oracle import STRIP, Job, Recording, brushed, record
 
@@ -94,18 +94,6 @@ def test_without_ogbench_the_error_says_what_to_install(monkeypatch: pytest.Monk
 # --- the graph
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_columns_are_named_by_their_factors(count: int) -> None:
-    task = Cubes(count)
-    assert len(task.columns) == len(set(task.columns)) == 19 + 9 * count + 5
-    for factor, own in task.graph.factors.items():
-        assert all(task.columns[column].startswith(f"{factor}_") for column in own)
-    assert task.columns[-5:] == ACTION_COLUMNS
-    assert len(task.compared) == 3 + 3 * count
-    low, high = task.box
-    assert len(low) == len(high) == len(task.columns) and bool((low < high).all())
-
-
 def test_hand_and_cubes_depend_on_each_other_only_where_they_are_near() -> None:
     rows = torch.cat(
         [
@@ -124,14 +112,6 @@ def test_hand_and_cubes_depend_on_each_other_only_where_they_are_near() -> None:
     assert TASK.graph.sparsest.int().tolist() == apart
     assert TASK.graph.parent_sets == (("robot", "action"), ("cube1",), ("cube2",))
     assert TASK.graph.mask(rows).equal(local_mask(rows))
-
-
-def test_features_are_where_the_cubes_lie_and_the_region_is_where_targets_are() -> None:
-    rows = torch.cat(
-        [rows_with([0, 0, 2], [1, 2, 0.2], [-1, 0, 0.2]), rows_with([0, 0, 2], [1, 3.3, 0.2], [0, 0, 0.2])]
-    )
-    assert TASK.features(rows[:1]).tolist() == [[1, 2, -1, 0]]
-    assert TASK.region(rows).tolist() == [True, False]
 
 
 # --- goals and rewards
@@ -277,13 +257,6 @@ def test_recorded_rows_are_true(variety: str) -> None:
     assert found.confirmed >= 0.96 and list(found.tolerance) == ["robot", "cube1", "cube2"]
     hand = (TASK.step(data.rows) - data.next_state)[:, 12:15].norm(dim=1)
     assert float(hand.median()) < 1e-3  # 0.1 mm
-
-
-@needs_ogbench
-def test_rows_that_no_robot_made_are_replayed_too() -> None:
-    low, high = TASK.box
-    odd = low + (high - low) * torch.tensor(generator(0).uniform(-0.2, 1.2, (20, len(low))), dtype=torch.float32)
-    assert bool(TASK.step(odd).isfinite().all())
 
 
 # --- recordings

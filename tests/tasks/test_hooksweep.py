@@ -15,7 +15,7 @@ from torch import Tensor
 import mocoda
 from mocoda import Transitions
 from mocoda.engine.randomness import Stream
-from mocoda.tasks import hooksweep, is_simulated
+from mocoda.tasks import hooksweep
 from mocoda.tasks.hooksweep import COLUMNS, EPISODES, GRAPH, HookSweep2, local_mask, record
 from mocoda.tasks.hooksweep_env import GOAL, HookSweep2Env, Simulator, draw_goal
 from mocoda.tasks.hooksweep_expert import Episode, Expert
@@ -53,11 +53,6 @@ def test_the_task_is_made_by_name() -> None:
     assert (task.name, task.environment, task.graph) == ("hooksweep2", "mocoda/HookSweep2-v0", GRAPH)
 
 
-def test_its_episodes_are_played_in_the_environment() -> None:
-    """A state does not say how the hook and the boxes are turned, so `step` is no simulator."""
-    assert not is_simulated(TASK)
-
-
 # --- the graph
 
 
@@ -69,15 +64,6 @@ def test_boxes_listen_to_each_other_only_where_they_are_near() -> None:
     apart = [[1, 1, 1], [1, 1, 0], [1, 0, 1], [1, 1, 1]]  # gripper, box1, box2, action -> gripper, box1, box2
     assert mask[0].int().tolist() == mask[2].int().tolist() == apart
     assert mask[[1, 3]].all()  # 0.049 and 0.045 apart, in the L1 norm
-
-
-def test_factors_are_the_gripper_the_boxes_and_the_action() -> None:
-    assert list(GRAPH.factors) == ["gripper", "box1", "box2", "action"]
-    assert GRAPH.mask(rows_with_boxes((1.8, 0.7, 1.8, 0.8))).shape == (1, 4, 3)
-
-
-def test_parent_sets_hold_one_box_each_and_share_the_gripper_and_the_action() -> None:
-    assert GRAPH.parent_sets == (("gripper", "box1", "action"), ("gripper", "box2", "action"))
 
 
 def test_columns_are_named_in_the_order_of_the_factors() -> None:
@@ -97,13 +83,6 @@ def test_features_are_where_the_boxes_are_and_the_region_keeps_them_together() -
     assert TASK.region(rows).tolist() == [True, True, False, False]
 
 
-def test_recorded_rows_lie_in_the_box() -> None:
-    low, high = TASK.box
-    assert len(low) == len(high) == 20 and bool((low < high).all())
-    inside = (recorded().rows >= low) & (recorded().rows <= high)
-    assert float(inside.float().mean(0).min()) > 0.99
-
-
 # --- goals and rewards
 
 
@@ -117,12 +96,6 @@ def test_goals_are_those_of_the_environment() -> None:
     shift = drawn.unflatten(1, (2, 3)) - torch.tensor(GOAL, dtype=torch.float32)
     assert float((shift[:, 0] - shift[:, 1]).abs().max()) < 1e-6 and not bool(shift[..., 2].any())
     assert float(shift[..., 0].abs().min()) > 0.2099 and float(shift[..., 0].abs().max()) < 0.4101
-
-
-def test_goals_are_repeatable_and_few_are_the_first_of_many() -> None:
-    many = TASK.goals(1_000, seed=1)
-    assert many.equal(TASK.goals(1_000, seed=1)) and not many.equal(TASK.goals(1_000, seed=2))
-    assert TASK.goals(37, seed=1).equal(many[:37])
 
 
 def played() -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, float, bool]]:
@@ -146,13 +119,6 @@ def test_labels_are_the_rewards_of_the_environment_and_no_row_is_terminal() -> N
     torch.testing.assert_close(reward.double(), torch.tensor(rewards, dtype=torch.float64), rtol=0, atol=2e-6)
     assert not bool(terminal.any()) and terminal.dtype == torch.bool
     assert (reward > -0.3).tolist() == list(success) and 20 < sum(success) < 200
-
-
-def test_what_is_achieved_is_where_the_boxes_are() -> None:
-    state = torch.arange(32.0).reshape(2, 16)
-    assert TASK.achieved(state).tolist() == [[6, 7, 8, 11, 12, 13], [22, 23, 24, 27, 28, 29]]
-    reward, _ = TASK.label(state, torch.zeros(2, 4), state, TASK.achieved(state))
-    assert reward.tolist() == [0, 0]
 
 
 # --- the true next state
@@ -182,15 +148,6 @@ def test_rows_are_steps_of_episodes_in_their_order() -> None:
     begins = torch.arange(ROWS) % 75 == 0
     assert data.state[1:][~begins[1:]].equal(data.next_state[:-1][~begins[1:]])
     assert float((data.state[begins, :3] - data.state[0, :3]).abs().max()) < 1e-6  # at home
-
-
-def test_rows_are_labelled_with_goals_of_the_target_task() -> None:
-    data = recorded()
-    assert data.goal is not None and data.reward is not None
-    reward, _ = TASK.label(data.state, data.action, data.next_state, data.goal)
-    assert reward.equal(data.reward)
-    shift = data.goal.unflatten(1, (2, 3)) - torch.tensor(GOAL, dtype=torch.float32)
-    assert float((shift[:, 0] - shift[:, 1]).abs().max()) < 1e-6
 
 
 def test_episodes_that_move_the_other_box_away_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

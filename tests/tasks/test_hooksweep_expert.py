@@ -50,14 +50,6 @@ def test_doing_nothing_hardly_ever_succeeds(mode: str) -> None:
     assert lucky < 10
 
 
-def test_distances_tell_the_swept_box_first() -> None:
-    states = np.zeros((2, 16))
-    states[-1, 6:] = [2.1, 0.7, 0.42, 0, 0, 1.85, 0.9, 0.42, 0, 0]
-    for goal in ([2.1, 0.7, 0.42, 1.85, 0.8, 0.42], [1.85, 0.7, 0.42, 1.5, 0.9, 0.42]):
-        distances = Episode(states, np.zeros((1, 4)), np.zeros((1, 3), bool), np.array(goal)).distances()
-        assert distances == pytest.approx([0, 0.1] if goal[0] == 2.1 else [0.35, 0.25])
-
-
 def test_it_looks_at_observations_and_the_goal_only() -> None:
     """Shown the recorded observations again, a new expert without a simulator asks for the same."""
     episode = played(2, noise=0.0)
@@ -70,21 +62,6 @@ def test_a_seed_decides_the_episode() -> None:
     one, again, other = (played(seed, variety="varied", noise=None) for seed in (4, 4, 5))
     assert [part.tolist() for part in one] == [part.tolist() for part in again]
     assert one.actions.tolist() != other.actions.tolist()
-
-
-def test_an_episode_has_75_actions_in_their_range() -> None:
-    episode = played(0, variety="varied", noise=None)
-    assert episode.states.shape == (HORIZON + 1, 16) and episode.actions.shape == (HORIZON, 4)
-    assert episode.touched.shape == (HORIZON, 3) and episode.touched.any()
-    assert np.abs(episode.actions).max() <= 1
-
-
-def test_the_plain_way_is_always_the_same_but_for_the_noise() -> None:
-    random = np.random.default_rng(0)
-    styles = [STYLES["plain"](random) for _ in range(200)]
-    assert {Style(noise=style.noise) == style for style in styles} == {True}
-    noises = [style.noise for style in styles]
-    assert 0.1 <= min(noises) < 0.12 and 0.48 < max(noises) <= 0.5
 
 
 def test_the_varied_way_varies_in_all_respects() -> None:

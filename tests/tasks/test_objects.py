@@ -6,7 +6,6 @@ import math
 from functools import cache
 
 import gymnasium
-import numpy as np
 import pytest
 import torch
 from approved import refused
@@ -70,14 +69,6 @@ def test_the_task_is_made_by_name_and_number() -> None:
 def test_what_cannot_be_made_is_refused(name: str, options: dict[str, int]) -> None:
     with refused():
         make_task(name, **options)
-
-
-def test_columns_carry_the_names_of_their_factors() -> None:
-    task = Objects(3)
-    assert len(set(task.columns)) == task.graph.width == 16
-    for factor, columns in task.graph.factors.items():
-        assert all(task.columns[column].startswith(f"{factor}.") for column in columns)
-    assert task.graph.parent_sets == (("object1",), ("object2",), ("object3",), ("agent", "move"))
 
 
 # --- the mask, by intervention
@@ -166,15 +157,6 @@ def test_steps_are_what_the_table_says(count: int) -> None:
     torch.testing.assert_close(task.step(rows.float()), expected.float(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_rewards_count_the_objects_at_home(count: int) -> None:
-    data = recorded(count)
-    home = [[row[4 * i] > HOME for i in range(count)] for row in data.next_state.tolist()]
-    assert data.reward is not None
-    torch.testing.assert_close(data.reward, torch.tensor([sum(row) / count - 1 for row in home]))
-    assert data.terminal.tolist() == [all(row) for row in home]
-
-
 def test_an_objects_step_is_the_same_with_others_far_away() -> None:
     """A world of one object inside a world of four."""
     rows = recorded(4).rows
@@ -239,20 +221,6 @@ def test_the_expert_brings_all_home_in_time(count: int) -> None:
     assert float(going.float().mean()) < 0.05
 
 
-def test_doing_nothing_brings_none_home() -> None:
-    task = Objects(4)
-    state = task.start(100, seed=0)
-    for _ in range(task.horizon):
-        state = task.step(torch.cat([state, torch.zeros(100, 2)], 1))
-    assert float(at_home(task, state).float().mean()) < 0.02
-
-
-def test_starts_repeat_with_their_seed() -> None:
-    task = Objects(2)
-    assert task.start(5, seed=1).equal(task.start(5, seed=1))
-    assert not task.start(5, seed=1).equal(task.start(5, seed=2))
-
-
 # --- the environment
 
 
@@ -288,15 +256,6 @@ def test_batched_steps_agree_exactly_with_the_environment(count: int) -> None:
         if terminated:
             break
     assert terminated
-
-
-def test_episodes_are_truncated_after_their_horizon_and_start_again() -> None:
-    env = gymnasium.make("mocoda/Objects-v0", objects=2)
-    for seed in (0, 0):
-        first, _ = env.reset(seed=seed)
-        ends = [env.step(np.zeros(2, np.float32))[2:4] for _ in range(100)]
-        assert ends == [(False, False)] * 99 + [(False, True)]
-        assert np.array_equal(first, env.reset(seed=seed)[0])
 
 
 def test_speeds_stay_within_their_limit_in_a_crowd() -> None:
