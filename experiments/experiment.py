@@ -1,68 +1,72 @@
-"""What an experiment is: settings that can be run, whose measurements can be written, found by name."""
+"""What an experiment is: settings that can be measured, and how its results become figures and tables.
+
+Every folder of `experiments/` answers one question. Its module defines one subclass of `Experiment`; its JSON files are
+the results, and the tables of its README are made of them (`experiments.readme`).
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
-
-from rich.table import Table
+from typing import Any, ClassVar
 
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.files import versions
+from mocoda.engine.files import versions, write_json
 from mocoda.engine.optimise import device_name
 from mocoda.engine.progress import Progress, silent
-from mocoda.engine.registry import Registry
-from mocoda.engine.runs import RunFolder
+from mocoda.engine.runs import STATES, RunFolder
 from mocoda.engine.statistics import mean_and_std
 
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """The results of an experiment, as JSON values; subclasses add what their figures show."""
-
-    results: dict[str, Any]
+HERE = Path(__file__).parent
+Cells = list[dict[str, Any]]
 
 
-M = TypeVar("M", bound=Measured)
+def experiment_names() -> list[str]:
+    """The experiments, which are the folders with a README, in alphabetical order."""
+    return sorted(path.parent.name.replace("_", "-") for path in HERE.glob("*/README.md"))
 
 
-class Stopwatch:
-    """Seconds since the start of an experiment, and of each of its stages."""
+@dataclass
+class Run:
+    """Where and how an experiment is measured.
 
-    def __init__(self) -> None:
-        self._started = self._last = time.monotonic()
-        self.laps: dict[str, float] = {}
+    folder   keeps finished models, agents and checkpoints; a second run in it continues from them
+    workers  processes that simulate, or do other jobs side by side; None: one per core
+    """
+
+    folder: Path
+    device: str = "cpu"
+    workers: int | None = None
+    progress: Progress = silent
+    laps: dict[str, float] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
 
     def lap(self, stage: str) -> None:
         """Notes the seconds since the last lap under the stage that ends now."""
-        now = time.monotonic()
-        self.laps[stage], self._last = round(now - self._last, 1), now
-
-    @property
-    def seconds(self) -> float:
-        return round(time.monotonic() - self._started, 1)
+        self.laps[stage] = round(time.monotonic() - self.started - sum(self.laps.values()), 1)
 
 
 @dataclass(frozen=True)
-class Experiment(ABC, Generic[M]):
-    """Settings of an experiment, how to run it, and how to write what it measured.
+class Experiment(ABC):
+    """Settings of an experiment, how to measure with them, and how to show what was measured.
 
     A subclass adds its settings as fields. The first line of its docstring is its help text. It also has
 
-    name     what it is called on the command line
+    name     what it is called on the command line; its folder has the same name
     metric   what the numbers in its results are
-    outputs  the files that `write` makes, the results first
+    outputs  the files that it writes, the results first
     presets  settings by name: "quick" for minutes on two cores, "paper" for the paper's sizes
     """
 
     name: ClassVar[str]
     metric: ClassVar[str]
     outputs: ClassVar[tuple[str, ...]]
-    presets: ClassVar[Mapping[str, Experiment[Any]]]
+    presets: ClassVar[Mapping[str, Any]]
 
     preset: str
     seeds: int
@@ -71,37 +75,36 @@ class Experiment(ABC, Generic[M]):
         self.check_positive("seeds")
 
     @abstractmethod
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> M:
-        """Measures.
+    def measure(self, run: Run) -> dict[str, Any]:
+        """The results as JSON values. Figures that need more than these are drawn here."""
 
-        folder   where finished models, agents and checkpoints are kept; a second call continues from them
-        workers  processes that simulate, for tasks that are simulated, or do what can be done apart; None: one per core
-        """
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:  # noqa: B027  (not all have such figures)
+        """Draws the figures that need nothing but the results."""
 
+    @staticmethod
     @abstractmethod
-    def write(self, measured: M, folder: Path) -> Table:
-        """Writes the outputs into the folder. Returns the table to print."""
+    def table(results: Mapping[str, Any]) -> str:
+        """The results as a Markdown table."""
+
+    @staticmethod
+    @abstractmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        """The answer to the question in one sentence, from results of the paper's preset."""
+
+    @classmethod
+    def results(cls, folder: Path) -> dict[str, Any]:
+        """The results in a folder."""
+        return read_json(folder / cls.outputs[0])
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        """What the README in the folder shows of the JSON files beside it: Markdown by the block's name."""
+        results = cls.results(folder)
+        return {"answer": cls.answer(results), "table": cls.table(results), "measured": measured(results)}
 
     def config(self) -> dict[str, Any]:
         """The settings as JSON values."""
         return asdict(self)
-
-    def heading(self, device: str, clock: Stopwatch, **more: Any) -> dict[str, Any]:
-        """What every file of results says first: what was measured, how, on which device and for how long.
-
-        With resumed=True the seconds are those since the last start.
-        """
-        return {
-            "table": self.name,
-            "preset": self.preset,
-            "metric": self.metric,
-            "device": device_name(device),
-            "seconds": clock.seconds,
-            **({"seconds_by_stage": clock.laps} if clock.laps else {}),
-            **more,
-            "versions": versions(),
-            "config": self.config(),
-        }
 
     def check_positive(self, *names: str) -> None:
         """Refuses settings below 1."""
@@ -110,60 +113,76 @@ class Experiment(ABC, Generic[M]):
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
 
-EXPERIMENTS: Registry[type[Experiment[Any]]] = Registry("experiment")
+def find_kind(name: str) -> type[Experiment]:
+    """The class of the experiment called `name`."""
+    if name not in experiment_names():
+        raise unknown_name("experiment", name, experiment_names())
+    module = import_module(f"experiments.{name.replace('-', '_')}")
+    kinds = (kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Experiment))
+    return next(kind for kind in kinds if getattr(kind, "name", None) == name)
 
 
-def find_experiment(name: str, preset: str = "quick", **changes: Any) -> Experiment[Any]:
-    """The preset of an experiment, with some of its settings changed.
-
-    changes  fields of the experiment, or of its dynamics
-    """
-    kind = EXPERIMENTS[name]
+def find_experiment(name: str, preset: str = "quick") -> Experiment:
+    """The preset of an experiment."""
+    kind = find_kind(name)
     if preset not in kind.presets:
         raise unknown_name("preset", preset, kind.presets)
-    experiment = kind.presets[preset]
-    own = {field.name for field in fields(experiment)}
-    dynamics: Any = getattr(experiment, "dynamics", None)
-    inner = set() if dynamics is None else {field.name for field in fields(dynamics)} - own
-    for setting in changes:
-        if setting not in own | inner:
-            raise InputError(f"the experiment {name!r} has no setting {setting!r}. Leave it out.")
-    if trained := {setting: changes.pop(setting) for setting in inner & changes.keys()}:
-        changes["dynamics"] = replace(changes.get("dynamics", dynamics), **trained)
-    return replace(experiment, **changes)
+    chosen: Experiment = kind.presets[preset]
+    return chosen
+
+
+def measure(experiment: Experiment, run: Run) -> dict[str, Any]:
+    """Measures in a folder, without locking it or writing anything but figures and what a run continues from.
+
+    The results say first what was measured, how, on which device and for how long. Where "resumed" is true, the seconds
+    are those since the last start.
+    """
+    resumed = any(path.suffix in STATES for path in run.folder.rglob("*"))
+    measured = experiment.measure(run)
+    heading = {
+        "table": experiment.name,
+        "preset": experiment.preset,
+        "metric": experiment.metric,
+        "device": device_name(run.device),
+        "seconds": round(time.monotonic() - run.started, 1),
+        "seconds_by_stage": run.laps,
+        "resumed": resumed,
+        "versions": versions(),
+        "config": experiment.config(),
+    }
+    return heading | measured
 
 
 def run_experiment(
-    experiment: Experiment[M],
-    folder: Path,
-    *,
-    device: str = "cpu",
-    workers: int | None = None,
-    overwrite: bool = False,
-    **given: Any,
-) -> tuple[M, Table]:
-    """Runs an experiment in a folder of its own and writes what it measured. Returns that and the table to print.
+    experiment: Experiment, folder: Path, *, device: str = "cpu", workers: int | None = None, overwrite: bool = False
+) -> dict[str, Any]:
+    """Measures in a run folder, which is continued after a kill, writes the outputs there and returns the results.
 
     overwrite  replace a run of other settings in the folder, which is refused otherwise
-    given      further arguments of this experiment's `run`
     """
     settings = {**experiment.config(), "device": device}
-    with RunFolder(folder, f"paper {experiment.name}", settings, experiment.outputs, overwrite) as run:
-        measured = experiment.run(device=device, folder=folder, progress=run.progress, workers=workers, **given)
-        table = experiment.write(measured, folder)
-    return measured, table
+    with RunFolder(folder, f"experiment {experiment.name}", settings, experiment.outputs, overwrite) as run:
+        results = measure(experiment, Run(folder, device, workers, run.progress))
+        write_json(folder / experiment.outputs[0], results)
+        experiment.draw(results, folder)
+    return results
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return found
 
 
 # Settings that several experiments have
 
 
-def check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
-    """Refuses columns of a table that are unknown, repeated or none."""
-    for column in columns:
-        if column not in known:
-            raise unknown_name("column", column, known)
-    if not columns or len(set(columns)) != len(columns):
-        raise InputError(f"columns must name each data set once, and at least one, got {list(columns)}.")
+def check_names(kind: str, chosen: Sequence[str], known: Iterable[str]) -> None:
+    """Refuses names that are unknown, repeated or none."""
+    for name in chosen:
+        if name not in (names := list(known)):
+            raise unknown_name(kind, name, names)
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise InputError(f"name each {kind} once, and at least one, got {list(chosen)}.")
 
 
 def check_training(total: int, rows: int, last: int, evaluations: int) -> None:
@@ -178,46 +197,76 @@ def check_training(total: int, rows: int, last: int, evaluations: int) -> None:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """One value a seed, their mean and their standard deviation."""
+    """One value per seed, their mean and their standard deviation."""
     mean, std = mean_and_std(values)
     return {"values": list(values), "mean": mean, "std": std}
 
 
 def cell(row: str, column: str, values: Sequence[float], paper: tuple[float, float] | None = None) -> dict[str, Any]:
-    """A cell of a table: one value a seed, and what the paper reports there."""
+    """A cell of a table: one value per seed, and what the paper reports there."""
     paper_mean, paper_std = paper or (None, None)
     return {"row": row, "column": column, **spread(values), "paper_mean": paper_mean, "paper_std": paper_std}
 
 
-def compare_with_paper(
-    results: Mapping[str, Any], title: str, digits: int = 3, best_of: str = "column", more_is_better: bool = False
-) -> Table:
-    """Our means and standard deviations with the paper's means in brackets; the best of a column, or row, is bold."""
-    cells = results["cells"]
-    columns = list(dict.fromkeys(one["column"] for one in cells))
+def average(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def by_place(results: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """The cells of a table by row and column."""
+    return {(one["row"], one["column"]): one for one in results["cells"]}
+
+
+def unique(cells: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
+    """The values that cells have under a key, in order and once each."""
+    return list(dict.fromkeys(one[key] for one in cells))
+
+
+def plus_minus(one: Mapping[str, Any], digits: int) -> str:
+    """The mean of a cell, and its standard deviation if there are several seeds."""
+    deviation = f" ± {one['std']:.{digits}f}" if len(one["values"]) > 1 else ""
+    return f"{one['mean']:.{digits}f}{deviation}"
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cells_table(
+    results: Mapping[str, Any],
+    digits: int,
+    titles: Mapping[str, str] | None = None,
+    best_of: str | None = None,
+    more_is_better: bool = False,
+) -> str:
+    """Means and standard deviations by row and column, with the paper's means in brackets.
+
+    titles   of rows and columns, where they are not called by their names
+    best_of  "row" or "column": where the best mean is bold
+    """
+    cells, titles = results["cells"], titles or {}
     choose = max if more_is_better else min
-    best = {key: choose(one["mean"] for one in cells if one[best_of] == key) for key in {one[best_of] for one in cells}}
+    best = {}
+    for key in unique(cells, best_of) if best_of else ():
+        best[key] = choose(one["mean"] for one in cells if one[best_of] == key)
+    columns = unique(cells, "column")
     rows = []
-    for row in dict.fromkeys(one["row"] for one in cells):
-        texts = []
+    for row in unique(cells, "row"):
+        texts = dict.fromkeys(columns, "")
         for one in (one for one in cells if one["row"] == row):
-            ours = f"{one['mean']:.{digits}f} ± {one['std']:.{digits}f}"
-            if one["mean"] == best[one[best_of]]:
-                ours = f"[bold]{ours}[/bold]"
-            paper = "" if one["paper_mean"] is None else f" [dim]({one['paper_mean']:.{min(digits, 2)}f})[/dim]"
-            texts.append(ours + paper)
-        rows.append([row, *texts])
-    return text_table(title, ["", *columns], rows, "mean ± standard deviation over seeds (in brackets: the paper)")
+            text = plus_minus(one, digits)
+            if best_of is not None and one["mean"] == best[one[best_of]]:
+                text = f"**{text}**"
+            paper = one.get("paper_mean")
+            texts[one["column"]] = text + ("" if paper is None else f" ({paper:.{min(digits, 2)}f})")
+        rows.append([titles.get(row, row), *texts.values()])
+    return markdown_table(["", *(titles.get(column, column) for column in columns)], rows)
 
 
-def text_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], caption: str | None = None, left: int = 1
-) -> Table:
-    """A table of texts, the first columns, `left` of them, aligned to the left and all others to the right."""
-    table = Table(title=title, caption=caption)
-    for number, column in enumerate(columns):
-        # Names of columns are broken rather than cut off: there is no other place to learn them.
-        table.add_column(column, justify="left" if number < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def measured(results: Mapping[str, Any]) -> str:
+    """How results were measured, in a sentence."""
+    config = results["config"]
+    seeds = f", {config['seeds']} seeds" if config.get("seeds", 1) > 1 else ""
+    return f"Measured with preset `{results['preset']}`{seeds}, in {results['seconds']:,.0f} s on {results['device']}."

@@ -1,9 +1,9 @@
-"""Small worlds whose true dynamics are known: bodies that feel each other when they are near."""
+"""Small worlds whose true dynamics are known: bodies that act on each other when they are near."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.navigation import Navigation
 
-NEAR = 0.3  # distance within which the bodies on a line feel each other
+NEAR = 0.3  # distance within which the bodies on a line act on each other
 NOISE = 0.05  # standard deviation of what is added to their velocities
 
 
@@ -76,6 +76,16 @@ class Bodies:
     def _mask(self, rows: Tensor) -> Tensor:
         near = self._near(rows)
         return torch.cat([near, near[:, :1]], 1)  # a push reaches the first body and those near it
+
+
+class TrueModel(NamedTuple):
+    """The true dynamics of a task, in the place of a model."""
+
+    task: Any
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        next_state: Tensor = self.task.step(rows)
+        return next_state
 
 
 class NoisyWorld(NamedTuple):

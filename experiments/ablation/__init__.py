@@ -1,7 +1,7 @@
 """Ablations: variants of an agent on a table's data, with seeds that no table uses.
 
-The settings of the tables were chosen by these. A study names an agent of Table 2 or 3, the data sets it is trained on,
-and what each variant changes.
+A study names an agent of Table 2 or 3, the data sets it is trained on, and what each variant changes. Some settings of
+the tables were chosen by these.
 """
 
 from __future__ import annotations
@@ -9,30 +9,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-import rich.table
 from matplotlib.figure import Figure
-from tyro.conf import Positional
 
-from experiments.experiment import Experiment, Measured, Stopwatch, check_training, spread, text_table
-from experiments.stages import begun, fit_agents, fit_models, last_evaluations
+from experiments.experiment import (
+    Experiment,
+    Run,
+    by_place,
+    cells_table,
+    check_names,
+    check_training,
+    measured,
+    read_json,
+    spread,
+    unique,
+)
+from experiments.figures import PALETTE
+from experiments.stages import fit_agents, fit_models, last_evaluations
 from experiments.table2 import Table2
 from experiments.table3 import Table3
 from mocoda.agents import Agent
 from mocoda.agents.policy import agent_settings
 from mocoda.augmentation.rewards import label
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.figures import BLUE, GREEN, INK, ORANGE, RED, bare, legend_below, save, title_left
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
+from mocoda.engine.errors import InputError
+from mocoda.engine.figures import INK, bare, legend_below, save, title_left
 from mocoda.tasks import Task
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.navigation import Navigation
 
 FIRST = 100  # the first seed
-SHADES = (BLUE, ORANGE, GREEN, RED)  # of data sets
 
 
 class Study(NamedTuple):
@@ -108,27 +115,24 @@ STUDIES = {
 
 
 @dataclass(frozen=True)
-class Ablation(Experiment[Measured]):
+class Ablation(Experiment):
     """Compare variants of an agent on the data of Table 2 or 3, with seeds that no table uses."""
 
     name = "ablation"
     metric = "as in the table: mean over the last evaluations while training, one value a seed"
     outputs = ("ablation.json", "ablation.png")
-    presets: ClassVar[dict[str, Ablation]] = {}
 
     updates: int
     evaluate_every: int
     last: int
-    study: Positional[str] = "table2-td3-bc"
+    study: str = "table2-td3-bc"
     only: tuple[str, ...] = ()  # variants to train; all of the study, if none is named
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.study not in STUDIES:
-            raise unknown_name("study", self.study, STUDIES)
-        for name in self.only:
-            if name not in STUDIES[self.study].variants:
-                raise unknown_name("variant", name, STUDIES[self.study].variants)
+        check_names("study", [self.study], STUDIES)
+        if self.only:
+            check_names("variant", self.only, STUDIES[self.study].variants)
         check_training(1, 1, self.last, self.updates // self.evaluate_every)
 
     def config(self) -> dict[str, Any]:
@@ -138,7 +142,7 @@ class Ablation(Experiment[Measured]):
     def variants(self) -> dict[str, tuple[Agent, dict[str, Any]]]:
         """By name: the agent, and options of its training."""
         study = STUDIES[self.study]
-        table: Table2 | Table3 = (Table2 if study.table == "table2" else Table3).presets[self.preset]
+        table: Any = (Table2 if study.table == "table2" else Table3).presets[self.preset]
         base = {agent.name: agent for agent in table.agents}.get(study.agent)
         if base is None:
             raise InputError(f"{study.table} has no {study.agent} in its preset {self.preset!r}; pass --preset paper.")
@@ -148,69 +152,42 @@ class Ablation(Experiment[Measured]):
             made[name] = replace(base, **{key: v for key, v in changes.items() if key not in options}), options
         return {name: made[name] for name in self.only or made}
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+    def measure(self, run: Run) -> dict[str, Any]:
         """Makes the data once, and trains every variant on it."""
-        clock, resumed = Stopwatch(), begun(folder)
-        study, variants = STUDIES[self.study], self.variants()
-        seeds = range(FIRST, FIRST + self.seeds)
-        task, datasets = self._data(study, seeds, device, folder, clock, progress, workers)
+        study, seeds = STUDIES[self.study], range(FIRST, FIRST + self.seeds)
+        task, datasets = self._data(run, study, seeds)
         measure, scale = ("steps", 1) if study.table == "table2" else ("success", 100)
         cells = []
-        for name, (agent, options) in variants.items():
+        for name, (agent, options) in self.variants().items():
             policies = fit_agents(
+                run,
                 datasets,
                 agent,
-                folder=folder,
                 name=f"agents-{name.replace(',', '').replace(' ', '-')}",
                 seeds=seeds,
                 updates=self.updates,
                 task=task,
                 evaluate_every=self.evaluate_every,
                 episodes=10 if study.table == "table2" else 5,
-                workers=workers,
-                progress=progress,
                 **options,
             )
-            clock.lap(name)
+            run.lap(name)
             for data in datasets:
-                values = [scale * value for value in last_evaluations(policies, measure, data, self.last)]
+                values = last_evaluations(policies, measure, data, self.last, scale)
                 cells.append({"row": name, "column": data, **spread(values)})
-        heading = self.heading(device, clock, resumed=resumed)
-        return Measured({**heading, "measure": measure, "seeds": list(seeds), "cells": cells})
+        return {"measure": measure, "seeds": list(seeds), "cells": cells}
 
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        write_json(folder / self.outputs[0], measured.results)
-        draw_ablation(measured.results, folder / self.outputs[1])
-        cells = measured.results["cells"]
-        columns = list(dict.fromkeys(cell["column"] for cell in cells))
-        rows = [
-            [row, *(f"{c['mean']:.1f} ± {c['std']:.1f}" for c in cells if c["row"] == row)]
-            for row in dict.fromkeys(cell["row"] for cell in cells)
-        ]
-        return text_table(f"{self.study}: {measured.results['measure']}", ["", *columns], rows)
-
-    def _data(
-        self,
-        study: Study,
-        seeds: Sequence[int],
-        device: str,
-        folder: Path,
-        clock: Stopwatch,
-        progress: Progress,
-        workers: int | None,
-    ) -> tuple[Task, dict[str, list[Transitions]]]:
-        """The task, and a table a seed of every data set."""
+    def _data(self, run: Run, study: Study, seeds: Sequence[int]) -> tuple[Task, dict[str, list[Transitions]]]:
+        """The task, and a table per seed of every data set."""
         if study.table == "table3":
-            sweeping = HookSweep2()
             table3 = replace(Table3.presets[self.preset], seeds=1, columns=tuple(study.data))
-            made = table3.prepare(sweeping, device, folder, clock, progress, workers).datasets
-            return sweeping, {column: tables * len(seeds) for column, tables in made.items()}
+            task3 = HookSweep2()
+            made = table3.prepare(run, task3).datasets
+            return task3, {column: tables * len(seeds) for column, tables in made.items()}
         task, table2 = Navigation(), Table2.presets[self.preset]
-        recorded = [task.collect(table2.rows, seed=seed).to(device) for seed in seeds]
-        models = fit_models(
-            recorded, task.graph, "local", table2.dynamics, folder=folder, progress=progress, seeds=seeds
-        )
-        clock.lap("dynamics")
+        recorded = [task.collect(table2.rows, seed=seed).to(run.device) for seed in seeds]
+        models = fit_models(run, recorded, task.graph, "local", table2.dynamics, seeds=seeds)
+        run.lap("dynamics")
         datasets = {}
         for name, changes in study.data.items():
             truth = changes.get("true_next_states", False)
@@ -220,40 +197,55 @@ class Ablation(Experiment[Measured]):
                 for data, model, seed in zip(recorded, models, seeds, strict=True)
             ]
             datasets[name] = [with_true_next_states(task, table) for table in tables] if truth else tables
-        clock.lap("data")
+        run.lap("data")
         return task, datasets
+
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws a group of dots per variant: a colour per data set, a dot per seed, and a line at their mean."""
+        cells = results["cells"]
+        rows, columns = unique(cells, "row"), unique(cells, "column")
+        figure = Figure(figsize=(8, 1.2 + 0.55 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        for cell in cells:
+            number = columns.index(cell["column"])
+            place = rows.index(cell["row"]) + 0.22 * (number - (len(columns) - 1) / 2)
+            colour = PALETTE[number % len(PALETTE)]
+            axes.plot(cell["values"], [place] * len(cell["values"]), "o", ms=4, mew=0, color=colour, alpha=0.6)
+            axes.plot(cell["mean"], place, "|", ms=14, mew=2.5, color=colour, label=cell["column"])
+        axes.set_yticks(range(len(rows)), rows, color=INK)
+        axes.invert_yaxis()
+        axes.set_xlabel("success (%)" if results["measure"] == "success" else "steps to the goal")
+        title_left(axes, f"{results['config']['study']}: a dot is a seed, a bar their mean")
+        bare(axes)
+        legend_below(figure)
+        save(figure, folder / self.outputs[1])
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        return cells_table(results, 1)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        steps = {place: one["mean"] for place, one in by_place(results).items()}
+        return (
+            "In part: on parents drawn as the paper's code draws them BCQ needs "
+            f"{steps['as in the table', 'published']:.1f} steps instead of "
+            f"{steps['as in the table', 'mixture']:.1f}; two critics or other numbers of proposals do not help."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        found = {study: read_json(folder / f"{study}.json") for study in STUDIES}
+        blocks = {study: f"{measured(results)}\n\n{cls.table(results)}" for study, results in found.items()}
+        return blocks | {"answer": cls.answer(found["table2-bcq"])}
+
+
+Ablation.presets = {
+    "paper": Ablation("paper", seeds=3, updates=25_000, evaluate_every=100, last=50),
+    "quick": Ablation("quick", seeds=1, updates=400, evaluate_every=200, last=1),
+}
 
 
 def with_true_next_states(task: Navigation, data: Transitions) -> Transitions:
     """The same states and actions, followed by what really happens."""
     return label(Transitions(data.state, data.action, task.step(data.rows), columns=data.columns), task)
-
-
-Ablation.presets.update(
-    paper=Ablation("paper", seeds=3, updates=25_000, evaluate_every=100, last=50),
-    quick=Ablation("quick", seeds=1, updates=400, evaluate_every=200, last=1),
-)
-
-
-# The figure
-
-
-def draw_ablation(results: Mapping[str, Any], path: Path) -> None:
-    """Draws a group of dots a variant: a colour a data set, a dot a seed, and a line at their mean."""
-    cells = results["cells"]
-    rows, columns = (list(dict.fromkeys(cell[key] for cell in cells)) for key in ("row", "column"))
-    figure = Figure(figsize=(8, 1.2 + 0.55 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    for cell in cells:
-        number = columns.index(cell["column"])
-        place = rows.index(cell["row"]) + 0.22 * (number - (len(columns) - 1) / 2)
-        colour = SHADES[number % len(SHADES)]
-        axes.plot(cell["values"], [place] * len(cell["values"]), "o", ms=4, mew=0, color=colour, alpha=0.6)
-        axes.plot(cell["mean"], place, "|", ms=14, mew=2.5, color=colour, label=cell["column"])
-    axes.set_yticks(range(len(rows)), rows, color=INK)
-    axes.invert_yaxis()
-    axes.set_xlabel("success (%)" if results["measure"] == "success" else "steps to the goal")
-    title_left(axes, f"{results['config']['study']}: a dot is a seed, a bar their mean")
-    bare(axes)
-    legend_below(figure)
-    save(figure, path)

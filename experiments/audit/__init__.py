@@ -1,24 +1,25 @@
 """How true the rows of each recipe are, by the simulator: a figure that the paper lacks.
 
-Every recipe draws as many rows from one recording, the same model says what follows, and the simulator is asked. What
-support, disagreement and two-sample odds know of that beforehand is measured too.
+Every recipe draws as many rows from one recording, the same model predicts what follows, and the simulator is asked.
+What support, disagreement and two-sample odds know of that beforehand is measured too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import rich.table
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.audit.figure import draw_audits
-from experiments.columns import LOCAL, MATCHED, Column, column_recipe
-from experiments.experiment import Experiment, Measured, Stopwatch, check_columns, text_table
-from experiments.stages import begun, fit_models, record
+from experiments.columns import LOCAL, MATCHED, Column, column_label, column_recipe, recipe_colour
+from experiments.experiment import Experiment, Run, check_names, markdown_table, read_json
+from experiments.figures import PALETTE
+from experiments.stages import fit_models, record
 from experiments.table3 import Table3
 from mocoda.analysis.replay import replay
 from mocoda.analysis.row_audit import judge, usual_tolerance
@@ -27,74 +28,108 @@ from mocoda.augmentation.support import fit_support, step_scale
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
+from mocoda.engine.figures import BLUE, GREEN, GREY, INK, RED, bare, save, title_left
 from mocoda.engine.randomness import Stream
-from mocoda.parents import BUILT_IN, Recipe, fit_parents
+from mocoda.parents import BUILT_IN, fit_parents
 from mocoda.parents.recipe import Draw, draw_from
 from mocoda.tasks import make_task
 
+TASKS = {
+    "navigation": "2D Navigation",
+    "objects": "four objects",
+    "hooksweep2": "HookSweep2",
+    "cube-double": "OGBench's two cubes",
+}
 COLUMNS = (*BUILT_IN, *(name + end for name in BUILT_IN if name.startswith("mocoda") for end in (MATCHED, LOCAL)))
 REPLAYED = "replayed.safetensors"
+MARKS = {"support": ("s", GREEN), "disagreement": ("o", RED), "odds": ("^", BLUE)}
+FACTORS = ("o", "s", "^", "D", "v", "P", "X", "*")
+EPISODES = ("coda", "mocoda")
 
 
 @dataclass(frozen=True)
-class TaskAudit(Experiment[Measured]):
-    """How true the rows of each recipe are, by the simulator of one task."""
-
-    metric = "share of rows that the simulator confirms, with its 95% confidence interval; AUROC of what predicts it"
-    task: ClassVar[str]
-    variety: ClassVar[str | None] = None  # of the recording, where it is of a robot
+class Trial:
+    """How one task is audited."""
 
     columns: tuple[str, ...]
     dynamics: DynamicsConfig
     rows: int  # recorded
     audited: int  # rows of every column
+    variety: str | None = None  # of the recording, where it is of a robot
     components: int = 32
     acceptance: float = 0.1  # of mocoda-u and mocoda-p, as the next
     density_floor: float = 0.01
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_names("column", self.columns, COLUMNS)
+        if min(self.rows, self.audited) < 1:
+            raise InputError(f"rows and audited must be at least 1, got {self.rows} and {self.audited}.")
+
+
+@dataclass(frozen=True)
+class Audit(Experiment):
+    """How true the rows of each recipe are, by the simulators of four tasks."""
+
+    name = "audit"
+    metric = "share of rows that the simulator confirms, with its 95% confidence interval; AUROC of what predicts it"
+    outputs = ("audit.json", "audit.png")
+
+    navigation: Trial
+    objects: Trial
+    hooksweep2: Trial
+    cube_double: Trial
+    tasks: tuple[str, ...] = tuple(TASKS)
+
+    def __post_init__(self) -> None:
+        check_names("task", self.tasks, TASKS)
         if self.seeds != 1:
             raise InputError(f"an audit has one seed, for its intervals are over rows, got {self.seeds} seeds.")
-        self.check_positive("rows", "audited")
-        check_columns(self.columns, COLUMNS)
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Audits one task after the other, each in a folder of its name."""
+        found = {}
+        for name in self.tasks:
+            folder = run.folder / name
+            folder.mkdir(exist_ok=True)
+            found[name] = self.audit(replace(run, folder=folder), name, getattr(self, name.replace("-", "_")))
+            run.lap(name)
+        return {"tasks": found}
+
+    def audit(self, run: Run, name: str, trial: Trial) -> dict[str, Any]:
         """Records, fits one model, draws rows of every column, and replays them all."""
-        clock, resumed = Stopwatch(), begun(folder)
-        task: Any = make_task(self.task)
-        if self.variety is not None:
-            recorded = record(task, self.rows, self.variety, folder, workers, progress).to(device)
+        task: Any = make_task(name)
+        if trial.variety is not None:
+            recorded, workers = record(run, task, trial.rows, trial.variety), run.workers
         else:
-            recorded, workers = task.collect(self.rows, seed=0).to(device), 0
-        clock.lap("recording")
-        (model,) = fit_models([recorded], task.graph, "local", self.dynamics, folder=folder, progress=progress)
-        clock.lap("dynamics")
+            recorded, workers = task.collect(trial.rows, seed=0).to(run.device), 0
+        (model,) = fit_models(run, [recorded], task.graph, "local", trial.dynamics)
         notes = Provenance(task.graph, fit_support(recorded, task.graph, seed=0), model, step_scale(recorded))
-        chosen = Stream(0, "audited", device="cpu").permutation(len(recorded))[: self.audited].sort().values
-        sample = recorded[chosen.to(device)]
-        own = Draw(sample.rows, chosen.to(device)[:, None].expand(sample.rows.shape))
+        chosen = Stream(0, "audited", device="cpu").permutation(len(recorded))[: trial.audited].sort().values
+        sample = recorded[chosen.to(run.device)]
+        own = Draw(sample.rows, chosen.to(run.device)[:, None].expand(sample.rows.shape))
         tables = [_table(recorded, sample.rows, sample.next_state, notes.of(own, RECORDED, predicted=False))]
-        for number, column in enumerate(self.columns):
-            parents = fit_parents(recorded, task.graph, self._recipe(column), seed=0, task=task, model=model)
-            drawn, recipe = draw_from(parents, self.audited, seed=0), recipe_number(Column.of(column).recipe)
+        for number, column in enumerate(trial.columns):
+            recipe = column_recipe(
+                column,
+                components=trial.components,
+                acceptance=trial.acceptance,
+                density_floor=trial.density_floor,
+            )
+            parents = fit_parents(recorded, task.graph, recipe, seed=0, task=task, model=model)
+            drawn, number_of = draw_from(parents, trial.audited, seed=0), recipe_number(Column.of(column).recipe)
             predicted = drawn.next_state is None
             next_state = model.sample(drawn.rows, seed=0) if drawn.next_state is None else drawn.next_state
-            tables.append(_table(recorded, drawn.rows, next_state, notes.of(drawn, recipe, predicted)))
-            progress("draw", number + 1, len(self.columns))
-        clock.lap("rows")
+            tables.append(_table(recorded, drawn.rows, next_state, notes.of(drawn, number_of, predicted)))
+            run.progress(f"{name}, rows", number + 1, len(trial.columns))
         whole = concatenate(tables)
         truth = replay(
             whole.rows,
             task.step,
             whole.state.shape[1],
             workers=workers,
-            checkpoint=folder / REPLAYED,
-            progress=progress,
+            checkpoint=run.folder / REPLAYED,
+            progress=run.progress,
         ).split([len(table) for table in tables])
-        clock.lap("simulator")
         compared = getattr(task, "compared", None)
         tolerance = getattr(task, "tolerance", None) or usual_tolerance(recorded, task.graph, compared)
         audits = {
@@ -105,30 +140,74 @@ class TaskAudit(Experiment[Measured]):
                 tolerance=tolerance,
                 columns=compared,
             ).to_json()
-            for column, table, true in zip(self.columns, tables[1:], truth[1:], strict=True)
+            for column, table, true in zip(trial.columns, tables[1:], truth[1:], strict=True)
         }
-        clock.lap("audit")
         first = next(iter(audits.values()))
         found = {"tolerance": first["tolerance"], "compared": first["columns"]}
-        found |= {"recorded": first["by"]["recipe"]["recorded"], "audits": audits}
-        return Measured({**self.heading(device, clock, resumed=resumed), "task": self.task, **found})
+        return found | {"recorded": first["by"]["recipe"]["recorded"], "audits": audits}
 
-    def _recipe(self, column: str) -> Recipe:
-        settings: dict[str, Any] = {"components": self.components, "acceptance": self.acceptance}
-        settings |= {"density_floor": self.density_floor}
-        return column_recipe(column, **settings)
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws, for every task, the true rows by recipe and by factor, and what predicts that a row is true."""
+        tasks = results["tasks"]
+        heights = [0.32 * len(one["audits"]) + 1.5 for one in tasks.values()]
+        figure = Figure(figsize=(14, sum(heights)), layout="constrained")
+        grid = figure.subplots(len(tasks), 3, sharey="row", squeeze=False, height_ratios=heights)
+        for (left, middle, right), (name, found) in zip(grid, tasks.items(), strict=True):
+            _draw_shares(left, found)
+            title_left(left, f"{TASKS[name]}: rows whose factors are all true (%)")
+            _draw_factors(middle, found)
+            _draw_predictors(right, found["audits"])
+            names = ["recorded", *map(column_label, found["audits"])]
+            left.set_yticks(range(len(names)), names)
+            left.set_ylim(len(names) - 0.4, -0.6)
+            for axes in (left, middle, right):
+                bare(axes)
+        title_left(grid[0][1], "Rows in which each factor is true (%)")
+        title_left(grid[0][2], "AUROC of what predicts true rows without a simulator")
+        save(figure, folder / self.outputs[1])
 
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        results = measured.results
-        write_json(folder / self.outputs[0], results)
-        draw_audits(results, folder / self.outputs[1])
-        predictors = list(dict.fromkeys(name for one in results["audits"].values() for name in one["predictors"]))
-        rows = [["recorded", _percent(results["recorded"]), *["-"] * len(predictors)]]
-        for column, one in results["audits"].items():
-            cell = {"share": one["confirmed"], "interval": one["interval"]}
-            rows.append([column, _percent(cell), *(_area(one["predictors"].get(name)) for name in predictors)])
-        heads = ("rows", "confirmed (95% CI)", *(f"AUROC, {name}" for name in predictors))
-        return text_table(f"How many rows are true: {self.task}", heads, rows)
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        tasks = results["tasks"]
+        columns = dict.fromkeys(column for one in tasks.values() for column in one["audits"])
+        rows = [["recorded", *(f"{100 * one['recorded']['share']:.1f}" for one in tasks.values())]]
+        for column in sorted(columns, key=COLUMNS.index):
+            audits = [one["audits"].get(column) for one in tasks.values()]
+            shares = ["" if one is None else f"{100 * one['confirmed']:.1f}" for one in audits]
+            rows.append([column_label(column), *shares])
+        return markdown_table(["confirmed, %", *(TASKS[name] for name in tasks)], rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        tasks = results["tasks"]
+        cubes = tasks["cube-double"]
+        shares = {name: 100 * one["confirmed"] for name, one in cubes["audits"].items()}
+        return (
+            f"With OGBench's two cubes {shares['mocoda-local']:.1f}% of the default recipe's rows are true, of "
+            f"recorded rows {100 * cubes['recorded']['share']:.1f}%, and of the paper's mixtures "
+            f"{shares['mocoda']:.1f}%."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        rows = []
+        for name, found in cls.results(folder)["tasks"].items():
+            for column, one in found["audits"].items():
+                areas = (one["predictors"].get(key) for key in MARKS)
+                texts = ["" if area is None or area["auroc"] is None else f"{area['auroc']:.2f}" for area in areas]
+                graphs = one["by"]["local_graph"]
+                sparsest = f"{100 * graphs['sparsest']['share']:.1f}" if "sparsest" in graphs else ""
+                rows.append([TASKS[name], column_label(column), *texts, sparsest])
+        columns = ("task", "rows", *(f"AUROC of {key}" for key in MARKS), "confirmed under the sparsest graph, %")
+        episodes = []
+        for recipe in EPISODES:
+            found = read_json(folder / f"cubes-episodes-{recipe}.json")
+            share, ends = 100 * found["confirmed"], [100 * end for end in found["interval"]]
+            episodes.append([recipe, f"{share:.1f} ({ends[0]:.1f} to {ends[1]:.1f})"])
+        return super().blocks(folder) | {
+            "predictors": markdown_table(columns, rows),
+            "episodes": markdown_table(["recipe", "rows confirmed, %"], episodes),
+        }
 
 
 def _table(like: Transitions, rows: Tensor, next_state: Tensor, notes: Mapping[str, Tensor]) -> Transitions:
@@ -136,94 +215,88 @@ def _table(like: Transitions, rows: Tensor, next_state: Tensor, notes: Mapping[s
     return Transitions(state, action, next_state, columns=like.columns, provenance=notes)
 
 
-def _percent(cell: Mapping[str, Any]) -> str:
-    low, high = cell["interval"]
-    return f"{100 * cell['share']:.1f}% ({100 * low:.1f} to {100 * high:.1f})"
-
-
-def _area(cell: Mapping[str, Any] | None) -> str:
-    return "-" if cell is None or cell["auroc"] is None else f"{cell['auroc']:.3f}"
-
-
 # What `mocoda augment --quick` trains.
 SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=10, batch=256, learning_rate=3e-3)
-MOCODA, EVEN = (tuple(name + end for end in ("", MATCHED, LOCAL)) for name in ("mocoda", "mocoda-u"))
-ALL = ("coda", "dyna", "rand", *MOCODA, *EVEN)
+ALL = ("coda", "dyna", "rand", *(name + end for name in ("mocoda", "mocoda-u") for end in ("", MATCHED, LOCAL)))
 FEW = ("coda", "rand", "mocoda", "mocoda-matched")
-
-
-class NavigationAudit(TaskAudit):
-    """How true the rows of each recipe are in 2D Navigation."""
-
-    name = "audit-navigation"
-    task = "navigation"
-    outputs = ("audit-navigation.json", "audit-navigation.png")
-    presets: ClassVar[dict[str, TaskAudit]] = {}
-
-
-class ObjectsAudit(TaskAudit):
-    """How true the rows of each recipe are with objects that an agent carries."""
-
-    name = "audit-objects"
-    task = "objects"
-    outputs = ("audit-objects.json", "audit-objects.png")
-    presets: ClassVar[dict[str, TaskAudit]] = {}
-
-
-class HookSweepAudit(TaskAudit):
-    """How true the rows of each recipe are in HookSweep2, by its simulator."""
-
-    name = "audit-hooksweep2"
-    task = "hooksweep2"
-    variety = "varied"
-    outputs = ("audit-hooksweep2.json", "audit-hooksweep2.png")
-    presets: ClassVar[dict[str, TaskAudit]] = {}
-
-
-class CubesAudit(TaskAudit):
-    """How true the rows of each recipe are with OGBench's two cubes, by its simulator."""
-
-    name = "audit-cubes"
-    task = "cube-double"
-    variety = "play"
-    outputs = ("audit-cubes.json", "audit-cubes.png")
-    presets: ClassVar[dict[str, TaskAudit]] = {}
-
-
-NavigationAudit.presets.update(
-    paper=NavigationAudit("paper", 1, ALL, SMALL, rows=40_000, audited=5_000),
-    quick=NavigationAudit("quick", 1, FEW, SMALL, rows=4_000, audited=1_000),
-)
-ObjectsAudit.presets.update(
-    paper=ObjectsAudit("paper", 1, ALL, SMALL, rows=40_000, audited=5_000),
-    quick=ObjectsAudit("quick", 1, FEW, SMALL, rows=4_000, audited=1_000),
-)
 SWEPT = ("dyna", "rand", "mocoda", "mocoda-matched", "mocoda-p", "mocoda-p-matched")
-HookSweepAudit.presets.update(
-    paper=HookSweepAudit(
-        "paper",
-        1,
-        SWEPT,
-        Table3.presets["paper"].dynamics,
-        rows=1_000_000,
-        audited=5_000,
-        components=128,
-        acceptance=0.3,
-        density_floor=0.05,
-    ),
-    quick=HookSweepAudit(
-        "quick", 1, ("mocoda", "mocoda-matched"), Table3.presets["quick"].dynamics, rows=20_000, audited=500
-    ),
-)
 CUBES = ("coda", "mocoda", "mocoda-matched", "mocoda-local")
-CubesAudit.presets.update(
-    paper=CubesAudit(
-        "paper",
-        1,
-        CUBES,
-        DynamicsConfig(hidden=(256, 256), epochs=150, epoch_rows=20_000, learning_rate=5e-4, validation=0.1, window=10),
-        rows=48_000,
-        audited=2_000,
-    ),
-    quick=CubesAudit("quick", 1, ("coda", "mocoda-local"), SMALL, rows=4_000, audited=200),
+CUBES_DYNAMICS = DynamicsConfig(
+    hidden=(256, 256), epochs=150, epoch_rows=20_000, learning_rate=5e-4, validation=0.1, window=10
 )
+_table3 = Table3.presets
+Audit.presets = {
+    "paper": Audit(
+        "paper",
+        seeds=1,
+        navigation=Trial(ALL, SMALL, rows=40_000, audited=5_000),
+        objects=Trial(ALL, SMALL, rows=40_000, audited=5_000),
+        hooksweep2=Trial(
+            SWEPT,
+            _table3["paper"].dynamics,
+            rows=1_000_000,
+            audited=5_000,
+            variety="varied",
+            components=128,
+            acceptance=0.3,
+            density_floor=0.05,
+        ),
+        cube_double=Trial(CUBES, CUBES_DYNAMICS, rows=48_000, audited=2_000, variety="play"),
+    ),
+    "quick": Audit(
+        "quick",
+        seeds=1,
+        navigation=Trial(FEW, SMALL, rows=4_000, audited=1_000),
+        objects=Trial(FEW, SMALL, rows=4_000, audited=1_000),
+        hooksweep2=Trial(
+            ("mocoda", "mocoda-matched"), _table3["quick"].dynamics, rows=20_000, audited=500, variety="varied"
+        ),
+        cube_double=Trial(("coda", "mocoda-local"), SMALL, rows=4_000, audited=200, variety="play"),
+    ),
+}
+
+
+# The figure
+
+
+def _colour(column: str) -> str:
+    return GREY if column == "recorded" else recipe_colour(Column.of(column).recipe)
+
+
+def _draw_shares(axes: Axes, found: Mapping[str, Any]) -> None:
+    cells = {"recorded": found["recorded"]}
+    cells |= {name: {"share": one["confirmed"], "interval": one["interval"]} for name, one in found["audits"].items()}
+    axes.axvline(100 * found["recorded"]["share"], color=GREY, lw=1, ls="--")
+    for place, (name, cell) in enumerate(cells.items()):
+        share, ends = 100 * cell["share"], [100 * end for end in cell["interval"]]
+        hatch = "///" if name.endswith(MATCHED) else "..." if name.endswith(LOCAL) else ""
+        axes.barh(place, share, 0.7, color=_colour(name), hatch=hatch, edgecolor="white", lw=0)
+        axes.plot(ends, [place, place], color=INK, lw=1.4)
+    axes.set_xlim(0, 102)
+
+
+def _draw_factors(axes: Axes, found: Mapping[str, Any]) -> None:
+    factors = list(found["tolerance"])
+    for number, factor in enumerate(factors):
+        first = next(iter(found["audits"].values()))["by"]["factor"][factor]["recorded"]
+        shares = [first["share"], *(one["by"]["factor"][factor]["share"] for one in found["audits"].values())]
+        places = [place + 0.5 * ((number + 0.5) / len(factors) - 0.5) for place in range(len(shares))]
+        marker, colour = FACTORS[number % len(FACTORS)], PALETTE[number % len(PALETTE)]
+        axes.plot([100 * share for share in shares], places, marker, ms=5, color=colour, label=factor)
+    axes.set_xlim(None, 102)
+    axes.legend(frameon=False, fontsize=8, loc="best")
+
+
+def _draw_predictors(axes: Axes, audits: Mapping[str, Any]) -> None:
+    axes.axvline(0.5, color=GREY, lw=1, ls="--")
+    for number, (key, (marker, colour)) in enumerate(MARKS.items()):
+        for place, one in enumerate(audits.values(), 1):
+            cell = one["predictors"].get(key)
+            if cell is None or cell["auroc"] is None or (key == "disagreement" and len(one["by"][key]) == 1):
+                continue
+            at = place + 0.22 * (number - 1)
+            axes.plot(cell["interval"], [at, at], color=colour, lw=1.5)
+            axes.plot(cell["auroc"], at, marker, ms=6, color=colour)
+        axes.plot([], [], marker, color=colour, label=key)
+    axes.set_xlim(0, 1.02)
+    axes.legend(frameon=False, fontsize=8, loc="lower left")

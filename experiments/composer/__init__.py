@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import rich.table
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, NullFormatter
 from torch import Tensor
 
 from experiments import table1
 from experiments.columns import column_recipe
-from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from experiments.experiment import Experiment, Run, markdown_table, plus_minus, spread, unique
+from experiments.figures import draw_bars
 from experiments.stages import next_state_errors
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
 from mocoda.engine.errors import InputError
-from mocoda.engine.figures import BLUE, GREY, ORANGE, RED, bare, legend_below, save, title_left
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
+from mocoda.engine.figures import BLUE, GREY, ORANGE, RED, legend_below, save, title_left
+from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import fit_parents
@@ -38,15 +35,15 @@ from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
 
 COMPOSERS = {
-    "unfactored": ("unfactored", GREY),
-    "separate": ("the paper's: a composer and a network per child", BLUE),
-    "shared": ("shared: one network for all children", ORANGE),
-    "shared, alike": ("shared, objects known to be alike", RED),
+    "unfactored": {"label": "unfactored", "color": GREY},
+    "separate": {"label": "the paper's: a composer and a network per child", "color": BLUE},
+    "shared": {"label": "shared: one network for all children", "color": ORANGE},
+    "shared, alike": {"label": "shared, objects known to be alike", "color": RED},
 }
 
 
 @dataclass(frozen=True)
-class Composer(Experiment[Measured]):
+class Composer(Experiment):
     """One network for all children, against one per child (Appendix B.3)."""
 
     name = "composer"
@@ -55,7 +52,6 @@ class Composer(Experiment[Measured]):
         "member; epoch_seconds: of the fastest epoch, all seeds and members together"
     )
     outputs = ("composer.json", "composer.png")
-    presets: ClassVar[dict[str, Composer]] = {}
 
     dynamics: DynamicsConfig  # on 2D Navigation, but for the depth
     object_seeds: int
@@ -72,24 +68,23 @@ class Composer(Experiment[Measured]):
         if min(self.dynamics.epochs, self.object_dynamics.epochs) < 2:
             raise InputError("the dynamics must train for at least 2 epochs, or their time is not known.")
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+    def measure(self, run: Run) -> dict[str, Any]:
         """Collects, trains every composer at every depth in every world, and scores them all."""
-        clock = Stopwatch()
         cells, models = [], []
         tasks: dict[str, Navigation | Objects] = {f"{k} objects": Objects(k) for k in self.objects}
         for name, task in ({"navigation": Navigation()} | tasks).items():
             rows, seeds, config = self.rows, self.seeds, self.dynamics
             if isinstance(task, Objects):
                 rows, seeds, config = self.object_rows, self.object_seeds, self.object_dynamics
-            datasets = [task.collect(rows, seed=seed).to(device) for seed in range(seeds)]
+            datasets = [task.collect(rows, seed=seed).to(run.device) for seed in range(seeds)]
             trained = [
-                _train(task.graph, datasets, kind, depth, config, progress)
+                _train(task.graph, datasets, kind, depth, config, run.progress)
                 for kind in COMPOSERS
                 for depth in self.depths
                 if kind != "shared, alike" or isinstance(task, Objects)
             ]
             if isinstance(task, Objects):
-                test = self.object_test_rows(task, device)
+                test = self.object_test_rows(task, run.device)
             else:
                 test = self._table1_rows(task, datasets, trained[0].models)
             for one in trained:
@@ -98,21 +93,63 @@ class Composer(Experiment[Measured]):
                 cells += [
                     {**labels, "column": column, **spread(_errors(task, one, test[column], column))} for column in test
                 ]
-        return Measured({**self.heading(device, clock), "models": models, "cells": cells})
+        return {"models": models, "cells": cells}
 
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        results = measured.results
-        write_json(folder / self.outputs[0], results)
-        draw_composers(results, folder / self.outputs[1])
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws errors of the models with a middle number of layers, by world and by rows."""
+        depth = _middle(results)
+        cells = [cell | {"group": _group(cell)} for cell in results["cells"] if cell["depth"] == depth]
+        figure = Figure(figsize=(13, 4), layout="constrained")
+        for axes, where in zip(figure.subplots(1, 2), (True, False), strict=True):
+            own = [cell for cell in cells if (cell["world"] == "navigation") == where]
+            draw_bars(axes, own, "group", "composer", COMPOSERS)
+            axes.set(yscale="log", ylabel="model's error × 100 (log scale)")
+            title_left(axes, ("2D Navigation" if where else "k objects of one kind") + f", {depth} hidden layers")
+        legend_below(figure)
+        save(figure, folder / self.outputs[1])
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        depth, kinds = _middle(results), unique(results["cells"], "composer")
+        cells = [cell for cell in results["cells"] if cell["depth"] == depth]
         rows = []
-        for model in results["models"]:
-            keys = ("world", "composer", "depth")
-            own = [cell for cell in results["cells"] if all(cell[key] == model[key] for key in keys)]
-            numbers = (str(model["depth"]), f"{model['parameters']:,}", f"{1e3 * model['epoch_seconds']:.0f}")
-            errors = ", ".join(f"{cell['column']} {cell['mean']:.3f}" for cell in own)
-            rows.append([model["world"], model["composer"], *numbers, errors])
-        columns = ("world", "composer", "layers", "parameters", "ms an epoch", "error by distribution")
-        return text_table("The model's error × 100, by composer and hidden layers", columns, rows, left=2)
+        for world, column in dict.fromkeys((cell["world"], cell["column"]) for cell in cells):
+            own = {c["composer"]: c for c in cells if (c["world"], c["column"]) == (world, column)}
+            rows.append([f"{world}, {column}", *(plus_minus(own[kind], 3) if kind in own else "" for kind in kinds)])
+        return markdown_table([f"{depth} hidden layers", *kinds], rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        depth = _middle(results)
+        error = {
+            cell["composer"]: cell["mean"]
+            for cell in results["cells"]
+            if (cell["world"], cell["column"], cell["depth"]) == ("8 objects", "recombined", depth)
+        }
+        return (
+            "Not by itself, but where objects are of one kind and the model knows it: with 8 objects the error × 100 "
+            f"on recombined rows is {error['shared, alike']:.2f}, against {error['separate']:.2f} with a network per "
+            f"child and {error['shared']:.2f} with a shared one that is not told."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        results = cls.results(folder)
+        kinds, depths = unique(results["cells"], "composer"), unique(results["cells"], "depth")
+        last = results["models"][-1]["world"]
+        models = {(m["composer"], m["depth"]): m for m in results["models"] if m["world"] == last}
+        error = {
+            (c["composer"], c["depth"]): c
+            for c in results["cells"]
+            if (c["world"], c["column"]) == (last, "recombined")
+        }
+        rows = []
+        for depth in depths:
+            at = [(kind, depth) for kind in kinds]
+            rows.append([f"{depth}: error × 100, recombined", *(plus_minus(error[key], 3) for key in at)])
+            rows.append([f"{depth}: parameters", *(f"{models[key]['parameters']:,}" for key in at)])
+            rows.append([f"{depth}: ms per epoch", *(f"{1e3 * models[key]['epoch_seconds']:.0f}" for key in at)])
+        return super().blocks(folder) | {"depths": markdown_table([f"hidden layers, {last}", *kinds], rows)}
 
     def _table1_rows(
         self, task: Navigation, datasets: list[Transitions], unfactored: list[Dynamics]
@@ -144,9 +181,9 @@ class Composer(Experiment[Measured]):
 
 
 NARROW = DynamicsConfig(members=2, hidden=(64,), features=64, epochs=12, batch=256, learning_rate=3e-3)
-Composer.presets.update(
+Composer.presets = {
     # Table 1's setting, in fewer epochs: ten times its learning rate, lowered along a cosine.
-    paper=Composer(
+    "paper": Composer(
         "paper",
         seeds=5,
         dynamics=replace(
@@ -155,7 +192,7 @@ Composer.presets.update(
         object_seeds=3,
         object_dynamics=DynamicsConfig(hidden=(256,), epochs=40, batch=256),
     ),
-    quick=Composer(
+    "quick": Composer(
         "quick",
         seeds=2,
         dynamics=NARROW,
@@ -166,7 +203,7 @@ Composer.presets.update(
         test_rows=4_000,
         components=16,
     ),
-)
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,74 +247,11 @@ def _errors(task: Navigation | Objects, one: Trained, rows: list[Tensor], column
     return values
 
 
-# The figure
+def _middle(results: Mapping[str, Any]) -> int:
+    depths: list[int] = sorted(unique(results["cells"], "depth"))
+    return depths[len(depths) // 2]
 
 
-def draw_composers(results: Mapping[str, Any], path: Path) -> None:
-    """Draws errors, a group a distribution and in it a line through the depths, beside what k objects cost."""
-    cells, models = results["cells"], results["models"]
-    objects = [cell for cell in cells if cell["world"] != "navigation"]
-    # Of all objects recorded, then of all recombined.
-    order = list(dict.fromkeys(cell["column"] for cell in objects))
-    objects.sort(key=lambda cell: order.index(cell["column"]))
-    layers = _listed(results["config"]["depths"])
-    figure = Figure(figsize=(13, 7.4), layout="constrained")
-    panels = figure.subplots(2, 2, width_ratios=(2.4, 1))
-    _draw_groups(panels[0, 0], [cell for cell in cells if cell["world"] == "navigation"], "{column}")
-    _draw_groups(panels[1, 0], objects, "{world},\n{column}")
-    title_left(panels[0, 0], f"2D Navigation (Table 1); along each line {layers} hidden layers")
-    title_left(panels[1, 0], f"k objects of one kind; along each line {layers} hidden layers")
-    _draw_costs(panels[0, 1], models, "parameters", 1, "Model size")
-    _draw_costs(panels[1, 1], models, "epoch_seconds", 1e3, "Training time")
-    panels[0, 1].set(ylabel="parameters of a member (log scale)")
-    panels[1, 1].set(ylabel="milliseconds an epoch (log scale)")
-    legend_below(figure, ncols=4, fontsize=10, markerscale=1)
-    save(figure, path)
-
-
-def _draw_groups(axes: Axes, cells: Sequence[Mapping[str, Any]], title: str) -> None:
-    groups = list(dict.fromkeys(title.format(**cell) for cell in cells))
-    depths = sorted({cell["depth"] for cell in cells})
-    shown = [kind for kind in COMPOSERS if any(cell["composer"] == kind for cell in cells)]
-    width = 0.86 / len(shown)
-    for number, group in enumerate(groups):
-        for place, kind in enumerate(shown):
-            own = [cell for cell in cells if cell["composer"] == kind and title.format(**cell) == group]
-            first = number + width * (place - len(shown) / 2)
-            places = [first + width * (0.15 + 0.7 * (depths.index(c["depth"]) + 0.5) / len(depths)) for c in own]
-            label, colour = COMPOSERS[kind]
-            means, stds = ([cell[key] for cell in own] for key in ("mean", "std"))
-            axes.errorbar(places, means, stds, color=colour, marker="o", ms=5, lw=1.8, elinewidth=1, label=label)
-        if number % 2:
-            axes.axvspan(number - 0.5, number + 0.5, color=GREY, alpha=0.1, lw=0)
-    axes.set(yscale="log", xlim=(-0.5, len(groups) - 0.5), ylabel="model's error × 100 (log scale)")
-    axes.set_xticks(range(len(groups)), groups)
-    axes.tick_params(axis="x", length=0)
-    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    axes.yaxis.set_minor_formatter(FormatStrFormatter("%g") if _narrow(axes) else NullFormatter())
-    bare(axes)
-
-
-def _draw_costs(axes: Axes, models: Sequence[Mapping[str, Any]], key: str, unit: float, title: str) -> None:
-    """By the number of objects, at the middle one of the depths."""
-    depths = sorted({model["depth"] for model in models})
-    middle = depths[len(depths) // 2]
-    for kind, (_, colour) in COMPOSERS.items():
-        own = [m for m in models if (m["composer"], m["depth"]) == (kind, middle) and m["world"] != "navigation"]
-        counts = [int(model["world"].split()[0]) for model in own]
-        axes.plot(counts, [unit * model[key] for model in own], "o-", color=colour, lw=1.8, ms=5)
-    axes.set(yscale="log", xlabel="objects")
-    axes.set_xticks(sorted({int(m["world"].split()[0]) for m in models if m["world"] != "navigation"}))
-    title_left(axes, f"{title} for k objects, hidden layers: {middle}")
-    bare(axes)
-
-
-def _narrow(axes: Axes) -> bool:
-    """Whether the numbers of a logarithmic axis span less than a decade or so, and few ticks are labelled."""
-    low, high = axes.get_ylim()
-    return high < 15 * low
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    *before, last = map(str, numbers)
-    return f"{', '.join(before)} and {last}" if before else last
+def _group(cell: Mapping[str, Any]) -> str:
+    column = str(cell["column"])
+    return column if cell["world"] == "navigation" else f"{cell['world']},\n{column}"

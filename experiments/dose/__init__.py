@@ -1,49 +1,52 @@
-"""The dose: how many generated rows per recorded row help, and whether that can be told before anything is trained.
+"""The dose: how many generated rows per recorded row help.
 
-Doses are nested: all are the first rows of one table, the recorded ones first. Before training, a classifier tells
-drawn parent sets from recorded ones, and the ensemble says how far it disagrees; afterwards generated rows are compared
-with the task's true step. All of these grow as rows get worse: one that tells beforehand what augmenting gains has a
-rank correlation of -1 with it.
+Doses are nested: all are the first rows of one table, the recorded ones first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import rich.table
+import torch
+from matplotlib.figure import Figure
 
-from experiments.agents import paper_agent
 from experiments.columns import PUBLISHED
-from experiments.dose.figure import draw_dose
-from experiments.dose.gain import correlations, lines_of
-from experiments.dose.judge import AFTER, BEFORE, Case, judge, make_case
-from experiments.experiment import Experiment, Measured, Stopwatch, check_columns, spread, text_table
-from experiments.stages import agents_config, begun, fit_agents, fit_models, last_evaluations, load_agents, record
+from experiments.experiment import Cells, Experiment, Run, check_names, markdown_table, spread, unique
+from experiments.figures import draw_line
+from experiments.stages import (
+    agents_config,
+    fit_agents,
+    fit_models,
+    last_evaluations,
+    load_agents,
+    paper_agent,
+    record,
+)
 from mocoda.agents import Agent
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.augmentation.rewards import GoalLabels
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
+from mocoda.engine.errors import InputError
+from mocoda.engine.figures import BLUE, INK, ORANGE, bare, legend_below, save, title_left
 from mocoda.engine.randomness import Stream
-from mocoda.engine.workers import Workers
-from mocoda.parents import Parents, fit_parents
+from mocoda.engine.statistics import mean_and_std
+from mocoda.parents import fit_parents
 from mocoda.parents.mocoda import Mocoda, fewer_components
 from mocoda.tasks import Task, make_task
 from mocoda.tasks.hooksweep import HookSweep2
 
 TASKS, DENSITIES = ("navigation", "hooksweep2"), ("mixture", "matched")
+TITLES = {"navigation": "2D Navigation", "hooksweep2": "HookSweep2"}
+MEASURES = {"navigation": "steps (fewer is better)", "hooksweep2": "success in %"}
+DENSITY_COLOURS = {"mixture": ORANGE, "matched": BLUE}
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 95% quantiles of |t| for 2 to 10 seeds
 Parts = dict[tuple[int, int], Transitions]  # by number of recorded rows and seed
-Models = dict[tuple[int, int], Dynamics]
-Sources = dict[tuple[int, str, int], tuple[Mocoda, Parents]]  # by number of recorded rows, density and seed
-Cases = dict[tuple[int, str, int], tuple[int, dict[str, float]]]  # number of the job, and what is known already
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,6 @@ class Trial:
     last: int  # of them count
     episodes: int  # of each
     components: int  # at most; fewer where fewer rows can tell them apart
-    judged: int = 2_000  # drawn rows of each density, size and seed that are judged
     goals: int = 8  # in a task with goals, small data sets are repeated up to so many times what was recorded
 
     def __post_init__(self) -> None:
@@ -73,8 +75,8 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Dose(Experiment[Measured]):
-    """What agents reach by the number of generated rows per recorded row, and whether checks tell it beforehand."""
+class Dose(Experiment):
+    """What agents reach by the number of generated rows per recorded row."""
 
     name = "dose"
     metric = (
@@ -82,7 +84,6 @@ class Dose(Experiment[Measured]):
         "last evaluations while training"
     )
     outputs = ("dose.json", "dose.png")
-    presets: ClassVar[dict[str, Dose]] = {}
 
     navigation: Trial
     hooksweep2: Trial
@@ -92,10 +93,8 @@ class Dose(Experiment[Measured]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_columns(self.densities, DENSITIES)
-        for name in self.tasks:
-            if name not in TASKS:
-                raise unknown_name("task", name, TASKS)
+        check_names("density", self.densities, DENSITIES)
+        check_names("task", self.tasks, TASKS)
         if len(self.doses) < 2 or self.doses[0] != 0 or any(one >= other for one, other in pairwise(self.doses)):
             raise InputError(f"doses must rise from 0, which is the recorded rows alone, got {list(self.doses)}.")
 
@@ -109,71 +108,67 @@ class Dose(Experiment[Measured]):
         own: Trial = getattr(self, task)
         return replace(own, seeds=min(self.seeds, own.seeds))
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
-        """Records, fits, judges, and trains the agents on every dose, all data sets and seeds of an agent at once."""
-        clock, resumed = Stopwatch(), begun(folder)
-        cells: list[dict[str, Any]] = []
-        judged: list[dict[str, Any]] = []
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Records, fits, and trains the agents on every dose, all data sets and seeds of an agent at once."""
+        cells: Cells = []
         for name in self.tasks:
             task, trial = make_task(name), self.trial(name)
-            parts = _parts(task, trial, device, folder, workers, progress)
-            clock.lap(f"{name} recording")
-            models = _models(task, trial, parts, folder, progress)
-            clock.lap(f"{name} dynamics")
-            sources = self._sources(task, trial, parts)
-            clock.lap(f"{name} parents")
-            with Workers(judge, workers) as judges:
-                cases = self._cases(task, trial, parts, models, sources, judges)
-                datasets: dict[str, list[Transitions]] = {}
-                for agent in trial.agents:
-                    stage = f"agents-{name}-{agent.name}"
-                    policies = load_agents(folder / stage)
-                    if policies is None and not datasets:
-                        datasets = self.datasets(task, trial, parts, models, sources, progress)
-                        clock.lap(f"{name} data")
-                    policies = policies or fit_agents(
+            parts = _parts(run, task, trial)
+            run.lap(f"{name} recording")
+            models = fit_models(
+                run,
+                list(parts.values()),
+                task.graph,
+                "local",
+                trial.dynamics,
+                name=name,
+                seeds=[seed for _, seed in parts],
+                labels=[f"{size}-{seed}" for size, seed in parts],
+            )
+            run.lap(f"{name} dynamics")
+            datasets: dict[str, list[Transitions]] = {}
+            for agent in trial.agents:
+                stage = f"agents-{name}-{agent.name}"
+                policies = load_agents(run, stage)
+                if policies is None:
+                    datasets = datasets or self.datasets(run, task, parts, dict(zip(parts, models, strict=True)))
+                    policies = fit_agents(
+                        run,
                         datasets,
                         agent,
-                        folder=folder,
                         name=stage,
                         seeds=range(trial.seeds),
                         updates=trial.updates,
                         task=task,
                         evaluate_every=trial.updates // trial.evaluations,
                         episodes=trial.episodes,
-                        workers=workers,
-                        progress=progress,
                     )
-                    cells += self.cells(name, agent.name, policies)
-                    clock.lap(f"{name} {agent.name}")
-                judged += self._judged(name, cases, judges, progress)
-            clock.lap(f"{name} judged")
-        lines = lines_of(cells, judged)
-        results = {**self.heading(device, clock, resumed=resumed), "cells": cells, "judged": judged, "lines": lines}
-        return Measured({**results, "correlations": correlations(lines)})
+                cells += self.cells(name, agent.name, policies)
+                run.lap(f"{name} {agent.name}")
+        return {"cells": cells}
 
     def datasets(
-        self, task: Task, trial: Trial, parts: Parts, models: Models, sources: Sources, progress: Progress = silent
+        self, run: Run, task: Task, parts: Parts, models: Mapping[tuple[int, int], Dynamics]
     ) -> dict[str, list[Transitions]]:
-        """The recorded rows and so many generated ones, by size, density and dose, one table a seed."""
+        """The recorded rows and those generated, by size, density and dose, one table per seed."""
         made: dict[str, list[Transitions]] = {}
-        total = len(trial.sizes) * len(self.densities)
+        trial = self.trial(task.name)
         for size in trial.sizes:
             for density in self.densities:
+                components = fewer_components(trial.components, size, task.graph)
+                recipe = Mocoda(components=components, **(PUBLISHED | {"density": density}))
                 for seed in range(trial.seeds):
-                    (_, parents), model = sources[size, density, seed], models[size, seed]
-                    most = round(self.doses[-1] * size)
-                    table = augment(
-                        parts[size, seed], parents, model, rows=most, task=task, seed=seed, provenance=False
-                    )
+                    recorded, model, most = parts[size, seed], models[size, seed], round(self.doses[-1] * size)
+                    parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task)
+                    table = augment(recorded, parents, model, rows=most, task=task, seed=seed, provenance=False)
                     for dose in self.doses:
                         own = made.setdefault(_data_name(size, density, dose), [])
                         if len(own) == seed:  # what was recorded is the same for all densities
                             own.append(_portion(table, task, size, dose, trial.goals, seed))
-                progress("data sets", len(made) // (len(self.doses) - 1), total)
+                run.progress("data sets", len(made) // (len(self.doses) - 1), len(trial.sizes) * len(self.densities))
         return made
 
-    def cells(self, task: str, agent: str, policies: Policies) -> list[dict[str, Any]]:
+    def cells(self, task: str, agent: str, policies: Policies) -> Cells:
         """What one agent reaches on every data set; recorded rows alone have no density."""
         trial, made = self.trial(task), []
         for size in trial.sizes:
@@ -188,88 +183,82 @@ class Dose(Experiment[Measured]):
                     made.append(labels | {"dose": dose, **spread(values), "success": success})
         return made
 
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        results, figure = (folder / name for name in self.outputs)
-        write_json(results, measured.results)
-        draw_dose(measured.results, figure)
-        reached = {
-            (c["task"], c["agent"], c["rows"], c["density"], c["dose"]): c["mean"] for c in measured.results["cells"]
-        }
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws a row of panels per agent, a panel per number of recorded rows."""
+        cells = results["cells"]
+        agents = list(dict.fromkeys((cell["task"], cell["agent"]) for cell in cells))
+        sizes = {key: unique((c for c in cells if (c["task"], c["agent"]) == key), "rows") for key in agents}
+        wide = max(map(len, sizes.values()))
+        figure = Figure(figsize=(3.2 * wide, 2.5 * len(agents) + 0.7), layout="constrained")
+        grid = figure.subplots(len(agents), wide, squeeze=False)
+        for panels, (task, agent) in zip(grid, agents, strict=True):
+            panels[0].set_ylabel(f"{TITLES[task]}, {agent.upper()}\n{MEASURES[task]}", fontsize=9, color=INK)
+            for axes, size in zip(panels, sizes[task, agent], strict=False):
+                own = [c for c in cells if (c["task"], c["agent"], c["rows"]) == (task, agent, size)]
+                doses = sorted(unique(own, "dose"))
+                alone = next(cell for cell in own if cell["dose"] == 0)
+                for density in (each for each in unique(own, "density") if each):
+                    line = [alone, *(cell for cell in own if cell["density"] == density)]
+                    colour = DENSITY_COLOURS[density]
+                    draw_line(axes, range(len(doses)), [c["values"] for c in line], color=colour, label=density)
+                axes.axhline(alone["mean"], color=INK, lw=1, ls="--", label="recorded rows alone")
+                axes.set_xticks(range(len(doses)), [f"{dose:g}" for dose in doses])
+                axes.set_xlabel("generated rows per recorded row", fontsize=9)
+                title_left(axes, f"{size:,} recorded rows", fontsize=10)
+                bare(axes)
+            for axes in panels[len(sizes[task, agent]) :]:
+                axes.set_axis_off()
+        legend_below(figure)
+        save(figure, folder / self.outputs[1])
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        cells, doses = results["cells"], sorted(unique(results["cells"], "dose"))
+        reached = {(c["task"], c["agent"], c["rows"], c["density"], c["dose"]): c["mean"] for c in cells}
         rows = []
-        for line in measured.results["lines"]:
-            key = (line["task"], line["agent"], line["rows"])
-            means = [reached[*key, line["density"] if dose else None, dose] for dose in self.doses]
-            texts = [f"{mean:.1f}" for mean in means]
-            texts += [f"{_mean(line['auc']):.2f}", f"{100 * _mean(line['refuted']):.0f}%"]
-            rows.append([f"{line['task']}, {line['agent']}", line["density"], f"{line['rows']:,}", *texts])
-        columns = ("agent", "density", "recorded", *(f"{dose:g}" for dose in self.doses), "AUC", "untrue")
-        caption = "0 and up: generated rows per recorded row. AUC: of the parent set that is told apart best"
-        return text_table("Steps (navigation) or success in percent, by dose", columns, rows, caption, left=2)
+        for task, agent, size, density in dict.fromkeys(key[:4] for key in reached if key[3]):
+            means = [reached[task, agent, size, density if dose else None, dose] for dose in doses]
+            name = f"{TITLES[task]}, {agent.upper()}, {MEASURES[task].partition(' ')[0]}"
+            rows.append([name, density, f"{size:,}", *(f"{mean:.1f}" for mean in means)])
+        return markdown_table(["agent", "density", "recorded rows", *(f"{dose:g}" for dose in doses)], rows)
 
-    def _sources(self, task: Task, trial: Trial, parts: Parts) -> Sources:
-        made = {}
-        for density in self.densities:
-            for (size, seed), recorded in parts.items():
-                components = fewer_components(trial.components, size, task.graph)
-                recipe = Mocoda(components=components, **(PUBLISHED | {"density": density}))
-                made[size, density, seed] = recipe, fit_parents(recorded, task.graph, recipe, seed=seed, task=task)
-        return made
-
-    def _cases(
-        self,
-        task: Task,
-        trial: Trial,
-        parts: Parts,
-        models: Models,
-        sources: Sources,
-        judges: Workers[Case, dict[str, float]],
-    ) -> Cases:
-        """Rows of every size, density and seed, given to the judges."""
-        cases = {}
-        for (size, density, seed), source in sources.items():
-            case, known = make_case(task.name, parts[size, seed], *source, models[size, seed], trial.judged, seed)
-            cases[size, density, seed] = judges.submit(case), known
-        return cases
-
-    def _judged(
-        self, task: str, cases: Cases, judges: Workers[Case, dict[str, float]], progress: Progress
-    ) -> list[dict[str, Any]]:
-        """What the judges say of every size and density, a value a seed."""
-        found: dict[tuple[int, str], list[dict[str, float]]] = {}
-        for done, ((size, density, _), (number, known)) in enumerate(cases.items(), 1):
-            found.setdefault((size, density), []).append(known | judges.result(number))
-            progress("judged", done, len(cases))
-        return [
-            {"task": task, "rows": size, "density": density}
-            | {name: spread([seed[name] for seed in seeds]) for name in (*BEFORE, *AFTER)}
-            for (size, density), seeds in found.items()
-        ]
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        found = changes(results["cells"])
+        mean = {(c["agent"], c["rows"], c["density"], c["dose"]): c["mean"] for c in results["cells"]}
+        return (
+            "About four per recorded row, and more where little was recorded: with 1,000 recorded rows TD3-BC needs "
+            f"{mean['td3-bc', 1_000, None, 0.0]:.0f} steps without generated rows, "
+            f"{mean['td3-bc', 1_000, 'mixture', 4.0]:.0f} with four per recorded one. More rows made agents "
+            f"significantly worse in {sum(found)} of {len(found)} steps from one dose to the next."
+        )
 
 
-def _parts(task: Task, trial: Trial, device: str, folder: Path, workers: int | None, progress: Progress) -> Parts:
-    """What was recorded, by size and seed: walks of each seed's own, or the first rows of one recording for all."""
+def changes(cells: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Whether each step from one dose to the next hurts: the whole 95% CI of the change, paired by seed, is worse."""
+    doses = sorted(unique(cells, "dose"))
+    found = {(c["task"], c["agent"], c["rows"], c["density"], c["dose"]): torch.tensor(c["values"]) for c in cells}
+    hurts = []
+    for task, agent, size, density in dict.fromkeys(key[:4] for key in found if key[3]):
+        sign = -1 if task == "navigation" else 1  # fewer steps are better
+        for one, other in pairwise(found[task, agent, size, density if dose else None, dose] for dose in doses):
+            mean, std = mean_and_std((sign * (other - one)).tolist())
+            count = len(one)
+            hurts.append(count > 1 and mean + STUDENT[min(count, 10) - 2] * std / count**0.5 < 0)
+    return hurts
+
+
+def _parts(run: Run, task: Task, trial: Trial) -> Parts:
+    """What was recorded, by size and seed: walks of each seed, or the first rows of one recording for all seeds."""
     if isinstance(task, HookSweep2):
-        recorded = record(task, max(trial.sizes), "varied", folder, workers, progress).to(device)
+        recorded = record(run, task, max(trial.sizes), "varied")
         firsts = {size: recorded[:size] for size in trial.sizes}
         return {(size, seed): first for size, first in firsts.items() for seed in range(trial.seeds)}
     return {
-        (size, seed): task.collect(size, seed=seed).to(device) for size in trial.sizes for seed in range(trial.seeds)
+        (size, seed): task.collect(size, seed=seed).to(run.device)
+        for size in trial.sizes
+        for seed in range(trial.seeds)
     }
-
-
-def _models(task: Task, trial: Trial, parts: Parts, folder: Path, progress: Progress) -> Models:
-    fitted = fit_models(
-        list(parts.values()),
-        task.graph,
-        "local",
-        trial.dynamics,
-        folder=folder,
-        progress=progress,
-        name=task.name,
-        seeds=[seed for _, seed in parts],
-        labels=[f"{size}-{seed}" for size, seed in parts],
-    )
-    return dict(zip(parts, fitted, strict=True))
 
 
 def _portion(table: Transitions, task: Task, size: int, dose: float, goals: int, seed: int) -> Transitions:
@@ -294,10 +283,6 @@ def _data_name(size: int, density: str, dose: float) -> str:
     return f"{size}-{density}-{dose:g}" if dose else f"{size}-recorded"
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _walker(name: str, **settings: Any) -> Agent:
     # As the small agents of Table 2: narrower than the paper's, since 165 of each are trained.
     small: dict[str, Any] = {"hidden": (256, 256), "batch": 256, "polyak": 0.01, "standardise": True}
@@ -308,8 +293,8 @@ def _sweeper(**settings: Any) -> Agent:
     return paper_agent("td3-bc", decay=True, standardise=True, **settings)
 
 
-Dose.presets.update(
-    paper=Dose(
+Dose.presets = {
+    "paper": Dose(
         "paper",
         seeds=5,
         navigation=Trial(
@@ -341,10 +326,9 @@ Dose.presets.update(
             last=5,
             episodes=10,
             components=128,
-            judged=1_000,
         ),
     ),
-    quick=Dose(
+    "quick": Dose(
         "quick",
         seeds=1,
         tasks=("navigation",),
@@ -359,7 +343,6 @@ Dose.presets.update(
             last=2,
             episodes=20,
             components=16,
-            judged=400,
         ),
         hooksweep2=Trial(
             sizes=(5_000,),
@@ -371,7 +354,6 @@ Dose.presets.update(
             last=1,
             episodes=2,
             components=16,
-            judged=200,
         ),
     ),
-)
+}

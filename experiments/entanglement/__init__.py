@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
-import rich.table
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,15 +19,15 @@ from torch import Tensor
 
 from experiments.columns import PUBLISHED
 from experiments.entanglement.values import Lesson, ValueConfig, fit_values, true_values
-from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from experiments.experiment import Experiment, Run, markdown_table, plus_minus, spread
+from experiments.figures import draw_line
 from experiments.stages import fit_models
+from experiments.worlds import TrueModel
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, save, title_left
-from mocoda.engine.files import write_json
+from mocoda.engine.figures import BLUE, GREEN, GREY, ORANGE, RED, bare, save, title_left
 from mocoda.engine.networks import Weights, mlp
-from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.parents import MocodaP, fit_parents
 from mocoda.tasks.objects import EPISODE, HOME, Objects
@@ -36,8 +35,8 @@ from mocoda.tasks.objects import EPISODE, HOME, Objects
 MODELS = {"factored model": "local", "unfactored model": "full"}
 # What is measured, with its label, colour and line in the figure.
 MODEL_LINES = {
-    "factored model": ("one step, locally factored model", BLUE, "-"),
-    "unfactored model": ("one step, unfactored model", GREY, "-"),
+    "factored model": ("locally factored model", BLUE, "-"),
+    "unfactored model": ("unfactored model", GREY, "-"),
 }
 VALUES = {
     "recorded": ("from recorded data", RED, "-"),
@@ -46,11 +45,11 @@ VALUES = {
     "mocoda, true dynamics": ("from MoCoDA's data, true dynamics", GREEN, "--"),
 }
 SHADES = ("#bcd3ea", "#7fabd6", "#2563a8", "#123a66")  # few objects to many
-RARE = 5.0  # percent of the recorded rows
+STEPS = (1, 10, 20, 50)  # that the table shows
 
 
 @dataclass(frozen=True)
-class Entanglement(Experiment[Measured]):
+class Entanglement(Experiment):
     """How sparse steps entangle over the horizon, and what that does to models and values (Section 3.2)."""
 
     name = "entanglement"
@@ -61,7 +60,6 @@ class Entanglement(Experiment[Measured]):
         "range"
     )
     outputs = ("entanglement.json", "entanglement.png")
-    presets: ClassVar[dict[str, Entanglement]] = {}
 
     dynamics: DynamicsConfig
     values: ValueConfig
@@ -73,56 +71,30 @@ class Entanglement(Experiment[Measured]):
     components: int = 16
     test_rows: int = 1_000  # for every number of objects at home
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+    def measure(self, run: Run) -> dict[str, Any]:
         """Multiplies the recorded graphs, then fits models and values for all seeds, and compares them with truth."""
-        clock = Stopwatch()
         task, seeds = Objects(self.objects), range(self.seeds)
-        filled = [filling(Objects(count), self.episodes, device) for count in self.counts]
-        recorded = [task.collect(self.rows, seed=seed).to(device) for seed in seeds]
-        models = {
-            name: fit_models(recorded, task.graph, kind, self.dynamics, folder=folder, progress=progress)
-            for name, kind in MODELS.items()
-        }
+        filled = [filling(Objects(count), self.episodes, run.device) for count in self.counts]
+        recorded = [task.collect(self.rows, seed=seed).to(run.device) for seed in seeds]
+        models = {name: fit_models(run, recorded, task.graph, kind, self.dynamics) for name, kind in MODELS.items()}
         lessons = {
             (seed, name): lesson
             for seed, (data, model) in enumerate(zip(recorded, models["factored model"], strict=True))
             for name, lesson in zip(VALUES, self._lessons(task, data, model, seed), strict=True)
         }
-        values = fit_values(lessons, self.values, device=device, progress=progress)
+        values = fit_values(lessons, self.values, device=run.device, progress=run.progress)
         errors = [
             self._errors(task, recorded[seed], {name: each[seed] for name, each in models.items()}, values, seed)
             for seed in seeds
         ]
-        results = {
-            **self.heading(device, clock),
-            "spread": filled,
-            "cells": _over_seeds(errors),
-            "recorded": _shares(task, recorded),
-        }
-        return Measured(results)
-
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        results = measured.results
-        write_json(folder / self.outputs[0], results)
-        draw_entanglement(results, folder / self.outputs[1])
-        homes = list(results["recorded"])
-        wanted = [("recorded", None), *(("recombined", int(home)) for home in homes)]
-        rows = []
-        for name in (*MODELS, *VALUES):
-            cells = {(c["states"], c["home"]): c for c in results["cells"] if c["what"] == name}
-            texts = [f"{cells[key]['mean']:.1f} ± {cells[key]['std']:.1f}" for key in wanted]
-            rows.append([name if name in MODELS else f"value: {name}", *texts])
-        shares = (f"{share:.1f}" for share in results["recorded"].values())
-        rows.append(["share of the recorded rows", "100", *shares])
-        columns = ("what", "recorded states", *(f"recombined, {home}" for home in homes))
-        return text_table("Errors by how many objects are at home, in percent", columns, rows)
+        return {"spread": filled, "cells": _over_seeds(errors), "recorded": _shares(task, recorded)}
 
     def _lessons(self, task: Objects, data: Transitions, model: Dynamics, seed: int) -> list[Lesson]:
         """In the order of VALUES. To learn true returns is to learn rewards after which nothing follows."""
         parents = fit_parents(data, task.graph, MocodaP(components=self.components, **PUBLISHED), task=task, seed=seed)
         made = [
             augment(data, parents, one, rows=self.made, task=task, seed=seed, provenance=False)
-            for one in (model, _Truth(task))
+            for one in (model, TrueModel(task))
         ]
         recorded, *others = (_lesson(task, table, data, self.values.discount) for table in (data, *made))
         returns = recorded.reward + recorded.ahead * true_values(task, data.next_state, self.values.discount)
@@ -156,9 +128,65 @@ class Entanglement(Experiment[Measured]):
             cells += [{"what": name, "states": kind, "home": number, "error": error} for name, error in errors.items()]
         return cells
 
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws what an object depends on by steps back, and errors by how many objects are at home."""
+        figure = Figure(figsize=(14.5, 4.6), layout="constrained")
+        filled, model, value = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
+        for number, cell in enumerate(results["spread"]):
+            colour = SHADES[min(number, len(SHADES) - 1)]
+            filled.plot(cell["filled"]["given actions"], color=colour, lw=2.4, label=f"{cell['objects']} objects")
+            filled.plot(cell["filled"]["acting"], color=colour, lw=1.4, ls="--")
+        filled.plot([], [], color=GREY, lw=1.4, ls="--", label="if actions depend on the whole state")
+        filled.set(xlim=(0, None), ylim=(0, 100), xlabel="steps back", ylabel="factors that an object depends on (%)")
+        filled.legend(frameon=False, fontsize=9, loc="upper left")
+        title_left(filled, "Sparse for a step, entangled over the horizon")
+        bare(filled)
+        _draw_errors(model, results, MODEL_LINES)
+        model.set_ylabel("error of the next state (% of a step)")
+        title_left(model, "Models of a step generalise to unseen states …")
+        _draw_errors(value, results, VALUES)
+        value.set_ylabel("error of the value (% of its range)")
+        title_left(value, "… values do not, unless trained on such states")
+        save(figure, folder / self.outputs[1])
 
-Entanglement.presets.update(
-    paper=Entanglement(
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        homes = list(results["recorded"])
+        wanted = [("recorded", None), *(("recombined", int(home)) for home in homes)]
+        rows = []
+        for name in (*MODELS, *VALUES):
+            cells = {(c["states"], c["home"]): c for c in results["cells"] if c["what"] == name}
+            label = f"{name}, % of a step" if name in MODELS else f"value {VALUES[name][0]}, % of its range"
+            rows.append([label, *(plus_minus(cells[key], 1) for key in wanted)])
+        rows.append(
+            ["share of the recorded rows, %", "100", *(f"{share:.1f}" for share in results["recorded"].values())]
+        )
+        return markdown_table(["", "recorded states", *(f"recombined, {home} at home" for home in homes)], rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        last = max(map(int, results["recorded"]))
+        error = {c["what"]: c["mean"] for c in results["cells"] if (c["states"], c["home"]) == ("recombined", last)}
+        return (
+            f"Where {last} objects are at home, which hardly any row shows, a value learned from the recorded data is "
+            f"off by {error['recorded']:.0f}% of its range, one from MoCoDA's data by {error['mocoda']:.0f}%. The "
+            f"model of one step is off by {error['factored model']:.1f}% of a step."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        rows = []
+        for one in cls.results(folder)["spread"]:
+            given, acting = one["filled"]["given actions"], one["filled"]["acting"]
+            edges = [f"{one[key]:.0f}" for key in ("edges", "edges_of_any_step")]
+            rows.append([str(one["objects"]), *edges, *(f"{given[n]:.0f}" for n in STEPS), f"{acting[STEPS[2]]:.0f}"])
+        columns = ["objects", "edges of a step, %", "of any step", *(f"after {n}" for n in STEPS)]
+        columns.append(f"after {STEPS[2]}, if actions depend on all")
+        return super().blocks(folder) | {"spread": markdown_table(columns, rows)}
+
+
+Entanglement.presets = {
+    "paper": Entanglement(
         "paper",
         seeds=5,
         dynamics=DynamicsConfig(epochs=60, window=10),
@@ -169,13 +197,13 @@ Entanglement.presets.update(
         components=32,
         test_rows=10_000,
     ),
-    quick=Entanglement(
+    "quick": Entanglement(
         "quick",
         seeds=3,
         dynamics=DynamicsConfig(members=2, hidden=(64, 64), features=32, epochs=8, batch=256, learning_rate=3e-3),
         values=ValueConfig(updates=5_000),
     ),
-)
+}
 
 
 def filling(task: Objects, episodes: int, device: str) -> dict[str, Any]:
@@ -219,15 +247,6 @@ def recombined(task: Objects, states: Tensor, home: int, n: int, stream: Stream)
     return made
 
 
-class _Truth(NamedTuple):
-    """The true dynamics, where a model is asked for."""
-
-    task: Objects
-
-    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
-        return self.task.step(rows)
-
-
 def _lesson(task: Objects, table: Transitions, data: Transitions, discount: float) -> Lesson:
     next_rows = torch.cat([table.next_state, task.expert(table.next_state)], 1)
     reward, ended = task.label(table.state, table.action, table.next_state)
@@ -264,61 +283,13 @@ def _percent(which: Tensor) -> float:
     return 100 * float(which.double().mean())
 
 
-# The figure
-
-
-def draw_entanglement(results: Mapping[str, Any], path: Path) -> None:
-    """Draws what an object depends on by steps back, and errors by how many objects are at home."""
-    figure = Figure(figsize=(14.5, 4.6), layout="constrained")
-    filled, model, value = figure.subplots(1, 3, width_ratios=(1.15, 1, 1))
-    _draw_filling(filled, results)
-    _draw_errors(model, results, MODEL_LINES)
-    model.set_ylabel("error of the next state (% of a step)")
-    title_left(model, "Models of a step generalise to states never seen …")
-    _draw_errors(value, results, VALUES)
-    value.set_ylabel("error of the value (% of its range)")
-    title_left(value, "… values do not, unless shown such states")
-    save(figure, path)
-
-
-def _draw_filling(axes: Axes, results: Mapping[str, Any]) -> None:
-    for number, cell in enumerate(results["spread"]):
-        colour = SHADES[min(number, len(SHADES) - 1)]
-        given, acting = cell["filled"]["given actions"], cell["filled"]["acting"]
-        axes.plot(given, color=colour, lw=2.4, label=f"{cell['objects']} objects")
-        axes.plot(acting, color=colour, lw=1.4, ls="--")
-    axes.plot([], [], color=GREY, lw=1.4, ls="--", label="actions chosen by seeing all")
-    steps = len(results["spread"][0]["filled"]["given actions"]) - 1
-    edges = ", ".join(f"{cell['edges']:.0f}" for cell in results["spread"])
-    axes.text(steps, 3, f"edges of a single step: {edges} %", ha="right", fontsize=9, color=INK)
-    axes.set(xlim=(0, steps), ylim=(0, 100), xlabel="steps back", ylabel="factors that an object depends on (%)")
-    title_left(axes, "Sparse for a step, entangled over the horizon")
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
-    bare(axes)
-
-
 def _draw_errors(axes: Axes, results: Mapping[str, Any], lines: Mapping[str, tuple[str, str, str]]) -> None:
-    """Draws means over seeds and a dot a seed; circles are recorded states, and what was hardly recorded is shaded."""
-    highest = 0.0
+    """Draws errors in recombined states, by how many objects are at home."""
     for name, (label, colour, style) in lines.items():
-        own = [cell for cell in results["cells"] if cell["what"] == name and cell["home"] is not None]
-        made, seen = ([cell for cell in own if cell["states"] == kind] for kind in ("recombined", "recorded"))
-        places = [cell["home"] for cell in made]
-        axes.plot(places, [cell["mean"] for cell in made], color=colour, lw=2.2, ls=style, label=label)
-        for cell in made:
-            axes.plot([cell["home"]] * len(cell["values"]), cell["values"], ".", color=colour, ms=6)
-        common = [cell for cell in seen if results["recorded"][str(cell["home"])] > RARE]
-        axes.plot([cell["home"] for cell in common], [cell["mean"] for cell in common], "o", mfc="none", color=colour)
-        highest = max(highest, *(value for cell in own for value in cell["values"]))
-    homes = [int(home) for home in results["recorded"]]
-    first = next((home for home in homes if results["recorded"][str(home)] < RARE), homes[-1] + 1)
-    axes.axvspan(first - 0.5, homes[-1] + 0.5, color=GREY, alpha=0.15, lw=0)
-    middle = (first + homes[-1]) / 2
-    axes.text(middle, 0.03, "hardly ever recorded", transform=axes.get_xaxis_transform(), ha="center", color=INK)
-    axes.plot([], [], "o", mfc="none", color=INK, label="in recorded states")
-    axes.set(
-        xlim=(-0.5, homes[-1] + 0.5), ylim=(0, 1.45 * highest), xlabel="objects at home (share of the recorded rows)"
-    )
-    axes.set_xticks(homes, [f"{home}\n({results['recorded'][str(home)]:.0f}%)" for home in homes])
+        own = [c for c in results["cells"] if (c["what"], c["states"]) == (name, "recombined")]
+        draw_line(axes, [c["home"] for c in own], [c["values"] for c in own], color=colour, ls=style, label=label)
+    shares = results["recorded"]
+    axes.set_xticks([*map(int, shares)], [f"{home}\n({share:.0f}%)" for home, share in shares.items()])
+    axes.set(ylim=(0, None), xlabel="objects at home (share of the recorded rows)")
     axes.legend(frameon=False, fontsize=9, loc="upper left")
     bare(axes)

@@ -7,30 +7,37 @@ again, with rows in which boxes that were swept one at a time are swept at once,
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-import rich.table
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.columns import column_recipe
-from experiments.experiment import Experiment, Measured, Stopwatch, cell, text_table
-from experiments.stages import begun, fit_agents, fit_models, last_evaluations, next_state_errors, record
+from experiments.experiment import (
+    Cells,
+    Experiment,
+    Run,
+    cell,
+    check_names,
+    markdown_table,
+    plus_minus,
+    read_json,
+)
+from experiments.stages import fit_agents, fit_models, last_evaluations, next_state_errors, record
+from experiments.sweeping_truth import as_transitions, confirmations, model_errors, played_by_expert
 from experiments.table1 import Table1, draw_test_rows
 from experiments.table2 import Table2
 from experiments.table3 import EXPERT, Table3
-from experiments.truth import as_transitions, confirmations, model_errors, played_by_expert
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.figures import BLUE, INK, bare, save, title_left
 from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
+from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.learned import CAUTION, check_caution, load_learned
 from mocoda.graph.learning import learn_graph
@@ -45,11 +52,10 @@ WORLDS = ("navigation", "hooksweep2")
 REACH = 0.1  # metres in xy between a gripper and a box, or two boxes, within which the distance rule has an edge
 TESTED = ("emp", "rand", "mocoda", "mocoda-u")  # distributions of Table 1 that take no model of their own
 T = TypeVar("T", Navigation, HookSweep2)
-Cells = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class LearnedMasks(Experiment[Measured]):
+class LearnedMasks(Experiment):
     """Models and agents with the given, a learned, a dense and a distance mask."""
 
     name = "learned-masks"
@@ -58,7 +64,6 @@ class LearnedMasks(Experiment[Measured]):
         "confirmed: percent of generated rows, all and those in which a box moves. success: percent, as in Table 3"
     )
     outputs = ("learned-masks.json", "learned-masks.png")
-    presets: ClassVar[dict[str, LearnedMasks]] = {}
 
     sizes: str  # the preset of the tables whose sizes are taken
     graphs: GraphConfig
@@ -76,51 +81,33 @@ class LearnedMasks(Experiment[Measured]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for what, chosen, known in (("world", self.worlds, WORLDS), ("mask", self.masks, MASKS)):
-            if not chosen or len(set(chosen)) != len(chosen):
-                raise InputError(f"{what}s must be different ones, and at least one, got {list(chosen)}.")
-            for name in chosen:
-                if name not in known:
-                    raise unknown_name(what, name, known)
+        check_names("world", self.worlds, WORLDS)
+        check_names("mask", self.masks, MASKS)
         check_caution(self.caution)
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
-        """Learns a graph a world, then fits a model and trains an agent with every mask."""
-        clock, resumed = Stopwatch(), begun(folder)
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Learns a graph per world, then fits a model and trains an agent with every mask."""
         cells: Cells = []
         learned: dict[str, str] = {}
         for world in self.worlds:
-            made = self._navigation if world == "navigation" else self._hooksweep
-            file = folder / world / "cells.json"
+            file = run.folder / world / "cells.json"
             if not file.exists():
-                found, text = made(device, folder / world, clock, progress, workers)
+                file.parent.mkdir(exist_ok=True)
+                made = self._navigation if world == "navigation" else self._hooksweep
+                found, text = made(replace(run, folder=file.parent))
                 write_json(file, {"cells": found, "learned": text})
             kept = read_json(file)
             cells += kept["cells"]
             learned[world] = kept["learned"]
-        heading = self.heading(device, clock, resumed=resumed)
-        return Measured({**heading, "learned": learned, "cells": cells})
+        return {"learned": learned, "cells": cells}
 
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        cells = measured.results["cells"]
-        write_json(folder / self.outputs[0], measured.results)
-        draw_masks(cells, folder / self.outputs[1])
-        lines = []
-        for world, measure in dict.fromkeys((one["world"], one["column"]) for one in cells):
-            own = {one["row"]: one for one in cells if (one["world"], one["column"]) == (world, measure)}
-            texts = [f"{own[mask]['mean']:.2f} ± {own[mask]['std']:.2f}" if mask in own else "–" for mask in self.masks]
-            lines.append([world, measure, *texts])
-        return text_table("What a mask changes", ("world", "measure", *self.masks), lines, left=2)
-
-    def _navigation(
-        self, device: str, folder: Path, clock: Stopwatch, progress: Progress, workers: int | None
-    ) -> tuple[Cells, str]:
+    def _navigation(self, run: Run) -> tuple[Cells, str]:
         table1, table2 = Table1.presets[self.sizes], Table2.presets[self.sizes]
         table2 = replace(table2, dynamics=self._shorter(table2.dynamics))
         seeds, task = range(self.seeds), Navigation()
-        recorded = [task.collect(table1.rows, seed=seed).to(device) for seed in seeds]
-        graphs, text = self._graphs(task.graph, recorded[0], folder, progress)
-        clock.lap("navigation graph")
+        recorded = [task.collect(table1.rows, seed=seed).to(run.device) for seed in seeds]
+        graphs, text = self._graphs(task.graph, recorded[0], run.folder, run.progress)
+        run.lap("navigation graph")
         for mask in ("distance", "composed"):  # its factors have no places, and meet wherever they are
             graphs.pop(mask, None)
         tests = {}
@@ -128,43 +115,37 @@ class LearnedMasks(Experiment[Measured]):
             recipe = column_recipe(column, components=table1.components)
             parents = [fit_parents(recorded[seed], task.graph, recipe, seed=seed, task=task) for seed in seeds]
             tests[column] = [
-                draw_test_rows(task, column, parents[seed], table1.test_rows, seed, device) for seed in seeds
+                draw_test_rows(task, column, parents[seed], table1.test_rows, seed, run.device) for seed in seeds
             ]
         cells, datasets = [], {}
         for mask, graph in graphs.items():
-            models = fit_models(
-                recorded, graph, "local", table2.dynamics, folder=folder, progress=progress, name=f"local-{mask}"
-            )
+            models = fit_models(run, recorded, graph, "local", table2.dynamics, name=f"local-{mask}")
             for column, rows in tests.items():
-                drawn = [Stream(seed, "table1-draw", column, device=device) for seed in seeds]
+                drawn = [Stream(seed, "table1-draw", column, device=run.device) for seed in seeds]
                 errors = [next_state_errors(models[seed], task, rows[seed], drawn[seed]) for seed in seeds]
                 norms = [100 * float(error.mean()) for error in errors]
                 cells.append({"world": "navigation", **cell(mask, f"error x 100, {column}", norms)})
             own = with_graph(task, graph)
             datasets[mask] = [table2.dataset(own, "mocoda", recorded[seed], models[seed], seed) for seed in seeds]
-        clock.lap("navigation models")
+        run.lap("navigation models")
         agent = table2.agents[0]
         policies = fit_agents(
+            run,
             datasets,
             agent,
-            folder=folder,
             name=f"agents-{agent.name}",
-            seeds=seeds,
             updates=table2.updates,
             task=task,
             evaluate_every=table2.evaluate_every,
             episodes=table2.episodes,
-            progress=progress,
         )
-        clock.lap("navigation agents")
+        run.lap("navigation agents")
         for mask in graphs:
             steps = last_evaluations(policies, "steps", mask, table2.last)
             cells.append({"world": "navigation", **cell(mask, f"steps, {agent.name}", steps)})
         return cells, text
 
-    def _hooksweep(
-        self, device: str, folder: Path, clock: Stopwatch, progress: Progress, workers: int | None
-    ) -> tuple[Cells, str]:
+    def _hooksweep(self, run: Run) -> tuple[Cells, str]:
         table = Table3.presets[self.sizes]
         table = replace(
             table,
@@ -176,10 +157,10 @@ class LearnedMasks(Experiment[Measured]):
         )
         agent = next(agent for agent in table.agents if agent.name == "td3-bc")
         task, seeds = HookSweep2(), range(self.seeds)
-        recorded = record(task, table.rows, table.variety, folder, workers, progress).to(device)
-        clock.lap("recording")
-        graphs, text = self._graphs(task.graph, recorded, folder, progress)
-        clock.lap("hooksweep2 graph")
+        recorded = record(run, task, table.rows, table.variety)
+        run.lap("recording")
+        graphs, text = self._graphs(task.graph, recorded, run.folder, run.progress)
+        run.lap("hooksweep2 graph")
         recipe = column_recipe(
             self.column,
             components=table.components,
@@ -190,51 +171,37 @@ class LearnedMasks(Experiment[Measured]):
         recipes = {mask: replace(recipe, composition=mask == "composed") for mask in graphs}
         models, parents = {}, {}
         for mask, graph in graphs.items():
-            models[mask] = fit_models(
-                [recorded] * self.seeds,
-                graph,
-                "local",
-                table.dynamics,
-                folder=folder,
-                progress=progress,
-                name=f"local-{mask.replace('composed', 'learned')}",  # of one graph there is one model
-            )
+            name = f"local-{mask.replace('composed', 'learned')}"  # of one graph there is one model
+            models[mask] = fit_models(run, [recorded] * self.seeds, graph, "local", table.dynamics, name=name)
             own = with_graph(task, graph)
             parents[mask] = [fit_parents(recorded, graph, recipes[mask], seed=seed, task=own) for seed in seeds]
-            clock.lap(f"hooksweep2 {mask}")
-        truth = folder / "truth.json"
+            run.lap(f"hooksweep2 {mask}")
+        truth = run.folder / "truth.json"
         if not truth.exists():
-            write_json(truth, {"cells": self._truth(table, recorded, models, parents, workers)})
+            write_json(truth, {"cells": self._truth(table, recorded, models, parents, run.workers)})
         cells: Cells = read_json(truth)["cells"]
-        clock.lap("hooksweep2 truth")
-        more = table.total - len(recorded)
+        run.lap("hooksweep2 truth")
+        made: dict[str, Any] = {"rows": table.total - len(recorded), "task": task, "provenance": False}
         datasets = {
-            mask: [
-                augment(recorded, parents[mask][seed], models[mask][seed], rows=more, task=task, seed=seed,
-                        provenance=False)
-                for seed in seeds
-            ]
+            mask: [augment(recorded, parents[mask][seed], models[mask][seed], seed=seed, **made) for seed in seeds]
             for mask in graphs
-        }  # fmt: skip
-        clock.lap("hooksweep2 data")
+        }
+        run.lap("hooksweep2 data")
         updates = self.updates or table.updates[agent.name]
         policies = fit_agents(
+            run,
             datasets,
             agent,
-            folder=folder,
             name=f"agents-{agent.name}",
-            seeds=seeds,
             updates=updates,
             task=task,
             evaluate_every=updates // table.evaluations,
             episodes=table.episodes,
             half=table.half,
-            workers=workers,
-            progress=progress,
         )
-        clock.lap("hooksweep2 agents")
+        run.lap("hooksweep2 agents")
         for mask in graphs:
-            success = [100 * share for share in last_evaluations(policies, "success", mask, table.last)]
+            success = last_evaluations(policies, "success", mask, table.last, scale=100)
             cells.append({"world": "hooksweep2", **cell(mask, f"success, %, {agent.name}", success)})
         return cells, text
 
@@ -307,10 +274,62 @@ class LearnedMasks(Experiment[Measured]):
         made = {"given": given, "learned": learned, "composed": learned, "dense": everything, "distance": near}
         return {mask: replace(made[mask], relative=given.relative) for mask in self.masks}, str(learned)
 
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws a panel per measure: a bar per mask, with a line of a standard deviation."""
+        measures = list(dict.fromkeys((one["world"], one["column"]) for one in results["cells"]))
+        across = min(4, len(measures))
+        down = -(-len(measures) // across)
+        figure = Figure(figsize=(3.2 * across, 2.4 * down), layout="constrained")
+        grid = list(figure.subplots(down, across, squeeze=False).flat)
+        for axes in grid[len(measures) :]:
+            axes.set_visible(False)
+        for axes, (world, measure) in zip(grid, measures, strict=False):
+            own = [one for one in results["cells"] if (one["world"], one["column"]) == (world, measure)]
+            means, deviations = ([one[key] for one in own] for key in ("mean", "std"))
+            axes.barh([one["row"] for one in own], means, 0.6, xerr=deviations, color=BLUE, ecolor=INK)
+            axes.invert_yaxis()
+            axes.set_xlim(0, None if any(means) else 1)
+            title_left(axes, f"{world}\n{measure}", fontsize=9)
+            bare(axes)
+        save(figure, folder / self.outputs[1])
 
-def read_json(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return found
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        found = {(one["world"], one["column"], one["row"]): one for one in results["cells"]}
+        masks = [mask for mask in MASKS if any(row == mask for *_, row in found)]
+        rows = []
+        for world, measure in dict.fromkeys(key[:2] for key in found):
+            own = (found.get((world, measure, mask)) for mask in masks)
+            rows.append([f"{world}: {measure}", *("–" if one is None else plus_minus(one, 2) for one in own)])
+        return markdown_table(["", *masks], rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        found = {(one["column"], one["row"]): one["mean"] for one in results["cells"]}
+        success = {mask: found["success, %, td3-bc", mask] for mask in ("given", "composed", "dense")}
+        return (
+            f"It can replace the paper's mask: agents sweep both boxes in {success['composed']:.0f}% of the episodes "
+            f"with a learned mask, {success['given']:.0f}% with the paper's, and {success['dense']:.0f}% without one."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        main = cls.results(folder)
+        by_caution = {"0.2": read_json(folder / "caution-0.2.json"), "0.02": main}
+        by_caution["0.005"] = read_json(folder / "caution-0.005.json")
+        found = {
+            (caution, one["column"], one["row"]): plus_minus(one, 1)
+            for caution, results in by_caution.items()
+            for one in results["cells"]
+            if one["world"] == "hooksweep2"
+        }
+        rows = []
+        for measure in dict.fromkeys(key[1] for key in found):
+            for mask in ("learned", "composed") if measure.startswith("success") else ("learned",):
+                label = measure + (", composed" if mask == "composed" else "")
+                rows.append([label, *(found[caution, measure, mask] for caution in by_caution)])
+        tables = {name: cls.table(read_json(folder / f"{name}.json")) for name in ("navigation", "confirmed")}
+        return super().blocks(folder) | {"caution": markdown_table(["caution", *by_caution], rows)} | tables
 
 
 def with_graph(task: T, graph: LocalGraph) -> T:
@@ -327,9 +346,9 @@ def near_mask(rows: Tensor) -> Tensor:
     return torch.cat([near, near[:, :1]], 1)
 
 
-LearnedMasks.presets.update(
+LearnedMasks.presets = {
     # A third of the tables' training, and of their rows, so that all masks take ten minutes on an H200.
-    paper=LearnedMasks(
+    "paper": LearnedMasks(
         "paper",
         seeds=3,
         sizes="paper",
@@ -339,40 +358,5 @@ LearnedMasks.presets.update(
         total=2_000_000,
         updates=50_000,
     ),
-    # What one core does in 34 minutes: small models and agents, and fewer rows.
-    cores=LearnedMasks(
-        "cores",
-        seeds=2,
-        sizes="quick",
-        graphs=GraphConfig(),
-        epochs=80,
-        rows=100_000,
-        total=500_000,
-        updates=25_000,
-        confirmed_rows=2_000,
-    ),
-    quick=LearnedMasks("quick", seeds=1, sizes="quick", graphs=GraphConfig.quick()),
-)
-
-
-# The figure
-
-
-def draw_masks(cells: Cells, path: Path) -> None:
-    """Draws a panel a measure: a bar a mask, with a line of a standard deviation."""
-    measures = list(dict.fromkeys((one["world"], one["column"]) for one in cells))
-    across = min(4, len(measures))
-    down = -(-len(measures) // across)
-    figure = Figure(figsize=(3.2 * across, 2.4 * down), layout="constrained")
-    grid = list(figure.subplots(down, across, squeeze=False).flat)
-    for axes in grid[len(measures) :]:
-        axes.set_visible(False)
-    for axes, (world, measure) in zip(grid, measures, strict=False):
-        own = [one for one in cells if (one["world"], one["column"]) == (world, measure)]
-        names = [one["row"] for one in own]
-        axes.barh(names, [one["mean"] for one in own], 0.6, xerr=[one["std"] for one in own], color=BLUE, ecolor=INK)
-        axes.invert_yaxis()
-        axes.set_xlim(0, None if any(one["mean"] for one in own) else 1)
-        title_left(axes, f"{world}\n{measure}", fontsize=9)
-        bare(axes)
-    save(figure, path)
+    "quick": LearnedMasks("quick", seeds=1, sizes="quick", graphs=GraphConfig.quick()),
+}

@@ -1,35 +1,31 @@
 """Mixtures per neighbourhood (Appendix B.2): what they do to the support of new rows and to the model's error.
 
-The paper fits one set of mixtures for the sparsest graph. A row that they make is *unsupported* if it has a parent set
-of its own local graph that is rarer than 99% of the recorded rows there, or if too few were recorded there to say.
+The paper fits one set of mixtures for the sparsest graph. A row that they make is *unsupported* if one of the parent
+sets of its own local graph is rarer than 99% of the recorded rows there, or if too few were recorded there to say.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import rich.table
 import torch
-from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.columns import PUBLISHED
-from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
+from experiments.experiment import Experiment, Run, markdown_table, spread
+from experiments.figures import draw_bars
 from experiments.stages import World, next_state_errors
 from experiments.table1 import Table1
 from experiments.worlds import Bodies
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
 from mocoda.engine.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, legend_below, save
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.parents import Parents, fit_parents, make_recipe
@@ -43,22 +39,13 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "mocoda-u": {"name": "mocoda-u"},
     "mocoda-u, stratified": {"name": "mocoda-u", "stratified": True},
 }
-STRATA_COLOURS = {
-    "recorded": GREY,
-    "mocoda": BLUE,
-    "mocoda, stratified": GREEN,
-    "mocoda, stratified evenly": "#8fc9a8",
-    "mocoda-u": RED,
-    "mocoda-u, stratified": ORANGE,
+COLOURS = dict(zip(("recorded", *COLUMNS), (GREY, BLUE, GREEN, "#8fc9a8", RED, ORANGE), strict=True))
+SHOWN = {
+    "recorded": "recorded: only ever upwards",
+    "mocoda": "MoCoDA, one set of mixtures",
+    "mocoda, stratified": "MoCoDA, mixtures per neighbourhood",
 }
 QUANTILE = 0.01
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredNeighbourhoods(Measured):
-    """The comparison, and rows of 2D Navigation to draw."""
-
-    quadrant: dict[str, tuple[Tensor, Tensor]]  # name -> actions (N, 2) in the top right quadrant, errors (N,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +61,7 @@ class EvenParents(StratifiedParents):
 
 
 @dataclass(frozen=True)
-class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
+class Neighbourhoods(Experiment):
     """Mixtures per local graph against one set of mixtures (Appendix B.2)."""
 
     name = "neighbourhoods"
@@ -82,8 +69,7 @@ class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
         "unsupported: share of rows in percent. values: next-state error of one draw a row, mean Euclidean norm x 1e2, "
         "as in Table 1; supported, not_supported: over those rows alone"
     )
-    outputs = ("neighbourhoods.json", "neighbourhoods.png")
-    presets: ClassVar[dict[str, Neighbourhoods]] = {}
+    outputs = ("neighbourhoods.json", "neighbourhoods.png", "quadrant.png")
 
     dynamics: DynamicsConfig
     bodies: tuple[int, ...]  # a world each, besides 2D Navigation
@@ -92,19 +78,17 @@ class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
     judge_rows: int = 100_000  # that say what is supported
     components: int = 32
 
-    def run(
-        self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None
-    ) -> MeasuredNeighbourhoods:
+    def measure(self, run: Run) -> dict[str, Any]:
         """Collects, fits a model and all parent distributions in every world, and scores what they draw."""
-        clock, seeds = Stopwatch(), range(self.seeds)
+        seeds = range(self.seeds)
         worlds: dict[str, World] = {"navigation": Navigation(), **{f"{k} bodies": Bodies(k) for k in self.bodies}}
         cells, quadrant = [], {}
         for name, world in worlds.items():
-            datasets = [world.collect(self.rows, seed=seed).to(device) for seed in seeds]
+            datasets = [world.collect(self.rows, seed=seed).to(run.device) for seed in seeds]
             models = fit_dynamics_runs(
-                datasets, world.graph, "local", seeds=seeds, config=self.dynamics, progress=progress
+                datasets, world.graph, "local", seeds=seeds, config=self.dynamics, progress=run.progress
             )
-            judges = [Judge.of(world, self, seed, device) for seed in seeds]
+            judges = [Judge.of(world, self, seed, run.device) for seed in seeds]
             for column in ("recorded", *COLUMNS):
                 drawn = [self._draw(world, column, datasets[seed], seed) for seed in seeds]
                 scores = [
@@ -112,23 +96,12 @@ class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
                     for model, judge, (rows, _) in zip(models, judges, drawn, strict=True)
                 ]
                 cells.append({"world": name, "column": column, **_cell(scores), **_strata(drawn[0][1])})
-                if name == "navigation":
+                if name == "navigation" and column in SHOWN:
                     rows = drawn[0][0]
                     here = coupled(rows)
                     quadrant[column] = (rows[here, 2:].cpu(), scores[0].error[here].cpu())
-        return MeasuredNeighbourhoods({**self.heading(device, clock), "cells": cells}, quadrant)
-
-    def write(self, measured: MeasuredNeighbourhoods, folder: Path) -> rich.table.Table:
-        cells = measured.results["cells"]
-        write_json(folder / self.outputs[0], measured.results)
-        draw_neighbourhoods(cells, measured.quadrant, folder / self.outputs[1])
-        rows = []
-        for cell in cells:
-            errors = ["-" if cell[k] is None else f"{cell[k]:.3f}" for k in ("mean", "supported", "not_supported")]
-            strata = "" if cell["fitted"] is None else f"{len(cell['fitted'])}, {len(cell['skipped'])} skipped"
-            rows.append([cell["world"], cell["column"], f"{cell['unsupported_mean']:.1f}", *errors, strata])
-        columns = ("world", "rows", "unsupported %", "error", "where supported", "where not", "neighbourhoods")
-        return text_table("Rows with an unsupported parent set, and the model's error × 100", columns, rows, left=2)
+        draw_quadrant(quadrant, run.folder / self.outputs[2])
+        return {"cells": cells}
 
     def _draw(self, world: World, column: str, data: Transitions, seed: int) -> tuple[Tensor, Parents | None]:
         """A column's rows, and the distribution they are from."""
@@ -142,10 +115,43 @@ class Neighbourhoods(Experiment[MeasuredNeighbourhoods]):
             parents = EvenParents(**vars(parents))
         return parents.sample(self.test_rows, seed=stream), parents
 
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        figure = Figure(figsize=(10, 3.6), layout="constrained")
+        cells = results["cells"]
+        shares = [one | {"mean": one["unsupported_mean"], "std": one["unsupported_std"]} for one in cells]
+        styles = {name: {"color": colour} for name, colour in COLOURS.items()}
+        left, right = figure.subplots(1, 2)
+        draw_bars(left, shares, "world", "column", styles)
+        draw_bars(right, cells, "world", "column", styles)
+        left.set_ylabel("rows with an unsupported parent set (%)")
+        right.set(yscale="log", ylabel="model's error × 100 (log scale)")
+        legend_below(figure, ncols=3)
+        save(figure, folder / self.outputs[1])
 
-Neighbourhoods.presets.update(
-    paper=Neighbourhoods("paper", seeds=5, dynamics=DynamicsConfig(epochs=100, window=10), bodies=(2, 4, 6)),
-    quick=Neighbourhoods(
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        rows = []
+        for one in results["cells"]:
+            errors = ["–" if one[k] is None else f"{one[k]:.3f}" for k in ("mean", "supported", "not_supported")]
+            strata = "" if one["fitted"] is None else f"{len(one['fitted'])}, {len(one['skipped'])} skipped"
+            rows.append([one["world"], one["column"], f"{one['unsupported_mean']:.1f}", *errors, strata])
+        columns = ("world", "rows", "unsupported, %", "error × 100", "where supported", "where not", "neighbourhoods")
+        return markdown_table(columns, rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        found = {one["column"]: one for one in results["cells"] if one["world"] == "navigation"}
+        plain, stratified = found["mocoda"], found["mocoda, stratified"]
+        return (
+            f"They keep rows supported: of MoCoDA's rows in 2D Navigation {plain['unsupported_mean']:.1f}% are not, "
+            f"and {stratified['unsupported_mean']:.1f}% with mixtures per neighbourhood. The model's error × 100 falls "
+            f"from {plain['mean']:.3f} to {stratified['mean']:.3f}."
+        )
+
+
+Neighbourhoods.presets = {
+    "paper": Neighbourhoods("paper", seeds=5, dynamics=DynamicsConfig(epochs=100, window=10), bodies=(2, 4, 6)),
+    "quick": Neighbourhoods(
         "quick",
         seeds=2,
         dynamics=replace(Table1.presets["quick"].dynamics, epochs=16),
@@ -155,7 +161,7 @@ Neighbourhoods.presets.update(
         judge_rows=40_000,
         components=16,
     ),
-)
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,27 +227,11 @@ def _strata(parents: Parents | None) -> dict[str, Any]:
     return {"fitted": strata.get("rows"), "skipped": strata.get("skipped")}
 
 
-# The figure
-
-
-def draw_neighbourhoods(
-    cells: Sequence[Mapping[str, Any]], quadrant: Mapping[str, tuple[Tensor, Tensor]], path: Path
-) -> None:
-    """Draws actions in the top right quadrant of 2D Navigation by the model's error; below, all worlds as bars.
-
-    quadrant  name -> actions (N, 2), errors (N,)
-    """
-    figure = Figure(figsize=(10, 7.2), layout="constrained")
-    halves = figure.subfigures(2, 1, height_ratios=(1.1, 1))
-    assert isinstance(halves, np.ndarray)
-    above, below = halves
-    shown = {
-        "recorded": "recorded: only ever upwards",
-        "mocoda": "MoCoDA, one set of mixtures",
-        "mocoda, stratified": "MoCoDA, mixtures per neighbourhood",
-    }
-    panels = above.subplots(1, len(shown), sharex=True, sharey=True)
-    for axes, (name, title) in zip(panels, shown.items(), strict=True):
+def draw_quadrant(quadrant: Mapping[str, tuple[Tensor, Tensor]], path: Path) -> None:
+    """Draws actions (N, 2) in the top right quadrant of 2D Navigation, coloured by the model's error (N,)."""
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(SHOWN), sharex=True, sharey=True)
+    for axes, (name, title) in zip(panels, SHOWN.items(), strict=True):
         action, error = (part[:1_500].numpy() for part in quadrant[name])
         dots = axes.scatter(
             *action.T, c=error.clip(0.005, 3), s=5, norm=LogNorm(0.005, 3), cmap="coolwarm", linewidths=0
@@ -250,25 +240,5 @@ def draw_neighbourhoods(
         axes.set_title(title, fontsize=10, color=INK)
         bare(axes)
     panels[0].set_ylabel("dy")
-    above.colorbar(dots, ax=panels, label="model's error × 100", shrink=0.8)
-    above.suptitle("2D Navigation: the actions in the top right quadrant", x=0.01, ha="left", fontsize=11, color=INK)
-    one, other = below.subplots(1, 2)
-    _draw_groups(one, cells, "unsupported_mean", "unsupported_std")
-    one.set_ylabel("rows with an unsupported parent set (%)")
-    _draw_groups(other, cells, "mean", "std")
-    other.set(yscale="log", ylabel="model's error × 100 (log scale)")
-    legend_below(below, ncols=3)
+    figure.colorbar(dots, ax=panels, label="model's error × 100", shrink=0.8)
     save(figure, path)
-
-
-def _draw_groups(axes: Axes, cells: Sequence[Mapping[str, Any]], mean: str, std: str) -> None:
-    """Draws a group of bars a world, a bar a column."""
-    worlds, columns = (list(dict.fromkeys(cell[key] for cell in cells)) for key in ("world", "column"))
-    width = 0.84 / len(columns)
-    for number, column in enumerate(columns):
-        own = [cell for cell in cells if cell["column"] == column]
-        places = [i + width * (number - (len(columns) - 1) / 2) for i in range(len(worlds))]
-        means, stds = ([cell[key] for cell in own] for key in (mean, std))
-        axes.bar(places, means, 0.92 * width, yerr=stds, label=column, color=STRATA_COLOURS[column], ecolor=INK)
-    axes.set_xticks(range(len(worlds)), worlds)
-    bare(axes)

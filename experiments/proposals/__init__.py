@@ -1,7 +1,7 @@
 """What 20 proposals allow: the steps of a BCQ whose critic is never wrong, by how many actions it may choose from.
 
-BCQ takes the best of some actions that the data proposes. Here these come from the very distribution that MoCoDA draws
-actions from, given the state, and the critic is exact: its values are those of the best policy that chooses among so
+BCQ takes the best of some actions that the data proposes. Here these come from the distribution that MoCoDA draws
+actions from, given the state, and the critic is exact: its values are those of the best policy that chooses among that
 many proposals, in the true world.
 """
 
@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import rich.table
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.columns import PUBLISHED
-from experiments.experiment import Experiment, Measured, Stopwatch, cell, text_table
+from experiments.experiment import Experiment, Run, by_place, cell, cells_table
+from experiments.figures import draw_line
 from experiments.published_code import PublishedMocoda
 from experiments.table2 import PAPER
 from mocoda.engine.figures import BLUE, GREY, INK, ORANGE, bare, legend_below, save, title_left
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.parents.mocoda import MixtureParents, Mocoda
 from mocoda.tasks.navigation import Navigation
@@ -36,13 +34,12 @@ LABELS = {"mixture": "as in the paper's text", "published": "as in the paper's c
 
 
 @dataclass(frozen=True)
-class Proposals(Experiment[Measured]):
+class Proposals(Experiment):
     """How fast BCQ could walk with a perfect critic, by its number of proposals (Table 2)."""
 
     name = "proposals"
     metric = "steps to the goal (70 where it is not reached), mean over episodes"
     outputs = ("proposals.json", "proposals.png")
-    presets: ClassVar[dict[str, Proposals]] = {}
 
     numbers: tuple[int, ...] = (5, 10, 20, 50, 100)
     rows: int = 40_000
@@ -50,37 +47,69 @@ class Proposals(Experiment[Measured]):
     components: int = 32
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_positive("rows", "episodes", "components")
+        self.check_positive("seeds", "rows", "episodes", "components")
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
-        """Fits parents, computes the true values, and walks by the best of so many proposals."""
-        clock, task = Stopwatch(), Navigation()
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Fits parents, computes the true values, and walks by the best of the proposals."""
+        task = Navigation()
         steps: dict[tuple[str, int], list[float]] = {}
         for seed in range(FIRST, FIRST + self.seeds):
-            data = task.collect(self.rows, seed=seed).to(device)
+            data = task.collect(self.rows, seed=seed).to(run.device)
             for draws, kind in DRAWS.items():
                 recipe = kind(components=self.components, **PUBLISHED)
                 parents = recipe.fit(data, task.graph, task=task, model=None, seed=seed)
                 assert isinstance(parents, MixtureParents)
-                stream = Stream(seed, "proposals", device=device)
-                proposed = proposals(parents, lattice().to(device), DRAWN, stream.child("lattice"))
+                stream = Stream(seed, "proposals", device=run.device)
+                proposed = proposals(parents, lattice().to(run.device), DRAWN, stream.child("lattice"))
                 for number in self.numbers:
                     values = true_values(task, proposed, number)
                     walked = walk(task, parents, values, number, self.episodes, stream)
                     steps.setdefault((draws, number), []).append(walked)
-                    progress("walks", sum(map(len, steps.values())), self.seeds * len(DRAWS) * len(self.numbers))
-        cells = [cell(draws, str(number), found) for (draws, number), found in steps.items()]
-        return Measured({**self.heading(device, clock), "cells": cells})
+                    run.progress("walks", sum(map(len, steps.values())), self.seeds * len(DRAWS) * len(self.numbers))
+        return {"cells": [cell(draws, str(number), found) for (draws, number), found in steps.items()]}
 
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        write_json(folder / self.outputs[0], measured.results)
-        draw_proposals(measured.results, folder / self.outputs[1])
-        rows = [
-            [draws, *(f"{c['mean']:.1f} ± {c['std']:.1f}" for c in measured.results["cells"] if c["row"] == draws)]
-            for draws in DRAWS
-        ]
-        return text_table("Steps with a perfect critic, by proposals", ["", *map(str, self.numbers)], rows)
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws steps by the number of proposals, a line per way to draw components, and what the paper reports."""
+        figure = Figure(figsize=(6.4, 4), layout="constrained")
+        axes = figure.subplots()
+        for draws, colour in zip(DRAWS, (BLUE, ORANGE), strict=True):
+            own = [one for one in results["cells"] if one["row"] == draws]
+            numbers = [int(one["column"]) for one in own]
+            label = f"components drawn {LABELS[draws]}"
+            draw_line(axes, numbers, [one["values"] for one in own], color=colour, label=label)
+        paper = PAPER["bcq"][3]
+        assert paper is not None
+        axes.axhline(paper[0], color=INK, lw=1, ls="--", label="the paper's BCQ on MoCoDA")
+        axes.axvline(20, color=GREY, lw=1, ls=":", label="BCQ's proposals")
+        axes.set(xscale="log", xlabel="actions to choose from", ylabel="steps to the goal")
+        axes.set_xticks(numbers)
+        axes.minorticks_off()
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        title_left(axes, "Even a perfect critic needs actions to choose from")
+        bare(axes)
+        legend_below(figure)
+        save(figure, folder / self.outputs[1])
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        return cells_table(results, 1, {draws: f"components drawn {label}" for draws, label in LABELS.items()})
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        steps = {place: one["mean"] for place, one in by_place(results).items()}
+        paper = PAPER["bcq"][3]
+        assert paper is not None
+        return (
+            f"With 20 proposals even a perfect critic needs {steps['mixture', '20']:.1f} steps, and "
+            f"{steps['published', '20']:.1f} if components are drawn as in the paper's code; the paper reports "
+            f"{paper[0]:.1f}."
+        )
+
+
+Proposals.presets = {
+    "paper": Proposals("paper", seeds=3),
+    "quick": Proposals("quick", seeds=1, numbers=(5, 20), rows=4_000, episodes=40, components=8),
+}
 
 
 def true_values(task: Navigation, proposed: Tensor, number: int) -> Tensor:
@@ -147,33 +176,3 @@ def walk(
         walking &= ~reached[best]
         state = torch.where(walking[:, None], after[best], state)
     return float(steps.mean())
-
-
-Proposals.presets.update(
-    paper=Proposals("paper", seeds=3),
-    quick=Proposals("quick", seeds=1, numbers=(5, 20), rows=4_000, episodes=40, components=8),
-)
-
-
-def draw_proposals(results: Mapping[str, Any], path: Path) -> None:
-    """Draws steps by the number of proposals, a line a way to draw components, beside what the paper reports."""
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    axes = figure.subplots()
-    for draws, colour in zip(DRAWS, (BLUE, ORANGE), strict=True):
-        own = [one for one in results["cells"] if one["row"] == draws]
-        numbers = [int(one["column"]) for one in own]
-        axes.plot(numbers, [one["mean"] for one in own], color=colour, lw=1.8, label=f"components {LABELS[draws]}")
-        for number, one in zip(numbers, own, strict=True):
-            axes.plot([number] * len(one["values"]), one["values"], "o", ms=4, mew=0, color=colour, alpha=0.6)
-    paper = PAPER["bcq"][3]
-    assert paper is not None
-    axes.axhline(paper[0], color=INK, lw=1, ls="--", label="the paper's BCQ on MoCoDA")
-    axes.axvline(20, color=GREY, lw=1, ls=":", label="BCQ's proposals")
-    axes.set(xscale="log", xlabel="actions to choose from", ylabel="steps to the goal")
-    axes.set_xticks([int(one["column"]) for one in results["cells"] if one["row"] == "mixture"])
-    axes.minorticks_off()
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    title_left(axes, "Even a perfect critic needs actions to choose from")
-    bare(axes)
-    legend_below(figure)
-    save(figure, path)

@@ -9,32 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
-import rich.table
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.columns import column_recipe
-from experiments.experiment import (
-    Experiment,
-    Measured,
-    Stopwatch,
-    cell,
-    check_columns,
-    check_training,
-    compare_with_paper,
-)
-from experiments.stages import begun, fit_agents, last_evaluations
+from experiments.experiment import Experiment, Run, by_place, cell, cells_table, check_names, check_training
+from experiments.figures import PALETTE, draw_bars
+from experiments.stages import fit_agents, last_evaluations
+from experiments.worlds import TrueModel
 from mocoda.agents import Agent, make_agent
 from mocoda.agents.policy import agent_settings
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.engine.figures import BLUE, GREEN, GREY, ORANGE, RED, bare, legend_below, save, title_left
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
-from mocoda.engine.randomness import Stream
+from mocoda.engine.figures import legend_below, save, title_left
 from mocoda.parents import fit_parents
 from mocoda.tasks.navigation import Navigation
 
@@ -45,27 +35,16 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "-1/0, nothing ends": lambda reward: reward,
     "+1/+2, nothing ends": lambda reward: reward + 2,
 }
-FORM_COLOURS = dict(zip(FORMS, (GREY, BLUE, ORANGE, GREEN, RED), strict=True))
 AS_THEY_ARE = "as they are"
 
 
-class _TrueModel(NamedTuple):
-    """A dynamics model that is never wrong, so that rewards are all that differs."""
-
-    task: Navigation
-
-    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
-        return self.task.step(rows)
-
-
 @dataclass(frozen=True)
-class Rewards(Experiment[Measured]):
+class Rewards(Experiment):
     """How often agents reach the goal, by the form of the reward they were trained on."""
 
     name = "rewards"
     metric = "episodes that reach the goal, in percent: mean over the last evaluations while training"
     outputs = ("rewards.json", "rewards.png")
-    presets: ClassVar[dict[str, Rewards]] = {}
 
     agents: tuple[Agent, ...]
     forms: tuple[str, ...] = tuple(FORMS)
@@ -78,49 +57,65 @@ class Rewards(Experiment[Measured]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_columns(self.forms, tuple(FORMS))
+        check_names("form", self.forms, FORMS)
         check_training(self.total, self.rows, self.last, self.updates // self.evaluate_every)
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"agents": {_row(agent): agent_settings(agent) for agent in self.agents}}
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
-        clock, resumed = Stopwatch(), begun(folder)
-        task, seeds = Navigation(), range(self.seeds)
-        tables = [self._walks(task, seed, device) for seed in seeds]
+    def measure(self, run: Run) -> dict[str, Any]:
+        task = Navigation()
+        tables = [self._walks(task, seed, run.device) for seed in range(self.seeds)]
         datasets = {form: [_rewarded(table, form) for table in tables] for form in self.forms}
-        clock.lap("data")
+        run.lap("data")
         cells = []
         for agent in self.agents:
             policies = fit_agents(
+                run,
                 datasets,
                 agent,
-                folder=folder,
                 name=f"agents-{_row(agent).replace(', ', '-').replace(' ', '-')}",
-                seeds=seeds,
                 updates=self.updates,
                 task=task,
                 evaluate_every=self.evaluate_every,
                 episodes=self.episodes,
-                progress=progress,
             )
             for form in self.forms:
-                success, steps = (last_evaluations(policies, name, form, self.last) for name in ("success", "steps"))
-                cells.append(cell(_row(agent), form, [100 * share for share in success]) | {"steps": steps})
-            clock.lap(_row(agent))
-        return Measured({**self.heading(device, clock, resumed=resumed), "cells": cells})
-
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        write_json(folder / self.outputs[0], measured.results)
-        draw_rewards(measured.results, folder / self.outputs[1])
-        title = "Episodes that reach the goal (%), by the form of the reward"
-        return compare_with_paper(measured.results, title, digits=1, best_of="row", more_is_better=True)
+                success = last_evaluations(policies, "success", form, self.last, scale=100)
+                steps = last_evaluations(policies, "steps", form, self.last)
+                cells.append(cell(_row(agent), form, success) | {"steps": steps})
+            run.lap(_row(agent))
+        return {"cells": cells}
 
     def _walks(self, task: Navigation, seed: int, device: str) -> Transitions:
         recorded = task.collect(self.rows, seed=seed).to(device)
         parents = fit_parents(recorded, task.graph, column_recipe("mocoda"), seed=seed)
         more = self.total - self.rows
-        return augment(recorded, parents, _TrueModel(task), rows=more, task=task, seed=seed, provenance=False)
+        return augment(recorded, parents, TrueModel(task), rows=more, task=task, seed=seed, provenance=False)
+
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+        axes = figure.subplots()
+        styles = {form: {"color": colour} for form, colour in zip(FORMS, PALETTE, strict=False)}
+        draw_bars(axes, results["cells"], "row", "column", styles)
+        axes.set(ylabel="episodes that reach the goal (%)", ylim=(0, 105))
+        title_left(axes, "One task, rewarded in five ways")
+        legend_below(figure)
+        save(figure, folder / self.outputs[1])
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        return cells_table(results, 1)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        success = {place: one["mean"] for place, one in by_place(results).items()}
+        least = min(success[agent, form] for agent in ("td3-bc", "bcq", "cql") for form in ("-1/0", "0/1", "-10/0"))
+        return (
+            f"Not their sign and size: TD3-BC, BCQ and CQL reach the goal in at least {least:.0f}% of the episodes. "
+            f"TD3-BC on rewards as they are does in {success[f'td3-bc, {AS_THEY_ARE}', '-10/0']:.0f}% where these are "
+            f"ten times as large, and BCQ in {success['bcq', '+1/+2, nothing ends']:.0f}% where nothing ever ends."
+        )
 
 
 def _rewarded(data: Transitions, form: str) -> Transitions:
@@ -141,33 +136,13 @@ def _agents(*names: str, **settings: Any) -> tuple[Agent, ...]:
     )
 
 
-Rewards.presets.update(
-    paper=Rewards("paper", seeds=5, agents=_agents("td3-bc", "bcq", "cql")),
-    quick=Rewards(
+Rewards.presets = {
+    "paper": Rewards("paper", seeds=5, agents=_agents("td3-bc", "bcq", "cql")),
+    "quick": Rewards(
         "quick",
         seeds=1,
         agents=_agents("td3-bc", hidden=(128, 128), batch=256, polyak=0.01),
         updates=5_000,
         last=3,
     ),
-)
-
-
-def draw_rewards(results: Mapping[str, Any], path: Path) -> None:
-    """Draws the success of every agent, one bar a form of reward."""
-    rows = list(dict.fromkeys(one["row"] for one in results["cells"]))
-    forms = list(dict.fromkeys(one["column"] for one in results["cells"]))
-    figure = Figure(figsize=(1.5 + 2.1 * len(rows), 3.6), layout="constrained")
-    axes = figure.subplots()
-    width = 0.8 / len(forms)
-    for place, form in enumerate(forms):
-        own = [one for one in results["cells"] if one["column"] == form]
-        at = [row + (place - (len(forms) - 1) / 2) * width for row in range(len(rows))]
-        means, stds = ([one[name] for one in own] for name in ("mean", "std"))
-        axes.bar(at, means, 0.9 * width, yerr=stds, label=form, color=FORM_COLOURS[form])
-    axes.set_xticks(range(len(rows)), rows)
-    axes.set(ylabel="episodes that reach the goal (%)", ylim=(0, 105))
-    title_left(axes, "One task, rewarded in five ways")
-    bare(axes)
-    legend_below(figure)
-    save(figure, path)
+}

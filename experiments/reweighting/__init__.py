@@ -13,18 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import rich.table
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.columns import PUBLISHED
-from experiments.experiment import Experiment, Measured, Stopwatch, text_table
+from experiments.experiment import Experiment, Run, markdown_table, unique
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.figures import BLUE, GREY, INK, ORANGE, RED, bare, legend_below, save, title_left
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import GaussianMixture, Mocoda, Parents, fit_parents, make_recipe
@@ -62,7 +59,7 @@ def by_volume(mixture: GaussianMixture) -> GaussianMixture:
 
 
 @dataclass(frozen=True)
-class Reweighting(Experiment[Measured]):
+class Reweighting(Experiment):
     """MoCoDA-U by reweighting components, against rejection (Section 4.1)."""
 
     name = "reweighting"
@@ -72,7 +69,6 @@ class Reweighting(Experiment[Measured]):
         "rows"
     )
     outputs = ("reweighting.json", "reweighting.png")
-    presets: ClassVar[dict[str, Reweighting]] = {}
 
     factors: tuple[int, ...] = tuple(range(1, 11))
     rare: float = 0.05  # share of the rare interval
@@ -88,33 +84,20 @@ class Reweighting(Experiment[Measured]):
         if not self.factors or min(self.factors) < 1:
             raise InputError(f"factors must be numbers of factors, each 1 or more, got {self.factors}.")
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+    def measure(self, run: Run) -> dict[str, Any]:
         """Measures the cost and the coverage of every way to draw, for every number of factors."""
-        clock = Stopwatch()
         points = []
         for done, factors in enumerate(self.factors):
-            seeds = [self._measure(factors, seed, device) for seed in range(self.seeds)]
+            seeds = [self._measure(factors, seed, run.device) for seed in range(self.seeds)]
             points += [
                 {"factors": factors, "column": column, **_means([seed[column] for seed in seeds])}
                 for column in seeds[0]
             ]
-            progress("factors", done + 1, len(self.factors))
+            run.progress("factors", done + 1, len(self.factors))
         exact = [point for point in points if point["column"] == "exact rejection"]
         # The fewest factors with which a row costs exact rejection a million proposals.
         hopeless = next((point["factors"] for point in exact if point["proposals"] >= HOPELESS), None)
-        return Measured({**self.heading(device, clock), "hopeless": hopeless, "points": points})
-
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        points, hopeless = measured.results["points"], measured.results["hopeless"]
-        write_json(folder / self.outputs[0], measured.results)
-        draw_reweighting(measured.results, folder / self.outputs[1])
-        rows = []
-        for factors in dict.fromkeys(point["factors"] for point in points):
-            own = [point for point in points if point["factors"] == factors]
-            rows.append([str(factors), *(f"{point['covered']:.1f}  ({point['proposals']:.3g})" for point in own)])
-        columns = ["k", *dict.fromkeys(point["column"] for point in points)]
-        title = "Combinations covered (%), and proposals a row"
-        return text_table(title, columns, rows, f"hopeless from k = {hopeless}", left=0)
+        return {"hopeless": hopeless, "points": points}
 
     def _measure(self, factors: int, seed: int, device: str) -> dict[str, dict[str, float]]:
         """Column -> its measures."""
@@ -150,10 +133,58 @@ class Reweighting(Experiment[Measured]):
         }
         return measures
 
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws what a row costs, and which combinations there are among the rows, by the number of factors."""
+        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        cost, covered = figure.subplots(1, 2)
+        titles = {
+            "exact rejection": (f"rejection, as flat as can be (right: of {self.budget:,} proposals)", RED),
+            "rejection": ("rejection by kernel density (recipe mocoda-u)", ORANGE),
+            "mocoda": ("MoCoDA, not flattened", GREY),
+            "reweighting": ("reweighted components", BLUE),
+        }
+        for column, (label, colour) in titles.items():
+            own = [point for point in results["points"] if point["column"] == column]
+            factors = [point["factors"] for point in own]
+            style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4, "lw": 1.8, "label": label}
+            if column != "mocoda":  # which costs what reweighting does
+                cost.plot(factors, [point["proposals"] for point in own], **style)
+            covered.plot(factors, [point["covered"] for point in own], clip_on=False, **style)
+        cost.set(yscale="log", ylabel="proposals for one row (log scale)", xlabel="independent factors")
+        covered.set(ylim=(0, 100), ylabel="combinations of intervals that occur (%)", xlabel="independent factors")
+        if results["hopeless"] is not None:
+            cost.axvline(results["hopeless"], color=INK, lw=1, ls=":", label="over a million proposals")
+        title_left(cost, f"Evening out intervals that hold {100 * self.rare:.0f}%", fontsize=10)
+        title_left(covered, f"What {self.test_rows:,} rows then cover", fontsize=10)
+        for axes in (cost, covered):
+            axes.set_xticks(self.factors)
+            bare(axes)
+        legend_below(figure, ncols=2)
+        save(figure, folder / self.outputs[1])
 
-Reweighting.presets.update(
-    paper=Reweighting("paper", seeds=5), quick=Reweighting("quick", seeds=1, test_rows=5_000, budget=400_000)
-)
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        points = results["points"]
+        rows = []
+        for factors in unique(points, "factors"):
+            own = [point for point in points if point["factors"] == factors]
+            rows.append([str(factors), *(f"{point['covered']:.1f} ({point['proposals']:.3g})" for point in own)])
+        return markdown_table(["k", *unique(points, "column")], rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        most = max(unique(results["points"], "factors"))
+        last = {point["column"]: point for point in results["points"] if point["factors"] == most}
+        return (
+            f"Yes: with {most} factors, reweighting covers {last['reweighting']['covered']:.0f}% of the combinations "
+            f"at one proposal per row; exact rejection would take {last['exact rejection']['proposals']:.0e} proposals."
+        )
+
+
+Reweighting.presets = {
+    "paper": Reweighting("paper", seeds=5),
+    "quick": Reweighting("quick", seeds=1, test_rows=5_000, budget=400_000),
+}
 
 
 def imbalanced(factors: int, rare: float, rows: int, seed: int | Stream) -> Transitions:
@@ -206,46 +237,3 @@ def _means(seeds: Sequence[dict[str, float]]) -> dict[str, Any]:
     """Every measure's mean over seeds; the values of the coverage besides."""
     means: dict[str, Any] = {name: sum(seed[name] for seed in seeds) / len(seeds) for name in seeds[0]}
     return means | {"values": [seed["covered"] for seed in seeds]}
-
-
-# The figure
-
-
-def draw_reweighting(results: Mapping[str, Any], path: Path) -> None:
-    """Draws what a row costs, and which combinations there are among the rows, by the number of factors."""
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    cost, covered = figure.subplots(1, 2)
-    config = results["config"]
-    titles = {
-        "exact rejection": (f"rejection, as flat as can be (right: of {config['budget']:,} proposals)", RED),
-        "rejection": ("rejection by kernel density (recipe mocoda-u)", ORANGE),
-        "mocoda": ("MoCoDA, not flattened", GREY),
-        "reweighting": ("reweighted components", BLUE),
-    }
-    for column, (label, colour) in titles.items():
-        own = [point for point in results["points"] if point["column"] == column]
-        factors = [point["factors"] for point in own]
-        style: dict[str, Any] = {"color": colour, "marker": "o", "ms": 4, "lw": 1.8, "label": label}
-        if column != "mocoda":  # which costs what reweighting does
-            cost.plot(factors, [point["proposals"] for point in own], **style)
-        covered.plot(factors, [point["covered"] for point in own], clip_on=False, **style)
-    cost.set(yscale="log", ylabel="proposals for one row (log scale)", xlabel="independent factors")
-    covered.set(ylim=(0, 100), ylabel="combinations of intervals that occur (%)", xlabel="independent factors")
-    if results["hopeless"] is not None:
-        cost.axvline(results["hopeless"], color=INK, lw=1, ls=":")
-        cost.annotate(
-            f"{results['hopeless']} factors: over a\nmillion proposals a row",
-            (results["hopeless"], 1e6),
-            xytext=(-8, 14),
-            textcoords="offset points",
-            ha="right",
-            fontsize=9,
-            color=INK,
-        )
-    title_left(cost, f"Evening out intervals that hold {100 * config['rare']:.0f}%", fontsize=10)
-    title_left(covered, f"What {config['test_rows']:,} rows then cover", fontsize=10)
-    for axes in (cost, covered):
-        axes.set_xticks(config["factors"])
-        bare(axes)
-    legend_below(figure, ncols=2)
-    save(figure, path)

@@ -1,12 +1,11 @@
-"""How many rows a machine makes: shards by `mocoda augment`, killed on the way, against the same shards made in peace.
+"""How many rows a machine makes: shards by `mocoda augment`, killed on the way, against the same shards uninterrupted.
 
-The command is run as a user runs it, as a process of its own, which is killed with SIGKILL and started again.
+The command is run as a user runs it, as another process, which is killed with SIGKILL and started again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import resource
 import shutil
@@ -17,31 +16,29 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import rich.table
-import torch
 from matplotlib.figure import Figure
 
-from experiments.experiment import Experiment, Measured, Stopwatch, cell, text_table
-from experiments.stages import begun, fit_models
+from experiments.experiment import Experiment, Run, markdown_table, measured, read_json
+from experiments.stages import fit_models
 from mocoda.data.formats.named_columns import pyarrow_for
 from mocoda.data.formats.shard_folder import Manifest, shard_name
 from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError
 from mocoda.engine.figures import BLUE, GREY, bare, save, title_left
 from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
 from mocoda.tasks.navigation import Navigation
 
 BYTES = 30  # of a row at most: 7 numbers, a flag and what Parquet adds
 GPU_PROCESSES = 4  # that share a GPU: while some write, another one generates
 WATCH = 0.02  # seconds between looks at a process
 LISTING = 0.2  # seconds between looks at its memory, which take longer
+FILES = {"scale.json": "one H200", "2-cores.json": "2 CPU cores", "16-cores.json": "16 CPU cores"}
 
 
 @dataclass(frozen=True)
-class Scale(Experiment[Measured]):
+class Scale(Experiment):
     """How many rows of 2D Navigation a machine makes as shards, killed on the way."""
 
     name = "scale"
@@ -49,100 +46,62 @@ class Scale(Experiment[Measured]):
         "seconds of wall time from the first start of `mocoda augment` to its end, starts and kills included; the "
         "model was trained before. begun: seconds from each start to its first shard. processor seconds: what "
         "processes have computed that were not killed. memory: the most that the command and its processes had in "
-        "memory at once, in MB; GPU memory: the most that was in use there, by all. scaling: rows per second once "
-        "every process has finished a shard"
+        "memory at once, in MB. scaling: rows per second once every process has finished a shard"
     )
     outputs = ("scale.json", "scale.png")
-    presets: ClassVar[dict[str, Scale]] = {}
 
     rows: int = 1_000_000_000
     shards: int = 256
     kills: int = 2
-    limit: float = 600.0  # seconds that the run which is killed may take
     recorded: int = 40_000
     counts: tuple[int, ...] = (1, 2)  # of processes, each timed
     timed_rows: int = 4_000_000  # of each count and process
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_positive("rows", "shards", "recorded", "timed_rows")
+        self.check_positive("seeds", "rows", "shards", "recorded", "timed_rows")
         if not 0 <= self.kills < self.shards:
             raise InputError(f"kills must be a number below that of the shards, {self.shards}, got {self.kills}.")
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
-        """Makes the shards twice, with kills and without, compares their bytes, and times numbers of processes.
-
-        workers  processes that generate; None: one per core, or GPU_PROCESSES
-        """
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Makes the shards twice, with kills and without, compares their bytes, and times numbers of processes."""
         pyarrow = pyarrow_for("write Parquet files").__version__  # the bytes depend on it
-        need, free = BYTES * self.rows, shutil.disk_usage(folder).free
+        need, free = BYTES * self.rows, shutil.disk_usage(run.folder).free
         if need > free:
-            raise InputError(f"{self.rows:,} rows need {need:,} bytes, and {str(folder)!r} has room for {free:,}.")
-        clock, resumed, task = Stopwatch(), begun(folder), Navigation()
-        if workers is None:
-            workers = len(os.sched_getaffinity(0)) if device == "cpu" else GPU_PROCESSES
-        data = folder / "recorded.hdf5"
+            raise InputError(f"{self.rows:,} rows need {need:,} bytes, and {str(run.folder)!r} has room for {free:,}.")
+        task, cores = Navigation(), len(os.sched_getaffinity(0))
+        workers = run.workers or (cores if run.device == "cpu" else GPU_PROCESSES)
+        data = run.folder / "recorded.hdf5"
         if not data.exists():
             task.collect(self.recorded, seed=0).save(data)
-        recorded = task.collect(self.recorded, seed=0).to(device)
-        fit_models([recorded], task.graph, "local", self.dynamics, folder=folder, progress=progress)
-        clock.lap("model")
-        words = ["augment", str(data), "--model", str(folder / "dynamics-local-0.safetensors"), "--device", device]
-        words += ["--no-provenance", "--no-keep-recorded"]
+        recorded = task.collect(self.recorded, seed=0).to(run.device)
+        fit_models(run, [recorded], task.graph, "local", self.dynamics)
+        run.lap("model")
+        words = ["augment", str(data), "--model", str(run.folder / "dynamics-local-0.safetensors")]
+        words += ["--device", run.device, "--no-provenance", "--no-keep-recorded"]
         runs = {}
         for stage, kills in (("killed", self.kills), ("whole", 0)):
             command = [*words, "--rows", str(self.rows), "--shards", str(self.shards), "--workers", str(workers)]
-            runs[stage] = self._stage(stage, command, kills, folder, progress)
-            clock.lap(stage)
+            runs[stage] = self._stage(stage, command, kills, run)
+            run.lap(stage)
         scaling = []
         for count in self.counts:
             rows, shards = self.timed_rows * count, 16 * count
             command = [*words, "--rows", str(rows), "--shards", str(shards), "--workers", str(count)]
-            scaling.append({"workers": count, **self._stage(f"workers-{count}", command, 0, folder, progress)})
-            clock.lap(f"workers-{count}")
-        seconds = runs["killed"]["seconds"]
-        cells = [cell(stage, measure, [run[measure]]) for stage, run in runs.items() for measure in MEASURES]
-        cells += [cell(f"{point['workers']} processes", "rows per second", [point["steady"]]) for point in scaling]
+            scaling.append({"workers": count, **self._stage(f"workers-{count}", command, 0, run)})
+            run.lap(f"workers-{count}")
         same = runs["killed"]["digest"] == runs["whole"]["digest"]
-        return Measured(
-            {
-                **self.heading(device, clock, resumed=resumed),
-                "workers": workers,
-                "cores": len(os.sched_getaffinity(0)),
-                "pyarrow": pyarrow,
-                "same_bytes": same,
-                "within_limit": seconds <= self.limit,
-                "runs": runs,
-                "scaling": scaling,
-                "cells": cells,
-            }
-        )
+        found = {"workers": workers, "cores": cores, "pyarrow": pyarrow, "same_bytes": same}
+        return {**found, "runs": runs, "scaling": scaling}
 
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        results = measured.results
-        write_json(folder / self.outputs[0], results)
-        draw_scaling(results, folder / self.outputs[1])
-        rows = []
-        for name, run in results["runs"].items():
-            rows.append([f"{self.rows:,} rows, {name}", *_line(run, "rows per second")])
-        for point in results["scaling"]:
-            rows.append([f"{point['rows']:,} rows, {point['workers']} processes", *_line(point, "steady")])
-        same = "the same bytes" if results["same_bytes"] else "OTHER BYTES"
-        aim = f"{'within' if results['within_limit'] else 'over'} the {self.limit:,.0f} s aimed at"
-        caption = f"killed {self.kills} times: {same} as without, {aim}; lines of processes: from their first shard on"
-        columns = ("", "starts", "seconds", "of processors", "rows a second", "memory, MB", "bytes a row")
-        return text_table(f"Rows as shards on {results['device']}", columns, rows, caption)
-
-    def _stage(self, stage: str, command: list[str], kills: int, folder: Path, progress: Progress) -> Mapping[str, Any]:
+    def _stage(self, stage: str, command: list[str], kills: int, run: Run) -> Mapping[str, Any]:
         """Makes shards, measures and hashes them, and removes them. A second call knows what the first has measured."""
-        note, out = folder / f"{stage}.json", folder / f"shards-{stage}"
+        note, out = run.folder / f"{stage}.json", run.folder / f"shards-{stage}"
         if note.exists():
-            kept: dict[str, Any] = json.loads(note.read_text("utf-8"))
-            return kept
+            return read_json(note)
         remove_shards(out)
         shards, workers = (int(command[command.index(option) + 1]) for option in ("--shards", "--workers"))
-        found = run_killed([*command, "--out", str(out)], out, shards, kills, lambda n: progress(stage, n, shards))
+        found = run_killed([*command, "--out", str(out)], out, shards, kills, lambda n: run.progress(stage, n, shards))
         files = [out / shard_name(number) for number in range(shards)]
         size, made = sum(file.stat().st_size for file in files), Manifest.load(out).rows
         found |= {
@@ -157,20 +116,67 @@ class Scale(Experiment[Measured]):
         write_json(note, found)
         return found
 
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws rows per second by the number of processes, beside the rate of one process times their number."""
+        counts = [point["workers"] for point in results["scaling"]]
+        rates = [point["steady"] / 1e6 for point in results["scaling"]]
+        figure = Figure(figsize=(5, 3.6), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(counts, [rates[0] * count / counts[0] for count in counts], color=GREY, ls=":", label="in proportion")
+        axes.plot(counts, rates, color=BLUE, marker="o", label="measured")
+        axes.set(xlabel="processes", ylabel="million rows per second", ylim=(0, None))
+        axes.set_xticks(counts)
+        axes.legend(frameon=False)
+        title_left(axes, f"Rows of 2D Navigation on {results['device']}")
+        bare(axes)
+        save(figure, folder / self.outputs[1])
 
-MEASURES = ("seconds", "processor seconds", "rows per second", "memory", "bytes per row")
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        rows = [
+            [f"{run['rows']:,} rows, {name}", *_line(run, "rows per second")] for name, run in results["runs"].items()
+        ]
+        rows += [
+            [f"{one['rows']:,} rows, {one['workers']} processes", *_line(one, "steady")] for one in results["scaling"]
+        ]
+        columns = ("", "starts", "seconds", "of processors", "rows per second", "memory, MB", "bytes per row")
+        return markdown_table(columns, rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        killed, whole = results["runs"]["killed"], results["runs"]["whole"]
+        same = "the same bytes" if results["same_bytes"] else "OTHER BYTES"
+        return (
+            f"{whole['rows']:,} rows take {whole['seconds']:.0f} s on one {results['device']}, and "
+            f"{killed['seconds']:.0f} s with {killed['starts'] - 1} kills on the way, with {same}."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        found = {title: read_json(folder / file) for file, title in FILES.items()}
+        blocks = {
+            file.partition(".")[0]: f"{measured(found[title])}\n\n{cls.table(found[title])}"
+            for file, title in FILES.items()
+        }
+        counts = sorted({point["workers"] for one in found.values() for point in one["scaling"]})
+        rows = []
+        for title, one in found.items():
+            rates = {point["workers"]: f"{point['steady']:,.0f}" for point in one["scaling"]}
+            rows.append([title, *(rates.get(count, "") for count in counts)])
+        scaling = markdown_table(["rows per second", *(f"{count} processes" for count in counts)], rows)
+        return blocks | {"answer": cls.answer(found["one H200"]), "scaling": scaling}
+
+
 SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=2, batch=256, learning_rate=3e-3, window=1)
-Scale.presets.update(
-    paper=Scale("paper", seeds=1, counts=(1, 8), timed_rows=16_000_000),
-    cores=Scale("cores", seeds=1, rows=100_000_000, shards=64, limit=720.0, timed_rows=2_000_000),
-    quick=Scale(
-        "quick", seeds=1, rows=600_000, shards=12, limit=120.0, recorded=4_000, timed_rows=200_000, dynamics=SMALL
-    ),
-)
+Scale.presets = {
+    "paper": Scale("paper", seeds=1, counts=(1, 8), timed_rows=16_000_000),
+    "cores": Scale("cores", seeds=1, rows=100_000_000, shards=64, timed_rows=2_000_000),
+    "quick": Scale("quick", seeds=1, rows=600_000, shards=12, recorded=4_000, timed_rows=200_000, dynamics=SMALL),
+}
 
 
 def _line(run: Mapping[str, Any], rate: str) -> list[str]:
-    """What a line of the table says of a run, its rate by the key `rate`."""
+    """The numbers of a run in the table, its rate by the key `rate`."""
     whole = [f"{run[key]:,.0f}" for key in ("starts", "seconds", "processor seconds", rate, "memory")]
     return [*whole, f"{run['bytes per row']:.1f}"]
 
@@ -179,7 +185,7 @@ def run_killed(
     command: list[str], out: Path, shards: int, kills: int, progress: Any = lambda done: None
 ) -> dict[str, Any]:
     """Runs `mocoda` to its end, and on the way kills it, each time when another share of the shards is there."""
-    begin, spent, memory = time.monotonic(), _processor_seconds(), {"memory": 0.0}
+    begin, spent, memory = time.monotonic(), _processor_seconds(), 0.0
     at: list[int] = []
     begun: list[float] = []
     while True:
@@ -201,8 +207,7 @@ def run_killed(
                 at.append(there)
                 break
             if time.monotonic() - looked >= LISTING:
-                now = {"memory": resident(process.pid), **_gpu_memory()}
-                memory, looked = {key: max(memory.get(key, 0.0), now[key]) for key in now}, time.monotonic()
+                memory, looked = max(memory, resident(process.pid)), time.monotonic()
         _, said = process.communicate()
         if process.returncode == 0:
             break
@@ -215,7 +220,7 @@ def run_killed(
         "starts": len(at) + 1,
         "shards at kills": at,
         "begun": begun,
-        **{key: round(value, 1) for key, value in memory.items()},
+        "memory": round(memory, 1),
     }
 
 
@@ -238,14 +243,6 @@ def resident(process: int) -> float:
     for _ in range(3):  # children of children of children
         own |= {child for child, parent in parents.items() if parent in own}
     return sum(pages.get(each, 0) for each in own) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def _gpu_memory() -> dict[str, float]:
-    """Megabytes that are in use on the GPU, by whomever, if this process uses one."""
-    if not torch.cuda.is_initialized():
-        return {}
-    free, total = torch.cuda.mem_get_info()
-    return {"GPU memory": (total - free) / 2**20}
 
 
 def steady_rate(shards: list[Path], rows: int, workers: int) -> float:
@@ -276,22 +273,3 @@ def remove_shards(folder: Path) -> None:
         left.unlink()
     if folder.exists() and not any(folder.iterdir()):
         folder.rmdir()
-
-
-# The figure
-
-
-def draw_scaling(results: Mapping[str, Any], path: Path) -> None:
-    """Draws rows per second by the number of processes, beside as many times what one makes."""
-    counts = [point["workers"] for point in results["scaling"]]
-    rates = [point["steady"] / 1e6 for point in results["scaling"]]
-    figure = Figure(figsize=(5, 3.6), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(counts, [rates[0] * count / counts[0] for count in counts], color=GREY, ls=":", label="in proportion")
-    axes.plot(counts, rates, color=BLUE, marker="o", label="measured")
-    axes.set(xlabel="processes", ylabel="million rows per second", ylim=(0, None))
-    axes.set_xticks(counts)
-    axes.legend(frameon=False)
-    title_left(axes, f"Rows of 2D Navigation on {results['device']}")
-    bare(axes)
-    save(figure, path)

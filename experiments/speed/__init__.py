@@ -10,23 +10,30 @@ import multiprocessing
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rich.table
 import torch
 from torch import Tensor
 
-from experiments.agents import paper_agent
 from experiments.columns import column_recipe
-from experiments.experiment import cell, text_table
-from experiments.speed.matched import matched_parents
-from experiments.speed.roofline import work
+from experiments.experiment import (
+    Cells,
+    Experiment,
+    Run,
+    by_place,
+    cell,
+    check_names,
+    markdown_table,
+    measured,
+    read_json,
+)
+from experiments.stages import paper_agent
 from experiments.table3 import Table3
 from mocoda.agents import Agent
 from mocoda.agents.agent import AGENTS
@@ -35,17 +42,17 @@ from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.data.transitions import Transitions, save_stream
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics, fit_dynamics_runs
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import versions
-from mocoda.engine.optimise import device_name
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
-from mocoda.parents import GaussianMixture, Parents, fit_parents
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents import GaussianMixture, Parents, fit_parents, make_recipe
 from mocoda.parents.flattening import kernel_density
 from mocoda.tasks import Task, make_task
 from mocoda.tasks.hooksweep import HookSweep2
 
 EM_POINTS, EM_COLUMNS, EM_COMPONENTS, EM_ITERATIONS = 200_000, 15, 32, 20
 KDE_POINTS, KDE_PROPOSALS, KDE_BANDWIDTH = 10_000, 100_000, 0.05
+SHARED_COLUMNS, OTHER_COLUMNS = 10, 5  # of two parent sets that are matched
 RUNS = (1, 5, 25, 100)  # agents that train at once
 MATCHED = {"matched-4": 10**4, "matched-5": 10**5, "matched-6": 10**6}  # row -> recorded rows
 EVERYWHERE = {"kde": 3.0, "growth": 1.0, "memory": 2.0}
@@ -77,34 +84,132 @@ MEANING = {
     "sweep-agents": "HookSweep2, an update of 15 TD3-BC agents (3 × 512, batch 500): 1 ms over its time",
     "memory": "weight of 4·10⁶ rows over the memory it takes to stream them to disk (held at once: under 1)",
 }
+ON_CPU, ON_GPU = ("d3rlpy", "record"), ("sweep-dynamics", "sweep-rows", "sweep-agents")
+Measurement = tuple[list[float], list[float], list[float] | None]  # ratios, ours and the reference, a value per repeat
 
 
-def measure(device: str, announce: Callable[[str], None] = lambda name: None, repeats: int = 3) -> dict[str, Any]:
-    """All benchmarks, in the schema of every results file; `values` holds the repeats."""
+@dataclass(frozen=True)
+class Speed(Experiment):
+    """Time the parts against scikit-learn, d3rlpy and their targets, in one run."""
+
+    name = "speed"
+    metric = (
+        "ratio as the row says; mocoda and the reference in seconds (generate, matched, record: rows per s; growth: "
+        "seconds per row; memory: MB; an agent and its number of runs: milliseconds per agent and update)"
+    )
+    outputs = ("speed.json",)
+
+    repeats: int = 3
+    parts: tuple[str, ...] = (*(name for name in MEANING), "agents")
+
+    def __post_init__(self) -> None:
+        self.check_positive("seeds", "repeats")
+        check_names("part", self.parts, (*MEANING, "agents"))
+
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Times what the device can do: training in mocoda and d3rlpy on the CPU, stages of HookSweep2 on a GPU."""
+        _check_packages(run.device)
+        on_gpu = run.device.startswith("cuda")
+        left_out = ON_CPU if on_gpu else (*ON_GPU, "agents")
+        cells: Cells = []
+        parts = [part for part in self.parts if part not in left_out]
+        for done, part in enumerate(parts):
+            run.progress(f"timing {part}", done, len(parts))
+            if part == "agents":
+                cells += _agents(run.device)
+                continue
+            found = self._measurement(part, run.device)
+            if found is None:
+                continue
+            target = TARGETS["cuda" if on_gpu else "cpu"].get(part)
+            aim = None if target is None else [target]
+            for column, values in zip(("ratio", "mocoda", "reference", "target"), (*found, aim), strict=True):
+                if values is not None:
+                    cells.append(cell(part, column, values))
+        return {"reference_threads": torch.get_num_threads(), "cells": cells}
+
+    def _measurement(self, part: str, device: str) -> Measurement | None:
+        if part in ("em", "kde"):
+            ours, theirs = _em(device) if part == "em" else _kde(device)
+            mine = [_seconds(ours, device) for _ in range(self.repeats)]
+            reference = _seconds(theirs, "cpu")
+            return [reference / seconds for seconds in mine], mine, [reference]
+        if part in ("generate", "growth"):
+            return _generation(part, device, self.repeats)
+        if part in MATCHED:
+            matched, many = matched_parents(MATCHED[part], device), 20_000 if device == "cpu" else 1_000_000
+            matched.sample(many // 10, seed=0)  # warm-up
+            rates = [many / _seconds(partial(matched.sample, many, seed=i), device) for i in range(self.repeats)]
+            return rates, rates, None
+        if part == "memory":
+            if not Path("/proc/self/clear_refs").exists():  # not Linux
+                return None
+            rows, bytes_per_row = 4_000_000, 4 * 7 + 1
+            needed = _streaming_memory(rows, device)
+            return [rows * bytes_per_row / 2**20 / needed], [needed], None
+        if part == "d3rlpy":
+            took, theirs_took = _td3_bc(self.repeats)
+            return [b / a for a, b in zip(took, theirs_took, strict=True)], took, theirs_took
+        if part == "record":  # the start of the processes included
+            rate = 15_000 / _seconds(lambda: HookSweep2().collect(15_000, seed=0, workers=2), "cpu")
+            return [rate], [rate], None
+        limit, seconds = sweeping(part, device)
+        return [limit / seconds], [seconds], None
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        means = {place: one["mean"] for place, one in by_place(results).items()}
+        rows = []
+        for row, meaning in MEANING.items():
+            if (row, "ratio") in means:
+                target = means.get((row, "target"))
+                aim = "" if target is None else f"{target:,.0f}"
+                ratio = means[row, "ratio"]
+                rows.append([meaning, f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:,.2f}", aim])
+        return markdown_table(["what", "measured", "aim"], rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        means = {place: one["mean"] for place, one in by_place(results).items()}
+        return (
+            f"On two CPU cores {means['generate', 'ratio']:,.0f} rows are generated per second, mixtures are fitted "
+            f"{means['em', 'ratio']:.1f} times as fast as by scikit-learn, and an agent trains "
+            f"{means['d3rlpy', 'ratio']:.1f} times as fast as in d3rlpy."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        cpu, gpu = (read_json(folder / f"{name}.json") for name in ("cpu", "h200"))
+        blocks = {name: f"{measured(found)}\n\n{cls.table(found)}" for name, found in (("cpu", cpu), ("h200", gpu))}
+        times = {place[0]: f"{one['mean']:.3f}" for place, one in by_place(gpu).items() if place[1] == "agent"}
+        names = list(dict.fromkeys(row.partition(" ")[0] for row in times))
+        rows = [
+            [name.upper(), *(times[f"{name} × {count}"] for count in RUNS), times[f"{name} in bfloat16 × {RUNS[-1]}"]]
+            for name in names
+        ]
+        agents = markdown_table(["agents at once", *map(str, RUNS), f"{RUNS[-1]}, bfloat16"], rows)
+        return blocks | {"answer": cls.answer(cpu), "agents": agents}
+
+
+Speed.presets = {
+    "paper": Speed("paper", seeds=1),
+    "quick": Speed("quick", seeds=1, repeats=1, parts=("em", "kde", "generate", "matched-4")),
+}
+
+
+def _check_packages(device: str) -> None:
     try:
         import sklearn  # noqa: F401
 
         if device == "cpu":
-            with contextlib.redirect_stderr(io.StringIO()):  # a package it loads prints a notice of its own
+            with contextlib.redirect_stderr(io.StringIO()):  # a package it loads prints a notice
                 import d3rlpy  # noqa: F401
     except ImportError as error:
-        raise InputError("mocoda bench compares with scikit-learn and d3rlpy; pip install 'mocoda[bench]'.") from error
-    started = time.monotonic()
-    cells: list[dict[str, Any]] = []
+        raise InputError("speed is compared with scikit-learn and d3rlpy; pip install 'mocoda[bench]'.") from error
 
-    def record(row: str, ratios: list[float], ours: list[float], reference: list[float] | None = None) -> None:
-        target = TARGETS["cuda" if device.startswith("cuda") else "cpu"].get(row)
-        aim = None if target is None else [target]
-        for column, values in (("ratio", ratios), ("mocoda", ours), ("reference", reference), ("target", aim)):
-            if values is not None:
-                cells.append(cell(row, column, values))
 
-    for row, ours, theirs in (("em", *_em(device)), ("kde", *_kde(device))):
-        announce(MEANING[row])
-        mine = [_seconds(ours, device) for _ in range(repeats)]
-        reference = [_seconds(theirs, "cpu")]
-        record(row, [reference[0] / seconds for seconds in mine], mine, reference)
-    announce(MEANING["generate"])
+def _generation(part: str, device: str, repeats: int) -> Measurement:
+    """Rows per second in large calls, or how much longer a row takes in small ones."""
     task, data, parents, model = _generator(device)
 
     def generate(rows: int) -> float:
@@ -113,114 +218,71 @@ def measure(device: str, announce: Callable[[str], None] = lambda name: None, re
 
     many = 500_000 if device == "cpu" else 20_000_000
     generate(many // 10)  # warm-up
-    rates = [many / generate(many) for _ in range(repeats)]
-    record("generate", rates, rates)
-    announce(MEANING["growth"])
-    # The least of several, and in turns: what else the machine does is no part of the law.
+    if part == "generate":
+        rates = [many / generate(many) for _ in range(repeats)]
+        return rates, rates, None
+    # The least of several, and in turns, so that other work on the machine does not count.
     small, large = [], []
     for _ in range(2 * repeats):
         small += [generate(10_000) / 10_000 for _ in range(3)]
         large.append(generate(1_000_000) / 1_000_000)
-    record("growth", [min(small) / min(large)], [min(large)])
-    for row, recorded in MATCHED.items():
-        announce(MEANING[row])
-        matched = matched_parents(recorded, device)
-        many = 20_000 if device == "cpu" else 1_000_000
-        matched.sample(many // 10, seed=0)  # warm-up
-        rates = [many / _seconds(partial(matched.sample, many, seed=i), device) for i in range(repeats)]
-        record(row, rates, rates)
-    announce(MEANING["memory"])
-    if Path("/proc/self/clear_refs").exists():  # Linux
-        rows, bytes_per_row = 4_000_000, 4 * 7 + 1
-        needed = _streaming_memory(rows, device)
-        record("memory", [rows * bytes_per_row / 2**20 / needed], [needed])
-    if device == "cpu":
-        announce(MEANING["d3rlpy"])
-        ours_took, theirs_took = _td3_bc(repeats)
-        record("d3rlpy", [b / a for a, b in zip(ours_took, theirs_took, strict=True)], ours_took, theirs_took)
-        announce(MEANING["record"])
-        rate = _recorded_rows()
-        record("record", [rate], [rate])
-    else:
-        cells += _agents(device, announce)
-        for row, limit, took in sweeping(device, announce):
-            record(row, [limit / took], [took])
-    return {
-        "table": "bench",
-        "preset": "bench",
-        "metric": "ratio as the row says; mocoda and the reference in seconds (generate, matched, record: rows per s; "
-        "growth: seconds per row; memory: MB; an agent and its number of runs: milliseconds per agent and update, "
-        "beside the least that operations and traffic allow)",
-        "device": device_name(device),
-        "seconds": round(time.monotonic() - started, 1),
-        "versions": versions(),
-        "config": {"meaning": MEANING, "repeats": repeats, "reference threads": torch.get_num_threads()},
-        "cells": cells,
-    }
+    return [min(small) / min(large)], [min(large)], None
 
 
-def as_table(results: dict[str, Any]) -> rich.table.Table:
-    """What was measured beside its target; the law of growth holds within a tenth, the rest outright."""
-    means = {(cell["row"], cell["column"]): cell["mean"] for cell in results["cells"]}
-    rows = []
-    for row, meaning in MEANING.items():
-        if (row, "ratio") in means:
-            measured, target = means[row, "ratio"], means.get((row, "target"))
-            met = target is not None and measured >= target * (0.9 if row == "growth" else 1.0)
-            aim = ["", ""] if target is None else [f"{target:,.0f}", "met" if met else "missed"]
-            rows.append([meaning, f"{measured:,.2f}", *aim])
-    for (row, column), mean in means.items():
-        if column == "agent":
-            least = means.get((row, "roofline"))
-            text = f"{row} at once: ms per agent and update" + (f" (at least {least:.4f})" if least else "")
-            rows.append([text, f"{mean:.4f}", "", ""])
-    return text_table(f"mocoda bench on {results['device']}", ("what", "measured", "target", ""), rows)
-
-
-def _agents(device: str, announce: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Every agent at every number of runs, at the paper's size, and how fast it could be."""
+def _agents(device: str) -> Cells:
+    """Every agent at every number of runs, at the paper's size: milliseconds per agent and update."""
     data = make_task("navigation").collect(40_000, seed=0).to(device)
-    cells: list[dict[str, Any]] = []
+    cells: Cells = []
     for name in AGENTS:
         few = {"sampler_updates": 2} if name == "bcq" else {}  # its first stage is not what is timed
         agent = paper_agent(name, **few)
-        counted = work(agent, 2, 2)
         for half in (False, True):
             for runs in RUNS[-1:] if half else RUNS:
-                row = f"{name}{' in bfloat16' if half else ''} × {runs}"
-                announce(row)
                 times = [1e3 * seconds / runs for seconds in _update_seconds(agent, data, runs, 600, half)]
-                least = None if half else counted.milliseconds(runs, device_name(device))
-                cells.append(cell(row, "agent", times))
-                if least is not None:
-                    cells.append(cell(row, "roofline", [least / runs]))
+                cells.append(cell(f"{name}{' in bfloat16' if half else ''} × {runs}", "agent", times))
     return cells
 
 
-def sweeping(device: str, announce: Callable[[str], None]) -> Iterator[tuple[str, float, float]]:
-    """The stages of HookSweep2 at their full size: row, seconds it may take, seconds it takes.
+def matched_parents(recorded: int, device: str) -> Parents:
+    """Parents matched on SHARED_COLUMNS columns, from `recorded` rows; all columns are Gaussian, the worst case."""
+    stream = Stream(0, "bench-matched", device=device)
+    shared, noise = stream.normal(recorded, SHARED_COLUMNS), stream.normal(recorded, 2 * OTHER_COLUMNS)
+    rest = shared.repeat(1, 2)[:, : 2 * OTHER_COLUMNS].sin() + 0.3 * noise
+    state = torch.cat([shared, rest], 1)
+    graph = LocalGraph(
+        state={
+            "hand": slice(0, SHARED_COLUMNS),
+            "a": slice(SHARED_COLUMNS, SHARED_COLUMNS + OTHER_COLUMNS),
+            "b": slice(SHARED_COLUMNS + OTHER_COLUMNS, len(state[0])),
+        },
+        action={"push": 0},
+        edges={"hand": ["hand"], "a": ["hand", "a"], "b": ["hand", "b"]},
+    )
+    return fit_parents(Transitions(state, noise[:, :1], state), graph, make_recipe("mocoda", density="matched"))
+
+
+def sweeping(part: str, device: str) -> tuple[float, float]:
+    """A stage of HookSweep2 at its full size: the seconds it may take, and those it takes.
 
     The rows are made up, for their values change no time; dynamics train for a hundredth of their epochs.
     """
     task, settings = HookSweep2(), Table3.presets["paper"]
     data = _made_up_sweeps(1_000_000, device)
-    announce(MEANING["sweep-dynamics"])
     config = replace(settings.dynamics, epochs=40, window=1)
-    took = 0.0
-    for architecture in ("local", "full"):
-        spans = _spans(partial(fit_dynamics_runs, [data] * 3, task.graph, architecture, seeds=range(3), config=config))
-        took += 4_000 * mean_and_std(spans[10:-1])[0]  # the first few warm up, the last looks back
-    yield "sweep-dynamics", 480.0, took
-    announce(MEANING["sweep-rows"])
-    model = fit_dynamics_runs([data], task.graph, seeds=[0], config=replace(config, epochs=1))[0]
-    one = replace(settings, seeds=1, columns=("mocoda-p",))
-    parents = one.parent_distributions(task, data)["mocoda-p"][0]
-    bare = partial(augment, rows=4_000_000, task=task, provenance=False)
-    made = [_seconds(lambda: bare(data, parents, model), device) for _ in range(2)]
-    yield "sweep-rows", 20.0, made[-1]
-    announce(MEANING["sweep-agents"])
+    if part == "sweep-dynamics":
+        took = 0.0
+        for name in ("local", "full"):
+            spans = _spans(partial(fit_dynamics_runs, [data] * 3, task.graph, name, seeds=range(3), config=config))
+            took += 4_000 * mean_and_std(spans[10:-1])[0]  # the first few warm up, the last looks back
+        return 480.0, took
+    if part == "sweep-rows":
+        model = fit_dynamics_runs([data], task.graph, seeds=[0], config=replace(config, epochs=1))[0]
+        one = replace(settings, seeds=1, columns=("mocoda-p",))
+        parents = one.parent_distributions(task, data)["mocoda-p"][0]
+        bare = partial(augment, rows=4_000_000, task=task, provenance=False)
+        return 20.0, [_seconds(lambda: bare(data, parents, model), device) for _ in range(2)][-1]
     agent = replace(settings.agents[0], batch=500)
-    yield "sweep-agents", 1e-3, mean_and_std(_update_seconds(agent, data, 15, 1_000))[0]
+    return 1e-3, mean_and_std(_update_seconds(agent, data, 15, 1_000))[0]
 
 
 def _made_up_sweeps(rows: int, device: str) -> Transitions:
@@ -232,11 +294,6 @@ def _made_up_sweeps(rows: int, device: str) -> Transitions:
     next_state = state + 0.01 * stream.normal(rows, 16)
     reward, terminal = HookSweep2().label(state, action, next_state, goal)
     return Transitions(state, action, next_state, reward, terminal, goal)
-
-
-def _recorded_rows(rows: int = 15_000) -> float:
-    """Rows per second, the start of the processes included."""
-    return rows / _seconds(lambda: HookSweep2().collect(rows, seed=0, workers=2), "cpu")
 
 
 def _update_seconds(agent: Agent, data: Transitions, runs: int, updates: int, half: bool = False) -> list[float]:

@@ -9,35 +9,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import rich.table
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from experiments.agents import paper_agent
 from experiments.columns import column_recipe, recipe_colour, recipe_title
 from experiments.experiment import (
     Experiment,
-    Measured,
-    Stopwatch,
+    Run,
+    by_place,
     cell,
-    check_columns,
+    cells_table,
+    check_names,
     check_training,
-    compare_with_paper,
+    markdown_table,
+    plus_minus,
+    read_json,
 )
 from experiments.published_code import published
 from experiments.stages import (
     agent_cell,
     agents_config,
-    begun,
     fit_agents,
     fit_models,
     last_evaluations,
     learning_curves,
+    paper_agent,
 )
 from experiments.table1 import Table1
 from mocoda.agents import Agent
@@ -46,18 +47,8 @@ from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.engine.figures import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    bare,
-    legend_below,
-    plot_curve,
-    save,
-)
+from mocoda.engine.figures import BLUE, GREEN, GREY, INK, bare, legend_below, plot_curve, save
 from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
 from mocoda.engine.statistics import interquartile_mean
 from mocoda.parents import fit_parents
 from mocoda.tasks.navigation import START_HIGH, Navigation
@@ -70,18 +61,18 @@ PAPER: dict[str, tuple[tuple[float, float] | None, ...]] = {  # in the order of 
     "cql": ((45.8, 4.0), None, (27.6, 1.3), (22.8, 0.2), (22.7, 0.3), (23.6, 0.5)),
     "sac": ((53.1, 9.8), None, (27.6, 1.1), (38.8, 18.3), (41.3, 17.7), (35.1, 18.1)),
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Measured2(Measured):
-    """Table 2 and what it was measured with."""
-
-    task: Navigation
-    policies: dict[str, Policies]  # by agent
+TITLES = {name: name.upper() for name in PAPER}
+VARIANTS = {
+    "table2.json": "the table",
+    "standardised.json": "standardised states",
+    "tuned.json": "one setting changed per agent",
+    "stratified.json": "mixtures per local graph",
+    "published-coda.json": "CoDA as in the paper's code",
+}
 
 
 @dataclass(frozen=True)
-class Table2(Experiment[Measured2]):
+class Table2(Experiment):
     """How fast agents reach the goal, by the data they were trained on (Table 2)."""
 
     name = "table2"
@@ -89,7 +80,6 @@ class Table2(Experiment[Measured2]):
         "steps to the goal (70 where it is not reached): mean over the episodes of the last evaluations while training"
     )
     outputs = ("table2.json", "table2-curves.json", "table2-curves.png", "table2-policies.png")
-    presets: ClassVar[dict[str, Table2]] = {}
 
     dynamics: DynamicsConfig
     agents: tuple[Agent, ...] = field(default_factory=lambda: tuple(paper_agent(name) for name in PAPER))
@@ -101,59 +91,48 @@ class Table2(Experiment[Measured2]):
     episodes: int = 10
     last: int = 50  # evaluations that count
     components: int = 32
-    published_code: bool = False  # parents as the paper's code draws them (see experiments.published_code)
+    published_code: bool = False  # parents as the paper's code draws them
     stratified: bool = False  # mixtures per local graph (Appendix B.2)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_training(self.total, self.rows, self.last, self.updates // self.evaluate_every)
-        check_columns(self.columns, COLUMNS)
+        check_names("column", self.columns, COLUMNS)
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"agents": agents_config(self.agents)}
 
-    def run(
-        self,
-        *,
-        device: str,
-        folder: Path,
-        progress: Progress = silent,
-        workers: int | None = None,
-        models: list[Dynamics] | None = None,
-    ) -> Measured2:
-        """Collects, augments and trains every agent on every data set, all seeds at once.
-
-        models  a fitted dynamics model per seed, if there are some already
-        """
-        clock, resumed = Stopwatch(), begun(folder)
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Collects, augments and trains every agent on every data set, all seeds at once."""
         task, seeds = Navigation(), range(self.seeds)
-        recorded = [task.collect(self.rows, seed=seed).to(device) for seed in seeds]
-        if models is None:
-            models = fit_models(recorded, task.graph, "local", self.dynamics, folder=folder, progress=progress)
+        recorded = [task.collect(self.rows, seed=seed).to(run.device) for seed in seeds]
+        models = fit_models(run, recorded, task.graph, "local", self.dynamics)
         datasets: dict[str, list[Transitions]] = {}
         for number, column in enumerate(self.columns):
             datasets[column] = [self.dataset(task, column, recorded[seed], models[seed], seed) for seed in seeds]
-            progress("data sets", number + 1, len(self.columns))
-        clock.lap("data")
+            run.progress("data sets", number + 1, len(self.columns))
+        run.lap("data")
         policies = {}
         for agent in self.agents:
             policies[agent.name] = fit_agents(
+                run,
                 datasets,
                 agent,
-                folder=folder,
                 name=f"agents-{agent.name}",
-                seeds=seeds,
                 updates=self.updates,
                 task=task,
                 evaluate_every=self.evaluate_every,
                 episodes=self.episodes,
-                progress=progress,
             )
-            clock.lap(agent.name)
+            run.lap(agent.name)
+        optimum = least_steps(task)
+        by_agent = learning_curves(policies, "steps", self.columns, digits=2)
+        _, curves, curves_figure, policies_figure = (run.folder / name for name in self.outputs)
+        write_json(curves, {"measure": "steps, mean over episodes, one list a seed", "agents": by_agent})
+        draw_curves(by_agent, optimum, curves_figure)
+        draw_paths({name: walk(each, task, self.columns) for name, each in policies.items()}, policies_figure)
         cells = [made for name in policies for made in self.cells(name, policies[name])]
-        least = _least_steps(task)
-        cells += [cell("optimum", column, [least]) for column in self.columns]
-        return Measured2({**self.heading(device, clock, resumed=resumed), "cells": cells}, task, policies)
+        return {"cells": [*cells, *(cell("optimum", column, [optimum]) for column in self.columns)]}
 
     def cells(self, row: str, policies: Policies) -> list[dict[str, Any]]:
         """The cells of one agent."""
@@ -167,20 +146,9 @@ class Table2(Experiment[Measured2]):
             for column in self.columns
         ]
 
-    def write(self, measured: Measured2, folder: Path) -> rich.table.Table:
-        cells, curves, curves_figure, policies_figure = (folder / name for name in self.outputs)
-        write_json(cells, measured.results)
-        by_agent = learning_curves(measured.policies, "steps", self.columns, digits=2)
-        write_json(curves, {"measure": "steps, mean over episodes, one list a seed", "agents": by_agent})
-        optimum = next(cell["mean"] for cell in measured.results["cells"] if cell["row"] == "optimum")
-        draw_curves(by_agent, optimum, curves_figure)
-        draw_paths(walk(measured, self.columns), policies_figure)
-        title = "Table 2: steps to the goal, by agent and data"
-        return compare_with_paper(measured.results, title, digits=1, best_of="row")
-
     def dataset(self, task: Navigation, column: str, recorded: Transitions, model: Dynamics, seed: int) -> Transitions:
         """`total` rows with the recorded ones among them."""
-        if column == "emp":  # as often as it takes
+        if column == "emp":  # repeated until there are as many
             return recorded[torch.arange(self.total, device=recorded.device) % len(recorded)]
         recipe = column_recipe(
             column,
@@ -193,16 +161,46 @@ class Table2(Experiment[Measured2]):
         more = self.total - len(recorded)
         return augment(recorded, parents, model, rows=more, task=task, seed=seed, provenance=False)
 
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        return cells_table(results, 1, TITLES)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        steps = {place: one["mean"] for place, one in by_place(results).items()}
+        return (
+            f"Yes: TD3-BC needs {steps['td3-bc', 'emp']:.1f} steps when trained on the recorded rows and "
+            f"{steps['td3-bc', 'mocoda']:.1f} with MoCoDA's; no policy can need fewer than "
+            f"{steps['optimum', 'emp']:.1f}."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        rows = []
+        for file, title in VARIANTS.items():
+            cells = by_place(read_json(folder / file))
+            for column in ("coda",) if "coda" in file else ("mocoda", "mocoda-u"):
+                rows.append(
+                    [
+                        title,
+                        column,
+                        *(plus_minus(cells[agent, column], 1) if (agent, column) in cells else "" for agent in PAPER),
+                    ]
+                )
+        return super().blocks(folder) | {
+            "variants": markdown_table(["variant", "data", *TITLES.values()], rows),
+        }
+
 
 def _small(name: str, **settings: Any) -> Agent:
     # Small networks find the way sooner, and keep to it, if they see standardised states.
     return paper_agent(name, hidden=(128, 128), batch=256, polyak=0.01, standardise=True, **settings)
 
 
-Table2.presets.update(
+Table2.presets = {
     # The paper's agents and sizes; the data comes from the dynamics that are closest on MoCoDA's distributions.
-    paper=Table2("paper", seeds=5, dynamics=replace(Table1.presets["paper"].dynamics, standardise=True)),
-    quick=Table2(
+    "paper": Table2("paper", seeds=5, dynamics=replace(Table1.presets["paper"].dynamics, standardise=True)),
+    "quick": Table2(
         "quick",
         seeds=2,
         dynamics=Table1.presets["quick"].dynamics,
@@ -214,23 +212,18 @@ Table2.presets.update(
         updates=9_000,
         last=10,
     ),
-)
+}
 
 
-def walk(measured: Measured2, columns: tuple[str, ...], episodes: int = 24) -> dict[str, dict[str, Tensor]]:
-    """Where the first seed's agents walk, from the same starts: agent -> data -> (T + 1, episodes, 2)."""
+def walk(policies: Policies, task: Navigation, columns: tuple[str, ...], episodes: int = 24) -> dict[str, Tensor]:
+    """Where the first seed's agents walk, from the same starts: data -> (T + 1, episodes, 2)."""
     return {
-        name: {
-            column: play_simulated(
-                [policies[column, 0]], measured.task, episodes=episodes, seed=0, keep_path=True
-            ).path[:, 0]
-            for column in columns
-        }
-        for name, policies in measured.policies.items()
+        column: play_simulated([policies[column, 0]], task, episodes=episodes, seed=0, keep_path=True).path[:, 0]
+        for column in columns
     }
 
 
-def _least_steps(task: Navigation) -> float:
+def least_steps(task: Navigation) -> float:
     """The least steps that any policy needs, mean over a fine grid of starts."""
     ticks = START_HIGH * (torch.arange(1_000, dtype=torch.float64) + 0.5) / 1_000
     return float(task.least_steps(torch.cartesian_prod(ticks, ticks)).mean())
@@ -240,7 +233,7 @@ def _least_steps(task: Navigation) -> float:
 
 
 def draw_curves(agents: Mapping[str, Any], optimum: float, path: Path) -> None:
-    """Draws learning curves, one panel an agent: the mean over seeds, and the range of the seeds."""
+    """Draws learning curves, one panel per agent: the mean over seeds, and the range of the seeds."""
     figure = Figure(figsize=(3.4 * len(agents), 3.5), layout="constrained")
     panels = figure.subplots(1, len(agents), squeeze=False, sharey=True).flat
     for axes, (name, curves) in zip(panels, agents.items(), strict=True):
@@ -256,7 +249,7 @@ def draw_curves(agents: Mapping[str, Any], optimum: float, path: Path) -> None:
 
 
 def draw_paths(paths: Mapping[str, Mapping[str, Tensor]], path: Path) -> None:
-    """Draws where agents walk: a row an agent, a column a data set, lines through (T + 1, episodes, 2)."""
+    """Draws where agents walk: a row per agent, a column per data set, lines through (T + 1, episodes, 2)."""
     columns = list(next(iter(paths.values())))
     size = (2.1 * len(columns) + 0.4, 2.1 * len(paths) + 0.5)
     figure = Figure(figsize=size, layout="constrained")
@@ -264,25 +257,13 @@ def draw_paths(paths: Mapping[str, Mapping[str, Tensor]], path: Path) -> None:
     for row, (agent, by_data) in enumerate(paths.items()):
         grid[row][0].set_ylabel(agent.upper(), fontsize=12, color=INK)
         for place, (name, walked) in enumerate(by_data.items()):
-            _draw_walks(grid[row][place], walked)
+            draw_walks(grid[row][place], walked)
             if row == 0:
                 grid[row][place].set_title(recipe_title(name), fontsize=12, color=INK)
     save(figure, path)
 
 
-def draw_walks(panels: Mapping[str, Tensor], path: Path, recorded: Tensor) -> None:
-    """Draws walks (T + 1, episodes, 2), a panel each, over the recorded states (N, 2)."""
-    figure = Figure(figsize=(4.6 * len(panels), 4.9), layout="constrained")
-    for axes, (title, walked) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels.items(), strict=True):
-        axes.plot(*recorded[:: max(1, len(recorded) // 4_000)].cpu().numpy().T, ",", color=GREY, alpha=0.6)
-        _draw_walks(axes, walked)
-        axes.set_title(title, fontsize=12, color=INK)
-        for place, name in (((0.02, -0.07), "start"), ((0.8, 0.92), "goal")):
-            axes.text(*place, name, fontsize=10, color=INK)
-    save(figure, path)
-
-
-def _draw_walks(axes: Axes, walked: Tensor) -> None:
+def draw_walks(axes: Axes, walked: Tensor) -> None:
     """Draws walks over the start, the goal and the quadrant where the sub-actions interfere."""
     axes.add_patch(Rectangle((0.5, 0.5), 0.6, 0.6, color=GREY, alpha=0.12, lw=0))
     axes.add_patch(Rectangle((0.0, 0.0), 0.15, 0.15, color=BLUE, alpha=0.2, lw=0))

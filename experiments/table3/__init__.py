@@ -9,36 +9,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import rich.table
-from torch import Tensor
 
-from experiments.agents import paper_agent
 from experiments.columns import FULL, MATCHED, Column, column_recipe
 from experiments.experiment import (
     Experiment,
-    Measured,
-    Stopwatch,
+    Run,
+    by_place,
     cell,
-    check_columns,
+    cells_table,
+    check_names,
     check_training,
-    compare_with_paper,
+    markdown_table,
+    plus_minus,
+    read_json,
 )
 from experiments.stages import (
     agent_cell,
     agents_config,
-    begun,
     fit_agents,
     fit_models,
     last_evaluations,
     learning_curves,
+    paper_agent,
     record,
     runs_of,
 )
-from experiments.table3.figure import PLACES, WANTED, draw_figures
-from experiments.truth import as_transitions, confirmations, mask_mistakes, model_errors, played_by_expert, successes
+from experiments.sweeping_truth import (
+    as_transitions,
+    confirmations,
+    mask_mistakes,
+    model_errors,
+    played_by_expert,
+    successes,
+)
+from experiments.table3.figure import column_title, draw_curves, draw_success, draw_tables
 from mocoda.agents import Agent
 from mocoda.agents.evaluation import Played, play_in_environments
 from mocoda.agents.policy import Policies
@@ -46,8 +53,7 @@ from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import whole_file, write_json
-from mocoda.engine.progress import Progress, silent
+from mocoda.engine.files import write_json
 from mocoda.parents import Parents, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.hooksweep_expert import Episode
@@ -59,21 +65,13 @@ PAPER: dict[str, tuple[tuple[float, float], ...]] = {
     "bcq": ((2.0, 1.6), (20.7, 4.1), (64.7, 4.1), (14.0, 3.3), (15.3, 4.1)),
 }
 COLUMNS = (*IN_PAPER, "mocoda-matched", "mocoda-p-matched", "mocoda-matched-full", "mocoda-p-matched-full")
+PLACES, WANTED = [6, 7, 11, 12], [16, 17, 19, 20]  # of an observation: where the boxes are, in xy, and should be
 SHOWN = 20_000  # rows of a data set whose boxes the figure shows
 EXPERT = 9  # the seed of the expert that is judged
 
 
-@dataclass(frozen=True, eq=False)
-class Measured3(Measured):
-    """Table 3, the trained agents, and what its figures show."""
-
-    policies: dict[str, Policies]  # by agent
-    played: dict[str, Played]  # by agent: episodes of the trained policies, in their order
-    boxes: dict[str, Tensor]  # by column: where both boxes are in some of its rows, (N, 4)
-
-
 class Prepared(NamedTuple):
-    """All that agents of Table 3 are trained on; models, parents and data sets have one entry a seed."""
+    """All that agents of Table 3 are trained on; models, parents and data sets have one entry per seed."""
 
     recorded: Transitions
     models: dict[str, list[Dynamics]]  # by architecture
@@ -82,24 +80,14 @@ class Prepared(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table3(Experiment[Measured3]):
+class Table3(Experiment):
     """How often agents sweep two boxes home, by the data they were trained on (Table 3 and Figure 4)."""
 
     name = "table3"
     metric = (
         "episodes in which both boxes end where they should, in percent: mean over the last evaluations while training"
     )
-    outputs = (
-        "table3.json",
-        "table3-curves.json",
-        "table3-evidence.npz",
-        "table3.png",
-        "table3-curves.png",
-        "figure4.png",
-        "table3-distance.png",
-        "table3-placements.png",
-    )
-    presets: ClassVar[dict[str, Table3]] = {}
+    outputs = ("table3.json", "table3-curves.json", "table3.png", "table3-curves.png", "figure4.png")
 
     dynamics: DynamicsConfig
     agents: tuple[Agent, ...]
@@ -111,7 +99,7 @@ class Table3(Experiment[Measured3]):
     evaluations: int = 100  # while an agent trains
     last: int = 50  # of them count
     episodes: int = 5  # of each
-    final_episodes: int = 50  # of the trained agents, for success by goal distance
+    final_episodes: int = 50  # of the trained agents
     expert_episodes: int = 200
     confirmed_rows: int = 2_000
     components: int = 128
@@ -128,61 +116,58 @@ class Table3(Experiment[Measured3]):
                     f"updates must give {agent.name} at least one for each of the {self.evaluations} evaluations, got "
                     f"{self.updates.get(agent.name)}."
                 )
-        check_columns(self.columns, COLUMNS)
+        check_names("column", self.columns, COLUMNS)
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"agents": agents_config(self.agents)}
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured3:
+    def measure(self, run: Run) -> dict[str, Any]:
         """Records, fits, augments and trains every agent on every data set, all seeds at once."""
-        clock, resumed = Stopwatch(), begun(folder)
         task = HookSweep2()
-        recorded, models, parents, datasets = self.prepare(task, device, folder, clock, progress, workers)
+        recorded, models, parents, datasets = self.prepare(run, task)
         boxes = {column: task.features(tables[0].state[-SHOWN:]) for column, tables in datasets.items()}
         policies: dict[str, Policies] = {}
-        played: dict[str, Played] = {}
         cells: list[dict[str, Any]] = []
         for agent in self.agents:
             trained = policies[agent.name] = fit_agents(
+                run,
                 datasets,
                 agent,
-                folder=folder,
                 name=f"agents-{agent.name}",
-                seeds=range(self.seeds),
                 updates=self.updates[agent.name],
                 task=task,
                 evaluate_every=self.updates[agent.name] // self.evaluations,
                 episodes=self.episodes,
                 half=self.half,
-                workers=workers,
-                progress=progress,
             )
-            clock.lap(agent.name)
-            played[agent.name] = play_in_environments(
-                list(trained.to("cpu").values()), [task], episodes=self.final_episodes, seed=0, workers=workers
-            )[0]
-            clock.lap(f"{agent.name} episodes")
-            cells += self.cells(agent.name, trained, played[agent.name])
-        experts = self._experts(workers)
+            run.lap(agent.name)
+            (played,) = play_in_environments(
+                list(trained.to("cpu").values()), [task], episodes=self.final_episodes, seed=0, workers=run.workers
+            )
+            run.lap(f"{agent.name} episodes")
+            cells += self.cells(agent.name, trained, played)
+        experts = self._experts(run.workers)
         ends = {name: successes(episodes) for name, episodes in experts.items()}
-        cells += [cell("expert", column, [ends["two plain"]["both"]]) for column in self.columns]
-        clock.lap("expert")
-        truth = self._truth(task, recorded, parents, models, experts, workers)
-        clock.lap("truth")
-        results = {
-            **self.heading(device, clock, resumed=resumed),
-            "recorded": dict(recorded.source),
-            "cells": cells,
-            "expert": ends,
-            "truth": truth,
-        }
-        return Measured3(results, policies, played, boxes)
+        ceiling = ends["two plain"]["both"]
+        cells += [cell("expert", column, [ceiling]) for column in self.columns]
+        run.lap("expert")
+        truth = self._truth(task, recorded, parents, models, experts, run.workers)
+        run.lap("truth")
+        _, curves, _, curves_figure, tables = (run.folder / name for name in self.outputs)
+        by_agent = learning_curves(policies, "success", self.columns, digits=1, scale=100)
+        write_json(curves, {"measure": "success in percent, mean over episodes, one list a seed", "agents": by_agent})
+        draw_curves(by_agent, ceiling, curves_figure)
+        shown = {column: places for column, places in boxes.items() if not column.endswith(FULL)}
+        draw_tables(shown, task.goals(2_000, seed=0), tables)
+        return {"recorded": dict(recorded.source), "cells": cells, "expert": ends, "truth": truth}
+
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        draw_success(results["cells"], folder / self.outputs[2])
 
     def cells(self, row: str, policies: Policies, played: Played) -> list[dict[str, Any]]:
         """The cells of one agent: its success while it trained, and how the episodes that it played later ended."""
         success = {
-            column: [100 * share for share in last_evaluations(policies, "success", column, self.last)]
-            for column in self.columns
+            column: last_evaluations(policies, "success", column, self.last, scale=100) for column in self.columns
         }
         made = []
         for column in self.columns:
@@ -197,45 +182,69 @@ class Table3(Experiment[Measured3]):
             made.append(agent_cell(row, column, success, paper, lower_is_better=False) | ends)
         return made
 
-    def write(self, measured: Measured3, folder: Path) -> rich.table.Table:
-        cells, curves, evidence = (folder / name for name in self.outputs[:3])
-        write_json(cells, measured.results)
-        by_agent = learning_curves(measured.policies, "success", self.columns, digits=1, scale=100)
-        write_json(curves, {"measure": "success in percent, mean over episodes, one list a seed", "agents": by_agent})
-        arrays: dict[str, Any] = {f"boxes/{column}": boxes.cpu().numpy() for column, boxes in measured.boxes.items()}
-        for name, policies in measured.policies.items():
-            made = measured.played[name]
-            for column in self.columns:
-                mine = runs_of(policies, column)
-                arrays[f"success/{name}/{column}"] = made.success[mine].ravel()
-                arrays[f"last/{name}/{column}"] = made.last[mine].reshape(-1, made.last.shape[-1])
-        with whole_file(evidence) as part, part.open("wb") as handle:
-            np.savez_compressed(handle, **arrays)
-        draw_figures(folder, self.outputs)
-        title = "Table 3: episodes in which both boxes end in place, in percent"
-        return compare_with_paper(measured.results, title, digits=1, best_of="row", more_is_better=True)
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        titles = {column: column_title(column) for column in COLUMNS}
+        return cells_table(results, 1, titles | {name: name.upper() for name in PAPER})
 
-    def prepare(
-        self, task: HookSweep2, device: str, folder: Path, clock: Stopwatch, progress: Progress, workers: int | None
-    ) -> Prepared:
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        success = {place: one["mean"] for place, one in by_place(results).items()}
+        return (
+            f"Yes: TD3-BC sweeps both boxes in {success['td3-bc', 'emp']:.0f}% of the episodes when trained on the "
+            f"recorded rows, in {success['td3-bc', 'mocoda-matched']:.0f}% with MoCoDA's rows, and in "
+            f"{success['td3-bc', 'mocoda-full']:.0f}% with rows of an unfactored model."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        results, plain = (read_json(folder / name) for name in ("table3.json", "plain.json"))
+        truth = results["truth"]
+        confirmed = [
+            ["recorded" if one["data"] == "recorded" else column_title(one["data"])]
+            + [f"{one[key]:.0f}%" for key in ("confirmed", "confirmed_moving")]
+            for one in truth["confirmed_by_the_simulator"]
+        ]
+        errors = {(one["data"], one["architecture"], one["factor"]): one for one in truth["model_errors_mm"]}
+        rows = [
+            [f"{data.replace('place', 'sweep')} box{'es' if data.endswith('two') else ''}", factor]
+            + [f"{errors[data, architecture, factor]['mean']:.1f}" for architecture in ("local", "full")]
+            for data in ("place one", "place two")
+            for factor in ("gripper", "box1", "box2")
+        ]
+        edges = [
+            [one["edge"], *(f"{one[key]:,}" for key in ("touched", "edges", "false_positives", "false_negatives"))]
+            for one in truth["mask"]["place two"]["edges"]
+        ]
+        success = by_place(plain)
+        plain_columns = ("emp", "mocoda", "mocoda-p")
+        return super().blocks(folder) | {
+            "confirmed": markdown_table(["rows", "confirmed", "of those in which a box moves"], confirmed),
+            "errors": markdown_table(["episodes", "what moves", "factored model", "unfactored model"], rows),
+            "mask": markdown_table(["edge", "rows that touch", "rows with the edge", "too many", "missed"], edges),
+            "plain": markdown_table(
+                ["", *map(column_title, plain_columns)],
+                [["TD3-BC", *(plus_minus(success["td3-bc", column], 1) for column in plain_columns)]],
+            ),
+        }
+
+    def prepare(self, run: Run, task: HookSweep2) -> Prepared:
         """Records, fits models and parents, and makes the data sets."""
-        recorded = record(task, self.rows, self.variety, folder, workers, progress).to(device)
-        clock.lap("recording")
+        recorded = record(run, task, self.rows, self.variety)
+        run.lap("recording")
         models = {
-            architecture: fit_models(
-                [recorded] * self.seeds, task.graph, architecture, self.dynamics, folder=folder, progress=progress
-            )
+            architecture: fit_models(run, [recorded] * self.seeds, task.graph, architecture, self.dynamics)
             for architecture in dict.fromkeys(Column.of(column).architecture for column in self.columns)
         }
-        clock.lap("dynamics")
+        run.lap("dynamics")
         parents = self.parent_distributions(task, recorded)
-        clock.lap("parents")
-        datasets = self._datasets(task, recorded, parents, models, progress)
-        clock.lap("data")
+        run.lap("parents")
+        datasets = self._datasets(run, task, recorded, parents, models)
+        run.lap("data")
         return Prepared(recorded, models, parents, datasets)
 
     def parent_distributions(self, task: HookSweep2, recorded: Transitions) -> dict[str, list[Parents]]:
-        """The parent distributions of the columns, one a seed."""
+        """The parent distributions of the columns, one per seed."""
         recipes = {
             column: column_recipe(
                 column,
@@ -252,13 +261,13 @@ class Table3(Experiment[Measured3]):
 
     def _datasets(
         self,
+        run: Run,
         task: HookSweep2,
         recorded: Transitions,
         parents: dict[str, list[Parents]],
         models: dict[str, list[Dynamics]],
-        progress: Progress,
     ) -> dict[str, list[Transitions]]:
-        """`total` rows a column and seed: the recorded ones first; "emp" repeats them, each with a goal of its own."""
+        """`total` rows per column and seed: the recorded ones first; "emp" repeats them, each with another goal."""
         made: dict[str, list[Transitions]] = {}
         more = self.total - len(recorded)
         for number, column in enumerate(self.columns):
@@ -267,7 +276,7 @@ class Table3(Experiment[Measured3]):
                 augment(recorded, drawn, model, rows=more, task=task, seed=seed, provenance=False)
                 for seed, (drawn, model) in enumerate(sources)
             ]
-            progress("data sets", number + 1, len(self.columns))
+            run.progress("data sets", number + 1, len(self.columns))
         return made
 
     def _experts(self, workers: int | None) -> dict[str, list[Episode]]:
@@ -310,8 +319,8 @@ def _small(name: str, **settings: Any) -> Agent:
     return paper_agent(name, hidden=(128, 128), batch=256, polyak=0.04, decay=True, standardise=True, **settings)
 
 
-Table3.presets.update(
-    paper=Table3(
+Table3.presets = {
+    "paper": Table3(
         "paper",
         seeds=3,
         dynamics=DynamicsConfig(
@@ -331,7 +340,7 @@ Table3.presets.update(
         updates={"td3-bc": 140_000, "bcq": 40_000},
         half=True,
     ),
-    quick=Table3(
+    "quick": Table3(
         "quick",
         seeds=2,
         dynamics=DynamicsConfig(
@@ -349,4 +358,4 @@ Table3.presets.update(
         confirmed_rows=200,
         components=32,
     ),
-)
+}

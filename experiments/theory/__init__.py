@@ -2,7 +2,7 @@
 
 The error is the theorem's: the largest l1 distance ‖P(s, a) − P_θ(s, a)‖₁ over all state-actions, computed exactly in
 random worlds. That a number of samples suffices with probability 1 − δ is found by repetition, and its interval by the
-binomial test. Worlds are the unit of replication, one a seed.
+binomial test. Worlds are the unit of replication, one per seed.
 """
 
 from __future__ import annotations
@@ -12,36 +12,31 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, comb, fsum, log, sqrt
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-import rich.table
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
-from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
-from experiments.theory.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
+from experiments.experiment import Experiment, Run, average, markdown_table, spread, unique
+from experiments.theory.tabular import (
+    STRUCTURES,
+    Structure,
+    TabularMDP,
+    drawn,
+    l1_distances,
+    random_mdp,
+    shares,
+)
 from mocoda.engine.errors import InputError
-from mocoda.engine.figures import BLUE, COLOURS, INK, RED, bare, save, title_left
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
+from mocoda.engine.figures import BLUE, COLOURS, INK, bare, save, title_left
 from mocoda.engine.randomness import Stream, generator
 
 # The paper's c, which it leaves open. Its proof with the constants kept needs n ≥ k²|c|(1 + √log(k|S||A|/δ))²/ε², which
 # this c covers wherever |S||A|/δ ≥ e and k ≤ |S||A|.
 CONSTANT = (1 + sqrt(2)) ** 2
 DOUBT = 0.025  # at each end of an interval
-# Worlds that differ in one thing from those of the curves, in which parent sets overlap by one state factor and there
-# are two neighbourhoods (one switch) that every state factor decides on.
-CHOICES: tuple[dict[str, int], ...] = (
-    {"overlap": 0},
-    {"overlap": 2},
-    {"deciding": 1},
-    {"switches": 0},
-    {"switches": 2},
-    {"switches": 3},
-)
 NAMES = {"full": "full counting", "global": "globally factored", "local": "locally factored"}
 
 
@@ -63,18 +58,17 @@ def binomial_tail(successes: int, trials: int, probability: float) -> float:
 
 
 @dataclass(frozen=True)
-class Theory(Experiment[Measured]):
+class Theory(Experiment):
     """How many samples counting needs, full or factored (Theorem 1 and Corollary 1)."""
 
     name = "theory"
     metric = "samples until the largest l1 error over all state-actions is at most epsilon with probability 1 - delta"
     outputs = ("theory.json", "theory.png")
-    presets: ClassVar[dict[str, Theory]] = {}
 
     repetitions: int
     factors: tuple[int, ...]  # k of the curves
     full_factors: int  # the largest k of full counting: its samples are |S|²|A| numbers
-    fixed_factors: int  # k of everything else; at least 3
+    fixed_factors: int  # k of the unseen state-actions
     shares: tuple[float, ...]  # of state-actions that are ever seen
     values: int = 2
     actions: int = 2
@@ -91,9 +85,9 @@ class Theory(Experiment[Measured]):
             raise InputError(
                 f"epsilon must be between 0 and 2 and delta between 0 and 1, got {self.epsilon} and {self.delta}."
             )
-        if not self.factors or min(self.factors) < 1 or self.fixed_factors < 3:
+        if not self.factors or min(self.factors) < 1 or self.fixed_factors < 1:
             raise InputError(
-                "factors must be numbers from 1, and at least one, and fixed_factors at least 3, "
+                "factors must be numbers from 1, and at least one, and fixed_factors at least 1, "
                 f"got {list(self.factors)} and {self.fixed_factors}."
             )
         if not self.shares or not 0 < min(self.shares) <= max(self.shares) < 1:
@@ -104,52 +98,22 @@ class Theory(Experiment[Measured]):
                 f"expected at least {ceil(log(DOUBT) / log(1 - self.delta))}."
             )
 
-    def world(self, factors: int, seed: int, **choice: int) -> TabularMDP:
-        usual = {"overlap": min(self.overlap, factors - 1), "switches": self.switches}
-        return random_mdp(factors, values=self.values, actions=self.actions, seed=seed, **(usual | choice))
+    def world(self, factors: int, seed: int) -> TabularMDP:
+        overlap = min(self.overlap, factors - 1)
+        return random_mdp(
+            factors, values=self.values, actions=self.actions, overlap=overlap, switches=self.switches, seed=seed
+        )
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+    def measure(self, run: Run) -> dict[str, Any]:
         """Counts, compares with the truth and repeats, in every world; on the CPU, whatever the device."""
-        clock = Stopwatch()
         totals, visits = [], []
         for done, k in enumerate(self.factors):
             worlds = [self.world(k, seed) for seed in range(self.seeds)]
             rows = [row for row in STRUCTURES if row != "full" or k <= self.full_factors]
             totals += [self._total(row, worlds) for row in rows]
             visits.append(self._visits(worlds))
-            progress("samples needed", done + 1, len(self.factors))
-        choices = []
-        for done, choice in enumerate(CHOICES):
-            worlds = [self.world(self.fixed_factors, seed, **choice) for seed in range(self.seeds)]
-            choices += [{"choice": choice, **self._total(row, worlds)} for row in ("global", "local")]
-            progress("other worlds", done + 1, len(CHOICES))
-        unseen = self._unseen()
-        progress("unseen state-actions", 1, 1)
-        results = {
-            **self.heading("cpu", clock),
-            "constant": CONSTANT,
-            "totals": totals,
-            "visits": visits,
-            "choices": choices,
-            "unseen": unseen,
-        }
-        return Measured(results)
-
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        results = measured.results
-        write_json(folder / self.outputs[0], results)
-        draw_theory(results, folder / self.outputs[1])
-        rows = []
-        for k in self.factors:
-            cells = {cell["row"]: cell for cell in results["totals"] if cell["factors"] == k}
-            texts = [
-                f"{cells[row]['mean']:,.0f} [dim]({_mean(cells[row]['bounds']):,.0f})[/dim]" if row in cells else ""
-                for row in STRUCTURES
-            ]
-            rows.append([str(k), f"{cells['local']['pairs']:,}", *texts])
-        title = f"Samples until no state-action is off by more than {self.epsilon} (l1), {1 - self.delta:.0%} sure"
-        caption = "mean over worlds (in brackets: what Theorem 1 asks for)"
-        return text_table(title, ("k", "|S||A|", *STRUCTURES), rows, caption, left=0)
+            run.progress("samples needed", done + 1, len(self.factors))
+        return {"constant": CONSTANT, "totals": totals, "visits": visits, "unseen": self._unseen()}
 
     def _total(self, row: str, worlds: list[TabularMDP]) -> dict[str, Any]:
         """Samples in all, from state-actions drawn uniformly, that one kind of counting needs in each world."""
@@ -202,9 +166,53 @@ class Theory(Experiment[Measured]):
                     cell["supported"].append(float(structure.supported(visited)[never].double().mean()))
         return list(cells.values())
 
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws samples needed by the size of the world, and errors at unseen state-actions."""
+        figure = Figure(figsize=(10, 4.4), layout="constrained")
+        totals, unseen = figure.subplots(1, 2)
+        _draw_totals(totals, results["totals"])
+        _draw_unseen(unseen, results["unseen"])
+        save(figure, folder / self.outputs[1])
 
-Theory.presets.update(
-    paper=Theory(
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        rows = []
+        for k in unique(results["totals"], "factors"):
+            cells = {cell["row"]: cell for cell in results["totals"] if cell["factors"] == k}
+            (visits,) = (cell for cell in results["visits"] if cell["factors"] == k)
+            texts = [
+                f"{cells[row]['mean']:,.0f} ({average(cells[row]['bounds']):,.0f})" if row in cells else ""
+                for row in STRUCTURES
+            ]
+            ratio = f"{visits['bound'] / visits['mean']:.0f}"
+            rows.append([str(k), f"{cells['local']['pairs']:,}", *texts, ratio, str(visits["violations"])])
+        columns = ("k", "state-actions", *NAMES.values(), "the theorem's n over what is needed", "failures at its n")
+        return markdown_table(columns, rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        needed = {(cell["row"], cell["factors"]): cell for cell in results["totals"]}
+        k = max(k for row, k in needed if row == "full")
+        full, local = needed["full", k], needed["local", k]
+        return (
+            f"Yes, by far: in worlds of {full['pairs']:,} state-actions full counting needs {full['mean']:,.0f} "
+            f"samples, and local counting {local['mean']:,.0f}."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        rows = []
+        for share in unique(cells := cls.results(folder)["unseen"], "share"):
+            own = {cell["row"]: cell for cell in cells if cell["share"] == share}
+            supported = f"{100 * average(own['local']['supported']):.0f}%"
+            errors = ["–" if None in (e := own[row]["errors"]) else f"{average(e):.2f}" for row in STRUCTURES]
+            rows.append([f"1/{1 / share:.0f}", supported, *errors])
+        columns = ("ever seen", "others whose local parents were seen", *NAMES.values())
+        return super().blocks(folder) | {"unseen": markdown_table(columns, rows)}
+
+
+Theory.presets = {
+    "paper": Theory(
         "paper",
         seeds=3,
         repetitions=60,
@@ -213,7 +221,7 @@ Theory.presets.update(
         fixed_factors=6,
         shares=(1 / 256, 1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2),
     ),
-    quick=Theory(
+    "quick": Theory(
         "quick",
         seeds=2,
         repetitions=40,
@@ -222,7 +230,7 @@ Theory.presets.update(
         fixed_factors=5,
         shares=(1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2),
     ),
-)
+}
 
 
 Trial = Callable[[int, int], bool]  # samples, number of the repetition -> whether the error was small enough
@@ -310,76 +318,43 @@ def _summary(needs: list[Needed]) -> dict[str, Any]:
     return spread([need.samples for need in needs]) | {"intervals": [[need.low, need.high] for need in needs]}
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 # The figure
 
 
-def draw_theory(results: Mapping[str, Any], path: Path) -> None:
-    """Draws samples needed by the size of the world and by the mechanisms, and errors at unseen state-actions."""
-    figure = Figure(figsize=(14, 4.4), layout="constrained")
-    totals, visits, unseen = figure.subplots(1, 3)
-    _draw_totals(totals, results["totals"])
-    _draw_visits(visits, results["visits"])
-    _draw_unseen(unseen, results["unseen"])
-    for axes in (totals, visits, unseen):
-        bare(axes)
-    save(figure, path)
-
-
 def _draw_totals(axes: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
-    """Draws what is needed and, dashed, what Theorem 1 asks for."""
+    """Draws a line through the means over worlds, a dot and an interval per world and, dashed, the theorem's bound."""
     for row, name in NAMES.items():
-        own = [cell for cell in cells if cell["row"] == row]
+        own, colour = [cell for cell in cells if cell["row"] == row], COLOURS[row]
         pairs = [cell["pairs"] for cell in own]
-        _draw_needed(axes, pairs, own, COLOURS[row], name)
-        axes.plot(pairs, [_mean(cell["bounds"]) for cell in own], color=COLOURS[row], lw=1.2, ls="--")
+        axes.plot(pairs, [cell["mean"] for cell in own], color=colour, lw=2.2, label=name)
+        axes.plot(pairs, [average(cell["bounds"]) for cell in own], color=colour, lw=1.2, ls="--")
+        for cell in own:
+            count = len(cell["values"])
+            worlds = [cell["pairs"] * 1.04 ** (i - (count - 1) / 2) for i in range(count)]
+            axes.vlines(worlds, *zip(*cell["intervals"], strict=True), color=colour, lw=1, alpha=0.7)
+            axes.plot(worlds, cell["values"], ".", color=colour, ms=6)
     axes.plot([], [], color=INK, lw=1.2, ls="--", label="Theorem 1 asks for")
     every = sorted({cell["pairs"] for cell in cells})
-    axes.fill_between(every, every, 1, color=BLUE, alpha=0.07, lw=0)
-    axes.text(every[-1], 4, "fewer samples than\nstate-actions: must generalise", ha="right", color=BLUE, fontsize=9)
+    axes.fill_between(every, every, 1, color=BLUE, alpha=0.07, lw=0, label="fewer samples than state-actions")
     axes.set(xscale="log", yscale="log", xlabel="state-actions |S||A|", ylabel="samples needed")
     axes.set_ylim(bottom=3)
-    title_left(axes, "Local counting hardly feels the size of the world")
+    title_left(axes, "Local counting hardly depends on the size of the world")
     axes.legend(frameon=False, fontsize=9, loc="upper left")
-
-
-def _draw_visits(axes: Axes, points: Sequence[Mapping[str, Any]]) -> None:
-    factors = [point["factors"] for point in points]
-    axes.plot(factors, [point["bound"] for point in points], color=INK, lw=1.2, ls="--", label="Theorem 1 asks for")
-    _draw_needed(axes, factors, points, BLUE, NAMES["local"])
-    per_factor = _mean([point["mean"] / point["factors"] for point in points])
-    axes.plot(factors, [per_factor * k for k in factors], color=RED, lw=1, ls=":", label=f"{per_factor:.0f} k")
-    axes.set(xscale="log", yscale="log", xlabel="mechanisms k", ylabel="samples per configuration of parents")
-    axes.set_xticks(factors, [str(k) for k in factors])
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    title_left(axes, "The theorem asks for k² log |S||A|, counting about k")
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    bare(axes)
 
 
 def _draw_unseen(axes: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
     """Draws means over worlds; a share where no parents were seen has no point."""
     for row, name in NAMES.items():
         own = [cell for cell in cells if cell["row"] == row and None not in cell["errors"]]
-        errors = [_mean(cell["errors"]) for cell in own]
+        errors = [average(cell["errors"]) for cell in own]
         axes.plot([cell["share"] for cell in own], errors, "o-", color=COLOURS[row], lw=2.2, ms=4, label=name)
     every = sorted({cell["share"] for cell in cells})
     axes.set(xscale="log", xlabel="share of state-actions ever seen", ylabel="mean l1 error at the others")
     axes.set_xticks(every, [f"1/{1 / share:.0f}" for share in every])
     axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(bottom=0)
     title_left(axes, "Never seen, but its parents were")
     axes.legend(frameon=False, fontsize=9, loc="center right", bbox_to_anchor=(1, 0.72))
-
-
-def _draw_needed(
-    axes: Axes, places: Sequence[float], points: Sequence[Mapping[str, Any]], colour: str, label: str
-) -> None:
-    """Draws a line through the means over worlds, a dot and an interval a world."""
-    axes.plot(places, [point["mean"] for point in points], color=colour, lw=2.2, label=label)
-    for place, point in zip(places, points, strict=True):
-        worlds = [place * 1.04 ** (i - (len(point["values"]) - 1) / 2) for i in range(len(point["values"]))]
-        axes.vlines(worlds, *zip(*point["intervals"], strict=True), color=colour, lw=1, alpha=0.7)
-        axes.plot(worlds, point["values"], ".", color=colour, ms=6)
+    bare(axes)

@@ -1,34 +1,31 @@
 """What-if questions whose true answers are known: which children to keep, and which questions to refuse.
 
-Two worlds, both recorded in two habits only: 2D Navigation, which is deterministic, and two bodies that feel each other
-when near, with noise that nobody records. The true answer has the changed parents and the same noise.
+Two worlds, both recorded in two habits only: 2D Navigation, which is deterministic, and two bodies that act on each
+other when near, with noise that nobody records. The true answer has the changed parents and the same noise.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-import rich.table
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.columns import PUBLISHED
-from experiments.experiment import Experiment, Measured, Stopwatch, spread, text_table
-from experiments.stages import begun, fit_models
+from experiments.experiment import Cells, Experiment, Run, markdown_table, plus_minus, spread
+from experiments.figures import draw_bars
+from experiments.stages import fit_models
 from experiments.worlds import Knowing, NoisyWorld, bodies, navigation
 from mocoda.analysis.counterfactual import WhatIf, reached_children, what_if
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, Ensemble
-from mocoda.engine.figures import COLOURS, INK, RED, bare, legend_below, save, title_left
-from mocoda.engine.files import write_json
-from mocoda.engine.progress import Progress, silent
+from mocoda.engine.figures import COLOURS, legend_below, save, title_left
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.graph.local_graph import LocalGraph
@@ -38,9 +35,9 @@ SUPPORTS = (0.0, 0.001, 0.01, 0.1, 0.3, 1.0)  # shares of the data, the bounds o
 REFUSED = 0.01  # the support under which `what_if` refuses by default
 TITLES = {"navigation": "2D Navigation: no noise", "bodies": "Two bodies: noise that nobody recorded"}
 MODELS = {
-    "unfactored": ("unfactored model, all children asked anew", COLOURS["full"]),
-    "knowing": ("true dynamics, all children asked anew", COLOURS["global"]),
-    "factored": ("factored model, children out of reach kept", COLOURS["local"]),
+    "unfactored": {"label": "unfactored model, all children predicted again", "color": COLOURS["full"]},
+    "knowing": {"label": "true dynamics, all children predicted again", "color": COLOURS["global"]},
+    "factored": {"label": "factored model, children out of reach kept", "color": COLOURS["local"]},
 }
 CHILDREN = {
     "not reached": "out of the\nchange's reach",
@@ -48,14 +45,10 @@ CHILDREN = {
     "coupled, known": "reached,\ninteracting\nas recorded",
     "coupled, unknown": "reached,\ninteracting as\nnever recorded",
 }
-LINES = {"navigation": ("o", "2D Navigation", 9), "bodies": ("s", "two bodies", -28)}
-HEADLINE = "What a change does not reach is kept, and exact; what it reaches is as good as the model there"
-
-Cells = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class WhatIfs(Experiment[Measured]):
+class WhatIfs(Experiment):
     """Counterfactual questions whose true answers are known (Appendix F)."""
 
     name = "whatif"
@@ -64,7 +57,6 @@ class WhatIfs(Experiment[Measured]):
         "value is in the 95% interval. support: percent of the data as rare as the question, or rarer"
     )
     outputs = ("whatif.json", "whatif.png")
-    presets: ClassVar[dict[str, WhatIfs]] = {}
 
     dynamics: DynamicsConfig
     rows: int  # recorded
@@ -74,30 +66,18 @@ class WhatIfs(Experiment[Measured]):
     def __post_init__(self) -> None:
         self.check_positive("seeds", "questions")
 
-    def run(self, *, device: str, folder: Path, progress: Progress = silent, workers: int | None = None) -> Measured:
+    def measure(self, run: Run) -> dict[str, Any]:
         """Records both worlds, fits models for all seeds, asks, and compares with the truth."""
-        clock, resumed = Stopwatch(), begun(folder)
         cells: Cells = []
         supports: Cells = []
         for world in (navigation(), bodies()):
             recorded = [
-                world.collect(self.rows, Stream(seed, "whatif", world.name))[0].to(device) for seed in range(self.seeds)
+                world.collect(self.rows, Stream(seed, "whatif", world.name))[0].to(run.device)
+                for seed in range(self.seeds)
             ]
-
-            def report(stage: str, done: int, total: int, name: str = world.name) -> None:
-                progress(f"{name}, {stage}", done, total)
-
             models = {
-                architecture: fit_models(
-                    recorded,
-                    world.graph,
-                    architecture,
-                    self.dynamics,
-                    folder=folder,
-                    progress=report,
-                    name=f"{world.name}-{architecture}",
-                )
-                for architecture in ("full", "local")
+                name: fit_models(run, recorded, world.graph, name, self.dynamics, name=f"{world.name}-{name}")
+                for name in ("full", "local")
             }
             answers = [
                 self._ask(world, data, {name: models[name][seed] for name in models}, seed)
@@ -105,21 +85,7 @@ class WhatIfs(Experiment[Measured]):
             ]
             cells += _over_seeds([by_children for by_children, _ in answers])
             supports += _over_seeds([by_support for _, by_support in answers])
-        return Measured({**self.heading(device, clock, resumed=resumed), "cells": cells, "supports": supports})
-
-    def write(self, measured: Measured, folder: Path) -> rich.table.Table:
-        cells = measured.results["cells"]
-        write_json(folder / self.outputs[0], measured.results)
-        draw_what_if(measured.results, 100 * REFUSED, folder / self.outputs[1])
-        rows = []
-        for world, children, share in dict.fromkeys((c["world"], c["children"], c["share"]) for c in cells):
-            own = [cell for cell in cells if (cell["world"], cell["children"]) == (world, children)]
-            inside = [f" ({cell['inside']:.0f})" if cell["model"] != "knowing" else "" for cell in own]
-            texts = [f"{cell['mean']:.2f} ± {cell['std']:.2f}{text}" for cell, text in zip(own, inside, strict=True)]
-            rows.append([world, children, f"{share:.0f}", *texts])
-        title = "What if: error in percent of a step (percent of true values in the interval)"
-        columns = ("world", "children", "how many %", "unfactored", "true dynamics", "factored")
-        return text_table(title, columns, rows, left=2)
+        return {"cells": cells, "supports": supports}
 
     def _ask(self, world: NoisyWorld, data: Transitions, models: dict[str, Dynamics], seed: int) -> tuple[Cells, Cells]:
         """The cells of a seed, and its errors by support."""
@@ -159,17 +125,59 @@ class WhatIfs(Experiment[Measured]):
         ]
         return cells, supports
 
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws errors, a panel per world and a bar per model, by what the change does to the child."""
+        figure = Figure(figsize=(11, 4.2), layout="constrained")
+        for axes, (world, title) in zip(figure.subplots(1, len(TITLES)), TITLES.items(), strict=True):
+            cells = [cell for cell in results["cells"] if cell["world"] == world]
+            cells.sort(key=lambda cell: list(CHILDREN).index(cell["children"]))
+            draw_bars(axes, cells, "children", "model", MODELS, CHILDREN)
+            title_left(axes, title)
+            axes.set_ylabel("error of the child (% of a step)")
+        legend_below(figure)
+        save(figure, folder / self.outputs[1])
 
-WhatIfs.presets.update(
-    paper=WhatIfs("paper", seeds=5, dynamics=DynamicsConfig(epochs=100), rows=40_000, questions=20_000),
-    quick=WhatIfs(
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        cells, rows = results["cells"], []
+        for world, children, share in dict.fromkeys((c["world"], c["children"], c["share"]) for c in cells):
+            own = [cell for cell in cells if (cell["world"], cell["children"]) == (world, children)]
+            inside = [f" ({cell['inside']:.0f})" if cell["model"] != "knowing" else "" for cell in own]
+            texts = [f"{plus_minus(cell, 2)}{text}" for cell, text in zip(own, inside, strict=True)]
+            rows.append([world, children, f"{share:.0f}", *texts])
+        columns = ("world", "children", "how many, %", "unfactored", "true dynamics", "factored")
+        return markdown_table(columns, rows)
+
+    @staticmethod
+    def answer(results: Mapping[str, Any]) -> str:
+        error = {(c["world"], c["model"], c["children"]): c["mean"] for c in results["cells"]}
+        return (
+            "What a change does not reach is kept and exact, where an unfactored model is off by "
+            f"{error['bodies', 'unfactored', 'not reached']:.0f}% of a step (two noisy bodies). Combinations never "
+            f"recorded are answered badly: {error['navigation', 'factored', 'coupled, unknown']:.0f}% in 2D Navigation."
+        )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        blocks = super().blocks(folder)
+        supports = cls.results(folder)["supports"]
+        rows = []
+        for low, high in dict.fromkeys((one["from"], one["to"]) for one in supports):
+            own = {one["world"]: one for one in supports if one["from"] == low}
+            rows.append([f"{low:g} to {high:g}%", *(plus_minus(own[w], 2) if w in own else "" for w in TITLES)])
+        return blocks | {"support": markdown_table(["support", *TITLES], rows)}
+
+
+WhatIfs.presets = {
+    "paper": WhatIfs("paper", seeds=5, dynamics=DynamicsConfig(epochs=100), rows=40_000, questions=20_000),
+    "quick": WhatIfs(
         "quick",
         seeds=2,
         dynamics=DynamicsConfig(hidden=(64, 64), features=64, epochs=16, batch=256, learning_rate=3e-3),
         rows=20_000,
         questions=5_000,
     ),
-)
+}
 
 
 class Judged(NamedTuple):
@@ -227,60 +235,3 @@ def _over_seeds(seeds: list[Cells]) -> Cells:
             labels = {name: value for name, value in asked[0].items() if name != "error"}
             cells.append(labels | averages | spread([cell["error"] for cell in asked]))
     return cells
-
-
-# The figure
-
-
-def draw_what_if(results: Mapping[str, Any], refused: float, path: Path) -> None:
-    """Draws a panel of bars a world, by who is asked and whether the change reaches the child; then errors by support.
-
-    refused  the support, in percent of the data, under which questions are refused
-    """
-    figure = Figure(figsize=(14.5, 4.8), layout="constrained")
-    figure.suptitle(HEADLINE, x=0.01, ha="left", fontsize=13, color=INK)
-    panels = figure.subplots(1, 1 + len(TITLES), width_ratios=[*(1.3 for _ in TITLES), 1])
-    for axes, (world, title) in zip(panels, TITLES.items(), strict=False):
-        _draw_errors(axes, [cell for cell in results["cells"] if cell["world"] == world])
-        title_left(axes, title)
-    panels[0].set_ylabel("error of the child (% of a step)")
-    legend_below(figure, loc="outside lower left")
-    _draw_supports(panels[-1], results["supports"], refused)
-    save(figure, path)
-
-
-def _draw_errors(axes: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
-    highest = max(cell["mean"] + cell["std"] for cell in cells)
-    for number, (model, (label, colour)) in enumerate(MODELS.items()):
-        own = [cell for cell in cells if cell["model"] == model]
-        places = [list(CHILDREN).index(cell["children"]) + 0.28 * (number - 1) for cell in own]
-        means = [cell["mean"] for cell in own]
-        axes.bar(places, means, 0.26, yerr=[cell["std"] for cell in own], color=colour, ecolor=INK, label=label)
-        for place, cell in zip(places, own, strict=True):
-            exact = cell["mean"] == 0
-            text = "0" if exact else f"{cell['mean']:.3g}"
-            height = cell["mean"] + cell["std"] + 0.02 * highest
-            axes.text(place, height, text, ha="center", fontsize=9, color=INK, weight="bold" if exact else "normal")
-    axes.set_xticks(range(len(CHILDREN)), list(CHILDREN.values()))
-    axes.tick_params(axis="x", length=0)
-    axes.set_ylim(0, 1.1 * highest)
-    bare(axes)
-
-
-def _draw_supports(axes: Axes, cells: Sequence[Mapping[str, Any]], refused: float) -> None:
-    bins = list(dict.fromkeys((cell["from"], cell["to"]) for cell in cells))
-    for world, (marker, label, above) in LINES.items():
-        own = [cell for cell in cells if cell["world"] == world]
-        places = [bins.index((cell["from"], cell["to"])) for cell in own]
-        means, stds = ([cell[name] for cell in own] for name in ("mean", "std"))
-        axes.errorbar(places, means, stds, color=COLOURS["local"], marker=marker, lw=1.6, ecolor=INK)
-        axes.annotate(label, (places[-1], means[-1]), (0, above), textcoords="offset points", ha="right", color=INK)
-    border = sum(high <= refused for _, high in bins) - 0.5
-    axes.axvspan(-0.5, border, color=RED, alpha=0.1, lw=0)
-    axes.set(xlim=(-0.5, len(bins) - 0.5), ylim=(0, None))
-    axes.text(border / 2 - 0.25, 0.62, "refused", transform=axes.get_xaxis_transform(), ha="center", color=RED)
-    axes.set_xticks(range(len(bins)), [f"{low:g}–{high:g}" for low, high in bins])
-    axes.set_xlabel("support (% of the data as rare, or rarer)")
-    axes.set_ylabel("error, factored model (% of a step)")
-    title_left(axes, "What is rare is answered badly")
-    bare(axes)

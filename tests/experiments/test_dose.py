@@ -7,20 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import experiments.dose.judge
 import pytest
 import scipy.stats
 from experiment_contract import check_experiment, files_in
+from experiments.dose.gain import correlations, lines_of, spearman
+from experiments.dose.judge import AFTER, BEFORE
 from hypothesis import given
 from hypothesis import strategies as st
 
 import experiments.dose
-import experiments.dose.judge
 import experiments.stages
 import mocoda.parents.matching
 from experiments import Measured
 from experiments.dose import Dose, Trial
-from experiments.dose.gain import correlations, lines_of, spearman
-from experiments.dose.judge import AFTER, BEFORE
 from mocoda import DynamicsConfig, InputError, Policies, Transitions, make_agent, train_agents
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.navigation import Navigation

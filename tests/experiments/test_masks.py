@@ -8,19 +8,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import experiments.masks.experiment
 import pytest
 import torch
 from experiment_contract import StopAt, StopError, check_experiment
+from experiments.masks.experiment import SHOWN, Cell, Masks, _length, dense
+from experiments.masks.heuristics import Distance, Given, Moved
+from experiments.masks.null_test import NullTest
 from torch import Tensor
 
-import experiments.masks.experiment
 import mocoda
 from experiments import Measured
 from experiments.masks import METHODS, Method, NotApplicableError, Training
-from experiments.masks.experiment import SHOWN, Cell, Masks, _length, dense
-from experiments.masks.heuristics import Distance, Given, Moved
 from experiments.masks.mechanisms import fit_mechanisms
-from experiments.masks.null_test import NullTest
 from mocoda import InputError, LocalGraph, Transitions
 from mocoda.analysis.rates import area_under_curve
 from mocoda.engine.randomness import Stream

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from experiments.agents import paper_agent
+
 from experiments.scarcity import Scarcity
 from experiments.table2 import Table2
 from experiments.table3 import Table3

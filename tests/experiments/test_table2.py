@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 from experiment_contract import StopAt, StopError, by_place, check_experiment, files_in
+from experiments.agents import paper_agent
 from torch import Tensor
 
 import experiments.stages
 import mocoda.agents.train
 import mocoda.dynamics.fit
 from experiments import table2
-from experiments.agents import paper_agent
 from experiments.columns import column_recipe
 from experiments.published_code import published
 from experiments.table1 import Table1

@@ -9,9 +9,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
-from experiments import truth
 from experiments.truth import (
     CONFIRMED,
     MOVED,
@@ -22,6 +19,9 @@ from experiments.truth import (
     played_by_expert,
     successes,
 )
+from torch import Tensor
+
+from experiments import truth
 from mocoda import Dynamics, Parents, Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.hooksweep import COLUMNS, HookSweep2
