@@ -18,14 +18,12 @@ It is no task of mocoda's: `make_world("dag:30")` makes one with 30 factors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
@@ -33,6 +31,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks import TASKS, Task, make_task
+from mocoda.tasks.task import SimulatedEnv
 
 WIDTH = 4  # numbers of a factor
 PARENTS = 2  # of a factor besides itself, at most
@@ -179,33 +178,14 @@ def _rotations(stream: Stream, n: int) -> Tensor:
     return rotations
 
 
-class RandomDagEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """The task as a Gymnasium environment (Gymnasium counts the steps)."""
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
+class RandomDagEnv(SimulatedEnv):
+    """The task as a Gymnasium environment."""
 
     def __init__(self, factors: int = 10) -> None:
-        self._task = RandomDag(factors)
-        self.observation_space = gymnasium.spaces.Box(-LONGEST, LONGEST, (WIDTH * factors,), np.float32)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (WIDTH,), np.float32)
-        self._state = torch.zeros(1, WIDTH * factors)
+        super().__init__(RandomDag(factors), -LONGEST, LONGEST)
 
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        super().reset(seed=seed)
-        start = self.np_random.uniform(-1.0, 1.0, size=tuple(self._state.shape)).astype(np.float32)
-        self._state = torch.from_numpy(start)
-        return self._observation(), {}
-
-    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, WIDTH).clamp(-1.0, 1.0)
-        before, self._state = self._state, self._task.step(torch.cat([self._state, chosen], 1))
-        reward, _ = self._task.label(before, chosen, self._state)
-        return self._observation(), float(reward), False, False, {}
-
-    def _observation(self) -> NDArray[np.float32]:
-        return self._state[0].numpy().copy()
+    def draw_start(self) -> Tensor:
+        return torch.from_numpy(self.np_random.uniform(-1.0, 1.0, size=tuple(self.state.shape)).astype(np.float32))
 
 
 for _factors in range(1, 65):

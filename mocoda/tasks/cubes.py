@@ -1,4 +1,4 @@
-"""OGBench's cubes as tasks: bring one, two or three cubes to their places, after data of scripted oracles."""
+"""OGBench's cubes as tasks: move one, two or three cubes to their places, with data from scripted oracles."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from mocoda.tasks.cubes_env import (
     put,
     reset_official,
 )
-from mocoda.tasks.cubes_oracle import COUNTS, FIELD, LENGTH, VARIETIES, Job, Recording, record
-from mocoda.tasks.parts import parts as parts_of
+from mocoda.tasks.cubes_oracle import COUNTS, FIELD, LENGTH, VARIETIES, Job, record
+from mocoda.tasks.recording import record_rows
 
-# Distances of centres, in a state's units of 10 cm, below which things are taken to depend on each other. Chosen by
-# contacts in 18,000 steps of "play" with two cubes, replayed substep by substep: the hand was never farther at the
-# start of a step in which it touched a cube (8,560 of them; the farthest 0.87), cubes in one of 1,498.
+# Distances between centres, in the state's units of 10 cm, below which bodies may depend on each other. Chosen from the
+# contacts in 18,000 steps of "play" with two cubes, replayed substep by substep: of 8,560 steps in which the hand
+# touched a cube, none began with a larger distance (at most 0.87), and of 1,498 steps in which cubes touched, one did.
 HAND_NEAR, CUBES_NEAR = 0.9, 0.7
-HAND = slice(12, 15)  # of a state: where the hand is
-WITHIN = 0.4  # a cube no farther from its goal is there
-HANDS = 64  # hands in goals, each as the benchmark draws them
+HAND = slice(12, 15)  # columns of a state: the position of the hand
+WITHIN = 0.4  # a cube is at its goal up to this distance
+HANDS = 64  # number of hands in goals, drawn as the benchmark does
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")
 ROBOT_COLUMNS = (
@@ -53,13 +53,13 @@ ACTION_COLUMNS = tuple(f"action_{name}" for name in ("x", "y", "z", "yaw", "grip
 
 
 def places(state: Tensor) -> Tensor:
-    """Where the cubes are, (N, cubes, 3), in states (N, S)."""
+    """Returns the positions of the cubes (N, cubes, 3) in states (N, S)."""
     cubes: Tensor = state[:, ROBOT:].unflatten(1, (-1, CUBE))[..., :3]
     return cubes
 
 
 def local_mask(rows: Tensor) -> Tensor:
-    """Hand and cube, or two cubes, depend on each other where they are near; a cube near the hand on the action too."""
+    """Hand and cube, or two cubes, affect each other where they are near; the action affects cubes near the hand."""
     state = rows[:, :-ACTION]
     cubes = places(state)
     count = cubes.shape[1]
@@ -73,7 +73,7 @@ def local_mask(rows: Tensor) -> Tensor:
 
 @cache
 def graph_of(cubes: int) -> LocalGraph:
-    """Robot, cubes and action; in the sparsest graph nothing is near anything."""
+    """Makes the graph of robot, cubes and action; in the sparsest graph no body is near another."""
     names = [f"cube{number}" for number in range(1, cubes + 1)]
     columns = {name: slice(ROBOT + CUBE * i, ROBOT + CUBE * (i + 1)) for i, name in enumerate(names)}
     return LocalGraph(
@@ -86,15 +86,15 @@ def graph_of(cubes: int) -> LocalGraph:
 
 @dataclass(frozen=True)
 class Cubes:
-    """A task of OGBench's, with whole states as goals.
+    """A cube task of OGBench, with whole states as goals.
 
-    official  number of the one official task, 1 to 5, that goals and episodes are of; None: all of them
+    official  number of the official task, 1 to 5, from which goals and episodes come; None: all of them
     """
 
     cubes: int
     official: int | None = None
 
-    tolerance = 0.05  # 5 mm by which hand and cubes may be off in a row that is still true
+    tolerance = 0.05  # for audits: hand and cubes of a true row may be off by 5 mm
 
     def __post_init__(self) -> None:
         if self.official is not None and self.official not in OFFICIAL:
@@ -106,7 +106,7 @@ class Cubes:
 
     @property
     def officials(self) -> dict[int, Cubes]:
-        """The five official tasks by their number."""
+        """The five official tasks by number."""
         return {number: replace(self, official=number) for number in OFFICIAL}
 
     @property
@@ -124,7 +124,7 @@ class Cubes:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The columns that an audit compares: where hand and cubes are."""
+        """The columns that an audit compares: the positions of hand and cubes."""
         return tuple(name for name in self.columns[:-ACTION] if name.endswith(("_x", "_y", "_z")))
 
     @property
@@ -136,7 +136,7 @@ class Cubes:
         return torch.tensor(low), torch.tensor(high)
 
     def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """Goals (n, S) of the official tasks: cubes in their places, in any order, and the hand anywhere above."""
+        """Draws goals (n, S) of the official tasks: cubes in their places, in any order, the hand anywhere above."""
         stream = as_stream(seed, "goals", device=device)
         hands, wanted = (
             torch.as_tensor(part, dtype=torch.float32, device=device) for part in official_goals(self.cubes)
@@ -149,11 +149,11 @@ class Cubes:
         return torch.cat([hands[stream.child("hand").integers(len(hands), n)], cubes], 1)
 
     def achieved(self, state: Tensor) -> Tensor:
-        """The goals (N, S) that states (N, S) have reached: themselves."""
+        """Returns the goals (N, S) that states (N, S) have reached: the states themselves."""
         return state
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        """0 where all cubes are within 4 cm of their goals, and the episode ends there; -1 elsewhere."""
+        """Returns reward 0 and an end where all cubes are within 4 cm of their goals, and -1 elsewhere."""
         success = ((places(next_state) - places(goal)).norm(dim=-1) <= WITHIN).all(1)
         return success.float() - 1, success
 
@@ -161,13 +161,13 @@ class Cubes:
         return places(rows[:, :-ACTION])[..., :2].flatten(1)
 
     def region(self, rows: Tensor) -> Tensor:
-        """Rows in which all cubes are where targets are drawn."""
+        """Returns the rows in which all cubes lie in the area of the targets."""
         low, high = (torch.as_tensor(end, dtype=rows.dtype, device=rows.device) for end in (FIELD - CENTRE[:2]) * SCALE)
         cubes = places(rows[:, :-ACTION])[..., :2]
         return ((cubes > low) & (cubes < high)).flatten(1).all(1)
 
     def step(self, rows: Tensor) -> Tensor:
-        """The simulator's next states for rows (N, S + 5), each set up as closely as `put` can."""
+        """Returns the simulator's next states for rows (N, S + 5), each set up as closely as `put` can."""
         world, next_states = make_world(self.cubes, "data_collection"), []
         for row in rows.cpu().double().numpy():
             put(world, row[:-ACTION])
@@ -187,13 +187,13 @@ class Cubes:
     ) -> Transitions:
         """Records OGBench's oracles, and labels the rows with goals of the official tasks.
 
-        variety  "play": the benchmark's own way, any cube goes anywhere, after a plan with correlated noise; "noisy":
-                 its other way, with an oracle that reacts to each state and noise of its own at each step; "one-cube":
-                 as "play", but one cube is handled in each episode and the others rest in a strip beside the official
-                 places. Episodes in which one of these is brushed are dropped, and counted in `source`
+        variety  "play": the benchmark's default, any cube goes anywhere, by a plan with correlated noise; "noisy": its
+                 other oracle, which reacts to each state, with independent noise at each step; "one-cube": as "play",
+                 but one cube is handled in each episode, and the others rest in a strip beside the official places.
+                 Episodes in which a resting cube is brushed are dropped, and counted in `source`
         length   steps of an episode
         workers  processes; None: one per core. The rows are the same for any number of them
-        folder   where finished episodes are kept for a second call to go on from; it is not removed
+        folder   keeps finished episodes, so that a second call can continue; it is not removed
         """
         for name, number in (("rows", rows), ("length", length)):
             if number < 1:
@@ -210,20 +210,13 @@ class Cubes:
         def job(number: int) -> Job:
             return Job(self.cubes, variety, length, seed_of(number))
 
-        episodes: list[Recording] = []
-        have = 0
-        for episode in parts_of(record, Recording, job, seed_of, workers, folder):
-            episodes.append(episode)
-            have += len(episode.action)
-            progress("collect", min(have, rows), rows)
-            if have >= rows:
-                break
-        whole = [torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*episodes, strict=True)]
-        state, action, next_state = (array[:rows] for array in whole[:3])
+        state, action, next_state, counts = record_rows(
+            record, job, seed_of, rows, workers=workers, folder=folder, progress=progress
+        )
         goal = self.goals(rows, seed=stream)
         reward, terminal = self.label(state, action, next_state, goal)
-        counts = dict(zip(COUNTS, whole[3].sum(0).tolist(), strict=True))
-        source = {"task": self.name, "rows": rows, "seed": stream.seed, "variety": variety, "length": length, **counts}
+        source = {"task": self.name, "rows": rows, "seed": stream.seed, "variety": variety, "length": length}
+        source |= dict(zip(COUNTS, counts, strict=True))
         return Transitions(
             state,
             action,
@@ -233,15 +226,15 @@ class Cubes:
             goal,
             columns=self.columns,
             source=source,
-            episode=torch.arange(rows) // length,  # those that are kept have the same length
+            episode=torch.arange(rows) // length,  # all episodes that are kept have this length
         )
 
 
 class CubePlaces(Cubes):
-    """The same with goals that are where the cubes belong, (x, y, z) of each: all that success is about.
+    """A cube task whose goals are the target positions of the cubes, (x, y, z) of each.
 
-    The benchmark calls this its oracle representation of goals.
-    A state of the data that is as good as a goal, with every cube within 4 cm, has reached it.
+    Only these decide success; the benchmark calls them its oracle representation of goals. A state of the data in which
+    every cube is within 4 cm of a goal has reached it.
     """
 
     @property
@@ -253,29 +246,29 @@ class CubePlaces(Cubes):
         return f"mocoda/Cube{KINDS[self.cubes].title()}Places{self.official or ''}-v0"
 
     def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """Goals (n, 3 cubes) of the official tasks: the cubes' places, in any order."""
+        """Draws goals (n, 3 cubes) of the official tasks: the cubes' places, in any order."""
         return self.achieved(super().goals(n, seed=seed, device=device))
 
     def achieved(self, state: Tensor) -> Tensor:
-        """Where the cubes are, (N, 3 cubes), in states (N, S)."""
+        """Returns the positions of the cubes (N, 3 cubes) in states (N, S)."""
         return places(state).flatten(1)
 
     def reached(self, achieved: Tensor, goal: Tensor) -> Tensor:
-        """Whether all cubes are within 4 cm of their goals, (N, 3 cubes) each: bool (N,)."""
+        """Returns whether all cubes are within 4 cm of their goals, (N, 3 cubes) each: bool (N,)."""
         apart: Tensor = (achieved - goal).unflatten(1, (-1, 3)).norm(dim=-1)
         return (apart <= WITHIN).all(1)
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        """0 where all cubes are within 4 cm of their goals, and the episode ends there; -1 elsewhere."""
+        """Returns reward 0 and an end where all cubes are within 4 cm of their goals, and -1 elsewhere."""
         success = self.reached(self.achieved(next_state), goal)
         return success.float() - 1, success
 
 
 @cache
 def official_goals(cubes: int) -> tuple[Floats, Floats]:
-    """Robots as they are in goals (HANDS, 19), and the cubes' goals in each official task (5, cubes, 9)."""
+    """Returns the robot columns of goals (HANDS, 19), and the cubes' goals in each official task (5, cubes, 9)."""
     world = make_world(cubes, "task")
     goals = [reset_official(world, OFFICIAL[number % len(OFFICIAL)], number)[1] for number in range(HANDS)]
-    lying = np.array([1.0, 0, 0, 0, 1, 0])  # unturned
+    lying = np.array([1.0, 0, 0, 0, 1, 0])  # with yaw 0
     wanted = [[[*(SCALE * (place - CENTRE)), *lying] for place in task["goal_xyzs"]] for task in world.task_infos]
     return np.array(goals)[:, :ROBOT], np.array(wanted)

@@ -1,4 +1,4 @@
-"""Recordings of OGBench's scripted oracles, which pick cubes up and place them again and again."""
+"""Recordings of OGBench's scripted oracles, which keep picking up and placing cubes."""
 
 from __future__ import annotations
 
@@ -10,33 +10,21 @@ from numpy.typing import NDArray
 
 from mocoda.engine.randomness import Random, generator, numpy_seed
 from mocoda.tasks.cubes_env import CENTRE, CUBE, ROBOT, SCALE, Floats, make_world
+from mocoda.tasks.recording import Recording
 
 LENGTH = 1_000  # steps of an episode, as in the benchmark's data
-STACKED = {
-    1: (0.0, 0.0),
-    2: (0.0, 0.25),
-    3: (0.05, 0.35),
-}  # the range of an episode's share of stacked targets, by cubes
-RANDOM_ACTIONS, NOISE = 0.1, np.array([1, 1, 1, 3, 10]) * 0.1  # of "noisy": their share, and the most of the noise
+STACKED = {1: (0.0, 0.0), 2: (0.0, 0.25), 3: (0.05, 0.35)}  # cubes -> range of an episode's share of stacked targets
+RANDOM_ACTIONS, NOISE = 0.1, np.array([1, 1, 1, 3, 10]) * 0.1  # of "noisy": share of random actions, maximum noise
 # In metres. Cubes are placed on FIELD, of which official tasks use x from 0.34 to 0.51 and y from -0.21 to 0.21. Parked
 # cubes rest in STRIP, between these places and the invisible wall at y = 0.38 that keeps cubes on the table.
 FIELD = np.array([[0.3, -0.3], [0.55, 0.3]])
 STRIP = np.array([[0.27, 0.32], [0.58, 0.345]])
-CLEARANCE = 0.12  # from a parked cube to where the handled one is picked up or placed
+CLEARANCE = 0.12  # distance from parked cubes at which the handled one is picked up or placed
 PARKED_APART = 0.08
 REST = 0.02  # height of a cube on the table
-BRUSHED = 0.001  # a parked cube that has moved farther was brushed
+BRUSHED = 0.001  # a parked cube that moves farther has been brushed
 VARIETIES = ("play", "one-cube", "noisy")
 COUNTS = ("episodes", "dropped")
-
-
-class Recording(NamedTuple):
-    """The rows of an episode; none if it was dropped."""
-
-    state: NDArray[np.float32]  # (N, S)
-    action: NDArray[np.float32]  # (N, 5)
-    next_state: NDArray[np.float32]  # (N, S)
-    counts: NDArray[np.int64]  # (1, 2), of COUNTS
 
 
 class Job(NamedTuple):
@@ -49,7 +37,7 @@ class Job(NamedTuple):
 
 
 def record(job: Job) -> Recording:
-    """Plays an episode of an oracle."""
+    """Plays an episode of an oracle; it has no rows if it is dropped."""
     random = generator(job.seed)
     handled = int(random.integers(job.cubes)) if job.variety == "one-cube" else None
     with numpy_seed(random):  # OGBench's oracles draw from numpy's global generator
@@ -62,7 +50,7 @@ def record(job: Job) -> Recording:
 
 
 def brushed(states: NDArray[np.float32], handled: int) -> bool:
-    """Whether any cube but the handled one moves in an episode's states (T, S)."""
+    """Returns whether any cube but the handled one moves in an episode's states (T, S)."""
     parked = np.delete(states[:, ROBOT:].reshape(len(states), -1, CUBE)[..., :3], handled, 1) / SCALE
     return bool((np.linalg.norm(parked - parked[0], axis=2) > BRUSHED).any())
 
@@ -93,7 +81,7 @@ def _play(job: Job, handled: int | None, random: Random) -> Iterator[tuple[Float
 
 
 def _oracle(world: Any, variety: str) -> Any:
-    """The one that the benchmark uses: a plan with correlated noise, or for "noisy" a reaction to each state."""
+    """Makes the benchmark's oracle: a plan with correlated noise, or for "noisy" one that reacts to each state."""
     if variety == "noisy":
         from ogbench.manipspace.oracles.markov.cube_markov import CubeMarkovOracle
 
@@ -104,7 +92,7 @@ def _oracle(world: Any, variety: str) -> Any:
 
 
 def _new_target(world: Any, handled: int | None, stacked: float) -> tuple[Floats, dict[str, Any]]:
-    """Draws a cube and its next target; if only one is handled, until it is that one, clear of the parked cubes."""
+    """Draws a cube and its next target; if one cube is handled, until it is this one, clear of the parked cubes."""
     while True:
         state, info = world.set_new_target(p_stack=stacked)
         if handled is None:

@@ -1,13 +1,11 @@
-"""HookSweep2: sweep two boxes, after data in which only one is swept at a time (Section 5, Appendix C.2)."""
+"""HookSweep2: sweep two boxes, with data in which only one is swept at a time (Section 5, Appendix C.2)."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
@@ -17,12 +15,11 @@ from mocoda.engine.randomness import Stream, as_stream, generator
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.hooksweep_env import BOX_COLUMNS, GOAL, HORIZON, JITTER, SHIFT, TOLERANCE, Simulator, sweep_reward
 from mocoda.tasks.hooksweep_expert import STYLES, Episode, play
-from mocoda.tasks.parts import parts as parts_of
+from mocoda.tasks.recording import Recording, record_rows
 
-NEAR = 0.05  # L1 distance in xy below which each box is taken to depend on the other
-EPISODES = 20  # of a part, the job of one worker process
+NEAR = 0.05  # L1 distance in xy below which the boxes may affect each other
+EPISODES = 20  # episodes of a part, which is the job of one worker process
 COUNTS = ("episodes", "successes", "dropped")
-Floats32 = NDArray[np.float32]
 PLACE = ("x", "y", "z")
 COLUMNS = (
     *(f"gripper_{name}" for name in (*PLACE, "dx", "dy", "dz")),
@@ -32,7 +29,7 @@ COLUMNS = (
 
 
 def local_mask(rows: Tensor) -> Tensor:
-    """The paper's graph: all edges but those between the boxes, and these too where the boxes are near each other."""
+    """The paper's graph: all edges, except those between the boxes where these are not near each other."""
     apart = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 1], [1, 1, 1]], dtype=torch.bool, device=rows.device)
     near = (rows[:, 6:8] - rows[:, 11:13]).abs().sum(1) < NEAR
     return apart | near[:, None, None]
@@ -47,15 +44,15 @@ GRAPH = LocalGraph(
         "box2": ["gripper", "box2", "action"],
     },
     local=local_mask,
-    # The gripper's own set is left out: it would link the boxes, which hardly move the gripper (Appendix C.2).
+    # The gripper's own parent set is omitted: it would group the boxes, which hardly move the gripper (Appendix C.2).
     given_parent_sets=[["gripper", "box1", "action"], ["gripper", "box2", "action"]],
-    # A box in the hook is where the hook is: x and y of each box go with those of the gripper.
+    # A box in the hook moves with the hook: x and y of each box are relative to those of the gripper.
     relative={6: 0, 7: 1, 11: 0, 12: 1},
 )
 
 
 class HookSweep2:
-    """The task, with recorded data in which one box is swept and the other stays where it is."""
+    """Sweep both boxes to one side; in the recorded data one box is swept and the other stays where it is."""
 
     name = "hooksweep2"
     environment = "mocoda/HookSweep2-v0"
@@ -73,7 +70,7 @@ class HookSweep2:
         return torch.tensor(low), torch.tensor(high)
 
     def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """Goals (n, 6) of the target task: both boxes shifted together. On a CPU, fewer goals are the first of more."""
+        """Draws goals (n, 6) of the target task: both boxes shifted together."""
         stream = as_stream(seed, "goals", device=device)
         shift = stream.child("jitter").uniform(n, 1, 3, low=-JITTER, high=JITTER)
         shift[..., 0] += SHIFT * (2 * stream.child("side").integers(2, n, 1) - 1)
@@ -81,11 +78,11 @@ class HookSweep2:
         return (torch.as_tensor(GOAL, dtype=torch.float32, device=device) + shift).flatten(1)
 
     def achieved(self, state: Tensor) -> Tensor:
-        """The goals (N, 6) that states (N, 16) have reached."""
+        """Returns the goals (N, 6) that states (N, 16) have reached: the positions of the boxes."""
         return state[:, BOX_COLUMNS]
 
     def reached(self, achieved: Tensor, goal: Tensor) -> Tensor:
-        """Whether achieved goals (N, 6) are within the tolerance of others, both boxes: bool (N,)."""
+        """Returns whether both boxes are within the tolerance of their goals, (N, 6) each: bool (N,)."""
         return sweep_reward(achieved, goal, achieved[:, 2])[1]
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,11 +93,11 @@ class HookSweep2:
         return rows[:, [6, 7, 11, 12]]
 
     def region(self, rows: Tensor) -> Tensor:
-        """Rows in which the boxes are not far from each other."""
+        """Returns the rows in which the boxes are not far from each other."""
         return (rows[:, 6:8] - rows[:, 11:13]).square().sum(1) < 0.3**2
 
     def step(self, rows: Tensor) -> Tensor:
-        """The simulator's next states for rows (N, 20), each set up as closely as `Simulator.put` can."""
+        """Returns the simulator's next states for rows (N, 20), each set up as closely as `Simulator.put` can."""
         simulator, next_states = Simulator(), []
         for row in rows.cpu().double().numpy():
             simulator.put(row[:16])
@@ -122,46 +119,33 @@ class HookSweep2:
 
         Episodes in which the other box ends outside its tolerance are dropped, and counted in `source`.
 
-        variety  "plain": the expert always sweeps the same way; "varied": it varies as a learned, noisy expert would
+        variety  "plain": the expert always sweeps the same way; "varied": its style varies, as a learned expert's would
         workers  processes; the rows are the same for any number of them
-        folder   where finished parts are kept for a second call to go on from; it is not removed
+        folder   keeps finished parts, so that a second call can continue; it is not removed
         """
         if rows < 1:
             raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
         if variety not in STYLES:
             raise unknown_name("variety", variety, STYLES)
         stream = as_stream(seed, "hooksweep-collect", variety, device="cpu")
-        parts: list[Recording] = []
-        have = 0
 
         def seed_of(number: int) -> int:
             return int(stream.child("part", number).integers(2**31, 1))
 
-        for part in parts_of(record, Recording, lambda number: (variety, seed_of(number)), seed_of, workers, folder):
-            parts.append(part)
-            have += len(part.action)
-            progress("collect", min(have, rows), rows)
-            if have >= rows:
-                break
-        whole = [torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*parts, strict=True)]
-        state, action, next_state = (array[:rows].float() for array in whole[:3])
+        def job(number: int) -> tuple[str, int]:
+            return variety, seed_of(number)
+
+        state, action, next_state, counts = record_rows(
+            record, job, seed_of, rows, workers=workers, folder=folder, progress=progress
+        )
         goal = self.goals(rows, seed=stream)
         reward, terminal = self.label(state, action, next_state, goal)
-        counts = dict(zip(COUNTS, whole[3].sum(0).tolist(), strict=True))
-        source = {"task": self.name, "rows": rows, "seed": stream.seed, "variety": variety, **counts}
+        source = {"task": self.name, "rows": rows, "seed": stream.seed, "variety": variety}
+        source |= dict(zip(COUNTS, counts, strict=True))
         episode = torch.arange(rows) // HORIZON  # all have the same length
         return Transitions(
             state, action, next_state, reward, terminal, goal, columns=COLUMNS, source=source, episode=episode
         )
-
-
-class Recording(NamedTuple):
-    """The rows of one part of the episodes."""
-
-    state: Floats32  # (N, 16)
-    action: Floats32  # (N, 4)
-    next_state: Floats32  # (N, 16)
-    counts: NDArray[np.int64]  # (1, 3), of COUNTS
 
 
 def record(job: tuple[str, int]) -> Recording:

@@ -1,4 +1,4 @@
-"""2D Navigation: cross a square, after data that shows only its bottom and right side (Section 5, Appendix C.1).
+"""2D Navigation: cross a square, with data of only its bottom and right side (Section 5, Appendix C.1).
 
 | | |
 |---|---|
@@ -13,33 +13,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.tasks.task import SimulatedEnv
 
 HORIZON = 70
 START_HIGH = 0.15
 GOAL_LOW, GOAL_HIGH = 0.8, 0.9
-QUADRANT = 0.5  # where both coordinates exceed it, each sub-action moves both
+QUADRANT = 0.5  # where both coordinates exceed this, each sub-action moves both
 
 
 def coupled(rows: Tensor) -> Tensor:
-    """Whether a row (N, 4) lies in the top right quadrant, where all edges are present: bool (N,)."""
+    """Returns whether a row (N, 4) lies in the top right quadrant, where all edges are present: bool (N,)."""
     return (rows[:, :2] > QUADRANT).all(1)
 
 
 def local_mask(rows: Tensor) -> Tensor:
-    """The true graph of each row: x' depends on x and dx, y' on y and dy; in the top right quadrant, each on all."""
+    """Returns the true graphs: x' depends on x and dx, y' on y and dy; in the top right quadrant, each on all."""
     sparsest = torch.eye(2, dtype=torch.bool, device=rows.device).repeat(2, 1)
     return sparsest | coupled(rows)[:, None, None]
 
@@ -53,7 +49,7 @@ GRAPH = LocalGraph(
 
 
 class Navigation:
-    """The task, with recorded walks up the right side and right along the bottom, but none across."""
+    """Cross the square; the recorded walks go up the right side and right along the bottom, but not across."""
 
     name = "navigation"
     environment = "mocoda/Navigation2D-v0"
@@ -74,34 +70,36 @@ class Navigation:
         return reached.float() - 1.0, reached
 
     def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """n start states of the target task, (n, 2)."""
+        """Draws start states of the target task, (n, 2)."""
         return as_stream(seed, "start", device=device).uniform(n, 2, high=START_HIGH)
 
     def least_steps(self, start: Tensor) -> Tensor:
-        """The fewest steps in which any policy reaches the goal from starts (N, 2) in the lower left, (N,).
+        """Returns the fewest steps in which any policy reaches the goal from starts (N, 2) in the lower left, (N,).
 
         Outside the quadrant each coordinate gains up to 0.05 a step, also in the step that enters it, so the smaller
-        coordinate is at most 0.55 after it. Inside, x + y gains up to 0.06 a step and x - y up to 0.14, at each other's
-        expense, so the rest takes ½ (Δ(x + y) / 0.03 + |Δ(x - y)| / 0.07) steps.
+        coordinate is at most 0.55 after it. Inside, x + y gains up to 0.06 a step or x - y up to 0.14, one at the cost
+        of the other, so the rest takes ½ (Δ(x + y) / 0.03 + |Δ(x - y)| / 0.07) steps.
         """
         ahead, behind = start.double().amax(1, keepdim=True), start.double().amin(1, keepdim=True)
-        outside = torch.arange(1.0, 40.0, dtype=torch.float64, device=start.device)  # steps, with the one that enters
+        outside = torch.arange(
+            1.0, 40.0, dtype=torch.float64, device=start.device
+        )  # steps, with the one that enters
         x, y = (ahead + 0.05 * outside).clamp(max=GOAL_HIGH), (behind + 0.05 * outside).clamp(max=QUADRANT + 0.05)
         inside = ((2 * GOAL_LOW - x - y) / 0.03 + (x - y) / 0.07) / 2
-        total = outside + (inside + 1e-9).floor() + 1  # to reach the border of the goal is not enough
+        total = outside + (inside + 1e-9).floor() + 1  # the border of the goal is not in it
         return torch.where((x > QUADRANT) & (y > QUADRANT), total, torch.inf).amin(1)
 
     def features(self, rows: Tensor) -> Tensor:
         return rows[:, :2]
 
     def region(self, rows: Tensor) -> Tensor:
-        """A band around the diagonal, along which the target task is solved fastest."""
+        """Returns the rows in a band around the diagonal, along which the target task is solved fastest."""
         return (rows[:, 0] - rows[:, 1]).abs() < 0.3
 
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
         """Records walks: half of the rows go up the right side, half go right along the bottom.
 
-        Both components of every action are U(-0.05, 0.05); the one that walks adds U(0.4, 0.9). A walk ends beyond 0.9.
+        Both components of every action are U(-0.05, 0.05), plus U(0.4, 0.9) along the walk. A walk ends beyond 0.9.
         """
         if rows < 1:
             raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
@@ -134,7 +132,7 @@ class Navigation:
         high: tuple[float, float],
         stream: Stream,
     ) -> tuple[Tensor, Tensor]:
-        """State-action rows (rows, 4) of walks along `axis`, one walk after the other; and walk and step (rows, 2)."""
+        """Returns rows (rows, 4) of walks along `axis`, one walk after the other, and their walk and step (rows, 2)."""
         walks = rows // 10 + 1  # a walk is never shorter than 10 steps
         corner, opposite = torch.tensor(low), torch.tensor(high)
         state = corner + (opposite - corner) * stream.uniform(walks, 2)
@@ -151,32 +149,12 @@ class Navigation:
         return torch.stack(recorded, 1)[kept][:rows], kept.nonzero()[:rows]
 
 
-class Navigation2D(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """The target task as a Gymnasium environment; the table above is its specification (Gymnasium counts the steps)."""
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
+class Navigation2D(SimulatedEnv):
+    """The target task as a Gymnasium environment; the table above is its specification."""
 
     def __init__(self) -> None:
-        # No step moves a coordinate by more than 0.07, so 70 of them stay inside.
-        self.observation_space = gymnasium.spaces.Box(-5.0, 6.0, (2,), np.float32)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self._task = Navigation()
-        self._state = torch.zeros(1, 2)
+        # No step moves a coordinate by more than 0.07, so 70 steps stay inside.
+        super().__init__(Navigation(), -5.0, 6.0)
 
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        super().reset(seed=seed)
-        start = self.np_random.uniform(0.0, START_HIGH, size=(1, 2)).astype(np.float32)
-        self._state = torch.from_numpy(start)
-        return self._observation(), {}
-
-    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, 2).clamp(-1.0, 1.0)
-        next_state = self._task.step(torch.cat([self._state, chosen], 1))
-        reward, reached = self._task.label(self._state, chosen, next_state)
-        self._state = next_state
-        return self._observation(), float(reward), bool(reached), False, {}
-
-    def _observation(self) -> NDArray[np.float32]:
-        return self._state[0].numpy().copy()
+    def draw_start(self) -> Tensor:
+        return torch.from_numpy(self.np_random.uniform(0.0, START_HIGH, size=(1, 2)).astype(np.float32))

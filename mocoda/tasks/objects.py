@@ -1,4 +1,4 @@
-"""Objects: an agent carries k gliding objects up a slope, after data that shows them carried one at a time.
+"""Objects: an agent carries k gliding objects up a slope, with data in which they are carried one at a time.
 
 | | |
 |---|---|
@@ -6,10 +6,10 @@
 | action | (dx, dy) in [-1, 1]² |
 | agent | moves by 0.05 a, within the square |
 | objects | glide: v' = 0.99 v, less 0.001 in x (the table slopes); at home, x > 0.7, it is flat and rough: v' = 0.7 v |
-| walls | within 0.1 of one, 0.3 of the depth is added to v' |
-| two objects | nearer than 0.1, by a share c = 1 - d / 0.1, repel each other: 0.1 c times the way between them |
-| agent and object | nearer than 0.1, it is taken along by t = c (1 - a²), if positive: v' = (1 - t) v' + 0.05 t a |
-| then | v' is clipped to ±0.1, and the place moves by it, within the square |
+| walls | within 0.1 of a wall, 0.3 of the depth is added to v', away from it |
+| two objects | at a distance d < 0.1 repel each other: v' changes by 0.1 c times their difference, c = 1 - d / 0.1 |
+| agent and object | at d < 0.1 the agent takes it along by t = c (1 - a²), if positive: v' = (1 - t) v' + 0.05 t a |
+| then | v' is clipped to ±0.1, and the place changes by v', within the square |
 | start | objects in [0.05, 0.45] x [0.05, 0.95] with velocities in ±0.02, the agent anywhere |
 | reward | the share of the objects that are at home, less 1 |
 | end | terminated when all are at home, truncated after 50 k steps |
@@ -17,14 +17,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -32,6 +30,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.tasks.task import Floats32, SimulatedEnv
 
 OBJECTS = 4  # by default
 REACH = 0.1  # distance within which bodies affect each other
@@ -42,7 +41,7 @@ LOW, HIGH = (0.05, 0.05, -0.02, -0.02), (0.45, 0.95, 0.02, 0.02)  # of an object
 
 
 class Objects:
-    """The task, with recorded data in which one object of an episode is carried home and the others stay below."""
+    """Carry all objects home; in each recorded episode, one is carried home and the others stay below."""
 
     def __init__(self, objects: int = OBJECTS) -> None:
         if isinstance(objects, bool) or not isinstance(objects, int) or objects < 1:
@@ -63,7 +62,7 @@ class Objects:
 
     @cached_property
     def graph(self) -> LocalGraph:
-        """Each object depends on itself, the agent on itself and the move; what is near an object affects it too."""
+        """Each object depends on itself and on what is near it, the agent on itself and the move."""
         names = [f"object{i + 1}" for i in range(self.objects)]
         last = 4 * self.objects
         return LocalGraph(
@@ -86,7 +85,7 @@ class Objects:
         return torch.tensor(low), torch.tensor(high)
 
     def local_mask(self, rows: Tensor) -> Tensor:
-        """The true graph of each row, bool (N, k + 2, k + 1).
+        """Returns the true graph of each row, bool (N, k + 2, k + 1).
 
         An object depends on itself, on objects near it, and on the agent and its move while the agent is near and slow.
         """
@@ -114,31 +113,31 @@ class Objects:
         return home.float().mean(1) - 1, home.all(1)
 
     def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """n start states of the target task, (n, 4 k + 2)."""
+        """Draws start states of the target task, (n, 4 k + 2)."""
         return _started(as_stream(seed, "start", device=device).uniform(n, 4 * self.objects + 2))
 
     def expert(self, state: Tensor) -> Tensor:
-        """Actions (N, 2) that solve the task by fetching and carrying the nearest object that is not safely home."""
+        """Returns actions (N, 2) of an expert, which carries home the nearest object that is not safely there."""
         place, _, agent, _ = self._parts(state)
         away = (place - agent[:, None]).norm(dim=2) + 9.0 * (place[..., 0] > SAFE)
         return self._carry(state, away.argmin(1), torch.full_like(agent, 0.5))
 
     def features(self, rows: Tensor) -> Tensor:
-        """The mean x of the objects, and the x of the agent."""
+        """Returns the mean x of the objects, and the x of the agent."""
         place, _, agent, _ = self._parts(rows)
         return torch.stack([place[..., 0].mean(1), agent[:, 0]], 1)
 
     def region(self, rows: Tensor) -> Tensor:
-        """Rows whose objects and agent are inside the square."""
+        """Returns the rows whose objects and agent are inside the square."""
         place, _, agent, _ = self._parts(rows)
         places = torch.cat([place.flatten(1), agent], 1)
         return ((places >= 0) & (places <= 1)).all(1)
 
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
-        """Records episodes of 50 steps (the last one may be shorter), in each of which one object is carried in turn.
+        """Records episodes of 50 steps (the last may be shorter), in each of which one object is carried, in turn.
 
-        That object starts anywhere in x, the others below as in the target task. Once it is home the agent walks to a
-        place drawn for the episode. U(-0.3, 0.3) is added to every action.
+        It starts anywhere in x, the others below as in the target task. Once it is home, the agent walks to a random
+        place. U(-0.3, 0.3) is added to every action.
         """
         if rows < 1:
             raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
@@ -166,18 +165,18 @@ class Objects:
         )
 
     def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Positions and velocities of the objects (N, k, 2), the agent's position, and the last two columns (N, 2)."""
+        """Returns positions and velocities of the objects (N, k, 2), the agent's position and its move (N, 2)."""
         objects, agent, rest = rows[:, : 4 * self.objects], rows[:, 4 * self.objects :][:, :2], rows[:, -2:]
         each = objects.unflatten(1, (self.objects, 4))
         return each[..., :2], each[..., 2:], agent, rest
 
     def _taken(self, rows: Tensor) -> Tensor:
-        """How much the agent takes each object along, (N, k): the more the nearer it is and the slower it moves."""
+        """Returns how much the agent takes each object along, (N, k): more if it is near and slow."""
         place, _, agent, move = self._parts(rows)
         return _closeness(place - agent[:, None]) * (1 - move.square().sum(1, keepdim=True)).clamp(min=0)
 
     def _carry(self, state: Tensor, which: Tensor, aim: Tensor) -> Tensor:
-        """Actions (N, 2) that fetch object `which` (N,), carry it home, and then walk to `aim` (N, 2)."""
+        """Returns actions (N, 2) that fetch object `which` (N,), carry it home, and then walk to `aim` (N, 2)."""
         place, velocity, agent, _ = self._parts(state)
         each = torch.arange(len(state), device=state.device)
         object_, speed = place[each, which], velocity[each, which]
@@ -189,46 +188,32 @@ class Objects:
 
 
 def _closeness(apart: Tensor) -> Tensor:
-    """How near two bodies are, by the vector between them (..., 2): 1 in the same place, exactly 0 beyond the reach."""
+    """Returns how near two bodies with this difference (..., 2) are: 1 in one place, exactly 0 beyond the reach."""
     close: Tensor = (1 - apart.norm(dim=-1) / REACH).clamp(min=0)
     return close
 
 
 def _started(drawn: Tensor) -> Tensor:
-    """Start states from uniform numbers (N, 4 k + 2) in [0, 1]; the agent's position is as drawn."""
+    """Makes start states from uniform numbers (N, 4 k + 2) in [0, 1]; the agent's position is as drawn."""
     low, high = drawn.new_tensor(LOW), drawn.new_tensor(HIGH)
     objects = low + (high - low) * drawn[:, :-2].unflatten(1, (-1, 4))
     return torch.cat([objects.flatten(1), drawn[:, -2:]], 1)
 
 
-class ObjectsEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """The target task as a Gymnasium environment, which counts its steps itself: its horizon depends on `objects`."""
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
+class ObjectsEnv(SimulatedEnv):
+    """The target task as a Gymnasium environment, which counts its steps itself: the horizon depends on `objects`."""
 
     def __init__(self, objects: int = OBJECTS) -> None:
-        self._task = Objects(objects)
-        low, high = (bound[:-2].numpy() for bound in self._task.box)
-        self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self._state = torch.zeros(1, len(low))
+        task = Objects(objects)
+        low, high = (bound[:-2].numpy() for bound in task.box)
+        super().__init__(task, low, high)
         self._steps = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        super().reset(seed=seed)
-        drawn = self.np_random.uniform(size=tuple(self._state.shape)).astype(np.float32)
-        self._state, self._steps = _started(torch.from_numpy(drawn)), 0
-        return self._observation(), {}
+    def draw_start(self) -> Tensor:
+        self._steps = 0
+        return _started(torch.from_numpy(self.np_random.uniform(size=tuple(self.state.shape)).astype(np.float32)))
 
-    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, 2).clamp(-1.0, 1.0)
-        next_state = self._task.step(torch.cat([self._state, chosen], 1))
-        reward, home = self._task.label(self._state, chosen, next_state)
-        self._state, self._steps = next_state, self._steps + 1
-        late = self._steps >= self._task.horizon
-        return self._observation(), float(reward), bool(home), late and not bool(home), {}
-
-    def _observation(self) -> NDArray[np.float32]:
-        return self._state[0].numpy().copy()
+    def step(self, action: Floats32) -> tuple[Floats32, float, bool, bool, dict[str, Any]]:
+        observation, reward, home, _, info = super().step(action)
+        self._steps += 1
+        return observation, reward, home, self._steps >= self.task.horizon and not home, info

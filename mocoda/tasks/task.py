@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeGuard
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeGuard
 
+import gymnasium
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
+Floats32 = NDArray[np.float32]
+
 
 class Task(Protocol):
-    """The contract of a task. One of yours needs these members and no base class.
+    """The contract of a task. A task of your own needs these members and no base class.
 
-    One whose reward is about a goal has two more: `goals(n, seed=, device=)`, goals (n, G) of the target task, and
-    `achieved(state)`, the goals (N, G) that are reached in states (N, S). It may have a third, `reached(achieved,
-    goal)`: whether what was achieved is as good as the goal, (N, G) each, bool (N,). Agents that make goals of states
-    ask it.
+    A task whose reward depends on a goal has two more: `goals(n, seed=, device=)`, which draws goals (n, G) of the
+    target task, and `achieved(state)`, the goals (N, G) that states (N, S) have reached. It may have a third,
+    `reached(achieved, goal)`: whether what was achieved is as good as the goal, (N, G) each, bool (N,). Agents that
+    take goals from episodes use it.
     """
 
     @property
     def name(self) -> str:
-        """The name that `make_task` knows it by."""
+        """The name under which `make_task` makes it."""
 
     @property
     def environment(self) -> str:
@@ -43,40 +48,74 @@ class Task(Protocol):
         """The lowest and the highest value of each column of state and action, (S + A,) each."""
 
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
-        """Records data and labels it with the target task's rewards; rows know their episode if they are of any."""
+        """Records data with the rewards of the target task; rows know their episode if there are episodes."""
 
     @property
     def label(self) -> Callable[..., tuple[Tensor, Tensor]]:
-        """A method that gives the target task's reward (N,) and whether the episode ends there, bool (N,).
+        """A method that returns the target task's reward (N,) and whether the episode ends there, bool (N,).
 
         It is called as `label(state, action, next_state)`, or `label(state, action, next_state, goal)` for a task with
         goals.
         """
 
     def features(self, rows: Tensor) -> Tensor:
-        """The features (N, F) in which "mocoda-p" spreads the parents."""
+        """Returns the features (N, F) in which "mocoda-p" spreads the parents."""
 
     def region(self, rows: Tensor) -> Tensor:
-        """Which rows "mocoda-p" may use, bool (N,)."""
+        """Returns which rows "mocoda-p" may use, bool (N,)."""
 
 
 class SimulatedTask(Task, Protocol):
-    """A task whose state determines what its simulator does, so that episodes run as batches of tensors.
+    """A task whose simulator needs only the state, so that episodes run as batches of tensors.
 
     Any other task is evaluated in its Gymnasium environment.
     """
 
     def step(self, rows: Tensor) -> Tensor:
-        """The true next states (N, S) of rows (N, S + A)."""
+        """Returns the true next states (N, S) of rows (N, S + A)."""
 
     @property
     def horizon(self) -> int:
-        """Steps after which an episode that has not terminated counts as a failure."""
+        """The number of steps after which an episode that has not terminated counts as a failure."""
 
     def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """States (n, S) in which episodes of the target task start."""
+        """Draws states (n, S) in which episodes of the target task start."""
 
 
 def is_simulated(task: object) -> TypeGuard[SimulatedTask]:
-    """Whether a task has what batches of episodes need; `features` and `region` are only needed for "mocoda-p"."""
+    """Returns whether a task has what batches of episodes need; only "mocoda-p" needs `features` and `region`."""
     return all(hasattr(task, name) for name in ("step", "horizon", "start"))
+
+
+class SimulatedEnv(gymnasium.Env[Floats32, Floats32]):
+    """A simulated task as a Gymnasium environment; a subclass draws the starts, and Gymnasium limits the steps."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
+
+    def __init__(self, task: SimulatedTask, low: Floats32 | float, high: Floats32 | float) -> None:
+        states = task.graph.state_width
+        actions = task.graph.width - states
+        self.observation_space = gymnasium.spaces.Box(low, high, (states,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (actions,), np.float32)
+        self.task = task
+        self.state = torch.zeros(1, states)
+
+    def draw_start(self) -> Tensor:
+        """Draws a start state (1, S) from `np_random`."""
+        raise NotImplementedError
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Floats32, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state = self.draw_start()
+        return self._observation(), {}
+
+    def step(self, action: Floats32) -> tuple[Floats32, float, bool, bool, dict[str, Any]]:
+        chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, -1).clamp(-1.0, 1.0)
+        before, self.state = self.state, self.task.step(torch.cat([self.state, chosen], 1))
+        reward, ended = self.task.label(before, chosen, self.state)
+        return self._observation(), float(reward), bool(ended), False, {}
+
+    def _observation(self) -> Floats32:
+        return self.state[0].numpy().copy()

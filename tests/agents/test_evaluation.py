@@ -67,7 +67,7 @@ def driven(policy: Policy, start: Tensor) -> tuple[int, bool, float, list[list[f
     environment.reset(seed=0)
     inner = environment.unwrapped
     assert isinstance(inner, Navigation2D)
-    inner._state = start[None].clone()
+    inner.state = start[None].clone()
     state, path, total, steps = start.numpy(), [start.tolist()], 0.0, 0
     while True:
         state, reward, terminated, truncated, _ = environment.step(policy.act(state))

@@ -23,7 +23,8 @@ from mocoda.engine.randomness import Stream
 from mocoda.tasks import cubes, cubes_env, is_simulated
 from mocoda.tasks.cubes import CubePlaces, Cubes, local_mask, places
 from mocoda.tasks.cubes_env import CENTRE, SCALE, CubesEnv, put
-from mocoda.tasks.cubes_oracle import STRIP, Job, Recording, brushed, record
+from mocoda.tasks.cubes_oracle import STRIP, Job, brushed, record
+from mocoda.tasks.recording import Recording
 
 needs_ogbench = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
 TASK = Cubes(2)
