@@ -26,7 +26,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.engines import Processes
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.figures import INK, save, title_left
-from mocoda.engine.files import announce, whole_file, write_json
+from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
@@ -139,8 +139,6 @@ class Masks(Experiment):
             if sitting.world not in ready:
                 self.sheet(sitting.world, "cpu", run.folder, run.workers, run.progress)
                 ready.add(sitting.world)
-            for file in self._missing(run.folder, sitting):
-                announce(file)
             yield sitting
 
     def _missing(self, folder: Path, sitting: Sitting) -> Iterator[Path]:
