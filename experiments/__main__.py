@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, make_dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +87,7 @@ def run(name: str, words: list[str], console: rich.console.Console) -> None:
 
 def preset_in(words: list[str]) -> str:
     """The preset that the words name; its settings are the defaults of all other options."""
-    for word, after in pairwise([*words, ""]):
+    for word, after in zip(words, [*words[1:], ""], strict=True):
         if word == "--preset" and after:
             return after
         if word.startswith("--preset="):

@@ -22,7 +22,7 @@ from experiments.figures import PALETTE
 from experiments.stages import fit_models, record
 from experiments.table3 import Table3
 from mocoda.analysis.replay import replay
-from mocoda.analysis.row_audit import judge, usual_tolerance
+from mocoda.analysis.row_audit import default_tolerance, judge
 from mocoda.augmentation.provenance import RECORDED, Provenance, recipe_number
 from mocoda.augmentation.support import fit_support, step_scale
 from mocoda.data.transitions import Transitions, concatenate
@@ -110,7 +110,10 @@ class Audit(Experiment):
         tables = [_table(recorded, sample.rows, sample.next_state, notes.of(own, RECORDED, predicted=False))]
         for number, column in enumerate(trial.columns):
             recipe = column_recipe(
-                column, components=trial.components, acceptance=trial.acceptance, density_floor=trial.density_floor
+                column,
+                components=trial.components,
+                acceptance=trial.acceptance,
+                density_floor=trial.density_floor,
             )
             parents = fit_parents(recorded, task.graph, recipe, seed=0, task=task, model=model)
             drawn, number_of = draw_from(parents, trial.audited, seed=0), recipe_number(Column.of(column).recipe)
@@ -128,7 +131,7 @@ class Audit(Experiment):
             progress=run.progress,
         ).split([len(table) for table in tables])
         compared = getattr(task, "compared", None)
-        tolerance = getattr(task, "tolerance", None) or usual_tolerance(recorded, task.graph, compared)
+        tolerance = getattr(task, "tolerance", None) or default_tolerance(recorded, task.graph, compared)
         audits = {
             column: judge(
                 concatenate([tables[0], table]),

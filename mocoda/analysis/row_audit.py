@@ -1,9 +1,10 @@
-"""Audit: how many generated rows are true, by a simulator or any function that knows what follows a row."""
+"""Audit: the share of generated rows that are true, by a simulator or any function that knows the true next states."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,22 @@ import rich.table
 import torch
 from torch import Tensor
 
-from mocoda.analysis.audit_groups import beside, by_decile, by_episode, by_local_graph, by_recipe
-from mocoda.analysis.classifier import FEWEST, two_sample
-from mocoda.analysis.rates import Cell, area_under_curve, share_of
 from mocoda.analysis.replay import Step, replay
-from mocoda.augmentation.provenance import RECORDED
+from mocoda.analysis.two_sample import MIN_ROWS, two_sample
+from mocoda.augmentation.provenance import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.statistics import Cell, area_under_curve, share_of
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents import BUILT_IN
 
-USUAL = 0.1  # the tolerance unless given: this share of a step's standard deviation
-GRAPHS = 12  # local graphs that are told apart, the commonest
-CONFIRMED, WRONG, NOT_AUDITED = 1, 0, -1  # verdicts
+DEFAULT_TOLERANCE = 0.1  # in standard deviations of a step
+MAX_GRAPHS = 12  # local graphs that are listed, the commonest
+NOT_AUDITED = -1
 ODDS_ROWS = 10_000  # rows of each kind that a two-sample classifier is trained on, at most
-# What is to tell true rows from others, and which rows it takes for true.
+# Scores that may separate true rows from others, and their values for true rows.
 PREDICTORS = {"support": "most support", "disagreement": "least disagreement", "odds": "best odds of being recorded"}
 Tolerance = float | Mapping[str, float]
 
@@ -46,21 +47,21 @@ def audit(
     checkpoint: str | Path | None = None,
     progress: Progress = silent,
 ) -> Audit:
-    """Asks `step` what truly follows each row, and says how many of the generated rows are true.
+    """Replays rows by `step`, and reports the share of the generated rows that are true.
 
-    A row is confirmed if every factor's next value is within the tolerance of what `step` says. Recorded rows are
-    treated alike: what they lack to 100% is noise, or what a state does not say.
+    A row is confirmed if every factor's next value is within the tolerance of the value that `step` returns. Recorded
+    rows are treated alike: their shortfall from 100% is noise, or what the state does not contain.
 
-    data        as `augment` makes it, with provenance. Without, all rows count as generated
+    data        as `augment` makes it, with provenance. Without provenance, all rows count as generated
     step        rows (N, S + A) -> true next states (N, S), numpy or torch. It gets float32 tensors on the data's device
-    tolerance   Euclidean distance in the data's units: one number, or one a factor; those that a mapping leaves out
-                are not compared. Unless given, a tenth of the standard deviation of the factor's recorded steps
-    columns     columns of the state that are compared, by name or number; all unless given
-    rows        audit only so many rows, drawn at random from the whole table
-    episodes    audit only the rows of so many generated episodes, and of as many recorded ones, drawn at random. Each
+    tolerance   Euclidean distance in the data's units: one number, or one per factor; factors that a mapping leaves out
+                are not compared. None: a tenth of the standard deviation of the factor's recorded steps
+    columns     columns of the state that are compared, by name or number; None: all
+    rows        number of rows to audit, drawn at random from the whole table
+    episodes    audit only the rows of this many generated episodes, and of as many recorded ones, drawn at random. Each
                 row is replayed from its own state
     workers     processes that call `step`, which they must be able to import. None: one per core; 0: this process
-    checkpoint  file that keeps what is finished, for a second call to go on from; it is not removed
+    checkpoint  file that keeps finished rows, so that a second call continues from there; it is not removed
     """
     graph.check_data(data)
     generated = _generated(data)
@@ -100,9 +101,9 @@ def judge(
     seed: int | Stream = 0,
     whole: bool = True,
 ) -> Audit:
-    """The audit of a table whose true next states (N, S) are known, as from `replay`; options as for `audit`.
+    """Audits a table whose true next states (N, S) are known, as from `replay`; options as for `audit`.
 
-    whole  whether episodes have all their rows, so that it can be said of whole ones how many are true
+    whole  whether episodes have all their rows, so that the share of episodes that are true throughout can be reported
     """
     compared, limits = _compared(data, graph, columns), _limits(data, graph, tolerance, columns)
     off = torch.stack([_distance(data.next_state, truth, compared[factor]) for factor in limits], 1)
@@ -110,7 +111,7 @@ def judge(
     confirmed, new = within.all(1), _generated(data)
     known = {name: data.provenance[name] for name in ("support", "disagreement") if name in data.provenance}
     scores = {name: -values if name == "disagreement" else values for name, values in known.items()}
-    if min(int(new.sum()), int((~new).sum())) >= FEWEST:
+    if min(int(new.sum()), int((~new).sum())) >= MIN_ROWS:
         scores["odds"] = _recorded_odds(data, graph, new, seed)
     total = share_of(confirmed[new])
     return Audit(
@@ -118,15 +119,15 @@ def judge(
         interval=total["interval"],
         rows=total["rows"],
         by={
-            "recipe": by_recipe(data, confirmed),
-            "local_graph": by_local_graph(data, graph, confirmed, new),
-            **(by_episode(data, confirmed, new, whole) if _has_episodes(data, new) else {}),
+            "recipe": _by_recipe(data, confirmed),
+            "local_graph": _by_local_graph(data, graph, confirmed, new),
+            **(_by_episode(data, confirmed, new, whole) if _has_episodes(data, new) else {}),
             "factor": {
-                factor: beside(within[:, i], new) | {"median_error": float(off[new, i].median())}
+                factor: _compare(within[:, i], new) | {"median_error": float(off[new, i].median())}
                 for i, factor in enumerate(limits)
             },
-            # No model predicted recorded rows, so nothing disagreed about them.
-            **{name: by_decile(values, confirmed, new, recorded=name == "support") for name, values in known.items()},
+            # No model predicted recorded rows, so there is no disagreement about them.
+            **{name: _by_decile(values, confirmed, new, recorded=name == "support") for name, values in known.items()},
         },
         predictors={name: area_under_curve(score[new], confirmed[new]) for name, score in scores.items()},
         tolerance=limits,
@@ -137,19 +138,19 @@ def judge(
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """How many of the generated rows are true; prints as tables.
+    """The share of generated rows that are true, and of which kinds; prints as tables.
 
-    confirmed   the share of the generated rows that is, from 0 to 1; of all rows if none is known to be generated
+    confirmed   the share of the generated rows that are true, from 0 to 1; of all rows if none is known to be generated
     interval    its 95% confidence interval (Wilson)
-    rows        generated rows that were audited
+    rows        number of generated rows that were audited
     by          shares with their intervals and rows: by recipe, local_graph, factor, and deciles of support and of
                 disagreement, as `by["recipe"]["mocoda"]["share"]`. Recorded rows are `by["recipe"]["recorded"]`, and
-                under "recorded" in each of the others. If generated rows are of episodes, also deciles of their step,
-                and by episode and recipe the share of `episodes` whose steps are all true, with the median number of
-                steps before the first that is not, `true_steps`
-    predictors  how well support, disagreement and odds tell true rows from others, for people without a simulator:
-                AUROC (0.5: not at all) with its 95% interval. Odds are those of `two_sample` that a row is recorded,
-                the product over parent sets, by classifiers trained on the recorded and generated rows
+                under "recorded" in each of the others. If generated rows belong to episodes, also deciles of their
+                step, and by episode and recipe the share of `episodes` whose steps are all true, with the median number
+                of steps before the first that is not, `true_steps`
+    predictors  how well support, disagreement and odds separate true rows from others without a simulator: AUROC (0.5:
+                not at all) with its 95% interval. Odds are those of `two_sample` that a row is recorded, the product
+                over parent sets, by classifiers trained on the recorded and generated rows
     tolerance   by factor
     columns     of the state that were compared
     verdict     (N,) int64, of every row of the data: 1 confirmed, 0 not, -1 not audited
@@ -165,10 +166,7 @@ class Audit:
     verdict: Tensor
 
     def keep(self, data: Transitions) -> Transitions:
-        """The data with the verdict as a column of provenance, so that data[data.provenance["confirmed"] == 1] is true.
-
-        data  what was audited
-        """
+        """The audited data with the verdict as provenance: data[data.provenance["confirmed"] == 1] is true."""
         if len(data) != len(self.verdict):
             raise InputError(f"the audit was of {len(self.verdict):,} rows, and this data has {len(data):,}.")
         return replace(data, provenance={**data.provenance, "confirmed": self.verdict})
@@ -188,55 +186,62 @@ class Audit:
     def __rich_console__(
         self, console: rich.console.Console, options: rich.console.ConsoleOptions
     ) -> rich.console.RenderResult:
-        for name, cells in self.by.items():
-            yield _table(name.replace("_", " "), cells)
-        if self.predictors:
-            yield _predictors(self.predictors)
-        low, high = self.interval
-        yield (
-            f"{100 * self.confirmed:.1f}% ({100 * low:.1f} to {100 * high:.1f}) of {self.rows:,} rows are true within "
-            f"the tolerance: {', '.join(f'{factor} {limit:.3g}' for factor, limit in self.tolerance.items())}."
-        )
+        for caption, heads, rows in tables(self.to_json()):
+            table = rich.table.Table(title=caption, title_justify="left")
+            for place, head in enumerate(heads):
+                table.add_column(head, justify="right" if place else "left")
+            for row in rows:
+                table.add_row(*row)
+            yield table
+        yield summary(self.to_json())
 
 
-def _table(name: str, cells: Mapping[str, Cell]) -> rich.table.Table:
-    table = rich.table.Table(title=f"Confirmed, by {name}", title_justify="left")
-    table.add_column(name)
-    recorded_too = any(cell.get("recorded") for cell in cells.values())
-    count = "episodes" if name == "episode" else "rows"
-    for head in (count, "confirmed", "95% CI", *(["recorded"] if recorded_too else [])):
-        table.add_column(head, justify="right")
-    for group, cell in cells.items():
-        texts = [f"{cell[count]:,}", "-", "-"]
-        if cell["rows"]:
-            low, high = cell["interval"]
-            texts[1:] = [f"{100 * cell['share']:.1f}%", f"{100 * low:.1f} to {100 * high:.1f}"]
-        recorded = cell.get("recorded")
-        if recorded_too:
-            texts.append(f"{100 * recorded['share']:.1f}%" if recorded else "-")
-        table.add_row(group, *texts)
-    return table
+def summary(found: Mapping[str, Any]) -> str:
+    """The result of an audit, given as JSON values, in one sentence."""
+    limits = ", ".join(f"{factor} {limit:.3g}" for factor, limit in found["tolerance"].items())
+    share = f"{_percent(found['confirmed'])} ({_span(found['interval'])})"
+    kind = "rows" if list(found["by"]["recipe"]) in (["all rows"], ["recorded"]) else "generated rows"
+    return f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}."
 
 
-def _predictors(cells: Mapping[str, Cell]) -> rich.table.Table:
-    table = rich.table.Table(title="How well true rows are known without a simulator", title_justify="left")
-    table.add_column("the true rows have the")
-    for head in ("AUROC", "95% CI"):
-        table.add_column(head, justify="right")
-    for name, cell in cells.items():
-        if cell["auroc"] is None:
-            table.add_row(PREDICTORS[name], "-", "all rows have one verdict")
-        else:
-            low, high = cell["interval"]
-            table.add_row(PREDICTORS[name], f"{cell['auroc']:.3f}", f"{low:.3f} to {high:.3f}")
-    return table
+def tables(found: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """The tables of an audit, given as JSON values: caption, heads and rows of text each."""
+    told = []
+    for name, cells in found["by"].items():
+        label, count = name.replace("_", " "), "episodes" if name == "episode" else "rows"
+        recorded_too = any(cell.get("recorded") for cell in cells.values())
+        rows = []
+        for group, cell in cells.items():
+            share = f"{_percent(cell['share'])} ({_span(cell['interval'])})" if cell["rows"] else "–"
+            recorded = [_percent(cell["recorded"]["share"]) if cell.get("recorded") else "–"]
+            rows.append([str(group), f"{cell[count]:,}", share, *(recorded if recorded_too else [])])
+        heads = [label, count, "confirmed (95% CI)", *(["recorded"] if recorded_too else [])]
+        told.append((f"Confirmed, by {label}", heads, rows))
+    if found["predictors"]:
+        rows = [
+            [PREDICTORS.get(name, name), "all rows have the same verdict"]
+            if cell["auroc"] is None
+            else [PREDICTORS.get(name, name), "{:.3f} ({:.3f} to {:.3f})".format(cell["auroc"], *cell["interval"])]
+            for name, cell in found["predictors"].items()
+        ]
+        caption = "How well true rows can be predicted without a simulator"
+        told.append((caption, ["true rows have the", "AUROC (95% CI)"], rows))
+    return told
 
 
-# --- what is compared
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def _span(interval: Sequence[float]) -> str:
+    return "{:.1f} to {:.1f}".format(*(100 * end for end in interval))
+
+
+# --- rows and columns that are compared
 
 
 def _generated(data: Transitions) -> Tensor:
-    """Which rows a recipe made, bool (N,); all of them if none is known to be."""
+    """The rows that a recipe made, bool (N,); all of them if none is known to be."""
     recipe = data.provenance.get("recipe")
     made = torch.zeros(len(data), dtype=torch.bool, device=data.device) if recipe is None else recipe != RECORDED
     return made if bool(made.any()) else ~made
@@ -255,12 +260,12 @@ def _chosen(data: Transitions, new: Tensor, rows: int | None, episodes: int | No
             return torch.arange(len(data), device=data.device)
         return stream.permutation(len(data))[:rows].sort().values.to(data.device)
     if rows is not None:
-        raise InputError("rows and episodes both say how much to audit; give one of them.")
+        raise InputError("rows and episodes both limit the audit; give one of them.")
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, the number of episodes to audit, got {episodes}.")
     if not _has_episodes(data, new):
         raise InputError(
-            "no generated row is of an episode: audit rows instead, or make episodes with augment_episodes."
+            "no generated row belongs to an episode: audit rows instead, or make episodes with augment_episodes."
         )
     assert data.episode is not None
     numbers = [data.episode[kind & (data.episode >= 0)].unique() for kind in (new, ~new)]
@@ -269,7 +274,7 @@ def _chosen(data: Transitions, new: Tensor, rows: int | None, episodes: int | No
 
 
 def _compared(data: Transitions, graph: LocalGraph, columns: Sequence[str | int] | None) -> dict[str, list[int]]:
-    """By factor, the columns that count."""
+    """The columns that are compared, by factor."""
     names = data.columns[: data.state.shape[1]]
     if columns is None:
         return {child: list(graph.factors[child]) for child in graph.children}
@@ -283,14 +288,15 @@ def _compared(data: Transitions, graph: LocalGraph, columns: Sequence[str | int]
     return {child: own for child, own in found.items() if own}
 
 
-def usual_tolerance(
+def default_tolerance(
     data: Transitions, graph: LocalGraph, columns: Sequence[str | int] | None = None
 ) -> dict[str, float]:
     """By factor, a tenth of the standard deviation of its recorded steps, over the columns that are compared."""
     generated = _generated(data)
     recorded = data if bool(generated.all()) else data[~generated]
     change = (recorded.next_state.double() - recorded.state.double()).var(0, correction=0)
-    found = {factor: USUAL * float(change[own].sum().sqrt()) for factor, own in _compared(data, graph, columns).items()}
+    compared = _compared(data, graph, columns)
+    found = {factor: DEFAULT_TOLERANCE * float(change[own].sum().sqrt()) for factor, own in compared.items()}
     for factor, limit in found.items():
         if not limit > 0:
             raise InputError(f"{factor!r} never changes in the data, so no tolerance follows: pass tolerance.")
@@ -303,13 +309,13 @@ def _limits(
     """The tolerance of every factor that is compared."""
     compared = _compared(data, graph, columns)
     if tolerance is None:
-        return usual_tolerance(data, graph, columns)
+        return default_tolerance(data, graph, columns)
     if isinstance(tolerance, Mapping):
         for factor in tolerance:
             if factor not in graph.children:
                 raise unknown_name("state factor", factor, graph.children)
             if factor not in compared:
-                raise InputError(f"tolerance names {factor!r}, of which columns names no column.")
+                raise InputError(f"tolerance names {factor!r}, but columns names none of its columns.")
         given = {factor: tolerance[factor] for factor in compared if factor in tolerance}
     else:
         given = dict.fromkeys(compared, tolerance)
@@ -327,7 +333,95 @@ def _distance(one: Tensor, other: Tensor, columns: list[int]) -> Tensor:
 
 
 def _recorded_odds(data: Transitions, graph: LocalGraph, new: Tensor, seed: int | Stream) -> Tensor:
-    """How much likelier each row is recorded than generated, (N,): log odds, summed over the parent sets."""
+    """The log odds that each row is recorded rather than generated, summed over the parent sets: (N,)."""
     recorded, drawn = (rows[:: -(-len(rows) // ODDS_ROWS)] for rows in (data.rows[~new], data.rows[new]))
     found = two_sample(recorded, drawn, graph, seed=seed)
     return -torch.stack([one.log_odds(data.rows) for one in found.values()]).sum(0)
+
+
+# --- groups of rows
+
+
+def _compare(confirmed: Tensor, new: Tensor, group: Tensor | None = None) -> Cell:
+    """The share of generated rows that are true, of a group if given, and that of recorded ones if there are any."""
+    chosen = torch.ones_like(new) if group is None else group
+    recorded = confirmed[chosen & ~new]
+    return share_of(confirmed[chosen & new]) | {"recorded": share_of(recorded) if len(recorded) else None}
+
+
+def _by_recipe(table: Transitions, confirmed: Tensor) -> dict[str, Cell]:
+    recipe = table.provenance.get("recipe")
+    if recipe is None:
+        return {"all rows": share_of(confirmed)}
+    return {name: share_of(confirmed[recipe == number]) for number, name in _recipes(recipe).items()}
+
+
+def _recipes(recipe: Tensor) -> dict[int, str]:
+    """The numbers that occur in provenance, and their names."""
+    names = {RECORDED: "recorded", **{i: name for i, name in enumerate(BUILT_IN, 1)}, OWN: "own"}
+    numbers = sorted(set(recipe.tolist()), key=lambda number: (number == OWN, number))
+    return {number: names.get(number, str(number)) for number in numbers}
+
+
+def _by_episode(table: Transitions, confirmed: Tensor, new: Tensor, whole: bool) -> dict[str, dict[str, Cell]]:
+    """Rows by deciles of their step, and if episodes are whole, the share of episodes that are true, by recipe."""
+    assert table.episode is not None and table.step is not None
+    known = table.episode >= 0
+    found = {"step": _by_decile(table.step[known], confirmed[known], new[known], recorded=True)}
+    if not whole:
+        return found
+    order = table.step[known].argsort(stable=True)
+    order = order[table.episode[known][order].argsort(stable=True)]
+    true, episode = confirmed[known][order], table.episode[known][order]
+    _, number, steps = torch.unique_consecutive(episode, return_inverse=True, return_counts=True)
+    first = steps.cumsum(0) - steps
+    place = torch.arange(len(true), device=true.device) - first[number]
+    until = steps.scatter_reduce(0, number, torch.where(true, steps[number], place), "amin")  # before the first error
+    recipe = table.provenance.get("recipe", torch.full_like(table.step, OWN))[known][order][first]
+    kinds = {OWN: "all episodes"} if "recipe" not in table.provenance else _recipes(recipe)
+    cells = {}
+    for kind, name in kinds.items():
+        own = recipe == kind
+        share = share_of((until == steps)[own])
+        episodes = share.pop("rows")
+        cells[name] = share | {
+            "rows": int(steps[own].sum()),
+            "episodes": episodes,
+            "true_steps": float(until[own].double().median()),
+        }
+    return {"episode": cells, **found}
+
+
+def _by_local_graph(table: Transitions, graph: LocalGraph, confirmed: Tensor, new: Tensor) -> dict[str, Cell]:
+    """The commonest local graphs of generated rows, named by the edges that the sparsest one lacks; then the rest."""
+    masks = torch.cat([graph.mask(block) for block in table.rows.split(65_536)])
+    kinds, number = torch.unique(masks.flatten(1), dim=0, return_inverse=True)
+    counts = torch.bincount(number[new], minlength=len(kinds))
+    order = [kind for kind in counts.argsort(descending=True, stable=True).tolist() if counts[kind]]
+    sparsest = graph.sparsest.to(masks.device)
+    cells = {}
+    for kind in order[:MAX_GRAPHS]:
+        mask = kinds[kind].view_as(sparsest)
+        more = [_edge(graph, edge) for edge in (mask & ~sparsest).nonzero().tolist()]
+        less = [_edge(graph, edge) for edge in (sparsest & ~mask).nonzero().tolist()]
+        name = ", ".join([*(f"+ {edge}" for edge in more), *(f"- {edge}" for edge in less)]) or "sparsest"
+        cells[name] = _compare(confirmed, new, number == kind)
+    if len(order) > MAX_GRAPHS:
+        rest = torch.isin(number, torch.tensor(order[:MAX_GRAPHS], device=number.device), invert=True)
+        cells[f"{len(order) - MAX_GRAPHS} others"] = _compare(confirmed, new, rest)
+    return cells
+
+
+def _edge(graph: LocalGraph, edge: list[int]) -> str:
+    return f"{graph.parents[edge[0]]} -> {graph.children[edge[1]]}"
+
+
+def _by_decile(values: Tensor, confirmed: Tensor, new: Tensor, recorded: bool) -> dict[str, Cell]:
+    """Generated rows by deciles of their values, fewer where many are equal; recorded ones in these bounds, too."""
+    ordered = values[new].double().sort().values
+    starts = ordered[[tenth * len(ordered) // 10 for tenth in range(10)]].unique()
+    number = torch.bucketize(values.double(), starts[1:], right=True)
+    digits = next(d for d in range(3, 18) if d == 17 or len({f"{start:.{d}g}" for start in starts}) == len(starts))
+    names = [f"{bound:.{digits}g}" for bound in (*starts.tolist(), float(ordered[-1]))]
+    cells = {f"{low} to {high}": _compare(confirmed, new, number == i) for i, (low, high) in enumerate(pairwise(names))}
+    return cells if recorded else {name: cell | {"recorded": None} for name, cell in cells.items()}

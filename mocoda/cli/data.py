@@ -82,7 +82,7 @@ class Collect(Command):
         settings = {"task": self.task, "rows": self.rows, "seed": self.seed}
         settings |= {} if self.variety is None else {"variety": self.variety}
         folder = run_folder_of(target.path)
-        with RunFolder(folder, "collect", settings, ["parts/part-*.npz"], self.overwrite, target.path) as run:
+        with RunFolder(folder, "collect", settings, overwrite=self.overwrite, target=target.path) as run:
             parts = run.path / "parts"
             options: dict[str, Any] = {"workers": self.workers, "folder": parts, "progress": run.progress}
             options |= {} if self.variety is None else {"variety": self.variety}
@@ -133,7 +133,7 @@ class Check(Command):
 
     def run(self) -> None:
         from mocoda.analysis import check
-        from mocoda.analysis.figure import draw_advice
+        from mocoda.analysis.check_figure import draw_advice
         from mocoda.engine.runs import RunFolder
         from mocoda.graph import LearnedGraph
 

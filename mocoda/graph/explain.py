@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.tree import DecisionTreeClassifier
 
 from mocoda.data.transitions import Array, as_tensor
-from mocoda.engine.errors import InputError
 from mocoda.graph.columns import column_end
 from mocoda.graph.learned import LearnedGraph
 
@@ -51,7 +51,6 @@ class Rule:
 
 def explain(graph: LearnedGraph, rows: Array) -> list[Rule]:
     """A rule for every edge that is there in some of the rows (N, S + A), as far as a short one fits."""
-    trees = _trees()
     rows = as_tensor(rows).float()
     mask, table = graph.mask(rows).cpu().numpy(), rows.double().cpu().numpy()
     rules = []
@@ -60,24 +59,16 @@ def explain(graph: LearnedGraph, rows: Array) -> list[Rule]:
             there = mask[:, p, c]
             if parent in graph.edges[child] or min(there[::2].sum(), (~there[::2]).sum()) < LEAST:
                 continue
-            rules.append(_rule(trees, graph, parent, child, table, there))
+            rules.append(_rule(graph, parent, child, table, there))
     return rules
 
 
-def _trees() -> Any:
-    try:
-        import sklearn.tree
-    except ImportError as error:
-        raise InputError('to explain a graph, scikit-learn is needed: pip install "mocoda[explain]".') from error
-    return sklearn.tree
-
-
-def _rule(trees: Any, graph: LearnedGraph, parent: str, child: str, rows: Floats, there: NDArray[np.bool_]) -> Rule:
+def _rule(graph: LearnedGraph, parent: str, child: str, rows: Floats, there: NDArray[np.bool_]) -> Rule:
     names, values, near = zip(*_features(graph, parent, child, rows), strict=True)
     table = np.stack(values, 1)
     best: Rule | None = None
     for depth in range(1, DEPTH + 1):
-        tree = trees.DecisionTreeClassifier(max_depth=depth, min_samples_leaf=LEAST, random_state=0)
+        tree = DecisionTreeClassifier(max_depth=depth, min_samples_leaf=LEAST, random_state=0)
         tree.fit(table[::2], there[::2])
         said, true = tree.predict(table[1::2]), there[1::2]
         agrees, finds = float((said == true).mean()), float(said[true].mean()) if true.any() else 0.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +19,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mocoda
-from mocoda import Audit, InputError, Transitions, audit, two_sample
+from mocoda import Audit, InputError, Transitions, audit
 from mocoda.analysis import replay as replay_module
 from mocoda.analysis.audit_figure import draw_audit
-from mocoda.analysis.rates import area_under_curve, wilson
 from mocoda.analysis.replay import EnvironmentStep, replay
 from mocoda.engine.randomness import Stream, generator
+from mocoda.engine.statistics import area_under_curve, wilson
 
 MOCODA = 5  # the recipe's number
-
-
-@pytest.fixture(autouse=True)
-def hasty_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("mocoda.analysis.row_audit"), "two_sample", partial(two_sample, updates=20))
 
 
 # --- shares
@@ -338,7 +331,7 @@ def test_an_audit_prints_draws_and_is_json(tmp_path: Path) -> None:
     with console.capture() as printed:
         console.print(found)
     text = printed.get()
-    assert "60.0% (53.1 to 66.5) of 200 rows are true within the tolerance: x 0.0" in text
+    assert "60.0% (53.1 to 66.5) of 200 generated rows are true, within a tolerance of x 0.0" in text
     for word in ("recorded", "coda", "by local graph", "by support", "least disagreement", "AUROC"):
         assert word in text
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["rows"] == 200

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from approved import refused
 from torch import Tensor
 
 import mocoda
 from experiments.columns import PUBLISHED
-from mocoda import InputError, LocalGraph, make_recipe
+from mocoda import LocalGraph, make_recipe
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation
 
@@ -43,7 +44,7 @@ def episodes(count: int, length: int, *labels: str | int) -> Tensor:
 def test_shifted_gaussians_are_told_nearly_as_well_as_can_be(shift: float, columns: int) -> None:
     recorded, drawn = normal(4_000, columns, "recorded"), normal(4_000, columns, "drawn", columns)
     drawn[:, 0] += shift
-    found = mocoda.two_sample(recorded, drawn, one_set(columns), updates=120)[SET]
+    found = mocoda.two_sample(recorded, drawn, one_set(columns))[SET]
     best = 0.5 * (1 + math.erf(shift / 2))
     assert best - 0.04 < found.auc < best + 0.015
     assert found.interval[0] < found.auc < found.interval[1] < found.auc + 0.03
@@ -58,15 +59,13 @@ def test_log_odds_are_those_of_the_densities() -> None:
     assert odds.shape == (2_000,)
     assert float(torch.corrcoef(torch.stack([odds, fresh[:, 0] - 0.5]))[0, 1]) > 0.95
     assert abs(float(odds.mean()) + 0.5) < 0.15
-    with pytest.raises(InputError) as error:
+    with refused():
         found.log_odds(fresh[:, :1])
-    assert str(error.value) == "rows must have shape (N, 2), got (2000, 1)."
 
 
 def test_of_the_same_distribution_half_is_in_the_interval() -> None:
     found = [
-        mocoda.two_sample(normal(600, 3, "a", i), normal(600, 3, "b", i), one_set(3), updates=40, seed=i)[SET]
-        for i in range(16)
+        mocoda.two_sample(normal(600, 3, "a", i), normal(600, 3, "b", i), one_set(3), seed=i)[SET] for i in range(16)
     ]
     assert sum(one.interval[0] <= 0.5 <= one.interval[1] for one in found) >= 15
     assert abs(sum(one.auc for one in found) / 16 - 0.5) < 0.015
@@ -80,8 +79,8 @@ def test_copies_are_not_told_if_no_episode_is_in_two_folds() -> None:
         shown, held_out = episodes(60, 40, "shown", seed), episodes(60, 40, "held-out", seed)
         copied = Stream(seed, "test-two-sample", "copies").integers(2_400, 2_000)
         folds = fold, fold[copied]
-        by_fold.append(mocoda.two_sample(held_out, shown[copied], graph, folds=folds, updates=100)[SET])
-        mixed.append(mocoda.two_sample(held_out, shown[copied], graph, updates=100)[SET])
+        by_fold.append(mocoda.two_sample(held_out, shown[copied], graph, folds=folds)[SET])
+        mixed.append(mocoda.two_sample(held_out, shown[copied], graph)[SET])
     assert sum(one.interval[0] <= 0.5 <= one.interval[1] for one in by_fold) >= 3
     assert sum(one.auc for one in mixed) / 4 > sum(one.auc for one in by_fold) / 4 + 0.05
 
@@ -89,7 +88,7 @@ def test_copies_are_not_told_if_no_episode_is_in_two_folds() -> None:
 def test_rows_drawn_many_times_are_not_known_by_heart() -> None:
     source, held_out = normal(300, 3, "source"), normal(3_000, 3, "held-out")
     drawn = source[Stream(0, "test-two-sample", "again").integers(300, 3_000)]
-    assert mocoda.two_sample(held_out, drawn, one_set(3), updates=120)[SET].auc < 0.56
+    assert mocoda.two_sample(held_out, drawn, one_set(3))[SET].auc < 0.56
 
 
 def test_values_that_return_exactly_stand_out() -> None:
@@ -98,9 +97,7 @@ def test_values_that_return_exactly_stand_out() -> None:
     recorded = torch.where(rest, 0.0, normal(4_000, 1, "moves"))
     drawn = torch.where(rest, 0.02 * normal(4_000, 1, "bump"), normal(4_000, 1, "drawn"))
     other, graph = normal(4_000, 2, "other"), one_set(2)
-    found = mocoda.two_sample(
-        torch.cat([recorded, other[:, :1]], 1), torch.cat([drawn, other[:, 1:]], 1), graph, updates=120
-    )[SET]
+    found = mocoda.two_sample(torch.cat([recorded, other[:, :1]], 1), torch.cat([drawn, other[:, 1:]], 1), graph)[SET]
     assert found.auc > 0.8
 
 
@@ -108,16 +105,16 @@ def test_values_of_a_few_kinds_are_told_by_how_frequent_they_are() -> None:
     stream = Stream(0, "test-two-sample", "kinds")
     recorded, drawn = ((stream.uniform(2_000, 2) < share).float() for share in (0.5, 0.5))
     graph = one_set(2)
-    same = mocoda.two_sample(recorded, drawn, graph, updates=60)[SET]
+    same = mocoda.two_sample(recorded, drawn, graph)[SET]
     assert same.interval[0] <= 0.5 <= same.interval[1]
     other = (stream.uniform(2_000, 2) < 0.8).float()
-    assert mocoda.two_sample(recorded, other, graph, updates=60)[SET].auc > 0.68
+    assert mocoda.two_sample(recorded, other, graph)[SET].auc > 0.68
 
 
 def test_each_parent_set_is_judged_by_itself() -> None:
     recorded, drawn = normal(2_000, 4, "recorded"), normal(2_000, 4, "drawn")
     drawn[:, 2] = drawn[:, 0]  # u now goes along with x, as columns by themselves they are as before
-    found = mocoda.two_sample(recorded, drawn, two_sets(), updates=120)
+    found = mocoda.two_sample(recorded, drawn, two_sets())
     assert tuple(found) == SETS
     assert found["x", "u"].auc > 0.8
     assert found["y", "v"].interval[0] <= 0.5 <= found["y", "v"].interval[1]
@@ -126,17 +123,15 @@ def test_each_parent_set_is_judged_by_itself() -> None:
 def test_units_do_not_matter_and_numpy_will_do() -> None:
     recorded, drawn = normal(1_000, 4, "recorded"), normal(1_000, 4, "drawn") + 0.5
     scale, offset = torch.tensor([1024.0, 2.0**-10, 1.0, 64.0]), torch.tensor([0.0, 0.0, 0.0, 128.0])
-    plain = mocoda.two_sample(recorded, drawn, two_sets(), updates=60)
-    other = mocoda.two_sample(
-        np.asarray(recorded * scale + offset), np.asarray(drawn * scale + offset), two_sets(), updates=60
-    )
+    plain = mocoda.two_sample(recorded, drawn, two_sets())
+    other = mocoda.two_sample(np.asarray(recorded * scale + offset), np.asarray(drawn * scale + offset), two_sets())
     for names in SETS:
         assert other[names].auc == pytest.approx(plain[names].auc, abs=0.01)
 
 
 def test_the_same_seed_gives_the_same_answer() -> None:
     recorded, drawn = normal(300, 4, "recorded"), normal(200, 4, "drawn") + 0.3
-    one, other = (mocoda.two_sample(recorded, drawn, two_sets(), seed=3, updates=20) for _ in range(2))
+    one, other = (mocoda.two_sample(recorded, drawn, two_sets(), seed=3) for _ in range(2))
     assert [(x.auc, x.interval) for x in one.values()] == [(x.auc, x.interval) for x in other.values()]
 
 
@@ -144,7 +139,7 @@ def test_constant_columns_are_left_out() -> None:
     recorded, drawn = normal(500, 4, "recorded"), normal(500, 4, "drawn")
     recorded[:, [0, 2]], drawn[:, [0, 2]] = 7.0, 7.0 + 1e-4 * drawn[:, [0, 2]]
     drawn[:, 1] += 3.0
-    found = mocoda.two_sample(recorded, drawn, two_sets(), updates=60)
+    found = mocoda.two_sample(recorded, drawn, two_sets())
     assert (found["x", "u"].auc, found["x", "u"].interval) == (0.5, (0.5, 0.5))
     assert found["y", "v"].auc > 0.95
 
@@ -162,8 +157,8 @@ def test_on_navigation_matched_sets_keep_the_law_and_one_gaussian_does_not() -> 
     coarse = mocoda.fit_parents(shown, task.graph, make_recipe("mocoda", components=1, **PUBLISHED)).sample(
         3_000, seed=0
     )
-    kept = mocoda.two_sample(held_out, torch.cat(matched), task.graph, folds=folds, updates=100)
-    broken = mocoda.two_sample(held_out, coarse, task.graph, updates=100)
+    kept = mocoda.two_sample(held_out, torch.cat(matched), task.graph, folds=folds)
+    broken = mocoda.two_sample(held_out, coarse, task.graph)
     assert all(one.interval[0] <= 0.5 <= one.interval[1] and one.auc < 0.56 for one in kept.values())
     assert all(one.interval[0] > 0.6 for one in broken.values())
 
@@ -173,47 +168,23 @@ BAD[:90] = 0
 
 
 @pytest.mark.parametrize(
-    ("recorded", "drawn", "message"),
+    ("recorded", "drawn"),
     [
-        (
-            normal(100, 3),
-            normal(100, 4),
-            "recorded_rows must have shape (N, 4), the graph's 2 state and 2 action columns, got (100, 3).",
-        ),
-        (
-            normal(100, 4),
-            normal(100, 4)[0],
-            "drawn_rows must have shape (N, 4), the graph's 2 state and 2 action columns, got (4,).",
-        ),
-        (
-            normal(100, 4),
-            BAD,
-            "drawn_rows has NaN or inf in 10 of 100 rows, first in row 90. Drop or repair those rows.",
-        ),
-        (
-            normal(100, 4),
-            normal(39, 4),
-            "two_sample needs at least 40 rows of each kind, to train classifiers and to judge them, got 100 recorded "
-            "and 39 drawn rows.",
-        ),
+        (normal(100, 3), normal(100, 4)),
+        (normal(100, 4), normal(100, 4)[0]),
+        (normal(100, 4), BAD),
+        (normal(100, 4), normal(39, 4)),
     ],
+    ids=["columns", "axes", "nan", "few"],
 )
-def test_rows_that_cannot_be_used_are_refused(recorded: Tensor, drawn: Tensor, message: str) -> None:
-    with pytest.raises(InputError) as error:
+def test_rows_that_cannot_be_used_are_refused(recorded: Tensor, drawn: Tensor) -> None:
+    with refused():
         mocoda.two_sample(recorded, drawn, two_sets())
-    assert str(error.value) == message
 
 
 def test_folds_that_cannot_be_used_are_refused() -> None:
     recorded, drawn = normal(60, 4, "recorded"), normal(50, 4, "drawn")
-    with pytest.raises(InputError) as error:
-        mocoda.two_sample(recorded, drawn, two_sets(), folds=(torch.arange(60) % 5, torch.arange(40) % 5))
-    assert str(error.value) == (
-        "the folds of drawn rows must be 50 whole numbers from 0 on, one a row, got (40,) of torch.int64."
-    )
-    with pytest.raises(InputError) as error:
-        mocoda.two_sample(recorded, drawn, two_sets(), folds=(torch.arange(60) % 3, torch.arange(50) % 2))
-    assert str(error.value) == (
-        "folds must be at least three, each with two recorded and two drawn rows or more, got [20, 20, 20] recorded "
-        "and [25, 25, 0] drawn rows by fold."
-    )
+    short, few = (torch.arange(60) % 5, torch.arange(40) % 5), (torch.arange(60) % 3, torch.arange(50) % 2)
+    for folds in (short, few):
+        with refused():
+            mocoda.two_sample(recorded, drawn, two_sets(), folds=folds)

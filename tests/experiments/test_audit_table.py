@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from experiment_contract import check_experiment
 
 from experiments.audit import HookSweepAudit, NavigationAudit, ObjectsAudit, TaskAudit
 from experiments.columns import column_recipe
-from mocoda import DynamicsConfig, InputError, make_task, two_sample
+from mocoda import DynamicsConfig, InputError, make_task
 
 TINY = DynamicsConfig(members=2, hidden=(8,), features=4, epochs=1, batch=64, validation=50, window=1)
 COLUMNS = ("coda", "mocoda", "mocoda-matched")
@@ -23,11 +21,6 @@ SMALL: dict[str, TaskAudit] = {
     "objects": ObjectsAudit("tiny", 1, COLUMNS, TINY, rows=400, audited=120, components=4),
     "hooksweep2": HookSweepAudit("tiny", 1, ("mocoda", "mocoda-matched"), TINY, rows=300, audited=30, components=4),
 }
-
-
-@pytest.fixture(autouse=True)
-def hasty_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("mocoda.analysis.row_audit"), "two_sample", partial(two_sample, updates=5))
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -22,8 +22,8 @@ from experiments import Measured
 from experiments.masks import METHODS, Method, NotApplicableError, Training
 from experiments.masks.mechanisms import fit_mechanisms
 from mocoda import InputError, LocalGraph, Transitions
-from mocoda.analysis.rates import area_under_curve
 from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import area_under_curve
 
 FAST = Training(hidden=(32, 32), updates=600, batch=64, learning_rate=3e-3)
 NAMES = (

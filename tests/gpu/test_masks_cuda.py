@@ -11,7 +11,7 @@ import mocoda
 from experiments.experiment import Run
 from experiments.masks import METHODS, Masks, Training, dense
 from experiments.random_dag import RandomDag
-from mocoda.analysis.rates import area_under_curve
+from mocoda.engine.statistics import area_under_curve
 from mocoda.graph import gates
 
 pytestmark = pytest.mark.cuda

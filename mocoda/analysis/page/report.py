@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.advice import Advice
-from mocoda.analysis.classifier import TwoSample
 from mocoda.analysis.page import measures
 from mocoda.analysis.page.drops import HEAD, OF, content_of
 from mocoda.analysis.page.figures import charts, library
@@ -21,6 +20,7 @@ from mocoda.analysis.page.scene import scene_of
 from mocoda.analysis.page.training import training as training_runs
 from mocoda.analysis.page.verdicts import audit_panel, check_panel, two_sample_panel
 from mocoda.analysis.row_audit import Audit
+from mocoda.analysis.two_sample import TwoSample
 from mocoda.augmentation import fit_support
 from mocoda.augmentation.provenance import RECORDED
 from mocoda.data.formats.shard_folder import Excerpt

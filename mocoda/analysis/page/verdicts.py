@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mocoda.analysis.advice import Advice
-from mocoda.analysis.classifier import TwoSample
+from mocoda.analysis.recommendation import HARDLY_SEPARABLE
 from mocoda.analysis.row_audit import PREDICTORS, Audit
-from mocoda.analysis.verdict import HARDLY_TOLD
+from mocoda.analysis.two_sample import TwoSample
 from mocoda.engine.errors import InputError
 
 AUDIT = ("confirmed", "interval", "rows", "by", "tolerance", "predictors")  # what is shown of an audit
@@ -74,7 +74,11 @@ def audit_panel(found: Audit | Mapping[str, Any] | str | Path) -> Panel:
 
 def check_panel(found: Advice | Mapping[str, Any] | str | Path) -> Panel:
     """The verdict of `mocoda.check`, or of the advice.json that `mocoda check` writes."""
-    told = found.to_json() if isinstance(found, Advice) else _told(found, "advice.json", ("verdict", "laws"))
+    told = (
+        found.to_json()
+        if isinstance(found, Advice)
+        else _told(found, "advice.json", ("recommendation", "details", "laws"))
+    )
     laws = [(law["recipe"], law["factors"], law["auc"], law["low"], law["high"]) for law in told["laws"]]
     recipes = list(dict.fromkeys(law[0] for law in laws))
     own = {(tuple(factors), recipe): _auc(auc, (low, high)) for recipe, factors, auc, low, high in laws}
@@ -87,7 +91,7 @@ def check_panel(found: Advice | Mapping[str, Any] | str | Path) -> Panel:
             "Two-sample: drawn parent sets against recorded ones, AUC (0.5 is perfect)", ("parent set", *recipes), rows
         )
     ]
-    return Panel("Check: does the data support the graph?", list(told["verdict"]), tables if rows else ())
+    return Panel("Check: does the data support the graph?", list(told["recommendation"]), tables if rows else ())
 
 
 def two_sample_panel(found: Mapping[tuple[str, ...], TwoSample]) -> Panel:
@@ -123,7 +127,7 @@ def _told(found: Any, name: str, needed: Iterable[str]) -> Mapping[str, Any]:
 
 
 def _auc(auc: float, interval: Sequence[float]) -> str:
-    told = ", told apart" if auc > HARDLY_TOLD and interval[0] > 0.5 else ""
+    told = ", told apart" if auc > HARDLY_SEPARABLE and interval[0] > 0.5 else ""
     return f"{auc:.2f} ({_numbers(interval)}){told}"
 
 

@@ -1,7 +1,7 @@
-"""A judge of drawn rows, who knows other recorded rows than those that they were drawn from.
+"""Rarity: how rare drawn rows are among recorded rows that the recipe has not seen.
 
-Parts of a row are compared with recorded ones that are linked in the same way: a cube that lies by itself with those
-that do, and a hand with its cube with other grasps. A cube in the air without a hand is then as rare as it should be.
+Parts of a row are compared with recorded ones that are linked in the same way: a cube that lies on its own with other
+such cubes, and a hand with its cube with other grasps. So a cube in the air without a hand is as rare as it should be.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mocoda.analysis.advice import LocalShare
 from mocoda.analysis.coverage import coded
 from mocoda.augmentation.support import share
 from mocoda.data.transitions import Transitions
@@ -21,8 +20,8 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.groups import Groups, neighbourhood, parent_sets_at
 from mocoda.parents.mixture import GaussianMixture
 
-LEAST_ROWS = 40  # of a group, in either half of the rows, by which it can be judged
-MOST_GROUPS, MOST_ROWS, COMPONENTS, ROWS_PER_COLUMN = 40, 4_000, 16, 10
+MIN_GROUP_ROWS = 40  # in either half of the rows, for a group to be known
+MAX_GROUPS, MAX_ROWS, COMPONENTS, ROWS_PER_COLUMN = 40, 4_000, 16, 10
 SHOWN = 5  # local graphs, the commonest, whose shares are shown
 
 
@@ -36,8 +35,8 @@ class Density:
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
-    """How common rows are, by densities of what their local graphs link.
+class Rarity:
+    """Densities of the parts that local graphs link.
 
     groups  a group's name (see Groups) -> the densities of its parent sets
     least   `rarest` of recorded rows, ascending
@@ -48,29 +47,28 @@ class Judge:
     least: Tensor
 
     @staticmethod
-    def fit(data: Transitions, is_fitted: Tensor, graph: LocalGraph, stream: Stream) -> Judge:
-        """Mixtures of some of the rows, and at the others how rare rows usually are by them."""
+    def fit(data: Transitions, is_fitted: Tensor, graph: LocalGraph, stream: Stream) -> Rarity:
+        """Fits mixtures to some of the rows, bool (N,), and measures at the others how rare rows usually are."""
         fitted, others = data.rows[is_fitted], data.rows[~is_fitted]
         places = [_places(graph, rows) for rows in (fitted, others)]
         found = {}
         commonest = sorted(places[0], key=lambda name: -len(places[0][name][0]))
-        for name in commonest[:MOST_GROUPS]:
+        for name in commonest[:MAX_GROUPS]:
             own, mask, members = places[0][name]
             again = places[1].get(name, (own[:0], mask, members))[0]
-            if min(len(own), len(again)) < LEAST_ROWS:
+            if min(len(own), len(again)) < MIN_GROUP_ROWS:
                 continue
-            sets = [one for one in parent_sets_at(graph, mask) if members.issuperset(one)]
             parts = []
-            for names in sets:
+            for names in (one for one in parent_sets_at(graph, mask) if members.issuperset(one)):
                 columns = graph.columns(names)
-                points = fitted[own[:: -(-len(own) // MOST_ROWS)]][:, columns]
+                points = fitted[own[:: -(-len(own) // MAX_ROWS)]][:, columns]
                 components = max(1, min(COMPONENTS, len(points) // (ROWS_PER_COLUMN * len(columns))))
                 mixture = GaussianMixture.fit(points, components, seed=stream.child(*names))
                 known = mixture.log_prob(others[again][:, columns]).sort().values
                 parts.append(Density(columns, mixture, known))
             found[name] = tuple(parts)
-        judge = Judge(graph, found, fitted.new_zeros(0))
-        return replace(judge, least=judge.rarest(others).sort().values)
+        rarity = Rarity(graph, found, fitted.new_zeros(0))
+        return replace(rarity, least=rarity.rarest(others).sort().values)
 
     def score(self, rows: Tensor) -> Tensor:
         """The share of recorded rows, (N,), whose rarest part is as rare as that of rows (N, S + A)."""
@@ -107,6 +105,15 @@ def _places(graph: LocalGraph, rows: Tensor) -> dict[int, Place]:
     return found
 
 
+@dataclass(frozen=True)
+class LocalShare:
+    """The share of rows under a local graph, named by the edges it adds: recorded, and drawn by each recipe."""
+
+    links: str
+    recorded: float
+    drawn: dict[str, float]
+
+
 def local_shares(graph: LocalGraph, recorded: Tensor, drawn: Mapping[str, Tensor]) -> tuple[LocalShare, ...]:
     """How often the commonest local graphs of recorded rows (N, S + A) are drawn, and all others together."""
     if graph.local is None:
@@ -127,21 +134,21 @@ def local_shares(graph: LocalGraph, recorded: Tensor, drawn: Mapping[str, Tensor
 
 
 def _named(graph: LocalGraph, mask: Tensor) -> str:
-    """What a local graph links beyond the sparsest: hand - cube1, if at least one of them depends on the other."""
+    """The pairs that a local graph links and the sparsest graph does not, such as hand - cube1."""
     more = (mask & ~graph.sparsest.to(mask.device)).nonzero().tolist()
     pairs = [sorted((parent, child)) for parent, child in more]
     linked = dict.fromkeys(f"{graph.parents[one]} - {graph.parents[other]}" for one, other in pairs if one != other)
     return ", ".join(linked) or "the sparsest graph"
 
 
-def leaving(columns: Sequence[str], shares: Tensor) -> tuple[tuple[str, float], ...]:
-    """The columns that leave their range in a share of the rows, the worst first; of many, three."""
+def worst_columns(columns: Sequence[str], shares: Tensor) -> tuple[tuple[str, float], ...]:
+    """The columns that leave their range in a share of the rows, the worst first, at most three."""
     worst = shares.argsort(descending=True, stable=True)[:3].tolist()
     return tuple((columns[column], float(shares[column])) for column in worst if shares[column] > 0)
 
 
 def recorded_share(rows: Tensor, recorded: Tensor) -> float:
-    """The share of rows (N, S + A) that are recorded ones (M, S + A), to the bit."""
+    """The share of rows (N, D) that equal a recorded one (M, D) to the bit."""
     code = Stream(0, "recorded").integers(2**62, rows.shape[1]).to(rows.device)
     own, theirs = (coded(part.contiguous().float().view(torch.int32), code) for part in (rows, recorded))
     return float(torch.isin(own, theirs).double().mean())

@@ -1,0 +1,347 @@
+"""Two-sample tests: how well a classifier separates rows that a recipe draws from recorded ones, for each parent set.
+
+Recipe "mocoda" promises that every parent set keeps its recorded distribution. If it does, no classifier can separate
+its rows from recorded rows that the recipe has not seen: the area under its ROC curve (AUC) is 0.5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mocoda.analysis.coverage import coded
+from mocoda.analysis.rarity import recorded_share
+from mocoda.data.transitions import Array, Transitions, as_tensor
+from mocoda.engine.errors import InputError
+from mocoda.engine.progress import Progress
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.statistics import Z95, share_below
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents import Parents
+
+MIN_ROWS = 40  # of each kind
+FOLDS, STRETCHES, BLOCKS = 5, 20, 40  # stretches of recorded rows are dealt to folds; blocks of them vary together
+BOOSTING = {"max_iter": 60, "learning_rate": 0.15, "max_leaf_nodes": 15, "early_stopping": False}
+RESOLUTION = 1e-3  # standard deviations: values that are closer count as equal
+FREQUENT = 0.01  # share of the drawn rows above which a repeated value is part of the distribution
+COPIED = 0.01  # share of the drawn rows with a recorded parent set above which a recipe copies rows
+
+
+@dataclass(frozen=True, eq=False)
+class TwoSample:
+    """How well a classifier separates drawn rows of a parent set from recorded ones, on rows it was not trained on.
+
+    auc       how often the classifier ranks a drawn row above a recorded one: 0.5 is perfect, 1 is the worst
+    interval  its 95% confidence interval
+    """
+
+    auc: float
+    interval: tuple[float, float]
+    _columns: _Columns
+    _classifiers: tuple[_Classifier, ...]  # one per fold
+
+    def log_odds(self, rows: Array) -> Tensor:
+        """The log odds that rows (N, S + A) are drawn rather than recorded: (N,).
+
+        This is the mean over the classifiers of all folds. It is held-out for rows that none of them was trained on.
+        """
+        rows = as_tensor(rows)
+        if rows.ndim != 2 or rows.shape[1] != len(self._columns.mean):
+            raise InputError(f"rows must have shape (N, {len(self._columns.mean)}), got {tuple(rows.shape)}.")
+        seen = self._columns.of(rows.cpu())
+        odds = [one(seen) for one in self._classifiers] if len(rows) else []
+        mean = np.mean(odds, 0) if odds else np.zeros(len(rows))
+        return torch.from_numpy(mean).float().to(rows.device)
+
+
+def two_sample(
+    recorded_rows: Array,
+    drawn_rows: Array,
+    graph: LocalGraph,
+    *,
+    folds: tuple[Array, Array] | None = None,
+    seed: int | Stream = 0,
+) -> dict[tuple[str, ...], TwoSample]:
+    """Measures how well a classifier separates rows (M, S + A) that a recipe draws from recorded rows (N, S + A).
+
+    The answer has one entry per parent set. Compare with recorded rows that the recipe was NOT fitted on: it may copy
+    the rows that it was fitted on, and copies say nothing about the distribution. Keep recorded rows in the order of
+    their recording: neighbours are alike, so that stretches of them are held out together, and the interval allows for
+    it. Columns that never vary in the recorded rows are left out.
+
+    folds   the fold of each recorded and of each drawn row, numbered 0 to K - 1; the classifier that judges a fold was
+            trained on others. Pass them if draws copy recorded rows (emp, coda, dyna, and mocoda with
+            density="matched"): copies of one episode must not be in two folds, so let the rows of each fold come
+            from a recipe fitted to the recorded rows of that fold alone. None: five folds, in which equal drawn rows
+            stay together
+
+    >>> rows = Stream(0, "recorded").normal(500, 2)
+    >>> graph = LocalGraph(state={"x": 0}, action={"dx": 0}, edges={"x": ["x", "dx"]})
+    >>> found = two_sample(rows, Stream(1, "drawn").normal(500, 2) + 1, graph)
+    >>> found["x", "dx"].auc > 0.8
+    True
+    """
+    recorded = _checked("recorded_rows", recorded_rows, graph).cpu()
+    drawn = _checked("drawn_rows", drawn_rows, graph).cpu()
+    if min(len(recorded), len(drawn)) < MIN_ROWS:
+        raise InputError(
+            f"two_sample needs at least {MIN_ROWS} rows of each kind, to train classifiers and to test them, got "
+            f"{len(recorded)} recorded and {len(drawn)} drawn rows."
+        )
+    stream = as_stream(seed, "two sample", device="cpu")
+    given = None if folds is None else _checked_folds(folds, recorded, drawn)
+    block = np.arange(len(recorded)) * BLOCKS // len(recorded)
+    found = {}
+    for names in graph.parent_sets:
+        columns, part = _Columns.varying(recorded, graph.columns(names)), stream.child(*names)
+        seen = columns.of(torch.cat([recorded, drawn]))
+        fold = _folds(seen, len(recorded), part) if given is None else given
+        found[names] = _separate(seen, fold, block, columns, part, copies=given is not None)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """The columns of a parent set as classifiers see them: standardised and rounded."""
+
+    chosen: list[int]  # those that vary in the recorded rows
+    mean: Tensor  # (S + A,)
+    std: Tensor
+
+    @staticmethod
+    def varying(recorded: Tensor, columns: Sequence[int]) -> _Columns:
+        low, high = recorded.aminmax(dim=0)
+        exact = recorded.double()
+        return _Columns([i for i in columns if high[i] > low[i]], exact.mean(0), exact.std(0, correction=0))
+
+    def of(self, rows: Tensor) -> NDArray[np.float64]:
+        """(N, columns) in units of RESOLUTION; a single 0 where no column varies."""
+        if not self.chosen:
+            return np.zeros((len(rows), 1))
+        scaled = (rows.double() - self.mean) / self.std / RESOLUTION
+        return scaled[:, self.chosen].round().numpy()
+
+
+def _folds(seen: NDArray[np.float64], recorded: int, stream: Stream) -> NDArray[np.int64]:
+    """The fold of each row (N + M,): stretches of recorded rows together, and drawn rows that are equal.
+
+    A classifier would otherwise memorise drawn rows. Values that recorded rows have too, or that many drawn rows have,
+    are part of the distribution: they are spread over the folds.
+    """
+    stretch = np.arange(recorded) * STRETCHES // recorded
+    of_recorded = stream.child("stretches").permutation(STRETCHES).numpy()[stretch] % FOLDS
+    shuffled = stream.child("drawn").permutation(len(seen) - recorded).numpy() % FOLDS
+    code = stream.child("code").integers(2**62, seen.shape[1])
+    number = coded(torch.from_numpy(seen).long(), code).unique(return_inverse=True)[1].numpy()
+    own = number[recorded:]
+    shared = np.isin(own, number[:recorded]) | (np.bincount(own)[own] > FREQUENT * len(own))
+    example = np.zeros(number.max() + 1, np.int64)
+    example[own] = np.arange(len(own))
+    return np.concatenate([of_recorded, np.where(shared, shuffled, shuffled[example[own]])])
+
+
+@dataclass(frozen=True, eq=False)
+class _Classifier:
+    """A boosted classifier that is stopped where it is best on rows that it was not trained on."""
+
+    boosting: Any  # HistGradientBoostingClassifier
+    stage: int  # the best number of iterations, less one
+    prior: float  # log odds in the training rows: the two kinds need not be equally many
+
+    @staticmethod
+    def fit(
+        seen: NDArray[np.float64],
+        is_drawn: NDArray[np.bool_],
+        train: NDArray[np.bool_],
+        validate: NDArray[np.bool_],
+        stream: Stream,
+    ) -> _Classifier:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        boosting = HistGradientBoostingClassifier(random_state=int(stream.integers(2**31, 1)), **BOOSTING)
+        boosting.fit(seen[train], is_drawn[train])
+        sign = np.where(is_drawn[validate], -1, 1)
+        losses = [np.logaddexp(0, sign * odds).mean() for odds in boosting.staged_decision_function(seen[validate])]
+        prior = math.log(is_drawn[train].sum() / (~is_drawn[train]).sum())
+        return _Classifier(boosting, int(np.argmin(losses)), prior)
+
+    def __call__(self, seen: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The log odds that rows (N, columns) are drawn, were both kinds equally many: (N,)."""
+        odds: NDArray[np.float64] = next(islice(self.boosting.staged_decision_function(seen), self.stage, None))
+        return odds - self.prior
+
+
+def _separate(
+    seen: NDArray[np.float64],
+    fold: NDArray[np.int64],
+    block: NDArray[np.int64],
+    columns: _Columns,
+    stream: Stream,
+    *,
+    copies: bool,
+) -> TwoSample:
+    """Trains one classifier per fold, which is stopped by the next fold and tested on its own."""
+    is_drawn = np.arange(len(seen)) >= len(block)
+    scores, classifiers = np.zeros(len(seen)), []
+    for number in range(folds := fold.max() + 1):
+        validate, test = fold == (number + 1) % folds, fold == number
+        part = stream.child("classifier", number)
+        classifiers.append(_Classifier.fit(seen, is_drawn, ~validate & ~test, validate, part))
+        scores[test] = classifiers[-1](seen[test])
+    auc, error = _auc(scores, fold, is_drawn, block, copies=copies)
+    interval = max(0.0, auc - Z95 * error), min(1.0, auc + Z95 * error)
+    return TwoSample(auc, interval, columns, tuple(classifiers))
+
+
+def _auc(
+    scores: NDArray[np.float64],
+    fold: NDArray[np.int64],
+    is_drawn: NDArray[np.bool_],
+    block: NDArray[np.int64],
+    *,
+    copies: bool,
+) -> tuple[float, float]:
+    """The AUC of scores (N + M,), compared within folds only, and its standard error (DeLong's, by blocks of rows).
+
+    Folds are not independent: where there is nothing to find, a fold scores high with a classifier trained on another
+    as far as the two are alike by chance, and the other scores high for the same reason. Each pair of folds is tested
+    both ways, so that the variance is at worst twice that of independent folds.
+    """
+    aucs, variances, pairs = [], [], []
+    for number in range(fold.max() + 1):
+        recorded, drawn = (torch.from_numpy(scores[(fold == number) & kind]) for kind in (~is_drawn, is_drawn))
+        below, above = share_below(drawn, recorded), 1 - share_below(recorded, drawn)
+        auc = below.mean()
+        own = torch.from_numpy(block[fold[: len(block)] == number]).unique(return_inverse=True)[1]
+        sums = torch.zeros(int(own.max()) + 1, dtype=above.dtype).index_add_(0, own, above - auc)
+        variance = sums.square().sum() / len(above) ** 2 * len(sums) / max(1, len(sums) - 1)
+        of_drawn = (below - auc).square().sum() / (len(below) * max(1, len(below) - 1))
+        aucs.append(auc)
+        variances.append(variance + (torch.maximum(of_drawn, variance) if copies else of_drawn))
+        pairs.append(len(recorded) * len(drawn))
+    weight = torch.tensor(pairs, dtype=torch.float64) / sum(pairs)
+    variance = 2 * (weight.square() * torch.stack(variances)).sum()
+    return float((weight * torch.stack(aucs)).sum()), float(variance.sqrt())
+
+
+def _checked(name: str, rows: Array, graph: LocalGraph) -> Tensor:
+    try:
+        tensor = as_tensor(rows).detach().float()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be an array of numbers, got {type(rows).__name__} ({error}).") from error
+    if tensor.ndim != 2 or tensor.shape[1] != graph.width:
+        raise InputError(
+            f"{name} must have shape (N, {graph.width}), the graph's {graph.state_width} state and "
+            f"{graph.width - graph.state_width} action columns, got {tuple(tensor.shape)}."
+        )
+    bad = ~torch.isfinite(tensor).all(1)
+    if bool(bad.any()):
+        raise InputError(
+            f"{name} has NaN or inf in {int(bad.sum())} of {len(bad)} rows, first in row {int(bad.nonzero()[0])}. "
+            "Drop or repair those rows."
+        )
+    return tensor
+
+
+def _checked_folds(folds: tuple[Array, Array], recorded: Tensor, drawn: Tensor) -> NDArray[np.int64]:
+    checked = []
+    for name, given, rows in zip(("recorded", "drawn"), folds, (recorded, drawn), strict=True):
+        fold = as_tensor(given).cpu()
+        if fold.shape != (len(rows),) or fold.is_floating_point() or bool((fold < 0).any()):
+            raise InputError(
+                f"the folds of {name} rows must be {len(rows)} whole numbers from 0 on, one per row, got "
+                f"{tuple(fold.shape)} of {fold.dtype}."
+            )
+        checked.append(fold.long())
+    counts = [fold.bincount(minlength=3) for fold in checked]
+    if len(counts[0]) != len(counts[1]) or bool((torch.cat(counts) < 2).any()):
+        raise InputError(
+            "there must be at least three folds, each with at least two recorded and two drawn rows, got "
+            f"{counts[0].tolist()} recorded and {counts[1].tolist()} drawn rows by fold."
+        )
+    return torch.cat(checked).numpy()
+
+
+# --- the recipes of a check
+
+
+@dataclass(frozen=True)
+class Law:
+    """How well a held-out classifier separates rows that a recipe draws of a parent set from recorded ones.
+
+    auc         0.5: not at all, the recipe keeps the recorded distribution; 1: always
+    low, high   its 95% confidence interval
+    """
+
+    recipe: str
+    factors: tuple[str, ...]
+    auc: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Rows (M, S + A) that a fitted recipe drew, and a function that fits it to other data."""
+
+    name: str
+    parents: Parents
+    rows: Tensor
+    fit: Callable[[str, Transitions], Parents]
+
+
+def compare_recipes(
+    draws: Sequence[Draws],
+    used: Transitions,
+    is_shown: Tensor,
+    graph: LocalGraph,
+    stream: Stream,
+    progress: Progress,
+) -> tuple[Law, ...]:
+    """Tests recipes that were fitted to the rows shown, bool (N,), against the rows held out from them.
+
+    The data is cut into stretches of rows recorded together, which are dealt to folds, shown and held-out rows alike.
+    Recipes that copy recorded rows are fitted to each fold separately; a classifier would otherwise recognise the
+    episodes. No laws: there are too few rows to tell.
+    """
+    stretch = torch.arange(len(used), device=used.device) * STRETCHES // len(used)
+    fold = stream.child("folds").permutation(STRETCHES)[stretch] % FOLDS
+    recorded, of_recorded = used.rows[~is_shown], fold[~is_shown]
+    shown, of_shown = used[is_shown], fold[is_shown]
+    if min(int(folds.bincount(minlength=FOLDS).min()) for folds in (of_recorded, of_shown)) < MIN_ROWS // FOLDS:
+        return ()
+    laws = []
+    for number, one in enumerate(draws):
+        progress("check: distributions", number, len(draws))
+        part, folds, rows = stream.child(one.name), None, one.rows
+        sets = [list(graph.columns(names)) for names in graph.parent_sets]
+        if any(recorded_share(rows[:, columns], shown.rows[:, columns]) > COPIED for columns in sets):
+            try:
+                rows, of_rows = _drawn_by_fold(one, shown, of_shown, part)
+            except InputError:  # a recipe that can be fitted to all rows may not fit those of one fold
+                continue
+            folds = of_recorded, of_rows
+        for factors, found in two_sample(recorded, rows, graph, folds=folds, seed=part).items():
+            laws.append(Law(one.name, factors, found.auc, *found.interval))
+    progress("check: distributions", len(draws), len(draws))
+    return tuple(laws)
+
+
+def _drawn_by_fold(one: Draws, shown: Transitions, fold: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+    """Rows (M, S + A) of a recipe fitted to each fold separately, and their folds (M,)."""
+    rows = []
+    for number in range(FOLDS):
+        own = shown[fold == number]
+        among = getattr(one.parents, "among", None)  # of matched parents, whose columns to match on take long to find
+        parents = one.fit(one.name, own) if among is None else among(own.rows)
+        rows.append(parents.sample(len(one.rows) // FOLDS, seed=stream.child("fold", number)))
+    of_rows = torch.arange(FOLDS, device=fold.device).repeat_interleave(len(rows[0]))
+    return torch.cat(rows), of_rows
