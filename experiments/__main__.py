@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, make_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,7 +88,7 @@ def run(name: str, words: list[str], console: rich.console.Console) -> None:
 
 def preset_in(words: list[str]) -> str:
     """The preset that the words name; its settings are the defaults of all other options."""
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in pairwise([*words, ""]):
         if word == "--preset" and after:
             return after
         if word.startswith("--preset="):

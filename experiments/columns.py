@@ -2,16 +2,27 @@
 
 A column is called by its recipe; "-matched" after it says that parents are matched rather than drawn from mixtures,
 "-local" that they are matched for every local graph, as is the default outside of the paper, and "-full" that next
-states come from the unfactored model.
+states come from the unfactored model. Below are the recipes as the paper's code draws them, where that departs from the
+paper's text.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from mocoda.data.transitions import Transitions
 from mocoda.engine.figures import INK
+from mocoda.engine.randomness import Stream
 from mocoda.engine.registry import settings_of
-from mocoda.parents import RECIPES, Recipe, make_recipe
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents import RECIPES, Coda, Mocoda, MocodaP, MocodaU, Model, Recipe, TaskHints, make_recipe
+from mocoda.parents.baselines import SwappedParents
+from mocoda.parents.mixture import Manifold
+from mocoda.parents.mocoda import MixtureParents
 
 MATCHED, LOCAL, FULL = "-matched", "-local", "-full"
 # The paper's recipes: one set of mixtures for all rows, wherever these draw.
@@ -57,3 +68,61 @@ def recipe_title(column: str) -> str:
 
 def recipe_colour(column: str) -> str:
     return RECIPES[column].colour if column in RECIPES else INK
+
+
+# As the paper's code draws them
+
+
+class EqualComponents(Mocoda):
+    """Draws the components of every mixture equally often."""
+
+    def fit_mixtures(
+        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream, manifold: Manifold | None
+    ) -> MixtureParents:
+        fitted = super().fit_mixtures(data, graph, components, seed, manifold)
+        equal = ((columns, one, torch.full_like(one.weights, 1 / len(one.weights))) for columns, one in fitted.sets)
+        return replace(fitted, sets=tuple((columns, replace(one, weights=weights)) for columns, one, weights in equal))
+
+
+@dataclass(frozen=True)
+class PublishedMocoda(EqualComponents, Mocoda):
+    """MoCoDA with the components of its mixtures drawn equally often."""
+
+
+@dataclass(frozen=True)
+class PublishedMocodaU(EqualComponents, MocodaU):
+    """MoCoDA-U with the components of its mixtures drawn equally often."""
+
+
+@dataclass(frozen=True)
+class PublishedMocodaP(EqualComponents, MocodaP):
+    """MoCoDA-P with the components of its mixtures drawn equally often."""
+
+
+@dataclass(frozen=True, eq=False)
+class SwappedAnywhere(SwappedParents):
+    """Exchanges what the sparsest graph leaves unconnected."""
+
+    def mask(self, rows: Tensor) -> Tensor:
+        return self.graph.sparsest.to(rows.device).expand(len(rows), -1, -1)
+
+
+@dataclass(frozen=True)
+class PublishedCoda(Coda):
+    """CoDA whatever the local graph says, so that not all of its rows are possible transitions."""
+
+    def fit(
+        self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
+    ) -> SwappedParents:
+        return SwappedAnywhere(data, graph)
+
+
+PUBLISHED_CODE: dict[str, type[Recipe]] = {
+    recipe.name: recipe for recipe in (PublishedMocoda, PublishedMocodaU, PublishedMocodaP, PublishedCoda)
+}
+
+
+def published(recipe: Recipe) -> Recipe:
+    """The same recipe as the published code draws it; recipes that do not differ stay."""
+    settings: dict[str, Any] = dict(vars(recipe))
+    return PUBLISHED_CODE[recipe.name](**settings) if recipe.name in PUBLISHED_CODE else recipe

@@ -23,6 +23,11 @@ from mocoda.engine.runs import STATES, RunFolder
 from mocoda.engine.statistics import mean_and_std
 
 HERE = Path(__file__).parent
+# What experiments keep in their folders to continue from; `*` stands for any characters.
+STAGES = (
+    *("*.safetensors", "*/*.safetensors", "*/agents.json", "recorded*.hdf5", "recording*/part-*.npz"),
+    *("*/cells.json", "*/truth.json", "*/learned.graph", "cells/*.json"),
+)
 Cells = list[dict[str, Any]]
 
 
@@ -161,7 +166,7 @@ def run_experiment(
     overwrite  replace a run of other settings in the folder, which is refused otherwise
     """
     settings = {**experiment.config(), "device": device}
-    with RunFolder(folder, f"experiment {experiment.name}", settings, experiment.outputs, overwrite) as run:
+    with RunFolder(folder, f"experiment {experiment.name}", settings, (*experiment.outputs, *STAGES), overwrite) as run:
         results = measure(experiment, Run(folder, device, workers, run.progress))
         write_json(folder / experiment.outputs[0], results)
         experiment.draw(results, folder)

@@ -11,18 +11,14 @@ It is no task of mocoda's: `make_world("dag:30")` makes one with 30 factors.
 | edge | active where w · [child; parent] > 1, in 1 to 7% of the rows; then 0.5 Q parent is added, Q a rotation |
 | limit | an x' longer than 2 is scaled back to length 2 |
 | absent | a factor of zeros stays zero and has no edges; each factor is absent in a tenth of the recorded episodes |
-| start | uniform in [-1, 1] |
-| reward | minus the length of the last factor |
-| end | truncated after 25 steps |
+| start | uniform in [-1, 1]; an episode has 25 steps |
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import gymnasium
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,8 +26,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.tasks import TASKS, Task, make_task
-from mocoda.tasks.task import SimulatedEnv
+from mocoda.tasks import TASKS, make_task
 
 WIDTH = 4  # numbers of a factor
 PARENTS = 2  # of a factor besides itself, at most
@@ -53,17 +48,11 @@ class Law(NamedTuple):
 class RandomDag:
     """A random causal graph over factors; recorded episodes take random actions."""
 
-    horizon = EPISODE
-
     def __init__(self, factors: int = 10) -> None:
         if isinstance(factors, bool) or not isinstance(factors, int) or factors < 1:
             raise InputError(f"factors must be a whole number of at least 1, got {factors!r}.")
         self.factors = factors
         self.name = f"dag:{factors}"
-
-    @property
-    def environment(self) -> str:
-        return f"experiments.random_dag:mocoda/RandomDag{self.factors}-v0"
 
     @cached_property
     def graph(self) -> LocalGraph:
@@ -79,11 +68,6 @@ class RandomDag:
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(f"{name}.{part}" for name in self.graph.parents for part in "abcd")
-
-    @property
-    def box(self) -> tuple[Tensor, Tensor]:
-        high = torch.tensor([LONGEST] * (WIDTH * self.factors) + [1.0] * WIDTH)
-        return -high, high
 
     @cached_property
     def law(self) -> Law:
@@ -128,22 +112,6 @@ class RandomDag:
         shortened: Tensor = moved * (LONGEST / moved.norm(dim=2, keepdim=True)).clamp(max=1)
         return shortened.flatten(1)
 
-    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
-        reward = -next_state[:, -WIDTH:].norm(dim=1)
-        return reward, torch.zeros_like(reward, dtype=torch.bool)
-
-    def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """n start states (n, 4 k), in which no factor is absent."""
-        return as_stream(seed, "start", device=device).uniform(n, WIDTH * self.factors, low=-1.0)
-
-    def features(self, rows: Tensor) -> Tensor:
-        """The first two numbers of the last factor."""
-        return rows[:, -2 * WIDTH : -2 * WIDTH + 2]
-
-    def region(self, rows: Tensor) -> Tensor:
-        """All rows."""
-        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-
     def collect(self, rows: int, *, seed: int | Stream) -> Transitions:
         """Records episodes of 25 uniform actions (the last may be shorter), in which some factors are absent."""
         if rows < 1:
@@ -151,7 +119,7 @@ class RandomDag:
         stream = as_stream(seed, "dag-collect", device="cpu")
         walks = -(-rows // EPISODE)
         present = stream.child("absent").uniform(walks, self.factors) >= ABSENT
-        state = self.start(walks, seed=stream) * present.repeat_interleave(WIDTH, 1)
+        state = stream.uniform(walks, WIDTH * self.factors, low=-1.0) * present.repeat_interleave(WIDTH, 1)
         recorded = []
         for _ in range(EPISODE):
             recorded.append(torch.cat([state, stream.uniform(walks, WIDTH, low=-1.0)], 1))
@@ -162,7 +130,6 @@ class RandomDag:
             state,
             action,
             next_state,
-            *self.label(state, action, next_state),
             columns=self.columns,
             source={"task": self.name, "rows": rows, "seed": stream.seed},
             episode=torch.arange(rows) // EPISODE,
@@ -178,29 +145,10 @@ def _rotations(stream: Stream, n: int) -> Tensor:
     return rotations
 
 
-class RandomDagEnv(SimulatedEnv):
-    """The task as a Gymnasium environment."""
-
-    def __init__(self, factors: int = 10) -> None:
-        super().__init__(RandomDag(factors), -LONGEST, LONGEST)
-
-    def draw_start(self) -> Tensor:
-        return torch.from_numpy(self.np_random.uniform(-1.0, 1.0, size=tuple(self.state.shape)).astype(np.float32))
-
-
-for _factors in range(1, 65):
-    gymnasium.register(
-        f"mocoda/RandomDag{_factors}-v0",
-        "experiments.random_dag:RandomDagEnv",
-        max_episode_steps=EPISODE,
-        kwargs={"factors": _factors},
-    )
-
-
 WORLDS = (*TASKS, "dag")
 
 
-def make_world(name: str) -> Task:
+def make_world(name: str) -> Any:
     """Makes a task of mocoda's, or "dag:30", a random DAG of 30 factors (10 unless given)."""
     kind, _, factors = name.partition(":")
     return RandomDag(int(factors or 10)) if kind == "dag" else make_task(name)

@@ -110,10 +110,7 @@ class Audit(Experiment):
         tables = [_table(recorded, sample.rows, sample.next_state, notes.of(own, RECORDED, predicted=False))]
         for number, column in enumerate(trial.columns):
             recipe = column_recipe(
-                column,
-                components=trial.components,
-                acceptance=trial.acceptance,
-                density_floor=trial.density_floor,
+                column, components=trial.components, acceptance=trial.acceptance, density_floor=trial.density_floor
             )
             parents = fit_parents(recorded, task.graph, recipe, seed=0, task=task, model=model)
             drawn, number_of = draw_from(parents, trial.audited, seed=0), recipe_number(Column.of(column).recipe)

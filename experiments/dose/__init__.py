@@ -17,15 +17,7 @@ from matplotlib.figure import Figure
 from experiments.columns import PUBLISHED
 from experiments.experiment import Cells, Experiment, Run, check_names, markdown_table, spread, unique
 from experiments.figures import draw_line
-from experiments.stages import (
-    agents_config,
-    fit_agents,
-    fit_models,
-    last_evaluations,
-    load_agents,
-    paper_agent,
-    record,
-)
+from experiments.stages import agents_config, fit_agents, fit_models, last_evaluations, load_agents, paper_agent, record
 from mocoda.agents import Agent
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment

@@ -17,16 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.columns import column_recipe
-from experiments.experiment import (
-    Cells,
-    Experiment,
-    Run,
-    cell,
-    check_names,
-    markdown_table,
-    plus_minus,
-    read_json,
-)
+from experiments.experiment import Cells, Experiment, Run, cell, check_names, markdown_table, plus_minus, read_json
 from experiments.stages import fit_agents, fit_models, last_evaluations, next_state_errors, record
 from experiments.sweeping_truth import as_transitions, confirmations, model_errors, played_by_expert
 from experiments.table1 import Table1, draw_test_rows
@@ -162,10 +153,7 @@ class LearnedMasks(Experiment):
         graphs, text = self._graphs(task.graph, recorded, run.folder, run.progress)
         run.lap("hooksweep2 graph")
         recipe = column_recipe(
-            self.column,
-            components=table.components,
-            acceptance=table.acceptance,
-            density_floor=table.density_floor,
+            self.column, components=table.components, acceptance=table.acceptance, density_floor=table.density_floor
         )
         assert isinstance(recipe, Mocoda)
         recipes = {mask: replace(recipe, composition=mask == "composed") for mask in graphs}
@@ -349,14 +337,7 @@ def near_mask(rows: Tensor) -> Tensor:
 LearnedMasks.presets = {
     # A third of the tables' training, and of their rows, so that all masks take ten minutes on an H200.
     "paper": LearnedMasks(
-        "paper",
-        seeds=3,
-        sizes="paper",
-        graphs=GraphConfig(),
-        epochs=300,
-        rows=400_000,
-        total=2_000_000,
-        updates=50_000,
+        "paper", seeds=3, sizes="paper", graphs=GraphConfig(), epochs=300, rows=400_000, total=2_000_000, updates=50_000
     ),
     "quick": LearnedMasks("quick", seeds=1, sizes="quick", graphs=GraphConfig.quick()),
 }

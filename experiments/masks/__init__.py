@@ -15,15 +15,7 @@ from matplotlib.figure import Figure
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from experiments.experiment import (
-    Experiment,
-    Run,
-    check_names,
-    markdown_table,
-    read_json,
-    spread,
-    unique,
-)
+from experiments.experiment import Experiment, Run, check_names, markdown_table, read_json, spread, unique
 from experiments.masks.measures import by_edge, local_edges, measures
 from experiments.masks.mechanisms import USUAL, Training
 from experiments.masks.methods import METHODS, Method, NotApplicableError
@@ -34,7 +26,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.engines import Processes
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.figures import INK, save, title_left
-from mocoda.engine.files import announce, whole_file, write_json
+from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
@@ -48,10 +40,8 @@ DETAIL = {
     "auroc": "AUROC",
     "auroc_known": "where known",
     "auroc_actions": "of actions",
-    "average_precision": "AP",
     "f1": "F1",
     "f1_own": "F1 at its own threshold",
-    "hamming": "Hamming",
     "rebalanced": "wrong, rebalanced",
     "calibration": "ECE",
 }
@@ -149,8 +139,6 @@ class Masks(Experiment):
             if sitting.world not in ready:
                 self.sheet(sitting.world, "cpu", run.folder, run.workers, run.progress)
                 ready.add(sitting.world)
-            for file in self._missing(run.folder, sitting):
-                announce(file)
             yield sitting
 
     def _missing(self, folder: Path, sitting: Sitting) -> Iterator[Path]:
@@ -380,7 +368,7 @@ Masks.presets = {
         seeds=1,
         worlds=("navigation", "objects:2"),
         rows=(1_000, 4_000),
-        methods=("learned", "gradient", "drop-one", "distance", "moved", "dense", "sparsest"),
+        methods=("learned", "gradient", "drop-one", "distance", "moved"),
         judged=2_000,
         training=Training(hidden=(64, 64), updates=1_000),
     ),

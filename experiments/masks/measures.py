@@ -24,15 +24,6 @@ def others(truth: Tensor) -> Tensor:
     return ~torch.eye(*truth.shape[1:], dtype=torch.bool, device=truth.device)
 
 
-def average_precision(scores: Tensor, truth: Tensor) -> float | None:
-    """The mean precision over the true ones, as the threshold falls; equal scores (N,) pass it together."""
-    hits, passed = _curve(scores, truth)[:2]
-    if not bool(truth.any()):
-        return None
-    gained = hits.diff(prepend=hits.new_zeros(1))
-    return float((hits / passed * gained).sum() / truth.sum())
-
-
 def best_threshold(scores: Tensor, truth: Tensor, *, balanced: bool = False) -> float:
     """The score that an edge must reach for the highest F1, or for the fewest mistakes on balanced rates."""
     hits, passed, levels = _curve(scores, truth)
@@ -50,10 +41,8 @@ def f1(said: Tensor, truth: Tensor) -> float | None:
     return float(2 * (said & truth).sum() / total) if total else None
 
 
-def misprediction(said: Tensor, truth: Tensor, *, balanced: bool = False) -> float | None:
-    """The share of wrong answers, as rows come or as if half of them were edges."""
-    if not balanced:
-        return float((said != truth).double().mean())
+def balanced_error(said: Tensor, truth: Tensor) -> float | None:
+    """The share of wrong answers, as if half of the rows were edges; None where all or none are."""
     if not bool(truth.any()) or bool(truth.all()):
         return None
     return float(((~said)[truth].double().mean() + said[~truth].double().mean()) / 2)
@@ -78,13 +67,11 @@ def measures(
 ) -> Measures:
     """All measures of scores (N, P, C) against true edges (N, P, C), over local edges.
 
-    auroc, auroc_by_edge   of all pairs of rows and edges together; the mean of each edge's own
+    auroc                  of all pairs of rows and edges together
     auroc_actions          over edges from actions alone
-    average_precision      area under precision by recall
-    f1, misprediction      where edges are cut at the score that has the highest F1 on validation rows
+    f1                     where edges are cut at the score that has the highest F1 on validation rows
     f1_own                 where they are cut at the method's own threshold
-    hamming                wrong edges of a row, of all those but a factor's on itself, cut as for F1
-    rebalanced             misprediction as if half were edges, cut at the best score for that on validation rows
+    rebalanced             wrong answers as if half were edges, cut at the best score for that on validation rows
     calibration            expected calibration error, of probabilities
     edges, share           how many local edges there are, and in which share of the rows they hold
 
@@ -102,21 +89,14 @@ def measures(
     cut, fair = (best_threshold(known, known_truth, balanced=balanced) for balanced in (False, True))
     if fixed and threshold is not None:
         cut = fair = threshold
-    each = [area_under_curve(*edge)["auroc"] for edge in zip(flat["test"][0].T, flat["test"][1].T, strict=True)]
-    found = [area for area in each if area is not None]
     of_action = local.clone()
     of_action[: len(local) - actions] = False
-    all_edges = others(truth)
     return {
         "auroc": area_under_curve(own, own_truth)["auroc"],
-        "auroc_by_edge": sum(found) / len(found) if found else None,
         "auroc_actions": area_under_curve(scores[:, of_action].flatten(), truth[:, of_action].flatten())["auroc"],
-        "average_precision": average_precision(own, own_truth),
         "f1": f1(own >= cut, own_truth),
         "f1_own": None if threshold is None else f1(own > threshold, own_truth),
-        "hamming": misprediction(scores[:, all_edges] >= cut, truth[:, all_edges]),
-        "misprediction": misprediction(own >= cut, own_truth),
-        "rebalanced": misprediction(own >= fair, own_truth, balanced=True),
+        "rebalanced": balanced_error(own >= fair, own_truth),
         "calibration": calibration_error(own, own_truth) if probability else None,
         "edges": float(local.sum()),
         "share": float(own_truth.double().mean()),

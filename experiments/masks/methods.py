@@ -248,33 +248,6 @@ class Moved(Method):
 
 @METHODS.add
 @dataclass(frozen=True)
-class Dense(Method):
-    """Every edge, in every row."""
-
-    name = "dense"
-    threshold = 0.5
-    fixed = probability = True
-
-    def fit(self, data: Transitions, graph: LocalGraph, *, seed: int) -> Scores:
-        return lambda rows: rows.state.new_ones(len(rows), len(graph.parents), len(graph.children))
-
-
-@METHODS.add
-@dataclass(frozen=True)
-class Sparsest(Method):
-    """Every child depends on itself alone, in every row."""
-
-    name = "sparsest"
-    threshold = 0.5
-    fixed = probability = True
-
-    def fit(self, data: Transitions, graph: LocalGraph, *, seed: int) -> Scores:
-        itself = torch.eye(len(graph.parents), len(graph.children), device=data.device)
-        return lambda rows: itself.expand(len(rows), -1, -1)
-
-
-@METHODS.add
-@dataclass(frozen=True)
 class Given(Method):
     """The mask that the task's authors wrote; the truth itself where masks are exact."""
 

@@ -108,15 +108,3 @@ def reproduced(data: Transitions, graph: LocalGraph, step: Step, *, workers: int
     found = replay(data.rows, step, graph.state_width, workers=workers)
     near = (found - data.next_state).abs() <= ALIKE * (data.next_state - data.state).std(0, correction=0) + 1e-6
     return torch.stack([near[:, list(graph.factors[child])].all(1) for child in graph.children], 1)
-
-
-def disagreement(exact: Tensor, other: Tensor, graph: LocalGraph) -> dict[str, dict[str, float]]:
-    """For every edge on which two masks (N, P, C) differ: shares of the rows that have it in each, and in one alone."""
-    found = {}
-    for p, parent in enumerate(graph.parents):
-        for c, child in enumerate(graph.children):
-            one, two = exact[:, p, c], other[:, p, c]
-            if bool((one != two).any()):
-                shares = {"exact": one, "other": two, "only_exact": one & ~two, "only_other": two & ~one}
-                found[f"{parent} -> {child}"] = {name: float(share.double().mean()) for name, share in shares.items()}
-    return found

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -30,7 +29,7 @@ from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.parents import Parents, fit_parents, make_recipe
 from mocoda.parents.mocoda import MixtureParents, StratifiedParents
-from mocoda.tasks.navigation import Navigation, coupled
+from mocoda.tasks.navigation import Navigation
 
 COLUMNS: dict[str, dict[str, Any]] = {
     "mocoda": {},
@@ -40,11 +39,6 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "mocoda-u, stratified": {"name": "mocoda-u", "stratified": True},
 }
 COLOURS = dict(zip(("recorded", *COLUMNS), (GREY, BLUE, GREEN, "#8fc9a8", RED, ORANGE), strict=True))
-SHOWN = {
-    "recorded": "recorded: only ever upwards",
-    "mocoda": "MoCoDA, one set of mixtures",
-    "mocoda, stratified": "MoCoDA, mixtures per neighbourhood",
-}
 QUANTILE = 0.01
 
 
@@ -69,7 +63,7 @@ class Neighbourhoods(Experiment):
         "unsupported: share of rows in percent. values: next-state error of one draw a row, mean Euclidean norm x 1e2, "
         "as in Table 1; supported, not_supported: over those rows alone"
     )
-    outputs = ("neighbourhoods.json", "neighbourhoods.png", "quadrant.png")
+    outputs = ("neighbourhoods.json", "neighbourhoods.png")
 
     dynamics: DynamicsConfig
     bodies: tuple[int, ...]  # a world each, besides 2D Navigation
@@ -82,7 +76,7 @@ class Neighbourhoods(Experiment):
         """Collects, fits a model and all parent distributions in every world, and scores what they draw."""
         seeds = range(self.seeds)
         worlds: dict[str, World] = {"navigation": Navigation(), **{f"{k} bodies": Bodies(k) for k in self.bodies}}
-        cells, quadrant = [], {}
+        cells = []
         for name, world in worlds.items():
             datasets = [world.collect(self.rows, seed=seed).to(run.device) for seed in seeds]
             models = fit_dynamics_runs(
@@ -96,11 +90,6 @@ class Neighbourhoods(Experiment):
                     for model, judge, (rows, _) in zip(models, judges, drawn, strict=True)
                 ]
                 cells.append({"world": name, "column": column, **_cell(scores), **_strata(drawn[0][1])})
-                if name == "navigation" and column in SHOWN:
-                    rows = drawn[0][0]
-                    here = coupled(rows)
-                    quadrant[column] = (rows[here, 2:].cpu(), scores[0].error[here].cpu())
-        draw_quadrant(quadrant, run.folder / self.outputs[2])
         return {"cells": cells}
 
     def _draw(self, world: World, column: str, data: Transitions, seed: int) -> tuple[Tensor, Parents | None]:
@@ -225,20 +214,3 @@ def _strata(parents: Parents | None) -> dict[str, Any]:
     """The recorded rows of each neighbourhood that was fitted, and skipped, on the first seed."""
     strata = getattr(parents, "source", {}).get("neighbourhoods", {})
     return {"fitted": strata.get("rows"), "skipped": strata.get("skipped")}
-
-
-def draw_quadrant(quadrant: Mapping[str, tuple[Tensor, Tensor]], path: Path) -> None:
-    """Draws actions (N, 2) in the top right quadrant of 2D Navigation, coloured by the model's error (N,)."""
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    panels = figure.subplots(1, len(SHOWN), sharex=True, sharey=True)
-    for axes, (name, title) in zip(panels, SHOWN.items(), strict=True):
-        action, error = (part[:1_500].numpy() for part in quadrant[name])
-        dots = axes.scatter(
-            *action.T, c=error.clip(0.005, 3), s=5, norm=LogNorm(0.005, 3), cmap="coolwarm", linewidths=0
-        )
-        axes.set(xlim=(-0.15, 1.05), ylim=(-0.15, 1.05), xlabel="dx", aspect="equal")
-        axes.set_title(title, fontsize=10, color=INK)
-        bare(axes)
-    panels[0].set_ylabel("dy")
-    figure.colorbar(dots, ax=panels, label="model's error × 100", shrink=0.8)
-    save(figure, path)

@@ -16,10 +16,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.columns import PUBLISHED
+from experiments.columns import PUBLISHED, PublishedMocoda
 from experiments.experiment import Experiment, Run, by_place, cell, cells_table
 from experiments.figures import draw_line
-from experiments.published_code import PublishedMocoda
 from experiments.table2 import PAPER
 from mocoda.engine.figures import BLUE, GREY, INK, ORANGE, bare, legend_below, save, title_left
 from mocoda.engine.randomness import Stream

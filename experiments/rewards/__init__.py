@@ -130,19 +130,12 @@ def _row(agent: Agent) -> str:
 
 def _agents(*names: str, **settings: Any) -> tuple[Agent, ...]:
     """Each as it is by default, and TD3-BC also on rewards as they are."""
-    return (
-        make_agent("td3-bc", scale_rewards=False, **settings),
-        *(make_agent(name, **settings) for name in names),
-    )
+    return (make_agent("td3-bc", scale_rewards=False, **settings), *(make_agent(name, **settings) for name in names))
 
 
 Rewards.presets = {
     "paper": Rewards("paper", seeds=5, agents=_agents("td3-bc", "bcq", "cql")),
     "quick": Rewards(
-        "quick",
-        seeds=1,
-        agents=_agents("td3-bc", hidden=(128, 128), batch=256, polyak=0.01),
-        updates=5_000,
-        last=3,
+        "quick", seeds=1, agents=_agents("td3-bc", hidden=(128, 128), batch=256, polyak=0.01), updates=5_000, last=3
     ),
 }

@@ -1,4 +1,4 @@
-"""How fast the pieces are on a device, each beside its reference or its target, in one run."""
+"""How fast the pieces are on a device, each beside its reference, in one run."""
 
 from __future__ import annotations
 
@@ -55,19 +55,6 @@ KDE_POINTS, KDE_PROPOSALS, KDE_BANDWIDTH = 10_000, 100_000, 0.05
 SHARED_COLUMNS, OTHER_COLUMNS = 10, 5  # of two parent sets that are matched
 RUNS = (1, 5, 25, 100)  # agents that train at once
 MATCHED = {"matched-4": 10**4, "matched-5": 10**5, "matched-6": 10**6}  # row -> recorded rows
-EVERYWHERE = {"kde": 3.0, "growth": 1.0, "memory": 2.0}
-TARGETS = {
-    "cpu": EVERYWHERE | {"em": 1.0, "generate": 100_000.0, "matched-5": 100_000.0, "d3rlpy": 1.0, "record": 1_111.0},
-    "cuda": EVERYWHERE
-    | {
-        "em": 30.0,
-        "generate": 10_000_000.0,
-        "matched-6": 1_000_000.0,
-        "sweep-dynamics": 1.0,
-        "sweep-rows": 1.0,
-        "sweep-agents": 1.0,
-    },
-}
 MEANING = {
     "em": f"EM, {EM_COMPONENTS} full components, {EM_POINTS:,} × {EM_COLUMNS}, {EM_ITERATIONS} rounds: times faster",
     "kde": f"KDE of {KDE_PROPOSALS:,} rows over {KDE_POINTS:,} points: times faster",
@@ -78,19 +65,16 @@ MEANING = {
         for row, n in MATCHED.items()
     },
     "d3rlpy": "TD3-BC, one agent, 2 × 256, batch 256, against d3rlpy's TD3+BC: times faster",
-    "record": "HookSweep2 rows recorded per second by 2 processes (a million in 15 minutes: 1,111)",
-    "sweep-dynamics": "HookSweep2 dynamics, 3 seeds, local and full, 4,000 epochs of 40,000 rows: 8 min over its time",
-    "sweep-rows": "HookSweep2, 4·10⁶ MoCoDA-P rows generated and labelled: 20 s over its time",
-    "sweep-agents": "HookSweep2, an update of 15 TD3-BC agents (3 × 512, batch 500): 1 ms over its time",
+    "record": "HookSweep2 rows recorded per second by 2 processes",
     "memory": "weight of 4·10⁶ rows over the memory it takes to stream them to disk (held at once: under 1)",
 }
-ON_CPU, ON_GPU = ("d3rlpy", "record"), ("sweep-dynamics", "sweep-rows", "sweep-agents")
+ON_CPU, ON_GPU = ("d3rlpy", "record"), ("agents",)
 Measurement = tuple[list[float], list[float], list[float] | None]  # ratios, ours and the reference, a value per repeat
 
 
 @dataclass(frozen=True)
 class Speed(Experiment):
-    """Time the parts against scikit-learn, d3rlpy and their targets, in one run."""
+    """Time the parts against scikit-learn, d3rlpy in one run."""
 
     name = "speed"
     metric = (
@@ -107,10 +91,10 @@ class Speed(Experiment):
         check_names("part", self.parts, (*MEANING, "agents"))
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """Times what the device can do: training in mocoda and d3rlpy on the CPU, stages of HookSweep2 on a GPU."""
+        """Times what the device can do: training in mocoda and d3rlpy on the CPU, many agents at once on a GPU."""
         _check_packages(run.device)
         on_gpu = run.device.startswith("cuda")
-        left_out = ON_CPU if on_gpu else (*ON_GPU, "agents")
+        left_out = ON_CPU if on_gpu else ON_GPU
         cells: Cells = []
         parts = [part for part in self.parts if part not in left_out]
         for done, part in enumerate(parts):
@@ -121,9 +105,7 @@ class Speed(Experiment):
             found = self._measurement(part, run.device)
             if found is None:
                 continue
-            target = TARGETS["cuda" if on_gpu else "cpu"].get(part)
-            aim = None if target is None else [target]
-            for column, values in zip(("ratio", "mocoda", "reference", "target"), (*found, aim), strict=True):
+            for column, values in zip(("ratio", "mocoda", "reference"), found, strict=True):
                 if values is not None:
                     cells.append(cell(part, column, values))
         return {"reference_threads": torch.get_num_threads(), "cells": cells}
@@ -150,11 +132,8 @@ class Speed(Experiment):
         if part == "d3rlpy":
             took, theirs_took = _td3_bc(self.repeats)
             return [b / a for a, b in zip(took, theirs_took, strict=True)], took, theirs_took
-        if part == "record":  # the start of the processes included
-            rate = 15_000 / _seconds(lambda: HookSweep2().collect(15_000, seed=0, workers=2), "cpu")
-            return [rate], [rate], None
-        limit, seconds = sweeping(part, device)
-        return [limit / seconds], [seconds], None
+        rate = 15_000 / _seconds(lambda: HookSweep2().collect(15_000, seed=0, workers=2), "cpu")  # starts included
+        return [rate], [rate], None
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:
@@ -162,11 +141,9 @@ class Speed(Experiment):
         rows = []
         for row, meaning in MEANING.items():
             if (row, "ratio") in means:
-                target = means.get((row, "target"))
-                aim = "" if target is None else f"{target:,.0f}"
                 ratio = means[row, "ratio"]
-                rows.append([meaning, f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:,.2f}", aim])
-        return markdown_table(["what", "measured", "aim"], rows)
+                rows.append([meaning, f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:,.2f}"])
+        return markdown_table(["what", "measured"], rows)
 
     @staticmethod
     def answer(results: Mapping[str, Any]) -> str:
@@ -259,41 +236,6 @@ def matched_parents(recorded: int, device: str) -> Parents:
         edges={"hand": ["hand"], "a": ["hand", "a"], "b": ["hand", "b"]},
     )
     return fit_parents(Transitions(state, noise[:, :1], state), graph, make_recipe("mocoda", density="matched"))
-
-
-def sweeping(part: str, device: str) -> tuple[float, float]:
-    """A stage of HookSweep2 at its full size: the seconds it may take, and those it takes.
-
-    The rows are made up, for their values change no time; dynamics train for a hundredth of their epochs.
-    """
-    task, settings = HookSweep2(), Table3.presets["paper"]
-    data = _made_up_sweeps(1_000_000, device)
-    config = replace(settings.dynamics, epochs=40, window=1)
-    if part == "sweep-dynamics":
-        took = 0.0
-        for name in ("local", "full"):
-            spans = _spans(partial(fit_dynamics_runs, [data] * 3, task.graph, name, seeds=range(3), config=config))
-            took += 4_000 * mean_and_std(spans[10:-1])[0]  # the first few warm up, the last looks back
-        return 480.0, took
-    if part == "sweep-rows":
-        model = fit_dynamics_runs([data], task.graph, seeds=[0], config=replace(config, epochs=1))[0]
-        one = replace(settings, seeds=1, columns=("mocoda-p",))
-        parents = one.parent_distributions(task, data)["mocoda-p"][0]
-        bare = partial(augment, rows=4_000_000, task=task, provenance=False)
-        return 20.0, [_seconds(lambda: bare(data, parents, model), device) for _ in range(2)][-1]
-    agent = replace(settings.agents[0], batch=500)
-    return 1e-3, mean_and_std(_update_seconds(agent, data, 15, 1_000))[0]
-
-
-def _made_up_sweeps(rows: int, device: str) -> Transitions:
-    stream = Stream(0, "bench-sweeps", device=device)
-    low, high = (end.to(device) for end in HookSweep2().box)
-    drawn = (low + high) / 2 + 0.15 * (high - low) * stream.normal(rows, len(low)).clamp(-3, 3)
-    goal = HookSweep2().goals(rows, seed=stream, device=device)
-    state, action = drawn.split([16, 4], 1)
-    next_state = state + 0.01 * stream.normal(rows, 16)
-    reward, terminal = HookSweep2().label(state, action, next_state, goal)
-    return Transitions(state, action, next_state, reward, terminal, goal)
 
 
 def _update_seconds(agent: Agent, data: Transitions, runs: int, updates: int, half: bool = False) -> list[float]:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from experiments.columns import column_recipe, recipe_colour, recipe_title
+from experiments.columns import column_recipe, published, recipe_colour, recipe_title
 from experiments.experiment import (
     Experiment,
     Run,
@@ -30,7 +30,6 @@ from experiments.experiment import (
     plus_minus,
     read_json,
 )
-from experiments.published_code import published
 from experiments.stages import (
     agent_cell,
     agents_config,
@@ -150,11 +149,7 @@ class Table2(Experiment):
         """`total` rows with the recorded ones among them."""
         if column == "emp":  # repeated until there are as many
             return recorded[torch.arange(self.total, device=recorded.device) % len(recorded)]
-        recipe = column_recipe(
-            column,
-            components=self.components,
-            stratified=self.stratified,
-        )
+        recipe = column_recipe(column, components=self.components, stratified=self.stratified)
         if self.published_code:
             recipe = published(recipe)
         parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task, model=model)
@@ -187,9 +182,7 @@ class Table2(Experiment):
                         *(plus_minus(cells[agent, column], 1) if (agent, column) in cells else "" for agent in PAPER),
                     ]
                 )
-        return super().blocks(folder) | {
-            "variants": markdown_table(["variant", "data", *TITLES.values()], rows),
-        }
+        return super().blocks(folder) | {"variants": markdown_table(["variant", "data", *TITLES.values()], rows)}
 
 
 def _small(name: str, **settings: Any) -> Agent:

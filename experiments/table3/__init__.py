@@ -247,10 +247,7 @@ class Table3(Experiment):
         """The parent distributions of the columns, one per seed."""
         recipes = {
             column: column_recipe(
-                column,
-                components=self.components,
-                acceptance=self.acceptance,
-                density_floor=self.density_floor,
+                column, components=self.components, acceptance=self.acceptance, density_floor=self.density_floor
             )
             for column in dict.fromkeys(column.removesuffix(FULL) for column in self.columns)
         }
@@ -324,18 +321,9 @@ Table3.presets = {
         "paper",
         seeds=3,
         dynamics=DynamicsConfig(
-            hidden=(512, 512),
-            epochs=800,
-            epoch_rows=40_000,
-            learning_rate=5e-4,
-            validation=5_000,
-            window=50,
-            tf32=True,
+            hidden=(512, 512), epochs=800, epoch_rows=40_000, learning_rate=5e-4, validation=5_000, window=50, tf32=True
         ),
-        agents=(
-            _sweeper("td3-bc", batch=2_000, imitation=4.0),
-            _sweeper("bcq", sampler_updates=5_000),
-        ),
+        agents=(_sweeper("td3-bc", batch=2_000, imitation=4.0), _sweeper("bcq", sampler_updates=5_000)),
         columns=(*IN_PAPER[:3], "mocoda-matched", "mocoda-p-matched", *IN_PAPER[3:]),
         updates={"td3-bc": 140_000, "bcq": 40_000},
         half=True,

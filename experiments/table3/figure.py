@@ -35,7 +35,7 @@ def draw_success(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draws Table 3 as bars, a group per agent; a red mark is the paper's cell, the dotted line the expert."""
     shown = [cell for cell in cells if cell["row"] != "expert"]
     agents = unique(shown, "row")
-    figure = Figure(figsize=(max(5.0, 3.4 * len(agents)), 4.2), layout="constrained")
+    figure = Figure(figsize=(max(6.5, 4.6 * len(agents)), 4.2), layout="constrained")
     axes = figure.subplots()
     styles: dict[str, dict[str, Any]] = {
         column: {

@@ -20,15 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from experiments.experiment import Experiment, Run, average, markdown_table, spread, unique
-from experiments.theory.tabular import (
-    STRUCTURES,
-    Structure,
-    TabularMDP,
-    drawn,
-    l1_distances,
-    random_mdp,
-    shares,
-)
+from experiments.theory.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
 from mocoda.engine.errors import InputError
 from mocoda.engine.figures import BLUE, COLOURS, INK, bare, save, title_left
 from mocoda.engine.randomness import Stream, generator

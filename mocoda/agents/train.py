@@ -26,7 +26,6 @@ from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.engines import Engine
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import announce
 from mocoda.engine.metrics import CSV, JSONL, Metric, MetricLog, Report, read_metrics
 from mocoda.engine.networks import Weights, half_precision, mlp_weights
 from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, side_by_side
@@ -177,9 +176,6 @@ def _train_by_jobs(
     tables = {id(run.data): run.data.to("cpu") for run in runs}  # seeds may share one
     on_cpu = [run._replace(data=tables[id(run.data)]) for run in runs]
     job = _Job(on_cpu, agent, options, folder, str(device))
-    for number in range(len(runs)):
-        for file in _files_of(job.part(number)):
-            announce(file)
     finished = [number for number in range(len(runs)) if job.done(number)]
 
     def note(number: int) -> None:

@@ -20,7 +20,6 @@ from mocoda.data.formats.shard_folder import Manifest, shard_name, source_of
 from mocoda.data.transitions import Transitions
 from mocoda.engine.engines import Engine, Processes
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import announce
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.threads import one_thread
 
@@ -55,8 +54,6 @@ def augment_to_shards(
         check_importable(work)
     with one_thread():
         manifest = work.manifest
-    for number in range(shards):
-        announce(folder / shard_name(number))
     manifest.save(folder)
     rows = [work.rows(number) for number in range(shards)]
     todo = [number for number in wanted if not manifest.has(folder, number)]

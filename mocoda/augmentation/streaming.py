@@ -29,8 +29,7 @@ from mocoda.data.formats.guarded import put_text
 from mocoda.data.transitions import Transitions, as_tensor, write_attributes
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import announce, check_writable, write_json
-from mocoda.engine.hdf5 import hdf5_disk
+from mocoda.engine.files import check_writable, hdf5_disk, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.threads import one_thread
 from mocoda.engine.workers import Workers
@@ -98,7 +97,6 @@ def augment_to_file(
     if plan.source(0, 0) != final:  # what filters have accepted is known only now
         with hdf5_disk(unfinished, "r+") as disk, h5py.File(disk, "r+") as file:
             put_text(file, "source", json.dumps(final))
-    announce(path)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     unfinished.replace(path)
     note.unlink(missing_ok=True)
@@ -166,7 +164,6 @@ def _lay_out(file: Path, like: Transitions, rows: int) -> None:
     room = sum(array.nbytes // len(like) for array in like.arrays().values()) * rows
     if room > shutil.disk_usage(file.parent).free:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
-    announce(file)
     with hdf5_disk(file) as disk, h5py.File(disk, "w") as made:
         write_attributes(made, like)
         for name, array in like.arrays().items():

@@ -88,7 +88,7 @@ class Train(Command):
     def run(self) -> None:
         from mocoda.agents.assumptions import assumptions
         from mocoda.agents.train import remove_checkpoint, train_agents
-        from mocoda.engine.metrics import MetricLog
+        from mocoda.engine.metrics import METRIC_FILES, MetricLog
         from mocoda.engine.runs import RunFolder
         from mocoda.tasks import make_task
 
@@ -113,7 +113,8 @@ class Train(Command):
                 for assumed in assumptions(name, data, self.settings, self.actions):
                     say(f"{name}: {assumed}")
         policies = [f"policy-{name}-{seed}.safetensors" for name in names for seed in range(self.seeds)]
-        outputs = ["agents.json", "checkpoint.safetensors", "metrics.jsonl", "metrics.csv", *policies]
+        outputs = ["agents.json", "checkpoint.safetensors", *METRIC_FILES, *policies]
+        outputs += [f"checkpoint/*/{name}" for name in ("agents.json", "*.safetensors", *METRIC_FILES)]
         with RunFolder(self.out, "train", settings, outputs, self.overwrite) as run:
             metrics = MetricLog(self.out, tensorboard=self.tensorboard)
             if not (self.out / "agents.json").exists():  # else the same command has done it all
@@ -226,7 +227,7 @@ class Evaluate(Command):
         if self.out is not None:
             write_json(self.out, found)
         elif of_a_run:
-            with RunFolder.reopen(self.folder):
+            with RunFolder.reopen(self.folder, ["evaluation.json"]):
                 write_json(self.folder / "evaluation.json", found)
         if self.out is not None or of_a_run:
             say(f"Every agent's results: {self.out or self.folder / 'evaluation.json'}")

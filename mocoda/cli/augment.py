@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from mocoda.cli.dynamics import FILE, DynamicsOptions
+from mocoda.cli.dynamics import MODEL_FILES, DynamicsOptions
 from mocoda.cli.engines import LOCAL, ONE_FILE, EngineOptions, ShardOptions
 from mocoda.cli.options import (
     AS_IT_SAYS,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mocoda.tasks import Task
 
 REWARD = "reward.safetensors"
+AUGMENTED = "augmented.hdf5"  # in the run folder, for formats that are not written row by row
 ROWS = 160_000  # to generate, unless given
 REWARDS = ("auto", "file", "learned", "none")
 
@@ -134,7 +135,8 @@ class Augment(Command):
             )
         labels = self._reward_source(recorded, world)
         settings = self._identity(recorded, world)
-        outputs = (FILE, REWARD, *([UNFINISHED, FINISHED] if shards is None else self.sharding.outputs()))
+        files = (UNFINISHED, FINISHED, AUGMENTED) if shards is None else self.sharding.outputs()
+        outputs = (*MODEL_FILES, REWARD, *files)
         if self.episodes is not None:
             Walks.of(recorded)  # which refuses data without episodes
         place, wait = None if target is None else target.path, bool(self.sharding.only)
@@ -149,7 +151,7 @@ class Augment(Command):
             elif target is None:
                 source = self.sharding.write(self, folder, workers, run.progress)
             else:
-                file = target.path if target.streamed else folder / "augmented.hdf5"
+                file = target.path if target.streamed else folder / AUGMENTED
                 source = augment_to_file(
                     file, self.planned(folder), folder=folder, workers=workers, progress=run.progress
                 )

@@ -82,7 +82,7 @@ class Collect(Command):
         settings = {"task": self.task, "rows": self.rows, "seed": self.seed}
         settings |= {} if self.variety is None else {"variety": self.variety}
         folder = run_folder_of(target.path)
-        with RunFolder(folder, "collect", settings, overwrite=self.overwrite, target=target.path) as run:
+        with RunFolder(folder, "collect", settings, ["parts/part-*.npz"], self.overwrite, target.path) as run:
             parts = run.path / "parts"
             options: dict[str, Any] = {"workers": self.workers, "folder": parts, "progress": run.progress}
             options |= {} if self.variety is None else {"variety": self.variety}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mocoda.dynamics import Dynamics
     from mocoda.graph.local_graph import LocalGraph
 
-FILE = "dynamics.safetensors"
+FILE, CHECKPOINT = MODEL_FILES = "dynamics.safetensors", "checkpoint.safetensors"
 # What --quick trains: fewer and smaller networks, for a third of the epochs.
 QUICK = {"members": 3, "hidden": (64, 64), "features": 64, "epochs": 10, "batch": 256, "learning_rate": 3e-3}
 
@@ -57,7 +57,7 @@ class DynamicsOptions:
         """Trains the model if the folder has none, and continues where an earlier training was killed."""
         from mocoda.dynamics import fit_dynamics
 
-        checkpoint = folder / "checkpoint.safetensors"
+        checkpoint = folder / CHECKPOINT
         if self.model is None and not (folder / FILE).exists():
             model = fit_dynamics(
                 data,

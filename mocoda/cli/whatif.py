@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from mocoda.cli.dynamics import DynamicsOptions
+from mocoda.cli.dynamics import MODEL_FILES, DynamicsOptions
 from mocoda.cli.options import (
     AS_IT_SAYS,
     NO_GRAPH,
@@ -77,7 +77,7 @@ class WhatIf(Command):
         if self.model.model is None:
             settings = {**asdict(self.world), **asdict(self.model), "seed": self.seed, "device": self.device}
             settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}
-            with RunFolder(self.out, "whatif", settings, overwrite=self.overwrite) as run:
+            with RunFolder(self.out, "whatif", settings, MODEL_FILES, self.overwrite) as run:
                 self.model.fit(run.path, recorded, world.graph, self.seed, run.progress)
         console.print(
             what_if(

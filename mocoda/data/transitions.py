@@ -20,8 +20,7 @@ from mocoda.data.formats.guarded import open_hdf5, put_text, text_at
 from mocoda.data.names import ARRAYS as ARRAYS
 from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, printable
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import versions, whole_file
-from mocoda.engine.hdf5 import hdf5_disk
+from mocoda.engine.files import hdf5_disk, versions, whole_file
 
 FORMAT = "mocoda-transitions"
 FORMAT_VERSION = 2  # texts of fixed length; files of version 1 are read too

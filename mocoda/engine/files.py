@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import io
 import json
 import os
 import platform
+import re
+import secrets
 import shutil
+import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,7 +23,8 @@ from typing import Any
 from mocoda.engine.errors import InputError
 
 VERSION = "0.1.0"
-SUFFIX = 16  # bytes that `whole_file` and run folders add to a name, at most
+SUFFIX = 32  # bytes that `whole_file` and run folders add to a name, at most
+DAY = 86_400  # seconds
 
 
 def check_writable(path: str | Path) -> None:
@@ -59,61 +67,47 @@ def check_target(path: str | Path, *, inputs: Iterable[str | Path] = (), overwri
         raise InputError(f"there is a file {str(path)!r} already. Write to another one, or pass --overwrite.")
 
 
-# Run folders add a function here while they are open: it is called with every path that is about to be written.
-on_write: list[Callable[[Path], None]] = []
-
-
-def announce(path: str | Path) -> None:
-    """Tells the open run folders that a file is about to be written; for those who write without `whole_file`."""
-    for listener in on_write:
-        listener(Path(path))
-
-
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; it takes the name `path` only if the block ends well."""
     check_writable(path)
-    announce(path)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target)
-    part = target.parent / f".{target.name}.{os.getpid()}.part"
-    _unfinished.add(part)
-    try:  # a signal may come at any moment
-        part.touch()
+    with _part_of(Path(path)) as part:
+        part.touch(exist_ok=False)  # a new file, and no link to another one
         mode = part.stat().st_mode
         yield part
         part.chmod(mode)  # some writers make their files private
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-        _unfinished.discard(part)
+        part.replace(path)
 
 
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
     """A new folder to write to; it takes the name `path`, where nothing may be yet, only if the block ends well."""
-    target = Path(path)
-    if target.exists():
-        raise InputError(f"cannot write {str(target)!r}: it exists. Name a new folder.")
-    check_writable(target)
-    announce(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target)
-    part = target.parent / f".{target.name}.{os.getpid()}.part"
-    _unfinished.add(part)
-    try:
+    if Path(path).exists():
+        raise InputError(f"cannot write {str(path)!r}: it exists. Name a new folder.")
+    check_writable(path)
+    with _part_of(Path(path)) as part:
         part.mkdir()
         yield part
-        part.rename(target)
-    finally:
-        _remove(part)
-        _unfinished.discard(part)
+        part.rename(path)
 
 
 _unfinished: set[Path] = set()
+
+
+@contextmanager
+def _part_of(target: Path) -> Iterator[Path]:
+    """A free temporary name beside `target`, in a folder that exists; what has the name at the end is removed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target.parent, glob.escape(target.name))
+    part = target.with_name(f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part")
+    _unfinished.add(part)
+    try:  # a signal may come at any moment
+        yield part
+    finally:
+        _remove(part)
+        _unfinished.discard(part)
 
 
 def discard_unfinished() -> None:
@@ -122,28 +116,43 @@ def discard_unfinished() -> None:
         _remove(part)
 
 
-def remove_leftovers(target: Path) -> None:
-    """Removes the temporary files of processes that were killed while they wrote `target`."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
-        if not _alive(left.name.split(".")[-2]):
-            _remove(left)
+def remove_leftovers(folder: Path, pattern: str) -> None:
+    """Removes temporary files of processes that were killed while they wrote files of these names into the folder.
+
+    A process of another host, or of another container, counts as killed if its file has not changed for a day.
+    """
+    for left in folder.glob(f".{pattern}.*.part"):
+        if made := re.fullmatch(r".*\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.part", left.name):
+            with suppress(FileNotFoundError):  # another process may remove it too
+                if not (_is_alive(int(made[2])) if made[1] == _host() else time.time() - left.stat().st_mtime < DAY):
+                    _remove(left)
+
+
+@cache
+def _host() -> str:
+    """Hexadecimal digits for this machine and container: within them, a process is known by its number."""
+    try:
+        processes = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:  # not on Linux
+        processes = ""
+    return hashlib.sha256(f"{socket.gethostname()} {processes}".encode()).hexdigest()[:8]
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # of another user, or no number of a process
+        return True
+    return True
 
 
 def _remove(part: Path) -> None:
-    if part.is_dir():
+    if part.is_dir() and not part.is_symlink():
         shutil.rmtree(part, ignore_errors=True)
     else:
         part.unlink(missing_ok=True)
-
-
-def _alive(process: str) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, ValueError, OverflowError):  # of another user, or no number of a process
-        return True
-    return True
 
 
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
@@ -160,3 +169,59 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+@contextmanager
+def hdf5_disk(path: Path, mode: str = "w+") -> Iterator[Disk]:
+    """A file that `h5py.File` can write to; the first error of the disk is raised when the block ends."""
+    with io.FileIO(path, mode) as raw:
+        disk = Disk(raw)
+        try:
+            yield disk
+        finally:
+            disk.check()
+
+
+class Disk(io.RawIOBase):
+    """A file that keeps its first error to itself and drops what is written after it.
+
+    The HDF5 library must not see the error: it cannot close a file that it failed to write, and ends the process with a
+    segmentation fault when it tries again.
+    """
+
+    def __init__(self, raw: io.FileIO) -> None:
+        self.raw = raw
+        self.error: OSError | None = None
+
+    def check(self) -> None:
+        """Raises the error."""
+        if self.error is not None:
+            raise self.error
+
+    def write(self, data: Any) -> int:
+        self._unless_failed(self._write_all, memoryview(data))
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._unless_failed(self.raw.truncate, size)
+        return size or 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.raw.tell()
+
+    def readinto(self, buffer: Any) -> int | None:
+        return self.raw.readinto(buffer)
+
+    def _unless_failed(self, do: Callable[[Any], object], what: Any) -> None:
+        try:
+            if self.error is None:
+                do(what)
+        except OSError as error:
+            self.error = error
+
+    def _write_all(self, data: memoryview) -> None:
+        while data:
+            data = data[self.raw.write(data) :]

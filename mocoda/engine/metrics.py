@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import csv
 import json
-import time
 from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import announce, whole_file
+from mocoda.engine.files import whole_file
 
 JSONL, CSV, TENSORBOARD = "metrics.jsonl", "metrics.csv", "tensorboard"
+SUFFIX = ".mocoda"  # of event files, so that those of others are left alone
+EVENTS = f"events.out.tfevents.*{SUFFIX}"
+METRIC_FILES = (JSONL, CSV, f"{TENSORBOARD}/*/{EVENTS}")
 
 
 class Metric(NamedTuple):
@@ -46,7 +48,7 @@ class MetricLog:
         known = read_metrics(self.folder)
         if not known and (self.folder / CSV).exists():
             raise InputError(
-                f"{str(self.folder / CSV)!r} is there without the {JSONL} that it would be made of. Move it away, or "
+                f"{str(self.folder / CSV)!r} is there without the {JSONL} from which it is made. Move it away, or "
                 "choose another folder."
             )
         self._keys = {metric[:4] for metric in known}
@@ -64,8 +66,6 @@ class MetricLog:
             return
         self._keys |= {metric[:4] for metric in new}
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in (JSONL, CSV):
-            announce(self.folder / name)
         with (self.folder / JSONL).open("ab") as file:
             file.write(_jsonl(new))
         with (self.folder / CSV).open("ab") as file:
@@ -77,41 +77,30 @@ class MetricLog:
 def check_tensorboard() -> None:
     """Raises where event files cannot be written. Call it before long work."""
     try:
-        import tensorboard.summary.writer.record_writer  # noqa: F401
+        import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
         raise InputError(f'to write event files, pip install "mocoda[tensorboard]" ({error}).') from error
 
 
 class _Events:
-    """TensorBoard's event files: a folder a run, so that it draws the runs over each other."""
-
-    NAMED = "events.out.tfevents.*.mocoda"
+    """TensorBoard's event files: a folder for each run, so that TensorBoard draws the runs over each other."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.file = self.NAMED.replace("*", str(time.time_ns()))  # a new name, so that TensorBoard reads it again
-        for old in folder.glob(f"*/{self.NAMED}"):
+        self.writers: dict[str, Any] = {}
+        for old in folder.glob(f"*/{EVENTS}"):  # all is written again, under a new name so that it is read again
             old.unlink()
 
     def add(self, metrics: Iterable[Metric]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
+        from torch.utils.tensorboard import SummaryWriter
 
-        runs: dict[str, list[Metric]] = {}
         for metric in metrics:
-            runs.setdefault(f"{metric.data}-{metric.seed}".replace("/", "_"), []).append(metric)
-        for run, own in runs.items():
-            announce(self.folder / run / self.file)
-            (self.folder / run).mkdir(parents=True, exist_ok=True)
-            with (self.folder / run / self.file).open("ab") as file:
-                writer, now = RecordWriter(file), time.time()
-                if not file.tell():
-                    writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-                for metric in own:
-                    scalar = Summary.Value(tag=metric.name, simple_value=metric.value)
-                    event = Event(wall_time=now, step=metric.update, summary=Summary(value=[scalar]))
-                    writer.write(event.SerializeToString())
+            run = f"{metric.data}-{metric.seed}".replace("/", "_")
+            if run not in self.writers:
+                self.writers[run] = SummaryWriter(self.folder / run, filename_suffix=SUFFIX)
+            self.writers[run].add_scalar(metric.name, metric.value, metric.update)
+        for writer in self.writers.values():
+            writer.flush()
 
 
 def _jsonl(metrics: Iterable[Metric]) -> bytes:

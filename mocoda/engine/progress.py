@@ -1,12 +1,13 @@
-"""Long work reports its progress."""
+"""Progress of long work: a function that is called with the stage, the steps done and all of its steps."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
-Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
+Progress = Callable[[str, int, int], None]
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -14,7 +15,7 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 class PlainProgress:
-    """Progress as plain lines on stderr, with the time that is left in a stage.
+    """Prints progress as plain lines on stderr, with the time that is left in a stage.
 
     A line is printed when a stage starts and every 30 seconds. The first one waits for 5 seconds, so that short runs
     print none.
@@ -37,6 +38,54 @@ class PlainProgress:
             left = f", about {_in_words((now - begin) * (total - done) / (done - skipped))} left"
         sys.stderr.write(f"{stage}: {done:,} of {total:,}{left}\n")
         sys.stderr.flush()
+
+    def close(self) -> None:
+        """Does nothing; bars have something to put away."""
+
+
+class Bars:
+    """Shows a bar for every stage, on a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            ProgressColumn,
+            Task,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.text import Text
+
+        class Speed(ProgressColumn):
+            """Steps per second."""
+
+            def render(self, task: Task) -> Text:
+                return Text(f"{task.speed:,.0f}/s" if task.speed and task.speed >= 1 else "", "progress.data.speed")
+
+        self.bars = Progress(
+            TextColumn("{task.description:>24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            Speed(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.stages: dict[str, Any] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage not in self.stages:
+            self.bars.start()
+            self.stages[stage] = self.bars.add_task(stage, total=total, completed=done)  # they took no time now
+        self.bars.update(self.stages[stage], completed=done, total=total)
+
+    def close(self) -> None:
+        """Leaves the bars as they are and gives the terminal back."""
+        self.bars.stop()
 
 
 def _in_words(seconds: float) -> str:

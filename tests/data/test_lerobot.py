@@ -140,7 +140,7 @@ def test_frames_that_are_missing_are_not_bridged(tmp_path: Path) -> None:
         ),
         (
             lambda f: change(f, features=features(f) | {"action": {"dtype": "float32", "shape": [10**9]}}),
-            "'FILE' cannot be read as Parquet: it is truncated, damaged",
+            "PATH claims ",
         ),
     ],
     ids=["old", "none", "three", "json", "data", "width", "huge"],

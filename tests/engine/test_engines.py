@@ -112,7 +112,7 @@ def test_a_job_that_kills_every_ray_worker_is_given_up(ray_of_two: Engine) -> No
 
 
 def test_gpus_that_no_machine_has_are_an_error_and_no_endless_wait(ray_of_two: Engine) -> None:
-    with pytest.raises(InputError, match="^each job asks for 65 GPUs, and this Ray has "):
+    with pytest.raises(InputError, match=r"^each job asks for 65 GPUs, and this Ray has "):
         list(make_engine("ray", gpus=65).run(run, [("square", 1)]))
 
 

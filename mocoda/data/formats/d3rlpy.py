@@ -27,8 +27,7 @@ from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import array_at, names_in, open_hdf5
 from mocoda.data.names import EPISODES, PROVENANCE
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import whole_file
-from mocoda.engine.hdf5 import hdf5_disk
+from mocoda.engine.files import hdf5_disk, whole_file
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions

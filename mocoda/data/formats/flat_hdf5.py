@@ -22,8 +22,7 @@ from mocoda.data.formats.format import Contents, Format, Stored, begins_with
 from mocoda.data.formats.guarded import array_at, fixed_length, open_hdf5, text_at, variable_texts
 from mocoda.data.names import ALIASES, OUR_NAME, TEXTS
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import whole_file
-from mocoda.engine.hdf5 import hdf5_disk
+from mocoda.engine.files import hdf5_disk, whole_file
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions

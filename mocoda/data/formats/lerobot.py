@@ -49,6 +49,7 @@ NUMBERS = ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "i
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 FILE_BYTES, CHUNK_FILES = 100 << 20, 1000  # as LeRobot's defaults
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+BATCH = 8192  # frames that are read at once
 MOST_TASKS = 10_000  # larger task numbers are something else
 INDEX = "__index_level_0__"  # pandas' name for the index of a data frame in a Parquet file
 
@@ -153,19 +154,22 @@ def _columns(folder: Path, widths: Mapping[str, int]) -> dict[str, NDArray[Any]]
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in widths}
     for path in files:
         with refusing(str(path), "Parquet"), open_parquet(path) as file:
-            table = parquet_table(file, [*widths], unpacked, path.stat().st_size)
-            for name, width in widths.items():
-                parts[name].append(_values(table.column(name), width))
+            unpacked.add(8 * file.metadata.num_rows * sum(widths.values()), path.stat().st_size)
+            for batch in file.iter_batches(BATCH, columns=[*widths]):  # lists may be longer than the features say
+                for name, width in widths.items():
+                    parts[name].append(_values(batch.column(name), width))
+    if not next(iter(parts.values())):
+        raise InputError(f"{str(folder)!r} holds no frames: its files are empty.")
     return {name: np.concatenate(found) for name, found in parts.items()}
 
 
 def _values(column: Any, width: int) -> NDArray[Any]:
+    """A column of numbers (N,), or of lists, (N, width)."""
     if "list" not in str(column.type):
-        values = column_values(column)
+        values = np.asarray(column.to_numpy(zero_copy_only=False))
         if width != 1 or values.dtype.kind not in "biuf":
             raise ValueError(f"a column holds {column.type}, expected {width} numbers a row")
         return values
-    column = column.combine_chunks()
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)
     if not (lengths == width).all():
         raise ValueError(f"a column holds lists of {lengths[lengths != width][0]} numbers, expected {width}")

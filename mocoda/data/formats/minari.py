@@ -28,11 +28,10 @@ from numpy.typing import NDArray
 from mocoda.data.formats.arrays import refusing, side_by_side
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format
-from mocoda.data.formats.guarded import Unpacked, array_at, check_readable, group_at, open_hdf5
+from mocoda.data.formats.guarded import Unpacked, array_at, check_readable, group_at, open_hdf5, put_array
 from mocoda.data.names import EPISODES, PROVENANCE
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.files import whole_folder
-from mocoda.engine.hdf5 import hdf5_disk, put_array
+from mocoda.engine.files import hdf5_disk, whole_folder
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space

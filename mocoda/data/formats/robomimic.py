@@ -22,11 +22,19 @@ from mocoda.data.formats.arrays import arrays_of, noted, refusing, side_by_side,
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.flat_hdf5 import is_hdf5, metadata_of, shapes, write_metadata
 from mocoda.data.formats.format import Contents, Format
-from mocoda.data.formats.guarded import array_at, fixed_length, group_at, names_in, open_hdf5, text_at, variable_texts
+from mocoda.data.formats.guarded import (
+    array_at,
+    fixed_length,
+    group_at,
+    names_in,
+    open_hdf5,
+    put_array,
+    text_at,
+    variable_texts,
+)
 from mocoda.data.names import EPISODES, PROVENANCE, TEXTS
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.files import whole_file
-from mocoda.engine.hdf5 import hdf5_disk, put_array
+from mocoda.engine.files import hdf5_disk, whole_file
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
