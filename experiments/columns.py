@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
-from mocoda.engine.figures import INK
+from mocoda.engine.figure_style import INK
 from mocoda.engine.randomness import Stream
 from mocoda.engine.registry import settings_of
 from mocoda.graph.local_graph import LocalGraph

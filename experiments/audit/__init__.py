@@ -28,7 +28,7 @@ from mocoda.augmentation.support import fit_support, step_scale
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError
-from mocoda.engine.figures import BLUE, GREEN, GREY, INK, RED, bare, save, title_left
+from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, RED, bare, save, title_left
 from mocoda.engine.randomness import Stream
 from mocoda.parents import BUILT_IN, fit_parents
 from mocoda.parents.recipe import Draw, draw_from

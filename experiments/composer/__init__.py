@@ -26,7 +26,7 @@ from experiments.stages import next_state_errors
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
 from mocoda.engine.errors import InputError
-from mocoda.engine.figures import BLUE, GREY, ORANGE, RED, legend_below, save, title_left
+from mocoda.engine.figure_style import BLUE, GREY, ORANGE, RED, legend_below, save, title_left
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph

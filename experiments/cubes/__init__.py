@@ -38,7 +38,7 @@ from mocoda.augmentation import add_objects, augment_episodes, label
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.figures import BLUE, GREEN, GREY, INK, legend_below, save, title_left
+from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, legend_below, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.randomness import Stream
 from mocoda.parents import make_recipe

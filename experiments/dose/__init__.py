@@ -25,7 +25,7 @@ from mocoda.augmentation.rewards import GoalLabels
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError
-from mocoda.engine.figures import BLUE, INK, ORANGE, bare, legend_below, save, title_left
+from mocoda.engine.figure_style import BLUE, INK, ORANGE, bare, legend_below, save, title_left
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.parents import fit_parents

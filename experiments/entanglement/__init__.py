@@ -26,7 +26,7 @@ from experiments.worlds import TrueModel
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.engine.figures import BLUE, GREEN, GREY, ORANGE, RED, bare, save, title_left
+from mocoda.engine.figure_style import BLUE, GREEN, GREY, ORANGE, RED, bare, save, title_left
 from mocoda.engine.networks import Weights, mlp
 from mocoda.engine.randomness import Stream
 from mocoda.parents import MocodaP, fit_parents

@@ -26,7 +26,7 @@ from experiments.table3 import EXPERT, Table3
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.engine.figures import BLUE, INK, bare, save, title_left
+from mocoda.engine.figure_style import BLUE, INK, bare, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream

@@ -25,7 +25,7 @@ from experiments.stages import record
 from mocoda.data.transitions import Transitions
 from mocoda.engine.engines import Processes
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.figures import INK, save, title_left
+from mocoda.engine.figure_style import INK, save, title_left
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream

@@ -20,7 +20,7 @@ from experiments.columns import PUBLISHED, PublishedMocoda
 from experiments.experiment import Experiment, Run, by_place, cell, cells_table
 from experiments.figures import draw_line
 from experiments.table2 import PAPER
-from mocoda.engine.figures import BLUE, GREY, INK, ORANGE, bare, legend_below, save, title_left
+from mocoda.engine.figure_style import BLUE, GREY, INK, ORANGE, bare, legend_below, save, title_left
 from mocoda.engine.randomness import Stream
 from mocoda.parents.mocoda import MixtureParents, Mocoda
 from mocoda.tasks.navigation import Navigation

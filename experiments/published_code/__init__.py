@@ -21,7 +21,7 @@ from mocoda.agents import Agent
 from mocoda.agents.policy import agent_settings
 from mocoda.augmentation.rewards import label
 from mocoda.data.transitions import Transitions
-from mocoda.engine.figures import legend_below, save, title_left
+from mocoda.engine.figure_style import legend_below, save, title_left
 from mocoda.tasks.navigation import Navigation
 
 FIRST = 100  # the first seed; no table uses it

@@ -24,7 +24,7 @@ from mocoda.agents import Agent, make_agent
 from mocoda.agents.policy import agent_settings
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.engine.figures import legend_below, save, title_left
+from mocoda.engine.figure_style import legend_below, save, title_left
 from mocoda.parents import fit_parents
 from mocoda.tasks.navigation import Navigation
 

@@ -21,7 +21,7 @@ from experiments.columns import PUBLISHED
 from experiments.experiment import Experiment, Run, markdown_table, unique
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
-from mocoda.engine.figures import BLUE, GREY, INK, ORANGE, RED, bare, legend_below, save, title_left
+from mocoda.engine.figure_style import BLUE, GREY, INK, ORANGE, RED, bare, legend_below, save, title_left
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import GaussianMixture, Mocoda, Parents, fit_parents, make_recipe

@@ -26,7 +26,7 @@ from mocoda.data.formats.named_columns import pyarrow_for
 from mocoda.data.formats.shard_folder import Manifest, shard_name
 from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError
-from mocoda.engine.figures import BLUE, GREY, bare, save, title_left
+from mocoda.engine.figure_style import BLUE, GREY, bare, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.tasks.navigation import Navigation
 

@@ -25,7 +25,7 @@ from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError
-from mocoda.engine.figures import COLOURS, INK, bare, legend_below, save
+from mocoda.engine.figure_style import COLOURS, INK, bare, legend_below, save
 from mocoda.parents import MocodaP, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 

@@ -19,7 +19,7 @@ from experiments.experiment import Experiment, Run, by_place, cell, cells_table,
 from experiments.figures import draw_bars
 from experiments.stages import fit_models, next_state_errors
 from mocoda.dynamics import ARCHITECTURES, Dynamics, DynamicsConfig
-from mocoda.engine.figures import BLUE, COLOURS, INK, RED, bare, legend_below, save, title_left
+from mocoda.engine.figure_style import BLUE, COLOURS, INK, RED, bare, legend_below, save, title_left
 from mocoda.engine.randomness import Stream
 from mocoda.parents import Parents, fit_parents
 from mocoda.tasks.navigation import Navigation

@@ -30,6 +30,7 @@ from experiments.experiment import (
     plus_minus,
     read_json,
 )
+from experiments.figures import plot_curve
 from experiments.stages import (
     agent_cell,
     agents_config,
@@ -46,7 +47,7 @@ from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.engine.figures import BLUE, GREEN, GREY, INK, bare, legend_below, plot_curve, save
+from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, bare, legend_below, save
 from mocoda.engine.files import write_json
 from mocoda.engine.statistics import interquartile_mean
 from mocoda.parents import fit_parents

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from experiments.columns import FULL, Column, recipe_colour, recipe_title
 from experiments.experiment import unique
-from experiments.figures import draw_bars
-from mocoda.engine.figures import BLUE, GREEN, GREY, INK, bare, legend_below, plot_curve, save, title_left
+from experiments.figures import draw_bars, plot_curve
+from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, bare, legend_below, save, title_left
 from mocoda.tasks.hooksweep_env import CENTRE
 
 WOOD = "#f5f1e7"

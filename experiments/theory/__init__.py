@@ -22,7 +22,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from experiments.experiment import Experiment, Run, average, markdown_table, spread, unique
 from experiments.theory.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
 from mocoda.engine.errors import InputError
-from mocoda.engine.figures import BLUE, COLOURS, INK, bare, save, title_left
+from mocoda.engine.figure_style import BLUE, COLOURS, INK, bare, save, title_left
 from mocoda.engine.randomness import Stream, generator
 
 # The paper's c, which it leaves open. Its proof with the constants kept needs n ≥ k²|c|(1 + √log(k|S||A|/δ))²/ε², which

@@ -25,7 +25,7 @@ from experiments.worlds import Knowing, NoisyWorld, bodies, navigation
 from mocoda.analysis.counterfactual import WhatIf, reached_children, what_if
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, Ensemble
-from mocoda.engine.figures import COLOURS, legend_below, save, title_left
+from mocoda.engine.figure_style import COLOURS, legend_below, save, title_left
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.graph.local_graph import LocalGraph

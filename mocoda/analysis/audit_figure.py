@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mocoda.analysis.row_audit import summary
-from mocoda.engine.figures import BLUE, GREY, INK, RED, bare, legend_below, save, title_left
+from mocoda.engine.figure_style import BLUE, GREY, INK, RED, bare, legend_below, save, title_left
 from mocoda.parents import RECIPES
 
 MAX_GRAPHS = 8  # local graphs that are drawn

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mocoda.analysis.advice import LOCAL_MIXTURE, MIXTURE, UNSTRATIFIED, VARIANTS, Advice
-from mocoda.engine.figures import BLUE, GREY, INK, RED, bare, save, title_left
+from mocoda.engine.figure_style import BLUE, GREY, INK, RED, bare, save, title_left
 from mocoda.parents import RECIPES
 
 VARIANT_COLOURS = {UNSTRATIFIED: "#2a9d8f", LOCAL_MIXTURE: "#8fc9a8", MIXTURE: "#8a94a6"}

@@ -21,7 +21,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.engines import Engine, Processes
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
-from mocoda.engine.threads import one_thread
+from mocoda.engine.workers import one_thread
 
 
 def augment_to_shards(

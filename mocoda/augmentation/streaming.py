@@ -31,8 +31,7 @@ from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable, hdf5_disk, write_json
 from mocoda.engine.progress import Progress, silent
-from mocoda.engine.threads import one_thread
-from mocoda.engine.workers import Workers
+from mocoda.engine.workers import Workers, one_thread
 
 UNFINISHED, FINISHED = "unfinished.hdf5", "unfinished.json"  # in the folder: the rows, and how many pieces they are
 MANY, MOST = 1_000_000, 3  # rows from which on several processes pay; and so many, with torch in each, fit into 2 GB

@@ -43,7 +43,7 @@ class EngineOptions:
         if self.engine == "ray" and device not in ("cpu", "cuda"):
             raise InputError(f"Ray chooses the GPU of each task: say --device cuda, not {device}.")
         if self.engine == "ray":
-            from mocoda.engine.ray_engine import ray_package
+            from mocoda.engine.engines import ray_package
 
             ray_package()
 

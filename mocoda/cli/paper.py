@@ -61,14 +61,10 @@ class Paper(Command):
         return str(self.settings.name)
 
     def run(self) -> None:
-        from mocoda.engine.engines import spread_over
-
         check_device(self.device)
         self.engines.check(self.device)
         folder = self.out or Path(f"runs/{self.name}-{self.settings.preset}")
-        engine = self.engines.make(self.workers, self.device) if self.engines.spread else None
-        with spread_over(engine):
-            _run(self.settings, folder, self.device, self.overwrite, workers=self.workers)
+        _run(self.settings, folder, self.device, self.overwrite, workers=self.workers)
 
 
 @dataclass(frozen=True)

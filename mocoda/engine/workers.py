@@ -17,9 +17,10 @@ import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as first_done
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
@@ -28,10 +29,10 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from mocoda.engine.errors import InputError
-from mocoda.engine.threads import one_thread
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 SPAWN = multiprocessing.get_context("spawn")  # a forked process would share the parent's threads and GPU, and fail
 PATIENCE = 3  # deaths in a row
@@ -270,3 +271,33 @@ def _do_here(work: Callable[[Job], Answer], job: Job, future: Future[Answer]) ->
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch with one thread: numbers that do not depend on who computes them, and no waiting of threads for each other.
+
+    On a busy machine, threads that share small products wait for the slowest after each.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def in_threads(jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """What the jobs return, as many at a time as torch has threads, with one each.
+
+    Torch would share each small product among its threads, and wait for the slowest after every one of them: where
+    another program is busy on a core, that takes many times as long.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or len(jobs) < 2:
+        return [job() for job in jobs]
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(lambda job: job(), jobs))
+    finally:
+        torch.set_num_threads(threads)

@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from rich.table import Table
 from torch import Tensor
 
-from mocoda.engine.figures import BLUE, GREY, INK, RED, save
+from mocoda.engine.figure_style import BLUE, GREY, INK, RED, save
 from mocoda.graph.local_graph import LocalGraph
 
 STATE, ACTION, LINES = "#e8eef7", "#f3efe2", "#d9dee7"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mocoda.engine.randomness import Stream
-from mocoda.engine.threads import in_threads, one_thread
+from mocoda.engine.workers import in_threads, one_thread
 
 # Fitting the metric.
 FITTED_ROWS, PROBES = 20_000, 1_000  # rows that the regressor learns from, and at which its derivatives are taken

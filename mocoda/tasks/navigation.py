@@ -81,9 +81,7 @@ class Navigation:
         of the other, so the rest takes ½ (Δ(x + y) / 0.03 + |Δ(x - y)| / 0.07) steps.
         """
         ahead, behind = start.double().amax(1, keepdim=True), start.double().amin(1, keepdim=True)
-        outside = torch.arange(
-            1.0, 40.0, dtype=torch.float64, device=start.device
-        )  # steps, with the one that enters
+        outside = torch.arange(1.0, 40.0, dtype=torch.float64, device=start.device)  # steps, with the one that enters
         x, y = (ahead + 0.05 * outside).clamp(max=GOAL_HIGH), (behind + 0.05 * outside).clamp(max=QUADRANT + 0.05)
         inside = ((2 * GOAL_LOW - x - y) / 0.03 + (x - y) / 0.07) / 2
         total = outside + (inside + 1e-9).floor() + 1  # the border of the goal is not in it

@@ -19,8 +19,7 @@ from errands import OddError, run
 from streaming_world import prepare, prepare_slowly
 
 from mocoda import Engine, InputError, augment_to_shards, make_engine
-from mocoda.engine.engines import Processes, chosen_engine, spread_over
-from mocoda.engine.ray_engine import RayTasks, _cause, _check_address
+from mocoda.engine.engines import Processes, RayTasks, _cause, _check_address
 
 NOTICES: list[str] = []
 
@@ -171,12 +170,3 @@ def test_engines_are_found_by_their_names() -> None:
         make_engine("rai")
     with refused():
         make_engine(address="auto")
-
-
-def test_stages_see_the_engine_of_the_block_around_them() -> None:
-    assert chosen_engine() is None
-    with spread_over(Processes(2)):
-        assert chosen_engine() == Processes(2)
-        with spread_over(None):
-            assert chosen_engine() is None
-    assert chosen_engine() is None

@@ -28,7 +28,7 @@ from experiments.table3.figure import (
     draw_tables,
 )
 from mocoda import InputError
-from mocoda.engine.figures import GREEN, GREY, RED, save
+from mocoda.engine.figure_style import GREEN, GREY, RED, save
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.hooksweep import HookSweep2
 

@@ -19,7 +19,7 @@ from experiments.table1 import Table1
 from experiments.table2 import Table2
 from experiments.table3 import Table3
 from mocoda import DynamicsConfig, GraphConfig, InputError, load_graph, make_agent
-from mocoda.engine.figures import BLUE
+from mocoda.engine.figure_style import BLUE
 from mocoda.graph.learned import LearnedGraph
 from mocoda.tasks.hooksweep import HookSweep2
 
