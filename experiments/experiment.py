@@ -32,8 +32,9 @@ Cells = list[dict[str, Any]]
 
 
 def experiment_names() -> list[str]:
-    """The experiments, which are the folders with a README, in alphabetical order."""
-    return sorted(path.parent.name.replace("_", "-") for path in HERE.glob("*/README.md"))
+    """The experiments, which are the folders with a README: the paper's tables, then the others by name."""
+    names = (path.parent.name.replace("_", "-") for path in HERE.glob("*/README.md"))
+    return sorted(names, key=lambda name: (not name.startswith("table"), name))
 
 
 @dataclass

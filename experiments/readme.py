@@ -9,7 +9,7 @@ from experiments.experiment import HERE, experiment_names, find_kind, markdown_t
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 
-BLOCK = re.compile(r"(<!-- block: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"<!-- block: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
 def folder_of(name: str) -> Path:
@@ -19,8 +19,7 @@ def folder_of(name: str) -> Path:
 def answer_of(name: str) -> str:
     """The answer of an experiment as its README has it, without importing its code."""
     text = (folder_of(name) / "README.md").read_text("utf-8")
-    answers = re.search(r"<!-- block: answer -->\n(.*?)\n?<!-- end -->", text, re.DOTALL)
-    return " ".join(answers[1].split()) if answers else ""
+    return next((" ".join(made.split()) for block, made in BLOCK.findall(text) if block == "answer"), "")
 
 
 def question_of(name: str) -> str:
@@ -30,10 +29,9 @@ def question_of(name: str) -> str:
 
 def filled(text: str, blocks: dict[str, str], page: str) -> str:
     """A README with its blocks made anew."""
-    named = [match[2] for match in BLOCK.finditer(text)]
-    if unknown := [name for name in named if name not in blocks]:
+    if unknown := [name for name, _ in BLOCK.findall(text) if name not in blocks]:
         raise InputError(f"{page} has a block {unknown[0]!r}, which nothing makes; there are: {', '.join(blocks)}.")
-    return BLOCK.sub(lambda match: f"{match[1]}{blocks[match[2]]}\n{match[3]}", text)
+    return BLOCK.sub(lambda match: f"<!-- block: {match[1]} -->\n\n{blocks[match[1]]}\n\n<!-- end -->", text)
 
 
 def rendered(name: str) -> str:

@@ -24,7 +24,7 @@ from experiments.table1 import Table1
 from experiments.worlds import Bodies
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
-from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, ORANGE, RED, bare, legend_below, save
+from mocoda.engine.figure_style import BLUE, GREEN, GREY, ORANGE, RED, legend_below, save
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import mean_and_std
 from mocoda.parents import Parents, fit_parents, make_recipe

@@ -112,7 +112,7 @@ class Rewards(Experiment):
         success = {place: one["mean"] for place, one in by_place(results).items()}
         least = min(success[agent, form] for agent in ("td3-bc", "bcq", "cql") for form in ("-1/0", "0/1", "-10/0"))
         return (
-            f"Not their sign and size: TD3-BC, BCQ and CQL reach the goal in at least {least:.0f}% of the episodes. "
+            f"Not their sign and size: TD3-BC, BCQ and CQL reach the goal in {least:.0f}% of the episodes. "
             f"TD3-BC on rewards as they are does in {success[f'td3-bc, {AS_THEY_ARE}', '-10/0']:.0f}% where these are "
             f"ten times as large, and BCQ in {success['bcq', '+1/+2, nothing ends']:.0f}% where nothing ever ends."
         )

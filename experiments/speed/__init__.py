@@ -11,7 +11,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,16 +34,14 @@ from experiments.experiment import (
     read_json,
 )
 from experiments.stages import paper_agent
-from experiments.table3 import Table3
 from mocoda.agents import Agent
 from mocoda.agents.agent import AGENTS
 from mocoda.agents.train import CHUNK, train_agents
 from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.data.transitions import Transitions, save_stream
-from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics, fit_dynamics_runs
+from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
-from mocoda.engine.statistics import mean_and_std
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import GaussianMixture, Parents, fit_parents, make_recipe
 from mocoda.parents.flattening import kernel_density
