@@ -15,12 +15,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-BESIDE = ("experiments/**/*.png", "experiments/**/*.gif", "experiments/**/*.json", "examples/**/*.py", "examples/**/*.toml")
+BESIDE = ("experiments/**/*.md", "experiments/**/*.png", "experiments/**/*.gif", "experiments/**/*.json", "examples/**/*.py", "examples/**/*.toml")
 FIELD = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*)(?:\n? {2,})(?=\S)")  # "rows   how many to draw"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Copies figures, results and examples to their places beside the pages."""
+    """Adds the pages of the experiments, and copies figures, results and examples to their places beside the pages."""
     for pattern in BESIDE:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
@@ -28,7 +28,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Shortens links out of docs/: the site's pages lie one folder higher than their sources."""
+    """Shortens links out of docs/ and into it: the site has these pages one folder higher than their sources."""
+    if page.file.src_uri.startswith("experiments/"):
+        return re.sub(r"(\]\((?:\.\./)+)docs/", r"\1", markdown)
     return re.sub(r"(\]\(|src=\")\.\./", r"\1", markdown)
 
 

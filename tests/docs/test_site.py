@@ -68,7 +68,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pages(site: Path) -> dict[Path, Page]:
-    return {file: Page(file) for file in sorted(site.glob("*.html"))}
+    return {file: Page(file) for file in sorted(site.rglob("*.html"))}
 
 
 def test_every_document_is_a_page(site: Path) -> None:
