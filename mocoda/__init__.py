@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mocoda.agents import Policy as Policy
     from mocoda.agents import check_agent as check_agent
     from mocoda.agents import evaluate as evaluate
-    from mocoda.agents import evaluate_each as evaluate_each
     from mocoda.agents import make_agent as make_agent
     from mocoda.agents import train_agents as train_agents
     from mocoda.agents.onnx_export import export_onnx as export_onnx
@@ -146,7 +145,6 @@ _ROOMS = {
         "Policies",
         "check_agent",
         "evaluate",
-        "evaluate_each",
         "Evaluation",
     ),
     "agents.onnx_export": ("export_onnx",),

@@ -32,7 +32,7 @@ from experiments.figures import draw_bars
 from experiments.stages import fit_agents, fit_models, learning_curves, load_agents, record
 from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
-from mocoda.agents.evaluation import evaluate_each
+from mocoda.agents.evaluation import evaluate
 from mocoda.agents.policy import agent_settings
 from mocoda.augmentation import add_objects, augment_episodes, label
 from mocoda.data.transitions import Transitions, concatenate
@@ -118,7 +118,10 @@ class CubesTable(Experiment):
                 half=self.half,
             )
             run.lap("agents")
-        played = evaluate_each(policies.to("cpu"), task.officials, episodes=self.episodes, seed=0, workers=run.workers)
+        played = {
+            number: evaluate(policies.to("cpu"), official, episodes=self.episodes, seed=0, workers=run.workers)
+            for number, official in task.officials.items()
+        }
         cells: Cells = [
             {"row": arm, "column": str(official), **spread([100 * share for share in own.over_seeds("success", arm)])}
             for official, own in played.items()

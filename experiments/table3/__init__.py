@@ -47,7 +47,7 @@ from experiments.sweeping_truth import (
 )
 from experiments.table3.figure import column_title, draw_curves, draw_success, draw_tables
 from mocoda.agents import Agent
-from mocoda.agents.evaluation import Played, play_in_environments
+from mocoda.agents.evaluation import Played, play_in_environment
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
@@ -141,8 +141,8 @@ class Table3(Experiment):
                 half=self.half,
             )
             run.lap(agent.name)
-            (played,) = play_in_environments(
-                list(trained.to("cpu").values()), [task], episodes=self.final_episodes, seed=0, workers=run.workers
+            played = play_in_environment(
+                list(trained.to("cpu").values()), task, episodes=self.final_episodes, seed=0, workers=run.workers
             )
             run.lap(f"{agent.name} episodes")
             cells += self.cells(agent.name, trained, played)

@@ -7,7 +7,7 @@ from mocoda.agents.agent import AGENTS, Agent, Batch, Network, Stage, make_agent
 from mocoda.agents.agent_contract import check_agent
 from mocoda.agents.bcq import BCQ
 from mocoda.agents.cql import CQL
-from mocoda.agents.evaluation import Evaluation, evaluate, evaluate_each
+from mocoda.agents.evaluation import Evaluation, evaluate
 from mocoda.agents.gciql import GCIQL, GoalShares
 from mocoda.agents.policy import Policies, Policy
 from mocoda.agents.sac import SAC
@@ -34,7 +34,6 @@ __all__ = [
     "Stage",
     "check_agent",
     "evaluate",
-    "evaluate_each",
     "make_agent",
     "train_agents",
 ]

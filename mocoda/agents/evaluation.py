@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -38,7 +38,6 @@ from mocoda.tasks import SimulatedTask, Task, is_simulated
 if TYPE_CHECKING:
     from mocoda.agents.train import Learner, Run
 
-Key = TypeVar("Key")
 Floats = NDArray[np.float32]
 MEASURES = {"steps": "fewer is better", "success": "more is better", "return": "more is better"}
 SIDE_BY_SIDE = 25  # maximum number of episodes of a job, each in its own copy of the environment
@@ -128,43 +127,21 @@ def evaluate(
 
     workers  number of processes, if the task is played in its environment; None: one per core. The result is the same
     """
-    return evaluate_each(agents, {0: task}, episodes=episodes, seed=seed, workers=workers)[0]
-
-
-def evaluate_each(
-    agents: Mapping[tuple[str, int], Policy],
-    tasks: Mapping[Key, Task],
-    *,
-    episodes: int = 50,
-    seed: int = 0,
-    workers: int | None = None,
-) -> dict[Key, Evaluation]:
-    """Evaluates every agent in each of several tasks, as `evaluate` does in one, with the same processes for all tasks.
-
-    tasks  by any name, such as `make_task("cube-double").officials`
-    """
     if not agents:
         raise InputError("there are no agents to evaluate.")
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, got {episodes}.")
-    results: dict[Key, dict[tuple[str, int], list[float]]] = {name: {} for name in tasks}
-    for name, task in tasks.items():
-        if is_simulated(task):
-            for keys in _stackable(agents):
-                together = play_simulated([agents[key] for key in keys], task, episodes=episodes, seed=seed)
-                results[name] |= dict(zip(keys, means(together).T.tolist(), strict=True))
-    others = {name: task for name, task in tasks.items() if not is_simulated(task)}
-    played = play_in_environments(
-        list(agents.values()), list(others.values()), episodes=episodes, seed=seed, workers=workers
+    results: dict[tuple[str, int], list[float]] = {}
+    if is_simulated(task):
+        for keys in _stackable(agents):
+            together = play_simulated([agents[key] for key in keys], task, episodes=episodes, seed=seed)
+            results |= dict(zip(keys, means(together).T.tolist(), strict=True))
+    else:
+        played = play_in_environment(list(agents.values()), task, episodes=episodes, seed=seed, workers=workers)
+        results = dict(zip(agents, means(played).T.tolist(), strict=True))
+    return Evaluation(
+        {measure: {key: results[key][i] for key in agents} for i, measure in enumerate(MEASURES)}, episodes
     )
-    for name, each in zip(others, played, strict=True):
-        results[name] = dict(zip(agents, means(each).T.tolist(), strict=True))
-    return {
-        name: Evaluation(
-            {measure: {key: own[key][i] for key in agents} for i, measure in enumerate(MEASURES)}, episodes
-        )
-        for name, own in results.items()
-    }
 
 
 def _stackable(agents: Mapping[tuple[str, int], Policy]) -> list[list[tuple[str, int]]]:
@@ -285,19 +262,17 @@ class Job(NamedTuple):
     stream: tuple[int, tuple[str | int, ...]]  # seed and labels of the stream of its acting noise
 
 
-def play_in_environments(
-    policies: Sequence[Policy], tasks: Sequence[Task], *, episodes: int, seed: int, workers: int | None = None
-) -> list[Played]:
-    """Plays episodes of every policy in each task's environment, all from the same resets and with the same noise.
+def play_in_environment(
+    policies: Sequence[Policy], task: Task, *, episodes: int, seed: int, workers: int | None = None
+) -> Played:
+    """Plays episodes of every policy in the task's environment, all from the same resets and with the same noise.
 
-    workers  number of processes, which all tasks share; None: one per core. The result is the same
+    workers  number of processes; None: one per core. The result is the same
     """
     stream = Stream(seed, "evaluate")
-    todo = (job for task in tasks for policy in policies for job in jobs(policy, task.environment, episodes, stream))
+    todo = (job for policy in policies for job in jobs(policy, task.environment, episodes, stream))
     with Workers(play, workers) as processes:
-        parts = processes.map(todo)
-        jobs_each = len(policies) * -(-episodes // SIDE_BY_SIDE)
-        return [gather(itertools.islice(parts, jobs_each), len(policies)) for _ in tasks]
+        return gather(processes.map(todo), len(policies))
 
 
 def jobs(policy: Policy, environment: str, episodes: int, stream: Stream) -> Iterator[Job]:
@@ -425,9 +400,11 @@ class _EnvironmentEvaluator(Evaluator):
             self._await_first()
         number = len(self.results) + len(self._pending)
         streams = [stream.child("evaluation", number) for stream in self.learner.streams]
+        acting = acting_weights(self.learner.agent, self.learner.weights)
+        policies = self.learner.policies(acting, torch.device("cpu"))
         todo = [
             job
-            for policy, stream in zip(self.learner.policies(), streams, strict=True)
+            for policy, stream in zip(policies, streams, strict=True)
             for job in jobs(policy, self.environment, self.episodes, stream)
         ]
         self._pending.append([self.workers.submit(job) for job in todo])

@@ -20,11 +20,11 @@ from mocoda.engine.files import whole_file
 from mocoda.tasks import Task
 
 Picture = NDArray[np.uint8]
-STAY = 12  # how often the last picture of an episode is repeated
+STAY = 12  # repetitions of the last picture of an episode
 
 
 def film(path: str | Path, task: Task, policy: Policy | None, *, episodes: int = 3, seed: int = 0) -> int:
-    """Writes episodes, one after the other, to an .mp4 or .gif file, and returns how many of them succeeded.
+    """Films episodes, one after the other, as an .mp4 or .gif file, and returns how many of them succeeded.
 
     policy  None: HookSweep2's scripted expert
     """
@@ -35,7 +35,9 @@ def film(path: str | Path, task: Task, policy: Policy | None, *, episodes: int =
         raise InputError(f"episodes must be at least 1, got {episodes}.")
     if policy is None and task.name != "hooksweep2":
         raise InputError(f"the task {task.name!r} has no scripted expert; hooksweep2 has one.")
-    environment = _make_drawable(task.environment)
+    if "rgb_array" not in gymnasium.make(task.environment).metadata["render_modes"]:
+        raise InputError(f"the environment {task.environment!r} draws no pictures, so there is nothing to watch.")
+    environment: gymnasium.Env[Any, Any] = gymnasium.make(task.environment, render_mode="rgb_array")
     successes = []
 
     def pictures() -> Iterator[Picture]:
@@ -45,12 +47,6 @@ def film(path: str | Path, task: Task, policy: Policy | None, *, episodes: int =
     with closing(environment), whole_file(target) as part:
         WRITERS[target.suffix](part, pictures(), environment.metadata["render_fps"])
     return sum(successes)
-
-
-def _make_drawable(name: str) -> gymnasium.Env[Any, Any]:
-    if "rgb_array" not in gymnasium.make(name).metadata["render_modes"]:
-        raise InputError(f"the environment {name!r} draws no pictures, so there is nothing to watch.")
-    return gymnasium.make(name, render_mode="rgb_array")
 
 
 def _episode(environment: Any, policy: Policy | None, seed: int) -> Generator[Picture, None, bool]:
@@ -67,7 +63,7 @@ def _episode(environment: Any, policy: Policy | None, seed: int) -> Generator[Pi
 
 
 def _actor(policy: Policy | None, first: Floats) -> Callable[[Floats], Floats]:
-    """The function that chooses the actions of an episode whose first observation is `first`."""
+    """Returns the function that chooses the actions of an episode whose first observation is `first`."""
     if policy is None:
         from mocoda.tasks.hooksweep_expert import Expert
 
@@ -100,7 +96,7 @@ def _write_mp4(path: Path, pictures: Iterator[Picture], speed: int) -> None:
 
 
 def _write_gif(path: Path, pictures: Iterator[Picture], speed: int) -> None:
-    """Every second picture, at half its size: a gif is bulky."""
+    """Writes every second picture at half its size, because gifs are large."""
     images = (Image.fromarray(picture).reduce(2) for picture in islice(pictures, 0, None, 2))
     next(images).save(path, "GIF", save_all=True, append_images=images, duration=2_000 // speed, loop=0)
 

@@ -1,8 +1,8 @@
-"""Export of policies to ONNX files, which act wherever ONNX runs, without torch and without mocoda.
+"""Export of policies to ONNX files, which run without torch and without mocoda.
 
 observation  (N, S + G), float32: states as the task gives them, with their goals beside them if there are goals
 noise        (N, P, 2 + A), float32, only for BCQ, which draws P proposals per state and takes the best: two numbers in
-             [0, 1), which choose a proposal's sampler and its component, and A standard normal ones
+             [0, 1), which choose a proposal's sampler and component, and A standard normal ones
 action       (N, A), float32, in the task's range
 """
 
@@ -27,15 +27,15 @@ from mocoda.engine.randomness import Stream, as_stream
 if TYPE_CHECKING:
     import onnx
 
-# What onnxruntime runs since 1.12 (2022), and most other programs too.
+# onnxruntime has supported these since 1.12 (2022), as do most other programs.
 OPSET, FORMAT = 17, 8
-TRIED, TOLERANCE = 64, 1e-3  # states that a new file is tested in, and the largest error, as a share of the range
+TRIED, TOLERANCE = 64, 1e-3  # number of states in which a new file is tested; maximum error, as a share of the range
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
 
 def export_onnx(policy: Policy, path: str | Path) -> None:
-    """Writes the policy as an ONNX file, after a check that both act alike.
+    """Writes the policy as an ONNX file, after checking that both act alike.
 
     The file's metadata holds the agent's settings and the names of columns.
     """
@@ -53,17 +53,17 @@ def export_onnx(policy: Policy, path: str | Path) -> None:
 
 
 def noise_for(policy: Policy, rows: int, *, seed: int | Stream = 0) -> NDArray[np.float32]:
-    """The noise (N, P, 2 + A) with which the file of a BCQ policy does what `policy.act(state, seed=seed)` does."""
+    """Draws the noise (N, P, 2 + A) with which the file of a BCQ policy acts as `policy.act(state, seed=seed)`."""
     if not isinstance(policy.agent, BCQ):
         raise InputError(f"the agent {policy.agent.name!r} needs no noise: its file takes only observations.")
     drawn = policy.agent.acting_noise(as_stream(seed, "act", device=policy.device), rows, policy.action_width)
     member, component, offset = (drawn[name].cpu().numpy() for name in ("member", "component", "offset"))
-    middle = (member + 0.5) / policy.agent.samplers  # of the numbers that mean this member
+    middle = (member + 0.5) / policy.agent.samplers  # of the interval that selects this member
     return np.concatenate([middle[..., None], component[..., None], offset], -1).astype(np.float32)
 
 
 class _Graph:
-    """Nodes and constants of an ONNX graph, numbered in the order they are made."""
+    """Nodes and constants of an ONNX graph, numbered in the order in which they are made."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -127,13 +127,13 @@ def _model(policy: Policy) -> onnx.ModelProto:
 
 
 def _actor(graph: _Graph, weights: Arrays, actions: int) -> str:
-    """The first outputs of the network "actor", squashed: those of TD3-BC, and the mean of SAC's and CQL's Gaussian."""
+    """Adds tanh of the first outputs of "actor": the actions of TD3-BC, the mean of SAC's and CQL's Gaussian."""
     output = _mlp(graph, weights, "actor", "observation")
     return str(graph("Tanh", graph("Slice", output, _numbers(0), _numbers(actions), _numbers(-1))))
 
 
 def _best_proposal(graph: _Graph, agent: BCQ, weights: Arrays, actions: int) -> str:
-    """The action of the largest value among those that the samplers propose."""
+    """Adds the proposal of the samplers that has the largest value."""
     members, components = agent.samplers, agent.components
     rows = graph("Unsqueeze", "observation", _numbers(0))
     output = graph("Transpose", _mlp(graph, weights, "sampler", rows), perm=[1, 0, 2])  # (N, E, K (1 + 2 A))
@@ -168,7 +168,7 @@ def _best_proposal(graph: _Graph, agent: BCQ, weights: Arrays, actions: int) -> 
 
 
 def _mlp(graph: _Graph, weights: Arrays, group: str, x: str) -> str:
-    """Linear layers with ReLU, or GELU and layer norm, between them, as `mocoda.engine.networks.mlp`."""
+    """Adds linear layers with ReLU, or GELU and layer norm, between them, as `mocoda.engine.networks.mlp` does."""
     layers = sum(name.startswith(f"{group}.") and name.endswith(".weight") for name in weights)
     for layer in range(layers):
         x = graph("MatMul", x, weights[f"{group}.{layer}.weight"])
@@ -182,14 +182,14 @@ def _mlp(graph: _Graph, weights: Arrays, group: str, x: str) -> str:
 
 
 def _gelu(graph: _Graph, x: str) -> str:
-    """GELU by its tanh formula, which is an operator of its own only since opset 20."""
+    """Adds GELU by its tanh formula, which is an ONNX operator only since opset 20."""
     cubic = graph("Add", _number(1), graph("Mul", graph("Mul", x, x), _number(CUBE)))
     bent = graph("Tanh", graph("Mul", graph("Mul", x, cubic), _number(SLOPE)))
     return str(graph("Mul", graph("Mul", x, _number(0.5)), graph("Add", bent, _number(1))))
 
 
 def _check_same_actions(policy: Policy, model: onnx.ModelProto) -> None:
-    """Raises unless the model acts as the policy does: an agent of your own class may act in other ways."""
+    """Raises unless the model acts as the policy does; an agent of your own class may act in other ways."""
     from onnx.reference import ReferenceEvaluator
 
     state = Stream(0, "onnx-trial").normal(TRIED, policy.state_width).numpy()

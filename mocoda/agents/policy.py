@@ -27,8 +27,8 @@ SHIPPED = Path(__file__).parent / "trained"  # policies that come with mocoda, b
 class Policy:
     """One trained agent: states in, actions out.
 
-    weights  one run's, by name, without targets; those of critics are in the units that the agent learned in
-    columns  names of what it sees (state, then goal) and then of its actions, if the data had names
+    weights  one run's weights by name, without targets; critics return values in the units that the agent learned in
+    columns  names of what it sees (state, then goal) and of its actions, if the data had names
     """
 
     agent: Agent
@@ -51,9 +51,9 @@ class Policy:
         return self.action_low.device
 
     def act(self, state: Array, *, seed: int | Stream = 0) -> Array:
-        """The action (A,) for a state (S,), or (N, A) for (N, S); numpy for numpy, torch for torch.
+        """Returns the action (A,) for a state (S,), or (N, A) for (N, S); numpy for numpy, torch for torch.
 
-        seed  for agents that draw proposals: same state, same seed, same action
+        seed  for agents that draw proposals: the same state and seed give the same action
         """
         rows = as_tensor(state).to(self.device, torch.float32)
         if rows.ndim not in (1, 2) or rows.shape[-1] != self.state_width:
@@ -78,7 +78,7 @@ class Policy:
         return replace(self, weights=weights, **bounds)
 
     def without_training(self) -> Policy:
-        """The same policy with only the networks that it acts by: a smaller file."""
+        """Returns the policy with only the networks that acting needs, for a smaller file."""
         return replace(self, weights=acting_weights(self.agent, self.weights))
 
     def save(self, path: str | Path) -> None:
@@ -90,7 +90,7 @@ class Policy:
 
     @staticmethod
     def load(path: str | Path, agent: Agent | None = None) -> Policy:
-        """Reads what `save` wrote; an agent of your own class has to be given."""
+        """Reads what `save` wrote; if the agent is of your own class, pass it."""
         tensors, header = load_trained(path, "policy")
         with reading(path, "policy"):
             width, columns = header["settings"].get("state_width"), header["settings"].get("columns")
@@ -129,7 +129,7 @@ class Policy:
 
 
 def shipped_policy(task: str) -> Policy:
-    """A trained policy that comes with mocoda: for hooksweep2, or for cube-double and any of its official tasks."""
+    """Loads a trained policy that comes with mocoda: for hooksweep2, or for cube-double and its official tasks."""
     file = SHIPPED / f"{task.partition(':')[0]}.safetensors"
     if not file.is_file():
         known = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.safetensors")))
@@ -168,7 +168,7 @@ class Policies(Mapping[tuple[str, int], Policy]):
         return f"Policies({', '.join(map(str, self._policies))})"
 
     def save(self, folder: str | Path) -> None:
-        """A file a policy, and agents.json, which lists them and holds the curves."""
+        """Writes a file per policy, and agents.json, which lists them and holds the curves."""
         folder = Path(folder)
         runs = []
         for (data, seed), policy in self.items():
@@ -198,19 +198,18 @@ class Policies(Mapping[tuple[str, int], Policy]):
 
 
 def agent_settings(agent: Agent) -> dict[str, Any]:
-    """The agent as JSON values."""
-    settings = _as_json({"agent": agent.name, **asdict(agent)})
-    return settings
+    """Returns the agent as JSON values."""
+    return _as_json({"agent": agent.name, **asdict(agent)})
 
 
 def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a file gives them back: tuples become lists."""
+    """Returns settings as a file gives them back: tuples become lists."""
     given: dict[str, Any] = json.loads(json.dumps(settings))
     return given
 
 
 def acting_weights(agent: Agent, weights: Weights) -> dict[str, Tensor]:
-    """Those of the weights that `agent.act` reads."""
+    """Returns the weights that `agent.act` reads."""
     groups = {name.split(".")[0] for name in weights}
     acting = set(agent.acting) if groups.issuperset(agent.acting) else groups
     return {name: w for name, w in weights.items() if name.split(".")[0] in acting and not name.startswith(TARGET)}

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mocoda.agents.agent import OWN, TARGET, Agent, Batch, Measured, Stage, loss_and_measured, make_agent
 from mocoda.agents.evaluation import make_evaluator
-from mocoda.agents.policy import Policies, Policy, acting_weights, agent_settings, to_unit_range
+from mocoda.agents.policy import Policies, Policy, agent_settings, to_unit_range
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.engines import Engine
@@ -153,8 +153,8 @@ def train_agents(
     tables = {id(run.data): run.data for run in runs}
     sources = {key: {"data": fingerprint(*data.arrays(episodes=False).values())} for key, data in tables.items()}
     policies = {
-        (run.name, run.seed): replace(learner.policy(number), fingerprints=sources[id(run.data)])
-        for number, run in enumerate(runs)
+        (run.name, run.seed): replace(policy, fingerprints=sources[id(run.data)])
+        for run, policy in zip(runs, learner.policies(), strict=True)
     }
     return Policies(policies, curves)
 
@@ -653,18 +653,15 @@ class Learner:
         for adam in self.optimisers.values():
             adam.restore(own)
 
-    def policy(self, run: int) -> Policy:
-        weights = self.for_raw_inputs(self.weights)
-        own = {n: w[run].detach().clone() for n, w in weights.items() if not n.startswith(TARGET)}
-        return Policy(self.agent, self.table.seen_width, own, *self.table.action_range, self.table.columns[run])
-
-    def policies(self) -> list[Policy]:
-        """Returns the current policies on the CPU, with only the weights that acting needs."""
-        weights = self.for_raw_inputs(acting_weights(self.agent, self.weights))
-        weights = {n: w.detach().to("cpu", copy=True) for n, w in weights.items()}
-        low, high = (end.cpu() for end in self.table.action_range)
-        each = ({name: weight[run] for name, weight in weights.items()} for run in range(len(self.streams)))
-        return [Policy(self.agent, self.table.seen_width, own, low, high) for own in each]
+    def policies(self, weights: Weights | None = None, device: torch.device | None = None) -> list[Policy]:
+        """Copies the current policies to a device, with these weights; without any, with all but the targets."""
+        weights = weights or {n: w for n, w in self.weights.items() if not n.startswith(TARGET)}
+        device = device or self.table.device
+        there = {n: w.detach().to(device) for n, w in self.for_raw_inputs(weights).items()}
+        low, high = (end.to(device) for end in self.table.action_range)
+        own = ({n: w[run].clone() for n, w in there.items()} for run in range(len(self.streams)))
+        width, named = self.table.seen_width, self.table.columns
+        return [Policy(self.agent, width, w, low, high, names) for w, names in zip(own, named, strict=True)]
 
     def for_raw_inputs(self, weights: Weights) -> dict[str, Tensor]:
         """Returns weights whose first layers take states and goals that are not standardised."""

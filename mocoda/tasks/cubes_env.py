@@ -1,4 +1,4 @@
-"""OGBench's cubes: a UR5e arm with a gripper moves cubes on a table, in the package `ogbench`'s own simulator.
+"""OGBench's cubes: a UR5e arm with a gripper moves cubes on a table, in the simulator of the package `ogbench`.
 
 `docs/cubes.md` has the tables of states and actions. A *world* is an environment object of OGBench's.
 """
@@ -20,23 +20,23 @@ from mocoda.tasks.hooksweep_env import cannot_draw, make_renderer
 
 try:
     import mujoco
-except Exception:  # `_ogbench`, without which nothing here works, meets the same error and explains it
+except Exception:  # `_ogbench` raises the same error, with an explanation, before anything is used
     mujoco = None
 
 Floats = NDArray[np.float64]
 
-KINDS = {1: "single", 2: "double", 3: "triple"}  # cubes -> what OGBench calls them
+KINDS = {1: "single", 2: "double", 3: "triple"}  # number of cubes -> OGBench's word
 OFFICIAL = (1, 2, 3, 4, 5)  # the numbers of the official tasks
 ROBOT, CUBE, ACTION = 19, 9, 5  # columns of the robot, of each cube, and of an action
 ARM, GRIPPER = slice(0, 6), slice(6, 14)  # of MuJoCo's positions and speeds
-CLOSED = 3.0  # the gripper's column where it is closed
-GRIPPER_RANGE = 0.8  # and its joint's angle there
+CLOSED = 3.0  # the gripper's column when it is closed
+GRIPPER_RANGE = 0.8  # the joint's angle when it is closed
 CENTRE, SCALE = np.array([0.425, 0.0, 0.0]), 10.0  # a position of a state is (metres - CENTRE) * SCALE
 PICTURE = (480, 640)  # height and width
 
 
 def make_world(cubes: int, mode: str) -> Any:
-    """A world with a state of its own; worlds of a process share their model, which takes a second to compile.
+    """Makes a world with its own state; the worlds of a process share their model, which takes a second to compile.
 
     mode  "task": the official tasks; "data_collection": cubes start anywhere and targets are drawn
     """
@@ -52,7 +52,7 @@ def _prototype(cubes: int, mode: str) -> Any:
     cube_env = _ogbench()
 
     class World(cube_env):  # type: ignore[misc, valid-type]
-        # OGBench takes random actions before it notes the goal of an episode, from a new, unseeded space each time.
+        # OGBench takes random actions before it records the goal of an episode, each time from a new, unseeded space.
         action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)
 
     height, width = PICTURE
@@ -62,7 +62,7 @@ def _prototype(cubes: int, mode: str) -> Any:
 
 
 def _ogbench() -> Any:
-    """The class of OGBench's environment."""
+    """Imports the class of OGBench's environment."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its libraries look for a screen, and warn if there is none
@@ -75,7 +75,7 @@ def _ogbench() -> Any:
 
 
 def reset_official(world: Any, task: int, seed: int) -> tuple[Floats, Floats]:
-    """Starts an episode of an official task; returns its first state (S,) and its goal (S,), a state too."""
+    """Starts an episode of an official task; returns its first state (S,) and its goal (S,), also a state."""
     world.action_space.seed(seed)
     state, info = world.reset(seed=seed, options={"task_id": task})
     return state, info["goal"]
@@ -84,8 +84,8 @@ def reset_official(world: Any, task: int, seed: int) -> tuple[Floats, Floats]:
 def put(world: Any, state: Floats) -> None:
     """Brings a world as close as possible to a state (S,).
 
-    The arm is placed by its joints' angles and speeds. A state leaves open the speeds of cubes and gripper, which are
-    set to zero, and the angles of the gripper's other joints, which are those of a gripper that closes on nothing.
+    The arm is placed by its joints' angles and speeds. A state does not hold the speeds of cubes and gripper, which are
+    set to zero, or the angles of the gripper's other joints, which are set as for a gripper that closes on nothing.
     """
     model, data = world._model, world._data
     cubes = state[ROBOT:].reshape(-1, CUBE)
@@ -97,7 +97,7 @@ def put(world: Any, state: Floats) -> None:
     position[GRIPPER.stop :] = np.hstack([cubes[:, :3] / SCALE + CENTRE, cubes[:, 3:7]]).ravel()
     data.qvel[:], data.qacc_warmstart[:] = 0, 0
     data.qvel[ARM] = state[6:12]
-    # OGBench moves the hand from where it was one substep before the state: MuJoCo's places lag by one.
+    # OGBench moves the hand from its position one substep before the state: MuJoCo's positions lag by one substep.
     data.qpos[:] = position
     data.qpos[ARM] -= model.opt.timestep * state[6:12]
     mujoco.mj_forward(model, data)
@@ -106,7 +106,7 @@ def put(world: Any, state: Floats) -> None:
 
 @cache
 def gripper_joints(cubes: int) -> tuple[Floats, Floats]:
-    """Angles of the gripper's driving joint (N,), rising, and of all its joints (N, 8), as it closes on nothing."""
+    """Returns the angles of the gripper's driving joint (N,), rising, and of all its joints (N, 8), as it closes."""
     world = make_world(cubes, "data_collection")
     world.reset(seed=0)
     model, data = world._model, world._data
@@ -122,10 +122,10 @@ def gripper_joints(cubes: int) -> tuple[Floats, Floats]:
 
 
 class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
-    """The official tasks of OGBench's cubes, by their protocol: an episode ends when all cubes are at their goals.
+    """OGBench's official cube tasks: an episode ends when all cubes are at their goals.
 
-    official  which of the five tasks; None: one drawn at each reset. The reset's option "task_id" overrules it
-    places    goals are where the cubes belong, (x, y, z) of each, and not whole states
+    official  number of the task, 1 to 5; None: drawn at each reset. The reset's option "task_id" takes precedence
+    places    goals are the target positions of the cubes, (x, y, z) of each, instead of whole states
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  (Gymnasium's own)
@@ -158,19 +158,14 @@ class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         state, _, ended, _, info = self.world.step(np.clip(np.asarray(action, np.float64), -1, 1))
         success = bool(info["success"])
-        return (
-            self._observation(state),
-            float(success) - 1,
-            bool(ended),
-            False,
-            {"is_success": success, "task": self.task},
-        )
+        info = {"is_success": success, "task": self.task}
+        return self._observation(state), float(success) - 1, bool(ended), False, info
 
     def render(self) -> NDArray[np.uint8]:
         """Draws the scene from the front, with goals as translucent cubes."""
         if self.world._renderer is None:
             self.world._renderer = make_renderer(self.world._model, *PICTURE)
-            # Without a GPU, shadows of so fine a robot take longer than all the rest.
+            # Without a GPU, the shadows of the detailed robot take longer than everything else.
             self.world._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
         picture: NDArray[np.uint8] = self.world.render()
         return picture
@@ -188,5 +183,5 @@ class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
         }
 
     def _counts(self, state: Floats) -> Floats:
-        """What of a state (S,) goals are about."""
+        """Returns the part of a state (S,) that goals are about."""
         return state[ROBOT:].reshape(-1, CUBE)[:, :3].ravel() if self.places else state

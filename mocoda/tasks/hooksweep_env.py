@@ -24,10 +24,10 @@ from torch import Tensor
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Random, generator
 
-broken: Exception | None = None  # why mujoco cannot be imported, for the error when a simulator is made
+broken: Exception | None = None  # why mujoco cannot be imported; raised when a simulator is made
 try:
     import mujoco
-except Exception as error:  # raised also where MUJOCO_GL names a way to draw that is missing
+except Exception as error:  # also raised where MUJOCO_GL names a graphics library that is missing
     mujoco, broken = None, error
 
 Floats = NDArray[np.float64]
@@ -35,20 +35,20 @@ Floats = NDArray[np.float64]
 HORIZON = 75
 SUBSTEPS = 20  # of 2 ms
 STEP = 0.04  # seconds
-REACH = 0.05  # metres that an action of 1 moves the gripper's guide
+REACH = 0.05  # metres by which an action of 1 moves the gripper's guide
 DOWNWARD = np.array([1.0, 0.0, 1.0, 0.0]) / np.sqrt(2)  # the gripper's pose
 HOME = np.array([1.342, 0.749, 0.555])  # where the gripper starts
 CENTRE = np.array([1.85, 0.75])
-OUT_OF_THE_WAY = np.array([[2.5, 0.3], [2.5, 1.2]])  # where the hook does not reach the boxes
-REST = 0.425  # height of a box that stands on the table
+OUT_OF_THE_WAY = np.array([[2.5, 0.3], [2.5, 1.2]])  # places of the boxes that the hook does not reach
+REST = 0.425  # height of a box on the table
 SPREAD, LEAST_DISTANCE = 0.08, 0.1  # of the boxes at the start
 GOAL = np.array([[1.85, 0.7, 0.42], [1.85, 0.8, 0.42]])
 SHIFT, JITTER = 0.31, 0.1  # of a goal
 TOLERANCE = 0.14
-LOW_HOOK = 0.42  # gripper height that is rewarded
+LOW_HOOK = 0.42  # rewarded height of the gripper
 MODES = ("two", "one")
 TOUCHES = ("hook-box1", "hook-box2", "box1-box2")
-BOX_COLUMNS = [6, 7, 8, 11, 12, 13]  # of a state: where the boxes are
+BOX_COLUMNS = [6, 7, 8, 11, 12, 13]  # columns of a state: positions of the boxes
 STEEL, COLOURS = [0.75, 0.35, 0.1, 1], ([0.2, 0.4, 0.85, 1], [0.95, 0.75, 0.2, 1])
 TABLE, FLOOR, SKY = [0.52, 0.47, 0.42, 1], [0.6, 0.6, 0.62, 1], [0.82, 0.86, 0.9]
 ARM = ("shoulder_pan", "shoulder_lift", "upperarm_roll", "elbow_flex", "forearm_roll", "wrist_flex", "wrist_roll")
@@ -56,10 +56,10 @@ TESTED = ((3, 4), (3, 11))  # versions of mujoco, first and last, as in pyprojec
 
 
 def sweep_reward(boxes: Tensor, goal: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
-    """Rewards and success (...,) for boxes and goals (..., 6) and the gripper's height (...,).
+    """Returns rewards and success (...,) for boxes and goals (..., 6) and the gripper's height (...,).
 
-    0 where both boxes are within the tolerance, less up to 0.1 a box for its distance; -1 elsewhere, with up to 0.5 for
-    a hook that is kept low.
+    The reward is 0 where both boxes are within the tolerance, and elsewhere -1 plus up to 0.5 for a low hook; each box
+    costs up to 0.1 for its distance.
     """
     distance = (boxes - goal).unflatten(-1, (2, 3)).norm(dim=-1)
     success = (distance <= TOLERANCE).all(-1)
@@ -69,7 +69,7 @@ def sweep_reward(boxes: Tensor, goal: Tensor, height: Tensor) -> tuple[Tensor, T
 
 
 def draw_goal(random: Random, mode: str) -> Floats:
-    """A target position per box, (6,): both boxes shifted together, or one of them alone."""
+    """Draws a target position per box, (6,): both boxes shifted together, or one of them alone."""
     shift = np.append(random.uniform(-JITTER, JITTER, 2) + random.choice([-SHIFT, SHIFT]) * np.array([1, 0]), 0.0)
     moved = np.ones(2) if mode == "two" else np.eye(2)[random.integers(2)]
     goal: Floats = GOAL + moved[:, None] * shift
@@ -77,7 +77,7 @@ def draw_goal(random: Random, mode: str) -> Floats:
 
 
 def draw_boxes(random: Random) -> Floats:
-    """Where the boxes start, (2, 2): apart from each other, box 1 on the low-y side."""
+    """Draws the starts of the boxes (2, 2), apart from each other, box 1 on the low-y side."""
     while True:
         boxes = CENTRE + random.uniform(-SPREAD, SPREAD, (2, 2))
         if np.linalg.norm(boxes[0] - boxes[1]) > LEAST_DISTANCE:
@@ -86,7 +86,7 @@ def draw_boxes(random: Random) -> Floats:
 
 @cache
 def fetch_with_hook() -> Any:
-    """The MuJoCo model, made once per process: environments share it, and none changes its physics."""
+    """Makes the MuJoCo model, once per process: environments share it, and none changes its physics."""
     _check_installed()
     spec = mujoco.MjSpec.from_file(str(_assets() / "fetch" / "push.xml"))
     spec.delete(spec.body("object0"))
@@ -94,7 +94,7 @@ def fetch_with_hook() -> Any:
         finger = spec.body(f"robot0:{side}_gripper_finger_link")
         for joint in list(finger.joints):
             spec.delete(joint)
-    for axis, place in enumerate((0.4049, 0.48, 0.0)):  # where the robot stands
+    for axis, place in enumerate((0.4049, 0.48, 0.0)):  # position of the robot
         spec.body("robot0:base_link").pos[axis] += place
     table = spec.body("table0")
     table.pos, table.geoms[0].size = [*CENTRE, 0.2], [0.77, 0.6, 0.2]
@@ -137,7 +137,7 @@ class Simulator:
         self._angles, self._rates = (
             [int(np.ravel(getattr(joint, key))[0]) for joint in joints] for key in ("qposadr", "dofadr")
         )
-        self._sign = np.zeros(self.model.ngeom, np.int64)  # the sum of two signs tells which bodies touch
+        self._sign = np.zeros(self.model.ngeom, np.int64)  # the sum of two signs identifies the bodies that touch
         for sign, name in ((1, "hook"), (2, "box1"), (4, "box2")):
             self._sign[self.model.geom_bodyid == self.model.body(name).id] = sign
 
@@ -150,8 +150,8 @@ class Simulator:
     def put(self, state: Floats) -> None:
         """Brings the simulator as close as possible to a state (16,).
 
-        A state leaves some things open: the boxes are put upright and unturned, and the hook is turned as it was when
-        the gripper was nearest to this place on drives over the table.
+        A state does not hold orientations: boxes are put upright with yaw 0, and the hook gets the orientation that it
+        had on recorded drives where the gripper was nearest to this place.
         """
         self.reset(OUT_OF_THE_WAY)
         self._reach(state[:3], state[3:6] / STEP)
@@ -160,7 +160,7 @@ class Simulator:
         mujoco.mj_forward(self.model, self.data)
 
     def step(self, action: Floats) -> NDArray[np.bool_]:
-        """Moves the gripper's guide by an action (4,) in [-1, 1]; returns which of `TOUCHES` there were, (3,)."""
+        """Moves the gripper's guide by an action (4,) in [-1, 1]; returns which of `TOUCHES` occurred, (3,)."""
         self.data.mocap_pos[0] = self.data.xpos[self._gripper] + REACH * action[:3]
         self.data.mocap_quat[0] = DOWNWARD
         pairs = []
@@ -170,7 +170,7 @@ class Simulator:
         return np.isin([1 + 2, 1 + 4, 2 + 4], np.concatenate(pairs).sum(1))
 
     def state(self) -> Floats:
-        """Position and velocity of the gripper, position and xy velocity of each box; velocities in metres a step."""
+        """Returns position and velocity of the gripper, and position and xy velocity of each box, in metres a step."""
         speed = np.zeros(6)
         mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_SITE, self._grip, speed, 0)
         parts = [self.data.site_xpos[self._grip], STEP * speed[3:]]
@@ -195,7 +195,7 @@ class Simulator:
         self.data.qvel[self._rates] = towards @ speed
 
     def _bend(self, place: Floats, rounds: int = 20) -> Floats:
-        """Turns the joints until the gripper is at `place`, its pose kept; returns the inverse Jacobian (joints, 3)."""
+        """Turns the joints until the gripper is at `place` in the same pose; returns the inverse Jacobian (J, 3)."""
         jacobian = np.zeros((6, self.model.nv))
         for _ in range(rounds):
             mujoco.mj_kinematics(self.model, self.data)
@@ -211,9 +211,9 @@ class Simulator:
 
 
 class HookSweep2Env(gymnasium.Env[Any, NDArray[np.float32]]):
-    """Sweep both boxes (mode "two", the target task) or one of them (mode "one", what the data shows) to one side.
+    """Sweep both boxes (mode "two", the target task) or one of them (mode "one", as in the data) to one side.
 
-    flat  observations are states and goals side by side, (22,), as agents see them, rather than a dict
+    flat  observations are states and goals side by side, (22,), as agents see them, instead of a dict
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012  (Gymnasium's own)
@@ -258,7 +258,7 @@ class HookSweep2Env(gymnasium.Env[Any, NDArray[np.float32]]):
     def compute_reward(
         self, achieved_goal: Floats, desired_goal: Floats, info: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> Floats:
-        """Rewards (...,) for goals (..., 6); `info` has the gripper's height: one for all rows, or one each."""
+        """Returns rewards (...,) for goals (..., 6); `info` has the gripper's height, for all rows or one each."""
         height = info["grip_height"] if isinstance(info, Mapping) else [one["grip_height"] for one in info]
         given = (torch.as_tensor(np.asarray(array, np.float64)) for array in (achieved_goal, desired_goal, height))
         rewards: Floats = sweep_reward(*given)[0].numpy()
@@ -296,13 +296,13 @@ class HookSweep2Env(gymnasium.Env[Any, NDArray[np.float32]]):
 
 
 def boxes_of(state: Floats) -> Floats:
-    """The positions of the boxes (6,) in a state (16,), which goals are about."""
+    """Returns the positions of the boxes (6,) in a state (16,)."""
     return state[BOX_COLUMNS]
 
 
 @cache
 def settled() -> Floats:
-    """The full MuJoCo state with the arm at rest at home and the boxes out of the way."""
+    """Returns the full MuJoCo state with the arm at rest at home and the boxes out of the way."""
     simulator = Simulator()
     model, data = simulator.model, simulator.data
     mujoco.mj_forward(model, data)
@@ -319,7 +319,7 @@ def settled() -> Floats:
 
 @cache
 def seen_poses() -> tuple[Floats, Floats]:
-    """Gripper positions (N, 3) on short drives from home, such as episodes make, and the arm's joints there."""
+    """Returns gripper positions (N, 3) on short drives from home, as in episodes, and the arm's joints there."""
     simulator, random = Simulator(), generator(0)
     arm = simulator._boxes[0]
     places, poses = [], []
@@ -362,7 +362,7 @@ def _add_goal(scene: Any, place: Floats, colour: Sequence[float]) -> None:
 
 
 def _assets() -> Path:
-    """The folder of gymnasium-robotics' models. The package is not imported: only its files are needed."""
+    """Returns the folder of gymnasium-robotics' models. The package is not imported: only its files are needed."""
     package = importlib.util.find_spec("gymnasium_robotics")
     if package is None or not package.submodule_search_locations:
         raise InputError("HookSweep2 takes the Fetch model from gymnasium-robotics; pip install 'mocoda[hooksweep]'.")

@@ -1,7 +1,7 @@
 """A scripted expert that sweeps boxes, and the styles in which it does.
 
-A script is a generator that is sent states (16,) and yields where the gripper should go, so that it reads like a plan.
-It sees nothing but what an agent sees.
+A script is a generator that receives states (16,) and yields targets of the gripper, so that it reads like a plan.
+It sees only what an agent sees.
 
 Lengths in metres. The hook's shaft runs along x from the gripper to its head, and the head points to low y: a box is
 swept by the head if it lies `offset` below the shaft's y, between about 0 (or beside the shaft, when pulling) and 0.18.
@@ -23,7 +23,7 @@ HEAD = 0.65  # from the gripper to the middle of the head
 CONTACT = 0.04  # from the middle of the head to a box that touches it
 BESIDE = 0.045  # from the shaft to a box that lies beside it
 TIP = 0.185  # from the shaft to the end of the head
-MARGIN = 0.015  # to keep from a box that should stay
+MARGIN = 0.015  # distance to keep from a box that should stay
 HIGH, LOW = 0.53, 0.437  # heights of the gripper: over the boxes, and just over the table
 GAIN = 25.0
 
@@ -35,14 +35,14 @@ Script = Generator[Floats, Floats, Floats]  # sent states, yields targets of the
 class Style:
     """How one episode is swept.
 
-    speed    of the sweep, as a share of the greatest
-    strokes  how far along its way each stroke takes the box (1: all of it), and where along the head the box lies,
-             from 0 (nearest to the shaft) to 1 (at the tip)
-    room     push the boxes apart first whenever the box cannot be taken at exactly that place (else only if it cannot
-             be taken at all)
+    speed    speed of the sweep, as a share of the maximum
+    strokes  per stroke, the share of the way that it takes the box, and the position of the box along the head, from 0
+             (nearest to the shaft) to 1 (at the tip)
+    room     push the boxes apart first if the box cannot be taken at exactly this position (otherwise only if it
+             cannot be taken at all)
     detour   places to pass before the sweep, (N, 3)
-    nudges   pushes after the sweep: how far beyond the goal, and where along the head the box lies
-    after    places to pass at the end, (N, 3); none: stay
+    nudges   pushes after the sweep: distance beyond the goal, and position of the box along the head
+    after    places to pass at the end, (N, 3); without any, the gripper stays
     noise    standard deviation of the action's noise
     """
 
@@ -86,7 +86,7 @@ class Episode(NamedTuple):
     goal: Floats  # (6,)
 
     def distances(self) -> Floats:
-        """Final distances from the goals (2,): of the box that should be swept, and of the other."""
+        """Returns the final distances from the goals (2,), of the box that should be swept first."""
         goals = self.goal.reshape(2, 3)
         distances: Floats = np.linalg.norm(boxes_of(self.states[-1]).reshape(2, 3) - goals, axis=1)
         return distances[np.argsort(-np.abs(goals[:, 0] - CENTRE[0]))]
@@ -140,7 +140,7 @@ def _script(goal: Floats, style: Style) -> Script:
         while len(left):
             aim = start + share * (goal - start)
             state = yield from _sweep(state, aim, left, sign, style.speed, along)
-            # A box may have slipped off the head: once more.
+            # Sweep again if a box has slipped off the head.
             left = np.flatnonzero(moved & (sign * (aim - _boxes(state))[:, 0] > 0.06))
     for beyond, along in style.nudges:
         aim = goal + np.array([beyond, 0, 0])
@@ -213,7 +213,7 @@ def _sweep(state: Floats, goal: Floats, wanted: Indices, sign: float, speed: flo
 
 
 def _offsets(boxes: Floats, wanted: int, sign: float) -> tuple[float, float]:
-    """The range of offsets below the shaft at which the head takes the wanted box and leaves the other."""
+    """Returns the range of offsets below the shaft at which the head takes the wanted box and leaves the other."""
     low, high = _offset(sign, 0), _offset(sign, 1)
     other = 1 - wanted
     apart = boxes[1, 1] - boxes[0, 1]
@@ -229,13 +229,13 @@ def _offsets(boxes: Floats, wanted: int, sign: float) -> tuple[float, float]:
 
 
 def _offset(sign: float, place: float) -> float:
-    """How far below the shaft a box lies: 0, nearest to the shaft (or beside it, when pulling), to 1, at the tip."""
+    """Returns how far below the shaft a box lies, from 0, nearest to the shaft (or beside it), to 1, at the tip."""
     low, high = (0.0 if sign > 0 else BESIDE), TIP - 0.015
     return low + (high - low) * place
 
 
 def _boxes(state: Floats) -> Floats:
-    """The positions of the boxes, (2, 3)."""
+    """Returns the positions of the boxes, (2, 3)."""
     return state[6:].reshape(2, 5)[:, :3]
 
 
@@ -248,5 +248,5 @@ def _go(state: Floats, place: Floats, near: float = 0.02, patience: int = 25) ->
 
 
 def _anywhere(random: Random) -> Floats:
-    """A place over the table, high enough that the hook passes over the boxes in spite of the noise."""
+    """Draws a place over the table, high enough for the hook to pass over the boxes despite the noise."""
     return random.uniform([1.08, 0.6, 0.5], [1.5, 1.0, 0.58])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mocoda import Agent, Policy, evaluate
 from mocoda.agents.agent import Noise
-from mocoda.agents.evaluation import MEASURES, SIDE_BY_SIDE, Played, flat, jobs, play, play_in_environments
+from mocoda.agents.evaluation import MEASURES, SIDE_BY_SIDE, Played, flat, jobs, play, play_in_environment
 from mocoda.engine.networks import Weights, mlp_weights
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation
@@ -103,7 +103,7 @@ def test_an_episode_is_that_of_a_plain_loop(policy: Policy, environment: str) ->
 
 
 def test_the_last_step_tells_of_success_where_the_environment_speaks_of_it() -> None:
-    made = play_in_environments([seeker(1.0), seeker(0.0)], [POINT], episodes=20, seed=0, workers=0)[0]
+    made = play_in_environment([seeker(1.0), seeker(0.0)], POINT, episodes=20, seed=0, workers=0)
     distance = np.linalg.norm(made.last[..., :2] - made.last[..., S:], axis=-1)
     assert np.array_equal(made.success, (distance < 0.2).astype(np.float32))
     assert made.success[0].all() and not made.success[1].all()
@@ -111,7 +111,7 @@ def test_the_last_step_tells_of_success_where_the_environment_speaks_of_it() -> 
 
 
 def test_to_terminate_is_a_success_where_the_environment_says_nothing_and_to_run_out_of_time_is_none() -> None:
-    made = play_in_environments([drunkard(0.3), drunkard(-0.9)], [CORRIDOR], episodes=20, seed=0, workers=0)[0]
+    made = play_in_environment([drunkard(0.3), drunkard(-0.9)], CORRIDOR, episodes=20, seed=0, workers=0)
     assert np.array_equal(made.success, (made.last[..., 0] > 3).astype(np.float32))
     assert made.success[0].mean() > 0 and made.success[1].mean() == 0
     assert (made.steps[made.success == 1] <= HORIZON).all() and (made.steps[made.success == 0] == HORIZON).all()
@@ -143,7 +143,7 @@ def policies() -> list[Policy]:
 
 @pytest.fixture(scope="module")
 def here(policies: list[Policy]) -> Played:
-    return play_in_environments(policies, [POINT], episodes=SIDE_BY_SIDE + 5, seed=2, workers=0)[0]
+    return play_in_environment(policies, POINT, episodes=SIDE_BY_SIDE + 5, seed=2, workers=0)
 
 
 def test_all_policies_start_alike_and_end_differently(here: Played) -> None:
@@ -155,22 +155,17 @@ def test_all_policies_start_alike_and_end_differently(here: Played) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_episodes_do_not_depend_on_the_number_of_processes(workers: int, here: Played, policies: list[Policy]) -> None:
-    assert same(play_in_environments(policies, [POINT], episodes=SIDE_BY_SIDE + 5, seed=2, workers=workers)[0], here)
+    assert same(play_in_environment(policies, POINT, episodes=SIDE_BY_SIDE + 5, seed=2, workers=workers), here)
 
 
 def test_nor_on_the_company(here: Played, policies: list[Policy]) -> None:
-    alone = play_in_environments(policies[1:2], [POINT], episodes=SIDE_BY_SIDE + 5, seed=2, workers=0)[0]
+    alone = play_in_environment(policies[1:2], POINT, episodes=SIDE_BY_SIDE + 5, seed=2, workers=0)
     assert all(np.array_equal(part[0], whole[1]) for part, whole in zip(alone, here, strict=True))
-
-
-def test_several_tasks_are_played_as_each_alone(here: Played, policies: list[Policy]) -> None:
-    for each in play_in_environments(policies, [POINT, POINT], episodes=SIDE_BY_SIDE + 5, seed=2, workers=0):
-        assert same(each, here)
 
 
 def test_a_policy_for_other_observations_is_refused(policies: list[Policy]) -> None:
     with refused():
-        play_in_environments([drunkard()], [POINT], episodes=1, seed=0, workers=0)[0]
+        play_in_environment([drunkard()], POINT, episodes=1, seed=0, workers=0)
 
 
 # Evaluations
@@ -197,5 +192,5 @@ class InItsEnvironment:
 def test_ids_of_mocoda_are_known_in_other_processes() -> None:
     weights = {"actor.0.weight": torch.zeros(2, 2), "actor.0.bias": torch.full((1, 2), 9.0)}
     diagonal = Policy(small("td3-bc"), 2, weights, -torch.ones(2), torch.ones(2))
-    made = play_in_environments([diagonal], [InItsEnvironment()], episodes=3, seed=0, workers=1)[0]
+    made = play_in_environment([diagonal], InItsEnvironment(), episodes=3, seed=0, workers=1)
     assert made.success.any() and (made.steps <= 70).all() and (made.first < 0.15).all()
