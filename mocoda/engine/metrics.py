@@ -28,7 +28,7 @@ class Metric(NamedTuple):
     update: int  # of the run's stage, counted from 1: when it was measured
     data: str  # the run's data set
     seed: int
-    name: str  # "steps", "success" and "return" of an evaluation, "loss/critic" of the updates since the last
+    name: str  # "steps" of an evaluation, "loss/critic" of the updates since the last, "critic/q_max" of the last
     value: float
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,10 +22,11 @@ from approved import refused
 from cloning_agent import Cloning
 from torch import Tensor
 
-from mocoda import Policies, Transitions, make_agent, make_task, train_agents
+from mocoda import Policies, Transitions, make_agent, make_engine, make_task, train_agents
 from mocoda.agents import Batch
 from mocoda.agents import train as learning
 from mocoda.agents.agent import Loss, Noise
+from mocoda.agents.train import remove_checkpoint
 from mocoda.engine.checkpoint import Checkpoint, load_trained
 from mocoda.engine.networks import Weights
 
@@ -131,6 +132,29 @@ def test_a_killed_training_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     resumed = go_on(checkpoint=path, progress=lambda stage, done, total: told.append(done))
     assert told == list(range(done + 20, 601, 20))
     assert all_same(resumed, go_on())
+
+
+# Jobs of an engine
+
+
+def test_agents_trained_as_jobs_are_the_same_and_finished_jobs_are_kept(tmp_path: Path) -> None:
+    told: list[list[tuple[Any, ...]]] = [[], []]
+    folder, engine = tmp_path / "jobs", make_engine("processes", workers=0)
+    expected = train("bcq", report=lambda metrics: told[0].extend(metrics))
+    found = train("bcq", checkpoint=folder, engine=engine, report=lambda metrics: told[1].extend(metrics))
+    assert all_same(found, expected) and sorted(told[1]) == sorted(told[0])
+
+    class Idle:
+        def run(self, work: object, jobs: Sequence[object]) -> Iterator[object]:
+            assert list(jobs) == []
+            return iter([])
+
+    idle: Any = Idle()
+    assert all_same(train("bcq", checkpoint=folder, engine=idle), expected)
+    remove_checkpoint(folder)
+    assert list(tmp_path.iterdir()) == []
+    with refused():
+        train("bcq", engine=engine)
 
 
 # Checkpoints of another training
