@@ -10,10 +10,6 @@ import pytest
 import torch
 from approved import approving, forget, take_over
 
-from mocoda.augmentation.generation import CHUNK
-
-USUAL = dict(CHUNK)
-
 if ctypes.util.find_library("EGL"):
     os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a screen; mujoco asks once, when it is imported
 
@@ -25,14 +21,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def usual_chunks() -> Iterator[None]:
-    """Worlds that other processes import make chunks small, in the test's own process too."""
-    CHUNK.update(USUAL)
-    yield
-    CHUNK.update(USUAL)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

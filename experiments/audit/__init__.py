@@ -23,8 +23,7 @@ from experiments.stages import fit_models, record
 from experiments.table3 import Table3
 from mocoda.analysis.replay import replay
 from mocoda.analysis.row_audit import default_tolerance, judge
-from mocoda.augmentation.provenance import RECORDED, Provenance, recipe_number
-from mocoda.augmentation.support import fit_support, step_scale
+from mocoda.augmentation.support import RECORDED, Provenance, fit_support, recipe_number, step_scale
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError

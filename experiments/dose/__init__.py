@@ -20,8 +20,7 @@ from experiments.figures import draw_line
 from experiments.stages import agents_config, fit_agents, fit_models, last_evaluations, load_agents, paper_agent, record
 from mocoda.agents import Agent
 from mocoda.agents.policy import Policies
-from mocoda.augmentation.generation import augment
-from mocoda.augmentation.rewards import GoalLabels
+from mocoda.augmentation.generation import GoalLabels, augment
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
 from mocoda.analysis.two_sample import MIN_ROWS, two_sample
-from mocoda.augmentation.provenance import OWN, RECORDED
+from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.progress import Progress, silent

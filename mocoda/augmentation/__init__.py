@@ -4,8 +4,7 @@ from mocoda.augmentation.episodes import augment_episodes
 from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.augmentation.more_objects import add_objects
 from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward, label
-from mocoda.augmentation.shards import augment_to_shards
-from mocoda.augmentation.streaming import augment_to_file
+from mocoda.augmentation.streaming import augment_to_file, augment_to_shards
 from mocoda.augmentation.support import Support, disagreement, fit_support
 
 __all__ = [

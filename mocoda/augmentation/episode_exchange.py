@@ -25,7 +25,7 @@ from mocoda.augmentation.episode_walks import (
     own_donors,
     reasons,
 )
-from mocoda.augmentation.provenance import RECORDED, recipe_number
+from mocoda.augmentation.support import RECORDED, recipe_number
 from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress

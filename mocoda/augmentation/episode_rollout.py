@@ -7,16 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.borders import Borders, Judged
 from mocoda.augmentation.episode_walks import (
     ATTEMPTS,
-    DISPUTED,
     ENDED,
     GOES_ON,
     LONG,
-    RARE,
     SHORTEST,
-    UNSEEN,
     Made,
     Walks,
     alone,
@@ -25,9 +21,18 @@ from mocoda.augmentation.episode_walks import (
     own_donors,
     reasons,
 )
-from mocoda.augmentation.provenance import RECORDED, local_graphs, recipe_number
-from mocoda.augmentation.rewards import check_shape
-from mocoda.augmentation.support import spread
+from mocoda.augmentation.generation import check_shape
+from mocoda.augmentation.support import (
+    DISPUTED,
+    RARE,
+    RECORDED,
+    UNSEEN,
+    Judged,
+    SupportLimits,
+    local_graphs,
+    recipe_number,
+    spread,
+)
 from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
@@ -78,7 +83,7 @@ def roll_out(
     """
     parents = fit_parents(data, graph, recipe, task=task, model=model, seed=stream.child("parents"))
     assert data.episode is not None
-    borders = Borders.fit(data[data.episode >= 0], graph, model, stream.child("borders"))
+    limits = SupportLimits.fit(data[data.episode >= 0], graph, model, stream.child("borders"))
     ahead = _ahead(walks, graph)
     found: list[_Rolled] = []
     have = drawn = 0
@@ -91,14 +96,14 @@ def roll_out(
         starts = starts.float()
         donor = _donors(starts, walks, graph)
         _keep_next(starts, donor, ahead, walks, graph)
-        supported = borders.judge(starts, borders.agreed(starts)).why == GOES_ON  # the model may not be asked at all
+        supported = limits.judge(starts, limits.agreed(starts)).why == GOES_ON  # the model may not be asked at all
         starts, donor, drawn = starts[supported], donor[supported], drawn + size
         if len(starts):
-            found.append(_roll(starts, donor, walks, graph, resting, model, borders, length, part))
+            found.append(_roll(starts, donor, walks, graph, resting, model, limits, length, part))
             have += len(found[-1].steps)
         progress("episodes", min(have, n), n)
         if have >= n:
-            return _made(found, n, walks, graph, borders, recipe, drawn)
+            return _made(found, n, walks, graph, limits, recipe, drawn)
         if drawn >= JUDGED and have < HOPELESS * drawn:
             break
     raise InputError(
@@ -114,7 +119,7 @@ def _roll(
     graph: LocalGraph,
     resting: Tensor,
     model: Model,
-    borders: Borders,
+    limits: SupportLimits,
     length: int | None,
     stream: Stream,
 ) -> _Rolled:
@@ -135,8 +140,8 @@ def _roll(
             rows[:, columns] = walks.rows[source[:, factor]][:, columns]
             _catch_up(source, factor, moves, walks)
         part = stream.child("model", step)
-        next_state, following, apart = _next(rows, source, walks, graph, resting, model, borders, part)
-        judged = borders.judge(rows, apart)
+        next_state, following, apart = _next(rows, source, walks, graph, resting, model, limits, part)
+        judged = limits.judge(rows, apart)
         cut[active] = torch.where((judged.why == GOES_ON) & (step == length), LONG, judged.why)
         finite = next_state.isfinite().all(1)
         cut[active[~finite]] = RARE
@@ -178,7 +183,7 @@ def _next(
     graph: LocalGraph,
     resting: Tensor,
     model: Model,
-    borders: Borders,
+    limits: SupportLimits,
     stream: Stream,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Next states (n, S) of rows (n, S + A), the rows of the walks that these are of, and the disagreement about each
@@ -206,11 +211,11 @@ def _next(
     given, columns = known[:, of_column], torch.arange(graph.state_width, device=rows.device)
     next_state = torch.where(given, walks.next_state[needed.clamp(min=0)[:, of_column], columns], 0.0)
     next_state = torch.where(rests[:, of_column], rows[:, : graph.state_width], next_state)
-    apart, asked = borders.agreed(rows), (~known.all(1)).nonzero()[:, 0]
+    apart, asked = limits.agreed(rows), (~known.all(1)).nonzero()[:, 0]
     if len(asked):
-        if borders.model is not None:
-            mean = torch.where(given[asked], next_state[asked], borders.model.predict(rows[asked]).mean)
-            apart[asked], predicted = spread(mean, graph, borders.scale), mean.mean(0)
+        if limits.model is not None:
+            mean = torch.where(given[asked], next_state[asked], limits.model.predict(rows[asked]).mean)
+            apart[asked], predicted = spread(mean, graph, limits.scale), mean.mean(0)
         else:
             predicted = model.sample(rows[asked], seed=stream).float()
             check_shape("model.sample", "next states", predicted, (len(asked), graph.state_width))
@@ -327,7 +332,7 @@ def nearest_rows(wanted: Tensor, recorded: Tensor) -> Tensor:
 
 
 def _made(
-    found: list[_Rolled], n: int, walks: Walks, graph: LocalGraph, borders: Borders, recipe: Recipe, drawn: int
+    found: list[_Rolled], n: int, walks: Walks, graph: LocalGraph, limits: SupportLimits, recipe: Recipe, drawn: int
 ) -> Made:
     """The first n episodes, with notes."""
     steps, cut = (torch.cat([getattr(one, name) for one in found])[:n] for name in ("steps", "cut"))
@@ -345,12 +350,12 @@ def _made(
         episode,
         count_steps(episode),
         notes,
-        lambda data: _recorded(data, graph, borders),
+        lambda data: _recorded(data, graph, limits),
         {"cut": reasons(cut, CUTS), "starts": drawn, "local_graphs": local_graphs(graph, walks.rows)},
     )
 
 
-def _recorded(data: Transitions, graph: LocalGraph, borders: Borders) -> dict[str, Tensor]:
+def _recorded(data: Transitions, graph: LocalGraph, limits: SupportLimits) -> dict[str, Tensor]:
     assert data.step is not None
-    notes = {"recipe": torch.full_like(data.step, RECORDED), **borders.notes(data.rows)}
+    notes = {"recipe": torch.full_like(data.step, RECORDED), **limits.notes(data.rows)}
     return {**notes, "cut": torch.full_like(data.step, ENDED), **own_donors(data, graph)}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.provenance import donor_columns
+from mocoda.augmentation.support import SUPPORTED, donor_columns
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.graph.local_graph import LocalGraph
@@ -18,7 +18,7 @@ from mocoda.graph.local_graph import LocalGraph
 ATTEMPTS = 1_000  # batches of episodes to try
 SHORTEST = 2  # steps of an episode, at least
 # Why an episode goes no further.
-ENDED, LINKED, MET, LONG, UNSEEN, RARE, DISPUTED, GOES_ON = 0, 1, 2, 3, 4, 5, 6, -1
+ENDED, LINKED, MET, LONG, GOES_ON = 0, 1, 2, 3, SUPPORTED
 
 
 class Made(NamedTuple):

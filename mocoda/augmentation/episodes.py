@@ -9,7 +9,7 @@ from mocoda.augmentation.episode_exchange import exchange
 from mocoda.augmentation.episode_rollout import roll_out
 from mocoda.augmentation.episode_turns import take_turns
 from mocoda.augmentation.episode_walks import SHORTEST, Made, Walks, check_resting
-from mocoda.augmentation.rewards import GoalLabels, Labels, labels_of
+from mocoda.augmentation.generation import GoalLabels, Labels, labels_of
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent

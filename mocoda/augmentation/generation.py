@@ -1,18 +1,16 @@
-"""Augmentation: the recorded rows, followed by generated ones with next states, rewards and provenance."""
+"""Steps 1 to 3 together: the recorded rows, followed by generated ones with next states, rewards and provenance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.provenance import Provenance, local_graphs, recipe_number
-from mocoda.augmentation.rewards import GoalLabels, Labels, check_shape, labels_of
-from mocoda.augmentation.support import fit_support, step_scale
+from mocoda.augmentation.support import Provenance, fit_support, local_graphs, recipe_number, step_scale
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
@@ -22,10 +20,9 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Model, Parents, ParentsWithChildren
 from mocoda.parents.recipe import Draw, draw_from
 
-# Rows generated at a time, at most; part of what a seed means on that kind of device.
-CHUNK = {"cpu": 65_536, "cuda": 1_048_576}
-FEWEST = 1_024  # rows drawn again where filters have rejected some
-HOPELESS, JUDGED = 0.001, 20_000  # the accepted share below which the search is given up, after so many rows
+MIN_REDRAWN = 1_024  # rows drawn again where filters have rejected some, at least
+# The filters are given up when they accept less than this share of so many rows.
+MIN_ACCEPTED, JUDGED_ROWS = 0.001, 20_000
 
 
 def augment(
@@ -56,7 +53,7 @@ def augment(
     keep_recorded     False: only the generated rows
     hindsight         the share of rows whose goal is what their own next state achieves
     graph             for provenance; the model's, the parents' or the task's unless given
-    provenance        note where rows come from (see mocoda.augmentation.provenance). The rows are the same with and
+    provenance        note where rows come from (see mocoda.augmentation.support). The rows are the same with and
                       without; without, they are made several times as fast, since only one member of an ensemble
                       predicts each row
     max_disagreement  reject generated rows about which the ensemble disagrees more, and draw others
@@ -139,12 +136,20 @@ class Augmentation:
         """Whether next states come from the model."""
         return not isinstance(self.parents, ParentsWithChildren)
 
+    @property
+    def piece_rows(self) -> int:
+        """Rows generated at a time: part of what a seed means on this kind of device."""
+        return self.chunk or (1_048_576 if self.data.device.type == "cuda" else 65_536)
+
     @cached_property
     def sizes(self) -> list[int]:
         """The rows of each piece."""
-        chunk = self.chunk or chunk_of(self.data.device)
-        generated = [min(chunk, self.rows - start) for start in range(0, self.rows, chunk)]
+        generated = [min(self.piece_rows, self.rows - start) for start in range(0, self.rows, self.piece_rows)]
         return [len(self.data), *generated] if self.keep_recorded else generated
+
+    def prepare(self) -> None:
+        """Fits, once, what pieces need besides the parents and the model, so that processes need not."""
+        _ = self._provenance, self._source
 
     def chunks(self, progress: Progress = silent) -> Iterator[Transitions]:
         """The pieces in order; the last one's source describes the whole table."""
@@ -238,7 +243,7 @@ class Augmentation:
                 size = int(passing[-1]) + 1 if have + len(passing) == n else size  # what comes after was not needed
             accepted.append(new)
             have, drawn = have + len(new.rows), drawn + size
-            if drawn >= JUDGED and have < HOPELESS * drawn:
+            if drawn >= JUDGED_ROWS and have < MIN_ACCEPTED * drawn:
                 limits = " and ".join(f"{name}={limit:g}" for name, limit in self._filters.items())
                 raise InputError(
                     f"only {have} of {drawn:,} rows that recipe {self.recipe!r} draws pass {limits}. Filter less, or "
@@ -250,8 +255,8 @@ class Augmentation:
         """Rows to draw next: n, and once some were rejected as many as will probably do."""
         if drawn == 0:
             return n
-        share = max(have / drawn, HOPELESS)
-        return min(max(n, FEWEST), max(FEWEST, round(1.1 * (n - have) / share)))
+        share = max(have / drawn, MIN_ACCEPTED)
+        return min(max(n, MIN_REDRAWN), max(MIN_REDRAWN, round(1.1 * (n - have) / share)))
 
     def _passes(self, notes: dict[str, Tensor]) -> Tensor:
         passes = torch.ones_like(notes["recipe"], dtype=torch.bool)
@@ -277,19 +282,11 @@ class Augmentation:
     def _label(
         self, made: _Rows, stream: Stream, source: dict[str, Any], episode: Tensor | None, step: Tensor | None
     ) -> Transitions:
-        rows, next_state = (
-            made.rows.float(),
-            made.next_state.float(),
-        )  # labels are those of the rows as the table keeps them
+        rows, next_state = made.rows.float(), made.next_state.float()  # as the table keeps them
         state, action = rows.split([self.data.state.shape[1], self.data.action.shape[1]], 1)
         labels = labels_of(state, action, next_state, self.task, self.hindsight, stream)
         columns, notes = self.data.columns, made.notes
         return Transitions(state, action, next_state, *labels, columns, source, notes, episode, step)
-
-
-def chunk_of(device: torch.device) -> int:
-    """Rows that are generated at a time on a kind of device."""
-    return CHUNK.get(device.type, CHUNK["cpu"])
 
 
 def check_options(
@@ -332,3 +329,64 @@ class _Rows(NamedTuple):
     def join(parts: Sequence[_Rows]) -> _Rows:
         notes = {name: torch.cat([part.notes[name] for part in parts]) for name in parts[0].notes}
         return _Rows(torch.cat([p.rows for p in parts]), torch.cat([p.next_state for p in parts]), notes)
+
+
+# --- labels
+
+
+class Labels(Protocol):
+    """A task, as far as it labels transitions."""
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
+        """Reward (N,) and terminal, bool (N,)."""
+
+
+@runtime_checkable
+class GoalLabels(Protocol):
+    """A task with goals: every transition can be labelled for any goal."""
+
+    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
+        """Goals (n, G) of the target task."""
+
+    def achieved(self, state: Tensor) -> Tensor:
+        """The goals (N, G) that are reached in states (N, S)."""
+
+    def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """Reward (N,) and terminal, bool (N,), for goals (N, G)."""
+
+
+def labels_of(
+    state: Tensor,
+    action: Tensor,
+    next_state: Tensor,
+    task: Labels | GoalLabels | None,
+    hindsight: float,
+    stream: Stream,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Reward (N,), terminal (N,) and goal (N, G) of rows; None where the task has none."""
+    if isinstance(task, GoalLabels):
+        goal = draw_goals(next_state, task, hindsight, stream)
+        return *task.label(state, action, next_state, goal), goal
+    if task is not None:
+        return *task.label(state, action, next_state), None
+    return None, None, None
+
+
+def draw_goals(
+    next_state: Tensor, task: Any, hindsight: float, stream: Stream, recorded: Tensor | None = None
+) -> Tensor:
+    """A goal (N, G) for every row: the recorded one or else one of the target task, or what the row achieves."""
+    drawn = recorded
+    if drawn is None:
+        drawn = task.goals(len(next_state), seed=stream.child("goals"), device=next_state.device).float()
+    if hindsight == 0:
+        return drawn
+    achieved = task.achieved(next_state).float()
+    check_shape("task.achieved", "goals", achieved, tuple(drawn.shape))
+    own = stream.child("hindsight").uniform(len(next_state), 1) < hindsight
+    return torch.where(own, achieved, drawn)
+
+
+def check_shape(call: str, what: str, array: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(array.shape) != shape:
+        raise InputError(f"{call} must return {what} of shape {shape}, got {tuple(array.shape)}.")

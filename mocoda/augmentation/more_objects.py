@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mocoda.augmentation.episode_walks import SHORTEST, Walks, alone, check_resting, donor_notes
-from mocoda.augmentation.provenance import recipe_number
+from mocoda.augmentation.support import recipe_number
 from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream

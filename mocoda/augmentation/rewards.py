@@ -1,4 +1,4 @@
-"""Labels: rewards, ends of episodes and goals, from a task, a graph file, or learned from the recorded rows."""
+"""Rewards, ends of episodes and goals for rows that lack them: from a task, or learned from the recorded rows."""
 
 from __future__ import annotations
 
@@ -6,69 +6,32 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from mocoda.augmentation.generation import GoalLabels, Labels, draw_goals
 from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import check_tensors, fingerprint, load_trained, reading, save_trained
 from mocoda.engine.errors import InputError
-from mocoda.engine.networks import Weights, mlp, mlp_weights
+from mocoda.engine.networks import Weights, input_scaling, mlp, mlp_weights
 from mocoda.engine.optimise import Adam, Captured, in_turn
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Shapes, Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 
-FEW = 16  # different rewards up to which they are classified, not fitted: a sparse reward stays what it was
+MAX_CLASSES = 16  # up to so many different rewards are classified rather than fitted: a sparse reward stays sparse
 BLOCK = 16_384  # rows labelled at a time
-CHUNK = 100  # updates between reports
+REPORTED = 100  # updates between two reports of progress
 QUALITY, TERMINAL = ("held_out_rows", "held_out_r2"), ("terminal_recall", "terminal_precision")
-
-
-class Labels(Protocol):
-    """How a task labels transitions."""
-
-    def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
-        """Reward (N,) and terminal, bool (N,)."""
-
-
-@runtime_checkable
-class GoalLabels(Protocol):
-    """How a task with goals labels transitions: every row can be about any goal."""
-
-    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
-        """Goals (n, G) of the target task."""
-
-    def achieved(self, state: Tensor) -> Tensor:
-        """The goals (N, G) that are reached in states (N, S)."""
-
-    def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        """Reward (N,) and terminal, bool (N,), for goals (N, G)."""
-
-
-def labels_of(
-    state: Tensor,
-    action: Tensor,
-    next_state: Tensor,
-    task: Labels | GoalLabels | None,
-    hindsight: float,
-    stream: Stream,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Reward (N,), terminal (N,) and goal (N, G) of rows; None where the task has none."""
-    if isinstance(task, GoalLabels):
-        goal = _goals(next_state, task, hindsight, stream)
-        return *task.label(state, action, next_state, goal), goal
-    if task is not None:
-        return *task.label(state, action, next_state), None
-    return None, None, None
 
 
 def label(
     data: Transitions, task: Labels | GoalLabels | LearnedReward, *, seed: int | Stream = 0, hindsight: float = 0.0
 ) -> Transitions:
-    """The same rows with the rewards and terminals that a task gives them.
+    """Labels rows with the rewards and terminals that a task gives them.
 
     task       a task, a graph file (`load_task`), a reward learned from other data (`fit_reward`), or any object with
                `label(state, action, next_state)`. Where it has goals, `label` takes them too: rows keep the goals they
@@ -89,7 +52,7 @@ def label(
     if getattr(task, "achieved", None) is not None:
         if data.goal is None and getattr(task, "goals", None) is None:
             raise InputError("this reward is about goals, and neither the data nor the task has any.")
-        goal = _goals(data.next_state, task, hindsight, as_stream(seed, "label", device=data.device), data.goal)
+        goal = draw_goals(data.next_state, task, hindsight, as_stream(seed, "label", device=data.device), data.goal)
     elif hindsight:
         raise InputError("hindsight needs a task that defines which goal a state reaches: achieved(state).")
     elif isinstance(task, LearnedReward):
@@ -101,22 +64,9 @@ def label(
     return replace(data, reward=reward, terminal=terminal, goal=data.goal if goal is None else goal, source=source)
 
 
-def _goals(next_state: Tensor, task: Any, hindsight: float, stream: Stream, recorded: Tensor | None = None) -> Tensor:
-    """A goal (N, G) for every row: the recorded one or else one of the target task, or what the row achieves."""
-    drawn = recorded
-    if drawn is None:
-        drawn = task.goals(len(next_state), seed=stream.child("goals"), device=next_state.device).float()
-    if hindsight == 0:
-        return drawn
-    achieved = task.achieved(next_state).float()
-    check_shape("task.achieved", "goals", achieved, tuple(drawn.shape))
-    own = stream.child("hindsight").uniform(len(next_state), 1) < hindsight
-    return torch.where(own, achieved, drawn)
-
-
 @dataclass(frozen=True, eq=False)
 class GoalsOf:
-    """Goals for data that comes with goals and no task: the recorded ones, as often as recorded.
+    """Draws goals for data that comes with goals and no task: the recorded ones, as often as recorded.
 
     data     whose goals are drawn
     labels   has `label(state, action, next_state, goal)`, such as `fit_reward(data)`
@@ -156,7 +106,7 @@ class GoalsOf:
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """How a reward is learned."""
+    """Settings of the network that learns a reward."""
 
     hidden: tuple[int, ...] = (256, 256)
     updates: int = 4_000
@@ -174,7 +124,7 @@ class RewardConfig:
 
 @dataclass(frozen=True, eq=False)
 class LearnedReward:
-    """The data's own reward and ends of episodes, learned by a network from state, action, next state and goal."""
+    """A network that predicts reward and ends of episodes from state, action, next state and goal."""
 
     weights: Weights
     shift: Tensor  # (inputs,)
@@ -208,7 +158,7 @@ class LearnedReward:
 
     @property
     def in_words(self) -> str:
-        """How well it was learned."""
+        """A sentence part that says how well it was learned."""
         share, rows = self.held_out["held_out_r2"], self.held_out["held_out_rows"]
         if share is None:
             quality = "the reward is the same in all of them"
@@ -285,10 +235,9 @@ def fit_reward(
     held = min(len(data) - 1, max(1, round(config.validation * len(data))))
     train, test = order[held:], order[:held]
     rewards, target = torch.unique(data.reward, return_inverse=True)
-    values = rewards if len(rewards) <= FEW else None
+    values = rewards if len(rewards) <= MAX_CLASSES else None
     mean, spread = float(data.reward.double().mean()), float(data.reward.double().std(correction=0)) or 1.0
-    shift, scale = inputs.double().mean(0).float(), inputs.double().std(0, correction=0).float()
-    scale = torch.where(scale > 1e-8, scale, 1.0)
+    shift, scale = input_scaling(inputs)
     ends = bool(data.terminal.any())
     sizes = (inputs.shape[1], *config.hidden, (1 if values is None else len(values)) + ends)
     weights = mlp_weights("reward", (1,), sizes, stream.child("weights"))
@@ -330,9 +279,9 @@ def _train(
         return loss.detach()
 
     chunk = Captured(in_turn(update), rows.device)
-    for start in range(0, config.updates, CHUNK):
+    for start in range(0, config.updates, REPORTED):
         adam.learning_rate.fill_(config.learning_rate * 0.5 * (1 + math.cos(math.pi * start / config.updates)))
-        n = min(CHUNK, config.updates - start)
+        n = min(REPORTED, config.updates - start)
         losses = chunk({"index": stream.child("batch", start).integers(len(rows), n, min(config.batch, len(rows)))})
         if not bool(torch.isfinite(losses).all()):
             raise InputError(
@@ -359,10 +308,5 @@ def _held_out(learned: LearnedReward, test: Transitions) -> dict[str, float | in
 
 
 def _inputs(state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor | None) -> Tensor:
-    """What a reward may depend on, side by side."""
+    """The columns that a reward may depend on, side by side: (N, inputs)."""
     return torch.cat([state, action, next_state, *([] if goal is None else [goal])], 1).float()
-
-
-def check_shape(call: str, what: str, array: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(array.shape) != shape:
-        raise InputError(f"{call} must return {what} of shape {shape}, got {tuple(array.shape)}.")

@@ -1,8 +1,12 @@
-"""An augmented table larger than memory is written in place by several processes, and continued after a kill.
+"""Augmented tables larger than memory, made by several processes or machines, and continued after a kill.
 
-The file gets its full size first, with every array in one piece at a place that never changes. After that, processes
-only write rows, each to its own place. So the file is sound whenever they are killed, and what it lacks is known: the
-pieces after the last one that was noted as finished.
+`augment_to_file` writes one file in place. The file gets its full size first, with every array in one piece at a place
+that never changes. After that, processes only write rows, each to its own place. So the file is sound whenever they are
+killed, and the missing rows are known: the pieces after the last one that was noted as finished.
+
+`augment_to_shards` writes a folder of files. A shard is some pieces of the table, and a piece depends on the seed and
+its number alone. So any process may make any shard, at any time, and again if it was killed; it is a file only once it
+is whole.
 """
 
 from __future__ import annotations
@@ -12,29 +16,33 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from multiprocessing.reduction import ForkingPickler
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import h5py
 import numpy as np
 from torch import Tensor
 
 from mocoda.augmentation.generation import Augmentation, Piece
 from mocoda.data.formats.guarded import put_text
+from mocoda.data.formats.shard_folder import Manifest, shard_name, source_of
 from mocoda.data.transitions import Transitions, as_tensor, write_attributes
 from mocoda.engine.checkpoint import fingerprint
+from mocoda.engine.engines import Engine, Processes
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable, hdf5_disk, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.workers import Workers, one_thread
 
 UNFINISHED, FINISHED = "unfinished.hdf5", "unfinished.json"  # in the folder: the rows, and how many pieces they are
-MANY, MOST = 1_000_000, 3  # rows from which on several processes pay; and so many, with torch in each, fit into 2 GB
+MANY_ROWS = 1_000_000  # from so many rows on, several processes are faster than one
+MAX_PROCESSES = 3  # with torch in each, so many fit into 2 GB
 INTERVAL = 1.0  # seconds between notes of how far it is
 
 
@@ -46,11 +54,10 @@ def augment_to_file(
     workers: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Writes an augmented table of any size, holding a chunk a process in memory. Returns its source.
+    """Writes an augmented table of any size, with one piece per process in memory. Returns its source.
 
-    prepare  what to write. Every process calls it once, so others must be able to import it: a function of a module, or
-             a partial of one
-    folder   keeps what is unfinished, on the disk of `path`: the same call goes on from there, to the same file
+    prepare  makes what to write. It is called once; other processes are sent what it returns
+    folder   keeps unfinished work, on the disk of `path`: the same call goes on from there, to the same file
     workers  processes that generate, 0: this one. The rows are the same, however many
     """
     check_writable(path)
@@ -67,9 +74,7 @@ def augment_to_file(
         _lay_out(unfinished, first.table, sum(sizes))
         _write(unfinished, first.table, 0)
         done, drawn = 1, first.drawn
-    work = _Work(prepare if workers else lambda: plan, unfinished)
-    if workers:
-        check_importable(work)
+    work = _Rows(plan if workers == 0 else sent(plan, prepare), unfinished)
     progress("augment", sum(sizes[:done]) - recorded, plan.rows)
     with unfinished.open("rb") as handle:
 
@@ -102,27 +107,131 @@ def augment_to_file(
     return final
 
 
+def augment_to_shards(
+    folder: str | Path,
+    prepare: Callable[[], Augmentation],
+    *,
+    shards: int,
+    only: Iterable[int] | None = None,
+    engine: Engine | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Writes an augmented table as a folder of Parquet files, and makes only those that are not there yet.
+
+    The rows are those of `augment`, and the bytes the same whoever makes them. `mocoda.read(folder)` reads them as one
+    table, `mocoda.read_pieces(folder)` piece by piece. Returns the table's source.
+
+    prepare  makes what to write. It is called once; other processes are sent what it returns
+    only     numbers of the shards that this call is to make, such as one for each job of a cluster; None: all
+    engine   where they are made: `mocoda.make_engine("processes", workers=2)` or `mocoda.make_engine("ray")`; None:
+             here
+    """
+    folder, engine = Path(folder), engine or Processes(0)
+    wanted = range(shards) if only is None else sorted({*only})
+    if bad := [number for number in wanted if not 0 <= number < shards]:
+        raise InputError(f"shards are counted from 0 to {shards - 1}, got {bad[0]}.")
+    with one_thread():
+        plan = prepare()
+        work = _Shards.of(plan, shards, folder)
+    manifest = work.manifest
+    manifest.save(folder)
+    rows = [work.rows(number) for number in range(shards)]
+    todo = [number for number in wanted if not manifest.has(folder, number)]
+    total = sum(rows[number] for number in wanted)
+    done = total - sum(rows[number] for number in todo)
+    progress("augment", done, total)
+    if not (isinstance(engine, Processes) and engine.workers == 0) and todo:
+        work = replace(work, made=sent(work.plan, prepare))
+    for number, _ in engine.run(work, todo):
+        if not manifest.has(folder, number):
+            raise InputError(
+                f"another machine says that it has made {str(folder / shard_name(number))!r}, but it is not there. "
+                "Choose a folder that all machines share."
+            )
+        done += rows[number]
+        progress("augment", done, total)
+    return source_of(manifest, sum(manifest.about(folder / shard_name(number), number)["drawn"] for number in wanted))
+
+
 def workers_for(rows: int, device: str) -> int:
-    """Processes that are worth their start for so many rows."""
+    """How many processes make so many rows fastest; 0: this one alone."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST, cores) if device == "cpu" and cores > 1 and rows >= MANY else 0
+    return min(MAX_PROCESSES, cores) if device == "cpu" and cores > 1 and rows >= MANY_ROWS else 0
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a process does: make a piece and write it to its place."""
+    """What a process does with an augmentation, which it may have been sent (see `sent`)."""
 
-    prepare: Callable[[], Augmentation]
+    made: Augmentation | bytes
+
+    @cached_property
+    def plan(self) -> Augmentation:
+        made = cloudpickle.loads(self.made) if isinstance(self.made, bytes) else self.made
+        plan: Augmentation = made if isinstance(made, Augmentation) else made()
+        return plan
+
+
+@dataclass(frozen=True)
+class _Rows(_Work):
+    """Makes a piece and writes it to its place in a file."""
+
     file: Path
 
     def __call__(self, number: int) -> int:
-        piece: Piece = self._plan.piece(number)
-        _write(self.file, piece.table, sum(self._plan.sizes[:number]))
+        piece: Piece = self.plan.piece(number)
+        _write(self.file, piece.table, sum(self.plan.sizes[:number]))
         return piece.drawn
 
-    @cached_property
-    def _plan(self) -> Augmentation:
-        return self.prepare()
+
+@dataclass(frozen=True)
+class _Shards(_Work):
+    """Makes a shard, unless it is there."""
+
+    manifest: Manifest
+    folder: Path
+
+    @staticmethod
+    def of(plan: Augmentation, shards: int, folder: Path) -> _Shards:
+        if not 1 <= shards <= plan.rows:
+            raise InputError(f"shards must be a number from 1 to that of the rows, {plan.rows:,}, got {shards}.")
+        plan = replace(plan, chunk=min(plan.piece_rows, plan.rows // shards))
+        source = json.loads(json.dumps(plan.source(0, 0)))
+        depends = json.dumps([source, fingerprint_of(plan), plan.provenance, plan.chunk, shards], sort_keys=True)
+        identity = sha256(depends.encode()).hexdigest()[:16]
+        return _Shards(plan, Manifest(shards, sum(plan.sizes), identity, source), folder)
+
+    def __call__(self, number: int) -> None:
+        if not self.manifest.has(self.folder, number):
+            self.manifest.write(self.folder, number, (self.plan.piece(piece) for piece in self.pieces(number)))
+
+    def rows(self, number: int) -> int:
+        """The rows of a shard."""
+        return sum(self.plan.sizes[piece] for piece in self.pieces(number))
+
+    def pieces(self, number: int) -> list[int]:
+        """The pieces of a shard; recorded rows come first in the first."""
+        recorded = int(self.plan.keep_recorded)
+        generated = len(self.plan.sizes) - recorded
+        begin, end = (recorded + generated * place // self.manifest.shards for place in (number, number + 1))
+        return [*range(recorded if number == 0 else 0), *range(begin, end)]
+
+
+def sent(plan: Augmentation, prepare: Callable[[], Augmentation]) -> bytes:
+    """An augmentation for other processes, with all that was fitted; or else the function that makes it."""
+    with one_thread():
+        plan.prepare()
+    chunk = plan.chunk
+    try:
+        return bytes(cloudpickle.dumps(plan))
+    except Exception as error:  # a graph file may use what cannot be sent, such as an open file
+        try:
+            return bytes(cloudpickle.dumps(lambda: replace(prepare(), chunk=chunk)))
+        except Exception:
+            raise InputError(
+                f"this augmentation cannot be sent to other processes ({error}). Let its task and recipe hold nothing "
+                "like open files, or pass workers=0."
+            ) from error
 
 
 def fingerprint_of(plan: Augmentation) -> str:
@@ -188,13 +297,3 @@ def _write(file: Path, table: Transitions, start: int) -> None:
             values = array.cpu().numpy()
             handle.seek(places[name] + start * (values.nbytes // len(values)))
             handle.write(values.data)
-
-
-def check_importable(work: object) -> None:
-    try:
-        ForkingPickler.dumps(work)
-    except Exception as error:
-        raise InputError(
-            f"other processes cannot be told what to do ({error}): prepare must be a function that they can import, or "
-            "a partial of one. Or pass workers=0."
-        ) from error

@@ -1,12 +1,15 @@
-"""Support and disagreement: how common a row is in the data, and how far an ensemble disagrees about it.
+"""What is known about a row: its recipe, local graph and donors, and how far its next state can be trusted.
 
-Both are unit-free. Support is a share of the recorded rows; disagreement is in standard deviations of a step.
+Support and disagreement are unit-free. Support is a share of the recorded rows: how many are as rare as this one.
+Disagreement is how far the members of an ensemble differ, in standard deviations of a step.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,25 +20,121 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.networks import moments
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
+from mocoda.parents import BUILT_IN, Model
+from mocoda.parents.groups import BLOCK, Groups, graph_at, neighbourhood, number_of
 from mocoda.parents.mocoda import MixtureParents, fewer_components
+from mocoda.parents.recipe import Draw
 
-FITTED = 50_000  # recorded rows that the mixtures are fitted to, at most
+FITTED_ROWS = 50_000  # recorded rows that the mixtures are fitted to, at most
 REFERENCE = 10_000  # recorded rows whose densities tell what is rare, at most
+RECORDED, OWN = 0, -1  # numbers of recipes that are not built in: none, and one of the user's own
+MAX_NAMED = 100  # local graphs of the data, the commonest, that a table's source names
+# Limits of support.
+MIN_GROUP_ROWS = 50  # rows of a group that a density is fitted to, and as many that tell what is rare
+RARE_SHARE, DISPUTED_SHARE = 0.001, 0.1  # of recorded rows that are beyond the limits: too rare, or too much disagreed
+SUPPORTED, UNSEEN, RARE, DISPUTED = -1, 4, 5, 6  # verdicts on a row
+
+
+# --- provenance
+
+
+@dataclass(frozen=True, eq=False)
+class Provenance:
+    """Notes the origin of rows. Numbers mean the same in every table, so that tables can be joined.
+
+    recipe         0: recorded; from 1 for "emp" to 7 for "mocoda-p", in the order of RECIPES; -1: one of your own
+    disagreement   `disagreement` of the model that predicted the next state, in units of `scale`; 0 where no model
+                   did, or one whose members cannot disagree
+    neighbourhood  the number of the row's local graph (see mocoda.parents.groups.neighbourhood)
+    support        `Support.score` of the row, from 0, rarer than everything recorded, to 1
+    donor_F        for every factor F, the index, among the rows given, of the recorded row that its values were taken
+                   from; -1 where a density, a model or a recipe of your own made them. Rows given are their own donors
+
+    The last three are noted only if a graph is known.
+    """
+
+    graph: LocalGraph | None
+    support: Support | None
+    model: Ensemble | None
+    scale: Tensor  # (S,)
+
+    def of(self, drawn: Draw, recipe: int, predicted: bool) -> dict[str, Tensor]:
+        """Notes (N,) on N rows, whose next states the model predicted, or not."""
+        rows = drawn.rows
+        notes = {"recipe": torch.full((len(rows),), recipe, device=rows.device)}
+        if self.model is not None and predicted:
+            notes["disagreement"] = disagreement(self.model, rows, self.scale)
+        else:
+            notes["disagreement"] = torch.zeros(len(rows), device=rows.device)
+        if self.graph is not None and self.support is not None:
+            notes |= {"neighbourhood": neighbourhood(self.graph, rows), "support": self.support.score(rows)}
+            for name, columns in zip(donor_columns(self.graph), self.graph.factors.values(), strict=True):
+                donors = drawn.donors[:, list(columns)].int()
+                notes[name] = torch.where((donors == donors[:, :1]).all(1), donors[:, 0], -1)
+        return notes
+
+    def of_recorded(self, data: Transitions) -> dict[str, Tensor]:
+        """Notes on the rows given; those from an earlier augmentation stay."""
+        own = torch.arange(len(data), device=data.device)[:, None].expand(data.rows.shape)
+        notes = self.of(Draw(data.rows, own), RECORDED, predicted=False)
+        earlier = data.provenance
+        for name, note in earlier.items():
+            # Tables of episodes note a donor's episode and step instead of its row.
+            by_step = name.startswith("donor_") and name.replace("donor_", "donor_step_", 1) in earlier
+            if name in notes and not by_step:
+                notes[name] = note
+        return notes
+
+
+def recipe_number(name: str) -> int:
+    """The number of a recipe in the provenance of tables."""
+    return 1 + BUILT_IN.index(name) if name in BUILT_IN else OWN
+
+
+def donor_columns(graph: LocalGraph) -> list[str]:
+    """The provenance columns with the donors of each factor F: donor_F, with _ for what no name may have."""
+    plain = [re.sub(r"\W", "_", name) for name in graph.parents]
+    plain = plain if len(set(plain)) == len(plain) else [str(number) for number in range(len(plain))]
+    return [f"donor_{name}" for name in plain]
+
+
+def local_graphs(graph: LocalGraph, rows: Tensor) -> dict[str, Any]:
+    """The edges behind the `neighbourhood` numbers of these rows, as JSON values; of many, the commonest."""
+    masks, counts = torch.unique(graph.mask(rows), dim=0, return_counts=True)
+    order = counts.argsort(descending=True, stable=True)[:MAX_NAMED]
+    numbers = number_of(graph, masks[order]).tolist()
+    described = {}
+    for number, mask, count in zip(numbers, masks[order].tolist(), counts[order].tolist(), strict=True):
+        edges = [
+            f"{parent} -> {child}"
+            for parent, row in zip(graph.parents, mask, strict=True)
+            for child, edge in zip(graph.children, row, strict=True)
+            if edge
+        ]
+        described[str(number)] = {"rows": count, "edges": edges}
+    return described
+
+
+# --- support
 
 
 @dataclass(frozen=True, eq=False)
 class Support:
-    """How common the rarest parent set of a row is in the data."""
+    """Tells how common the rarest parent set of a row is in the data.
+
+    known  (sets, M), each parent set's log densities at the reference rows, ascending
+    least  (M,), the same rows' rarest set's share, ascending
+    """
 
     mixtures: MixtureParents
-    known: Tensor  # (sets, M), each parent set's log densities at the reference rows, ascending
-    least: Tensor  # (M,), the same rows' rarest set's share, ascending
+    known: Tensor
+    least: Tensor
 
     def score(self, rows: Tensor) -> Tensor:
         """The share of recorded rows, (N,) float32, whose rarest parent set is as rare as that of rows (N, S + A).
 
-        Over the recorded rows themselves the score is uniform: 5% of them have 0.05 or less. A row outside of all that
-        was recorded has 0.
+        Over the recorded rows themselves the score is uniform: 5% of them have 0.05 or less. A row that is rarer than
+        everything recorded has 0.
         """
         return share(self.least, ranks(self.mixtures, rows, self.known).amin(1))
 
@@ -49,7 +148,7 @@ def fit_support(
     reference: Tensor | None = None,
     parent_sets: Sequence[Sequence[str]] | None = None,
 ) -> Support:
-    """Mixtures of the parent sets that tell common rows from rare ones, whatever recipe drew them.
+    """Fits mixtures to the parent sets, which tell common rows from rare ones, whatever recipe drew them.
 
     reference    rows (M, S + A) whose densities tell what is rare; of those that the mixtures are fitted to unless
                  given
@@ -57,7 +156,7 @@ def fit_support(
     """
     graph.check_data(data)
     stream = as_stream(seed, "support", device=data.device)
-    chosen = data[stream.permutation(len(data))[:FITTED]]
+    chosen = data[stream.permutation(len(data))[:FITTED_ROWS]]
     fewer = fewer_components(components, len(chosen), graph)
     mixtures = MixtureParents.fit(chosen, graph, fewer, stream, parent_sets=parent_sets)
     reference = (chosen.rows if reference is None else reference)[:REFERENCE]
@@ -78,6 +177,9 @@ def ranks(mixtures: MixtureParents, rows: Tensor, known: Tensor) -> Tensor:
 def share(known: Tensor, values: Tensor) -> Tensor:
     """The share of ascending numbers (*L, M) that are no greater than each value (*L, N): (*L, N) float32."""
     return torch.searchsorted(known, values, right=True) / max(1, known.shape[-1])
+
+
+# --- disagreement
 
 
 def step_scale(data: Transitions) -> Tensor:
@@ -109,3 +211,116 @@ def spread(mean: Tensor, graph: LocalGraph, scale: Tensor) -> Tensor:
     apart = (mean / scale).var(0, correction=0)  # (N, S)
     children = [apart[:, list(graph.factors[child])].mean(1) for child in graph.children]
     return torch.stack(children, 1).sqrt()
+
+
+# --- limits of support, for rollouts
+
+
+class Judged(NamedTuple):
+    """What is known of rows: (N,) each. `why` is SUPPORTED, or else UNSEEN, RARE or DISPUTED."""
+
+    support: Tensor
+    disagreement: Tensor
+    neighbourhood: Tensor
+    why: Tensor
+
+    def select(self, index: Tensor) -> Judged:
+        return Judged(*(array[index] for array in self))
+
+    @property
+    def notes(self) -> dict[str, Tensor]:
+        """As provenance."""
+        return {name: getattr(self, name) for name in ("disagreement", "neighbourhood", "support")}
+
+
+@dataclass(frozen=True, eq=False)
+class SupportLimits:
+    """Tells rows that recorded ones support from others, group by group.
+
+    A row is supported if each of its groups (see mocoda.parents.groups) is, by the recorded rows that have this group,
+    whatever else is in them: a cube in the air is common where a hand holds it, and nowhere else; a cube that lies may
+    lie wherever it lay, even while a hand holds another one. Support is that of `fit_support`, with the group's parent
+    sets and mixtures of the rows that have it. What is rare is measured on rows of other episodes than those that the
+    mixtures were fitted to.
+
+    names     (K,) the groups that were recorded often enough, as `Groups` names them, ascending
+    supports  of each
+    most      (K, children) the largest disagreement allowed about each of its children, infinite for others
+    """
+
+    graph: LocalGraph
+    model: Ensemble | None
+    scale: Tensor
+    names: Tensor
+    supports: tuple[Support, ...]
+    most: Tensor
+
+    @staticmethod
+    def fit(data: Transitions, graph: LocalGraph, model: Model, stream: Stream) -> SupportLimits:
+        """From rows of two episodes or more."""
+        assert data.episode is not None
+        episodes, number = data.episode.unique(return_inverse=True)
+        held_out = (stream.permutation(len(episodes)) < len(episodes) // 2)[number]
+        groups = Groups.of(graph, data.rows)
+        ensemble, scale = model if isinstance(model, Ensemble) else None, step_scale(data)
+        known, supports, most = [], [], []
+        for pool, name in enumerate(groups.names.tolist()):
+            own = groups.is_first & (groups.pool == pool)  # (local graphs, parents)
+            if not bool(own.any()):
+                continue
+            here = own.any(1)[groups.kind]
+            rows, judges = (here & which for which in (~held_out, held_out))
+            if min(int(rows.sum()), int(judges.sum())) < MIN_GROUP_ROWS:
+                continue
+            part, (kind, first) = stream.child("support", name), own.nonzero()[0].tolist()
+            judging = data.rows[judges]
+            judging = judging[part.permutation(len(judging))[:REFERENCE]]
+            members = {graph.parents[i] for i in (groups.first[kind] == first).nonzero()[:, 0].tolist()}
+            local = graph_at(graph, groups.masks[kind])
+            sets = [one for one in local.parent_sets if members.issuperset(one)]
+            known.append(name)
+            supports.append(fit_support(data[rows], local, seed=part, reference=judging, parent_sets=sets))
+            apart = torch.zeros(1, len(graph.children), device=scale.device)
+            if ensemble is not None:
+                apart = spread(ensemble.predict(judging).mean, graph, scale)
+            inside = torch.tensor([child in members for child in graph.children], device=scale.device)
+            most.append(torch.where(inside, apart.quantile(1 - DISPUTED_SHARE, 0), torch.inf))
+        if not known:
+            raise InputError(
+                f"every group of connected factors has fewer than {MIN_GROUP_ROWS} rows in one half of the episodes, "
+                "so that nothing tells where support ends; record more."
+            )
+        names = torch.tensor(known, device=scale.device)
+        return SupportLimits(graph, ensemble, scale, names, tuple(supports), torch.stack(most))
+
+    def judge(self, rows: Tensor, apart: Tensor) -> Judged:
+        """Judges rows (N, S + A), given how far members disagree about each child (N, children)."""
+        groups = Groups.of(self.graph, rows)
+        name = groups.names[groups.pool]  # (local graphs, parents)
+        place = torch.searchsorted(self.names, name).clamp(max=len(self.names) - 1)
+        seen = (self.names[place] == name) | ~groups.is_first
+        support = torch.ones(len(rows), device=rows.device)
+        most = torch.full((len(name), len(self.graph.children)), torch.inf, device=rows.device)
+        for one, (known, limit) in enumerate(zip(self.supports, self.most, strict=True)):
+            has = (groups.is_first & seen & (place == one)).any(1)
+            most[has] = most[has].minimum(limit)
+            here = has[groups.kind].nonzero()[:, 0]
+            if len(here):
+                support[here] = support[here].minimum(known.score(rows[here]))
+        all_seen = seen.all(1)[groups.kind]
+        support = torch.where(all_seen, support, 0.0)
+        number = groups.numbers[groups.kind]
+        why = torch.full_like(number, SUPPORTED)
+        why[~(apart <= most[groups.kind]).all(1)] = DISPUTED
+        why[~(support >= RARE_SHARE)] = RARE
+        why[~all_seen] = UNSEEN
+        return Judged(support, apart.amax(1), number, why)
+
+    def agreed(self, rows: Tensor) -> Tensor:
+        """No disagreement about any child (N, children)."""
+        return torch.zeros(len(rows), len(self.graph.children), device=rows.device)
+
+    def notes(self, rows: Tensor) -> dict[str, Tensor]:
+        """Provenance of rows (N, S + A) that no model predicted."""
+        parts = [self.judge(block, self.agreed(block)).notes for block in rows.split(BLOCK)]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

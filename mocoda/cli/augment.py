@@ -349,7 +349,7 @@ class Augment(Command):
 def labels_of(data: Transitions, world: Task | FileTask, learned: LearnedReward | None) -> Any:
     """What labels rows: a task, a graph file or a learned reward, with the recorded goals where these draw none."""
     from mocoda.augmentation import GoalsOf
-    from mocoda.augmentation.rewards import GoalLabels
+    from mocoda.augmentation.generation import GoalLabels
 
     achieved = getattr(world, "achieved", None)
     if learned is not None:

@@ -186,7 +186,7 @@ class RolloutParents:
 
 @dataclass(frozen=True)
 class Rand(Recipe):
-    """States and actions drawn uniformly from the task's box, or the recorded range; many are unlike any recorded row."""
+    """States and actions drawn uniformly from the task's box, or from the recorded range (Rand)."""
 
     name: ClassVar[str] = "rand"
     title: ClassVar[str] = "Rand"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
-from mocoda.parents.matching import moments
+from mocoda.parents.matching import standardised
 
 BLOCK = 65_536  # rows whose local graphs are computed at a time
 MIN_GROUP_ROWS = 200  # rows from which on it can be learned whether a group's parts depend on each other
@@ -179,26 +179,21 @@ def _depend(rows: Tensor, graph: LocalGraph, part: Tensor, members: Tensor, stre
     for number in numbers:
         others = [column for other in numbers if other != number for column in columns[other]]
         known = _waves(rows[:, others], stream.child("waves", number))
-        if _explained(known, _standardised(rows[:, columns[number]])) > EXPLAINED:
+        if _explained(known, standardised(rows[:, columns[number]])) > EXPLAINED:
             return True
     return False
 
 
-def _standardised(values: Tensor) -> Tensor:
-    mean, scale = moments(values)
-    return ((values - mean) / scale).double()
-
-
 def _waves(values: Tensor, stream: Stream) -> Tensor:
     """A constant, the columns (M, C) and random waves over all of them: (M, 1 + C + FEATURES)."""
-    standard = _standardised(values)
+    standard = standardised(values)
     slopes = stream.child("slopes").normal(standard.shape[1], FEATURES).double() / standard.shape[1] ** 0.5
     shifts = 2 * torch.pi * stream.child("shifts").uniform(FEATURES).double()
     return torch.cat([torch.ones_like(standard[:, :1]), standard, (standard @ slopes + shifts).cos()], 1)
 
 
 def _explained(known: Tensor, target: Tensor) -> float:
-    """The largest share of a target column's variance (M, C) that the known features (M, F) explain on held-out rows."""
+    """The largest share of a target column's variance (M, C) that known features (M, F) explain on held-out rows."""
     half = len(known) // 2
     gram = known[:half].T @ known[:half]
     gram.diagonal().add_(RIDGE * half)

@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from mocoda.engine.networks import moments
 from mocoda.engine.randomness import Stream
 from mocoda.engine.workers import in_threads, one_thread
 
@@ -92,12 +93,12 @@ class Metric:
         all in standard deviations. The metric is its mean JᵀJ, where J are the derivatives: the length of a short step
         is the change of the prediction. The network is fitted on the CPU, whatever the device.
         """
-        centre, scale = moments(shared)
+        centre, scale = scaling(shared)
         stream = Stream(stream.seed, *stream.labels, "metric")
         chosen = stream.permutation(len(shared))[:FITTED_ROWS].to(shared.device)
         inputs = ((shared[chosen].double() - centre) / scale).float().cpu()
-        target = _standardised(rest[chosen].double().cpu())
-        target = torch.cat([target, _standardised(target.square())], 1).float()
+        target = standardised(rest[chosen].double().cpu()).clamp(-OUTLIER, OUTLIER)
+        target = torch.cat([target, standardised(target.square()).clamp(-OUTLIER, OUTLIER)], 1).float()
         with one_thread():
             slopes = _slopes(inputs.clamp(-OUTLIER, OUTLIER), target, stream)
         columns = inputs.shape[1]
@@ -113,15 +114,16 @@ class Metric:
         return (((shared.double() - self.centre) / self.scale) @ self.map).float()
 
 
-def moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column, float64 (D,); a constant column gets a deviation of 1."""
-    centre, spread = values.double().mean(0), values.double().std(0, correction=0)
-    return centre, torch.where(spread <= 1e-6 * centre.abs(), 1.0, spread)
-
-
-def _standardised(values: Tensor) -> Tensor:
+def scaling(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column (N, D), float64 (D,); a constant column gets a deviation of 1."""
     centre, scale = moments(values)
-    return ((values - centre) / scale).clamp(-OUTLIER, OUTLIER)
+    return centre, torch.where(scale > 0, scale, 1.0)
+
+
+def standardised(values: Tensor) -> Tensor:
+    """Columns (N, D) with mean 0 and standard deviation 1, float64."""
+    centre, scale = scaling(values)
+    return (values - centre) / scale
 
 
 def _slopes(inputs: Tensor, target: Tensor, stream: Stream) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor
 import mocoda
 from experiments.columns import PUBLISHED, column_recipe
 from mocoda import DynamicsConfig, InputError, Transitions, concatenate, fit_dynamics, fit_parents, save_stream
-from mocoda.augmentation.generation import CHUNK, Augmentation, augment
-from mocoda.augmentation.provenance import local_graphs
+from mocoda.augmentation.generation import Augmentation, augment
+from mocoda.augmentation.support import local_graphs
 from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.parents import Dyna, Mocoda, Parents
@@ -203,15 +203,14 @@ def test_the_source_survives_a_file(data: Transitions, tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CHUNK, "cpu", 100)
+    monkeypatch.setattr(Augmentation, "piece_rows", 100)
 
 
 def pieces(data: Transitions, parents: Parents | None = None, rows: int = 250, **options: Any) -> Iterator[Transitions]:
     progress = options.pop("progress", silent)
-    return Augmentation(data, parents or Box(), Truth(0.1), rows=rows, task=TASK, **options).chunks(progress)
+    return Augmentation(data, parents or Box(), Truth(0.1), rows=rows, task=TASK, chunk=100, **options).chunks(progress)
 
 
-@pytest.mark.usefixtures("small_pieces")
 def test_pieces_have_the_stated_sizes_and_are_labelled_each(data: Transitions) -> None:
     found = list(pieces(data))
     assert [len(piece) for piece in found] == [200, 100, 100, 50]
@@ -231,7 +230,6 @@ def test_pieces_joined_are_the_whole_table(data: Transitions, keep_recorded: boo
     assert same(joined, whole) and joined.source == whole.source and joined.columns == whole.columns
 
 
-@pytest.mark.usefixtures("small_pieces")
 def test_a_piece_does_not_depend_on_how_many_follow_it(data: Transitions) -> None:
     few, more = (list(pieces(data, rows=rows)) for rows in (100, 300))
     assert same(few[1], more[1])
@@ -240,12 +238,10 @@ def test_a_piece_does_not_depend_on_how_many_follow_it(data: Transitions) -> Non
 
 def test_a_table_larger_than_a_piece_is_made_in_pieces(data: Transitions) -> None:
     box = Box()
-    table = augment(data, box, Truth(), rows=CHUNK["cpu"] + 1, task=TASK)
-    assert box.asked == [CHUNK["cpu"], 1]
-    assert len(table) == 200 + CHUNK["cpu"] + 1
+    table = augment(data, box, Truth(), rows=65_537, task=TASK)
+    assert box.asked == [65_536, 1] and len(table) == 200 + 65_537
 
 
-@pytest.mark.usefixtures("small_pieces")
 def test_pieces_are_made_only_as_they_are_asked_for(data: Transitions) -> None:
     box = Box()
     found = pieces(data, box)
@@ -255,7 +251,6 @@ def test_pieces_are_made_only_as_they_are_asked_for(data: Transitions) -> None:
     assert box.asked == [100]
 
 
-@pytest.mark.usefixtures("small_pieces")
 def test_a_streamed_table_is_the_same_file_as_a_saved_one(data: Transitions, tmp_path: Path) -> None:
     saved, streamed = tmp_path / "saved.hdf5", tmp_path / "streamed.hdf5"
     concatenate(list(pieces(data))).save(saved)
@@ -328,7 +323,6 @@ def own_goals(table: Transitions) -> Tensor:
     return (table.goal == POINT.achieved(table.next_state)).all(1)
 
 
-@pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("hindsight", [0.0, 0.3])
 def test_every_row_is_labelled_for_its_own_goal(points: Transitions, hindsight: float) -> None:
     table = about_goals(points, hindsight=hindsight)
@@ -350,7 +344,6 @@ def test_goals_are_fresh_draws_of_the_task_in_recorded_rows_too(points: Transiti
         assert part.equal(POINT.goals(len(part), seed=Stream(4, "augment", piece, "goals")))
 
 
-@pytest.mark.usefixtures("small_pieces")
 def test_goals_shift_nothing_else_that_is_drawn(points: Transitions) -> None:
     unlabelled = augment(points, fit_parents(points, POINT.graph, "emp"), rows=250)
     for hindsight in (0.0, 0.4):
@@ -466,7 +459,6 @@ def test_dyna_is_augmented_with_a_model_too(data: Transitions) -> None:
 # Progress
 
 
-@pytest.mark.usefixtures("small_pieces")
 def test_progress_ends_at_the_number_of_generated_rows(data: Transitions) -> None:
     told: list[tuple[str, int, int]] = []
     list(pieces(data, progress=lambda *said: told.append(said)))

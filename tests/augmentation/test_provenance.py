@@ -16,11 +16,11 @@ from transition_tables import assert_identical, refusal, table
 import mocoda
 from experiments.columns import PUBLISHED, column_recipe
 from mocoda import DynamicsConfig, InputError, Transitions, augment, concatenate, fit_dynamics, fit_parents, save_stream
-from mocoda.augmentation import generation as module
-from mocoda.augmentation.provenance import neighbourhood
+from mocoda.augmentation.generation import Augmentation
 from mocoda.augmentation.support import disagreement, fit_support, step_scale
 from mocoda.engine.randomness import Stream
 from mocoda.parents import BUILT_IN, Mocoda
+from mocoda.parents.groups import neighbourhood
 from mocoda.tasks.navigation import Navigation
 
 TASK = Navigation()
@@ -226,10 +226,10 @@ def test_recorded_rows_are_not_filtered() -> None:
 
 
 def test_pieces_are_filtered_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(module.CHUNK, "cpu", 64)
+    monkeypatch.setattr(Augmentation, "piece_rows", 64)
     whole = rows_of("mocoda", min_support=0.5)
     parents = fit_parents(DATA, TASK.graph, Mocoda(components=4, **PUBLISHED), seed=0)
-    plan = module.Augmentation(
+    plan = Augmentation(
         DATA, parents, MODEL, rows=500, task=TASK, keep_recorded=False, min_support=0.5, graph=TASK.graph
     )
     pieces = [plan.piece(number) for number in reversed(range(len(plan.sizes)))][::-1]

@@ -11,7 +11,8 @@ from transition_tables import refusal
 
 import mocoda
 from mocoda import Transitions, augment, fit_parents
-from mocoda.augmentation.rewards import GoalLabels, GoalsOf, LearnedReward, RewardConfig, fit_reward
+from mocoda.augmentation.generation import GoalLabels
+from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward
 from mocoda.tasks.navigation import Navigation
 
 TASK, POINT = Navigation(), PointTask()

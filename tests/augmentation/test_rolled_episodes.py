@@ -18,11 +18,11 @@ from walks import walks
 
 import mocoda
 from mocoda import LocalGraph, Transitions, augment_episodes, make_recipe, make_task
-from mocoda.augmentation.borders import BEYOND
-from mocoda.augmentation.episode_walks import DISPUTED, ENDED, LONG, RARE, UNSEEN
-from mocoda.augmentation.provenance import neighbourhood
+from mocoda.augmentation.episode_walks import ENDED, LONG
+from mocoda.augmentation.support import DISPUTED, RARE, RARE_SHARE, UNSEEN
 from mocoda.dynamics import Prediction
 from mocoda.engine.randomness import Stream
+from mocoda.parents.groups import neighbourhood
 
 DATA = {name: make_task(name).collect(rows, seed=0) for name, rows in (("navigation", 900), ("objects:3", 4_000))}
 MATCHED = make_recipe("mocoda", density="matched", stratified=True)
@@ -140,7 +140,7 @@ def test_every_row_is_supported_and_the_next_one_is_not(name: str) -> None:
     data, graph = DATA[name], make_task(name).graph
     made = augment_episodes(data, graph, recipe=MATCHED, model=truth(name), episodes=60)
     new = made[len(data) :]
-    assert float(new.provenance["support"].min()) >= BEYOND
+    assert float(new.provenance["support"].min()) >= RARE_SHARE
     recorded = neighbourhood(graph, data.rows).unique()
     assert bool(torch.isin(neighbourhood(graph, new.rows), recorded).all())
     assert new.provenance["neighbourhood"].equal(neighbourhood(graph, new.rows))
@@ -310,6 +310,6 @@ def test_what_makes_no_episodes_is_refused() -> None:
     )
     few = data[:60]
     assert refusal(lambda: augment_episodes(few, graph, recipe=MIXTURE, model=away, episodes=3)) == (
-        "nothing that a local graph links is in 50 rows of each half of the episodes, so that nothing tells where "
-        "support ends; record more."
+        "every group of connected factors has fewer than 50 rows in one half of the episodes, so that nothing tells "
+        "where support ends; record more."
     )

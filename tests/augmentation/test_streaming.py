@@ -2,20 +2,27 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import h5py
 import pytest
-from streaming_world import prepare
-from transition_tables import assert_identical, refusal
+import torch
+from approved import refused
+from streaming_world import Dying, prepare, prepared_as
+from torch import Tensor
+from transition_tables import assert_identical
 
 import mocoda.augmentation.generation
 from mocoda import InputError, Transitions, concatenate
 from mocoda.augmentation import streaming
 from mocoda.augmentation.generation import Augmentation
 from mocoda.augmentation.streaming import FINISHED, UNFINISHED, augment_to_file, workers_for
+from mocoda.engine.randomness import Stream
+from mocoda.tasks.navigation import Navigation
 
 
 @pytest.fixture(autouse=True)
@@ -113,32 +120,19 @@ def test_pieces_of_other_data_weights_or_parents_are_not_continued(
     assert Transitions.load(tmp_path / "out.hdf5").next_state.equal(expected.next_state)
 
 
-def dying(fatal: int, marker: Path) -> Augmentation:
-    """An augmentation whose piece of that number kills the process that makes it."""
-    plan, whole = prepare(), Augmentation.piece
-
-    def piece(self: Augmentation, number: int, drawn: int = 0) -> mocoda.augmentation.generation.Piece:
-        if number == fatal and marker.exists():
-            os._exit(1)
-        return whole(self, number, drawn)
-
-    Augmentation.piece = piece  # type: ignore[method-assign]  # in a worker process, which is thrown away
-    return plan
-
-
 def test_pieces_finished_before_workers_died_are_not_made_again(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "INTERVAL", 1_000.0)
-    monkeypatch.setattr(Augmentation, "piece", Augmentation.piece)  # is put back
     out, folder, marker = tmp_path / "out.hdf5", tmp_path / "run", tmp_path / "marker"
     marker.touch()
+    dying = partial(prepared_as, Dying, {"fatal": 4, "marker": marker})
     with pytest.raises(InputError, match=r"^worker processes died 3 times"):
-        augment_to_file(out, partial(dying, 4, marker), folder=folder, workers=1)
+        augment_to_file(out, dying, folder=folder, workers=1)
     assert json.loads((folder / FINISHED).read_text())["pieces"] == 4
     marker.unlink()
     told: list[tuple[str, int, int]] = []
-    augment_to_file(out, partial(dying, 4, marker), folder=folder, progress=lambda *said: told.append(said))
+    augment_to_file(out, dying, folder=folder, progress=lambda *said: told.append(said))
     assert told[0] == ("augment", 300, 450) and out.read_bytes() == written.read_bytes()
 
 
@@ -165,15 +159,50 @@ def test_what_filters_accepted_is_told_when_it_is_known(tmp_path: Path, monkeypa
     assert 0.2 < source["filter"]["accepted_share"] < 0.9
 
 
-def test_a_function_that_others_cannot_import_is_refused(tmp_path: Path) -> None:
-    said = refusal(lambda: augment_to_file(tmp_path / "x.hdf5", lambda: prepare(), folder=tmp_path / "run", workers=1))
-    assert said.startswith("other processes cannot be told what to do (")
-    assert said.endswith("): prepare must be a function that they can import, or a partial of one. Or pass workers=0.")
+class Unsendable:
+    """Parents that hold what no other process can have."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+        return torch.zeros(n, 4)
+
+
+def test_what_cannot_be_sent_is_made_in_every_process_or_refused(tmp_path: Path) -> None:
+    plan = replace(prepare(), parents=Unsendable())
+    out, run = tmp_path / "x.hdf5", tmp_path / "run"
+    with refused():
+        augment_to_file(out, lambda: plan, folder=run, workers=1)
+    augment_to_file(out, lambda: replace(prepare(), parents=Unsendable()), folder=run, workers=1)
+    assert (Transitions.load(out).rows[200:] == 0).all()
+
+
+def test_processes_are_sent_what_was_fitted_and_fit_nothing_again(tmp_path: Path) -> None:
+    """Parents of a user's script, which no other process can import."""
+
+    class Fitted:
+        def __init__(self) -> None:
+            (tmp_path / f"fitted {os.getpid()} {id(self)}").touch()
+            self.corner = torch.tensor([0.1, 0.2, 0.3, 0.4])
+
+        def sample(self, n: int, *, seed: int | Stream) -> Tensor:
+            return self.corner.repeat(n, 1)
+
+    def made() -> Augmentation:
+        task = Navigation()
+        label = lambda state, action, next_state: task.label(state, action, next_state)  # noqa: E731
+        return replace(prepare(), parents=Fitted(), task=SimpleNamespace(name="mine", label=label))
+
+    augment_to_file(tmp_path / "x.hdf5", made, folder=tmp_path / "run", workers=2)
+    assert len(list(tmp_path.glob("fitted *"))) == 1
+    rows = Transitions.load(tmp_path / "x.hdf5").rows[200:]
+    assert len(rows) == 450 and rows.equal(torch.tensor([0.1, 0.2, 0.3, 0.4]).repeat(450, 1))
 
 
 def test_a_path_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    said = refusal(lambda: augment_to_file(tmp_path, lambda: pytest.fail("prepared"), folder=tmp_path / "run"))
-    assert said.startswith(f"cannot write {str(tmp_path)!r}: it is a folder.")
+    with pytest.raises(InputError, match=r"^cannot write .*: it is a folder\."):
+        augment_to_file(tmp_path, lambda: pytest.fail("prepared"), folder=tmp_path / "run")
 
 
 def test_several_processes_are_started_where_there_is_much_to_do() -> None:

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from mocoda import LocalGraph, Transitions
-from mocoda.augmentation.provenance import local_graphs, neighbourhood
-from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
+from mocoda.augmentation.support import Support, disagreement, fit_support, local_graphs, step_scale
 from mocoda.dynamics import Prediction
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
+from mocoda.parents.groups import neighbourhood
 from mocoda.tasks.navigation import GRAPH, Navigation
 
 DATA = Navigation().collect(4_000, seed=0)

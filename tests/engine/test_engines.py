@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from approved import assert_approved, refused
 from errands import OddError, run
-from streaming_world import prepare, prepare_slowly
+from streaming_world import Slow, prepare, prepared_as
 
 from mocoda import Engine, InputError, augment_to_shards, make_engine
 from mocoda.engine.engines import Processes, RayTasks, _cause, _check_address
@@ -92,7 +92,7 @@ def test_with_a_ray_of_two_workers_one_of_which_is_killed_in_the_middle_the_byte
 
     murderer = threading.Thread(target=kill_one)
     murderer.start()
-    slow = partial(prepare_slowly, makers, rows=1_230)
+    slow = partial(prepared_as, Slow, {"folder": makers}, rows=1_230)
     augment_to_shards(tmp_path / "rayed", slow, shards=4, engine=ray_of_two)
     murderer.join()
     plan = prepare(rows=1_230)

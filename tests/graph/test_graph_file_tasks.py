@@ -12,7 +12,8 @@ import torch
 from graph_texts import NAMES, PYTHON, ROWS, data, refusal, write
 
 from mocoda import augment, fit_parents, load_graph, load_task
-from mocoda.augmentation.rewards import GoalLabels, GoalsOf
+from mocoda.augmentation.generation import GoalLabels
+from mocoda.augmentation.rewards import GoalsOf
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.columns import ColumnNames

@@ -300,5 +300,5 @@ def test_so_are_columns_too_many_for_the_rows() -> None:
         action={"u": 0},
         edges={"g": ["g"], "a": ["g", "a"], "b": ["g", "b"]},
     )
-    with pytest.raises(InputError, match="finds no match in state0, state1, .*as far off as a random row's"):
+    with pytest.raises(InputError, match=r"finds no match in state0, state1, .*as far off as a random row's"):
         matched(table(np.column_stack([shared, shared, shared, shared[:, 0]]), 120), wide)

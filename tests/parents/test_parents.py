@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_data_with_other_columns_than_the_graph_is_refused(recipe: str, states: 
     [
         "mocoda-p",
         MocodaP(region=lambda rows: rows[:, 0] > 0),
-        *(MocodaU(features=lambda rows, scale=scale: scale * rows[:, :2], **PUBLISHED) for scale in (100.0, 0.001)),
+        *(MocodaU(features=partial(torch.mul, scale), **PUBLISHED) for scale in (100.0, 0.001)),
         MocodaU(region=lambda rows: rows[:, 0] > 2, **PUBLISHED),
     ],
     ids=["no features", "no features, a region", "dense everywhere", "dense nowhere", "an impossible region"],

@@ -34,7 +34,7 @@ from mocoda.augmentation.generation import Augmentation
 whole, pause = Augmentation.piece, float(sys.argv.pop(1))
 if sys.argv[1] == "small":
     del sys.argv[1]
-    mocoda.augmentation.generation.CHUNK["cpu"] = 50
+    Augmentation.piece_rows = property(lambda self: self.chunk or 50)
     mocoda.augmentation.streaming.INTERVAL = 0.0
     fit.Checkpoint = functools.partial(fit.Checkpoint, interval=0.0)
 def piece(self, number, drawn=0):

@@ -22,7 +22,7 @@ from mocoda.analysis.page.verdicts import audit_panel, check_panel, two_sample_p
 from mocoda.analysis.row_audit import Audit
 from mocoda.analysis.two_sample import TwoSample
 from mocoda.augmentation import fit_support
-from mocoda.augmentation.provenance import RECORDED
+from mocoda.augmentation.support import RECORDED
 from mocoda.data.formats.shard_folder import Excerpt
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.page.origins import main_donors, origins
-from mocoda.augmentation.provenance import recipe_number
+from mocoda.augmentation.support import recipe_number
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
