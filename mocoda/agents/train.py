@@ -97,14 +97,8 @@ def train_agents(
     if engine is not None:
         if checkpoint is None:
             raise InputError("an engine needs a folder in which its jobs leave their agents: pass checkpoint=.")
-        options: dict[str, Any] = {
-            "updates": updates,
-            "task": task,
-            "actions": actions,
-            "evaluate_every": evaluate_every,
-            "episodes": episodes,
-            "half": half,
-        }
+        every = {"evaluate_every": evaluate_every, "episodes": episodes, "half": half}
+        options: dict[str, Any] = {"updates": updates, "task": task, "actions": actions, **every}
         return _train_by_jobs(runs, agent, options, Path(checkpoint), engine, report, progress)
     table = RunTable.of(runs, agent, task, actions)
     streams = [Stream(run.seed, "agent", agent.name, device=table.device) for run in runs]

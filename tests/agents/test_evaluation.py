@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import gymnasium
 import pytest
 import torch
-from agents_world import Hill, S, small, untrained
+from agents_world import small, untrained
 from approved import refused
 from torch import Tensor
 
@@ -118,23 +118,6 @@ def test_an_episode_that_would_end_after_the_horizon_is_a_failure() -> None:
     assert bool((short.steps == 18)[in_time].any())  # to end with the last step is in time
 
 
-def test_rewards_after_the_end_do_not_count() -> None:
-    class Tempting(Hill):
-        """Ends at the third step, and pays only after that."""
-
-        def step(self, rows: Tensor) -> Tensor:
-            return rows[:, :S] + torch.tensor([0.0, 0.0, 1.0])
-
-        def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-            return torch.zeros(n, S)
-
-        def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
-            return torch.where(state[:, 2] < 3, -1.0, 100.0), next_state[:, 2] == 3
-
-    made = play_simulated([untrained(small("sac"))], Tempting(), episodes=2, seed=0)
-    assert made.steps.tolist() == [[3, 3]] and made.reward.tolist() == [[-3, -3]] and made.success.tolist() == [[1, 1]]
-
-
 # Evaluations
 
 
@@ -160,12 +143,6 @@ def test_agents_of_different_kinds_are_evaluated_in_one_call() -> None:
         made = play_simulated([policy], TASK, episodes=6, seed=4)
         found = [together[measure][key] for measure in MEASURES]
         assert found == pytest.approx([float(part.mean()) for part in (made.steps, made.success, made.reward)])
-
-
-def test_agents_of_one_kind_but_different_boxes_keep_their_boxes() -> None:
-    slow = Policy(Walker(), 2, {"way": torch.ones(2)}, -0.5 * torch.ones(2), 0.5 * torch.ones(2))
-    found = evaluate({("fast", 0): walker(), ("slow", 0): slow}, Diagonal(), episodes=5)
-    assert found["steps"]["slow", 0] > 1.8 * found["steps"]["fast", 0]
 
 
 def test_the_same_seed_starts_in_the_same_states_and_another_in_others() -> None:

@@ -119,28 +119,6 @@ def test_from_a_random_walk_it_learns_the_straight_way_to_every_goal() -> None:
     assert random < 0.2
 
 
-def test_values_are_the_steps_to_go_also_between_places_that_no_episode_joins() -> None:
-    """A corridor of eleven places; no episode leaves its half of it."""
-    stream = Stream(0, "test-gciql", "halves")
-    low = 5.0 * (torch.arange(200) % 2)[:, None]
-
-    def step(place: Tensor, action: Tensor) -> Tensor:
-        return (10 * place + action).round().clamp(low, low + 5) / 10
-
-    start = (low + stream.integers(6, 200, 1)) / 10
-    data = walk(step, start, 20, lambda: 2.0 * stream.integers(2, 200, 1) - 1)
-    agent = GCIQL(expectile=0.97, value_goals=(0.2, 0.4, 0.4), **QUICK)
-    policy = train_agents({"halves": data}, agent, seeds=[0], updates=500)["halves", 0]
-    places = torch.arange(11) / 10
-    pairs = torch.cartesian_prod(places, places)[None]
-    found = agent.value({name: weight[None] for name, weight in policy.weights.items()}, pairs)[0].reshape(11, 11)
-    distance = 10 * (places[:, None] - places).abs()
-    expected = -(1 - 0.9**distance) / (1 - 0.9)
-    assert float((found - expected).abs().mean()) < 0.7
-    assert float(found.diagonal().abs().max()) < 0.6 < -float(found[0, 1]) < -float(found[0, 3]) < -float(found[0, 6])
-    assert float(found[0, 10]) < float(found[0, 8]) < -4
-
-
 # On the spine of all agents
 
 

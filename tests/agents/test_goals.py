@@ -46,11 +46,6 @@ def test_a_later_state_is_geometrically_far() -> None:
     assert float((goals - 6).double().mean()) == pytest.approx(10, rel=0.01)  # steps ahead, on average
 
 
-def test_beyond_the_end_of_the_episode_its_last_state_is_the_goal() -> None:
-    goals = drawn(GoalShares(0.0, 1.0, 0.5), row=3, last=5)
-    assert shares_of(goals, 3, 4, 5) == pytest.approx([0.5, 0.25, 0.25], abs=0.005)
-
-
 def test_without_a_discount_all_later_states_are_alike() -> None:
     goals = drawn(GoalShares(0.0, 1.0), row=3, last=7)
     assert shares_of(goals, 3, 4, 5, 6, 7) == pytest.approx([0.2] * 5, abs=0.005)
@@ -165,13 +160,3 @@ def test_data_without_episodes_is_refused() -> None:
 def test_a_task_without_goals_is_refused() -> None:
     with refused():
         train_agents({"hill": HILL.collect(40, seed=0)}, make_agent("gciql", **SMALL), updates=1, task=HILL)
-
-
-def test_recorded_goals_and_rewards_are_not_used() -> None:
-    data, agent = PointTask().collect(60, seed=0), make_agent("gciql", **SMALL)
-    episode = torch.arange(60) // 20
-    full = Transitions(data.state, data.action, data.next_state, data.reward, data.terminal, data.goal, episode=episode)
-    bare = Transitions(data.state, data.action, data.next_state, episode=episode)
-    together = train_agents({"full": full, "bare": bare}, agent, seeds=[0], updates=5)
-    for name, weight in together["full", 0].weights.items():
-        assert weight.equal(together["bare", 0].weights[name])

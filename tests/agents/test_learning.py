@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 from agents_world import (
@@ -330,36 +329,7 @@ def test_what_is_learned_does_not_depend_on_when_it_is_evaluated(name: str) -> N
             assert made.curves["updates"].tolist() == ([] if task is None else list(range(every, 108, every)))
 
 
-@each_agent
-def test_the_first_updates_do_not_depend_on_how_many_follow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    states = whole_state(monkeypatch)
-
-    def fit(updates: int) -> list[dict[str, Tensor]]:
-        """Weights, targets and optimisers after every chunk."""
-        states.clear()
-        train_agents({"one": recorded()}, slim(name), seeds=[0, 1], updates=updates, evaluate_every=10)
-        return list(states)
-
-    longest = fit(120)
-    for updates in (10, 90, 100, 110):
-        shorter = fit(updates)
-        assert len(shorter) < len(longest)
-        for ours, theirs in zip(shorter, longest, strict=False):
-            assert ours.keys() == theirs.keys() and all(tensor.equal(theirs[key]) for key, tensor in ours.items())
-
-
 # The range of actions
-
-
-@each_rewarded_agent
-def test_told_the_possible_actions_an_agent_is_as_with_the_task_that_knows_them(name: str) -> None:
-    data = HILL.collect(40, seed=0)
-    outside = HILL.labelled(data.state, 3 * data.action)  # as generated rows may be
-    for table in (data, outside):
-        named = {"one": table}
-        knowing = train_agents(named, small(name), seeds=[0], updates=5, task=HILL)["one", 0]
-        told = train_agents(named, small(name), seeds=[0], updates=5, actions=(np.array([-2.0, 0.0]), [2, 3]))["one", 0]
-        assert same(knowing, told)
 
 
 @each_rewarded_agent

@@ -149,13 +149,6 @@ def test_the_file_is_sound_and_says_what_it_is(name: str, tmp_path: Path) -> Non
     assert about["mocoda"] == VERSION
 
 
-def test_the_same_policy_gives_the_same_bytes(tmp_path: Path) -> None:
-    policy = untrained(small("bcq"))
-    for file in ("one", "other"):
-        export_onnx(policy, tmp_path / file)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
-
-
 @dataclass(frozen=True)
 class Hasty(Cloning):
     """Does everything twice as strongly as its actor says."""
@@ -194,18 +187,6 @@ def test_without_onnx_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.Mo
 # Columns, and the command line
 
 
-def test_a_policy_knows_the_names_of_its_columns_and_so_does_its_file(tmp_path: Path) -> None:
-    data = recorded()
-    named = Transitions(
-        data.state, data.action, data.next_state, data.reward, data.terminal, columns=["x", "y", "q", "u", "v"]
-    )
-    policies = train_agents({"one": named, "other": data}, small("td3-bc"), seeds=[0], updates=1)
-    assert policies["one", 0].columns == ("x", "y", "q", "u", "v")
-    assert policies["other", 0].columns == ("state0", "state1", "state2", "action0", "action1")
-    policies.save(tmp_path)
-    assert Policy.load(tmp_path / "policy-one-0.safetensors").to("cpu").columns == ("x", "y", "q", "u", "v")
-
-
 def test_the_command_line_writes_a_policy_s_file_or_the_only_one_of_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,13 +201,3 @@ def test_the_command_line_writes_a_policy_s_file_or_the_only_one_of_a_folder(
     assert capsys.readouterr().out == "".join(
         f"{name}.onnx: bcq, observation and noise in, action out\n" for name in ("folder", "file")
     )
-
-
-def test_of_a_folder_with_several_policies_one_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    train_agents({"one": recorded()}, small("td3-bc"), seeds=[0, 1], updates=1).save("agents")
-    with refused():
-        Export("agents", to="policy.onnx").run()
-    with refused():
-        Export("agents", to="policy.onnx", skip_bad_rows=True).run()
-    assert not Path("policy.onnx").exists()

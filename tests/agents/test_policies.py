@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from agents_world import HILL, SMALL, A, S, all_same, each_agent, same, small, untrained
+from agents_world import HILL, SMALL, S, all_same, each_agent, same, small, untrained
 from approved import refused
 from cloning_agent import Cloning
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mocoda import InputError, Policies, Policy, make_task, train_agents
+from mocoda import InputError, Policies, Policy, train_agents
 from mocoda.agents.policy import SHIPPED, shipped_policy, to_task_range, to_unit_range
 from mocoda.engine.randomness import Stream
 
@@ -31,15 +29,6 @@ def acted(policy: Policy, state: Tensor, seed: int = 0) -> Tensor:
 
 
 # Acting
-
-
-@each_agent
-def test_one_state_gives_one_action_and_many_give_many(name: str) -> None:
-    policy = untrained(small(name))
-    assert acted(policy, STATE[0]).shape == (A,)
-    assert acted(policy, STATE).shape == (9, A)
-    assert acted(policy, STATE[:1]).shape == (1, A)
-    torch.testing.assert_close(acted(policy, STATE[0]), acted(policy, STATE[:1])[0], rtol=0, atol=0)
 
 
 @each_agent
@@ -116,14 +105,6 @@ def test_a_policy_acts_the_same_without_the_networks_that_it_was_trained_with(na
     assert {key.split(".")[0] for key in less.weights} == set(policy.agent.acting)
     smaller = (tmp_path / "less").stat().st_size < (tmp_path / "whole").stat().st_size
     assert smaller or name == "bcq"  # which acts by all that it has
-
-
-def test_a_policy_without_a_network_that_it_acts_by_is_refused(tmp_path: Path) -> None:
-    policy = untrained(small("td3-bc"))
-    rest = {key: weight for key, weight in policy.weights.items() if key.startswith("critic")}
-    replace(policy, weights=rest).save(tmp_path / "policy")
-    with refused():
-        Policy.load(tmp_path / "policy")
 
 
 @pytest.mark.parametrize(
@@ -229,21 +210,3 @@ def test_a_damaged_list_of_policies_is_refused(content: str, tmp_path: Path) -> 
 
 
 # In an environment
-
-
-@pytest.mark.parametrize("name", ["td3-bc", "bcq"])
-def test_a_policy_drives_the_gymnasium_environment(name: str) -> None:
-    task = make_task("navigation")
-    agent = replace(small(name), hidden=(16, 16))
-    policy = train_agents({"one": task.collect(100, seed=0)}, agent, seeds=[0], updates=5, task=task)["one", 0]
-    environment = gymnasium.make("mocoda/Navigation2D-v0")
-    state, _ = environment.reset(seed=0)
-    steps, ended = 0, False
-    while not ended:
-        action = policy.act(state, seed=steps)
-        assert isinstance(action, np.ndarray) and environment.action_space.contains(action)
-        state, reward, terminated, truncated, _ = environment.step(action)
-        steps, ended = steps + 1, terminated or truncated
-        assert reward in (-1.0, 0.0)
-    assert 1 <= steps <= 70
-    environment.close()

@@ -121,22 +121,6 @@ def test_a_wide_range_changes_nothing(name: str, scale_rewards: bool) -> None:
     assert all(weight.equal(wide.weights[key]) for key, weight in free.weights.items())
 
 
-def test_without_a_range_cql_uses_the_values_that_the_rewards_allow() -> None:
-    data = recorded(101)
-    goal = data.terminal.float()
-    assert bool(data.terminal.any())
-    for reward, terminal, ends in (
-        (goal - 1, data.terminal, (-50, 0)),
-        (goal, data.terminal, (0, 1)),
-        (goal + 1, torch.zeros(101, dtype=torch.bool), (50, 100)),
-    ):
-        some = with_rewards(data, reward, terminal)
-        assert learned(some, small("cql", scale_rewards=False))[1:] == pytest.approx(ends, rel=1e-4, abs=1e-4)
-        _, q0, scale = learned_rewards(some, DISCOUNT)
-        expected = [(end - q0) / scale for end in ends]
-        assert learned(some, small("cql"))[1:] == pytest.approx(expected, rel=1e-4, abs=1e-4)
-
-
 def test_values_without_bounds_are_refused_where_cql_needs_them() -> None:
     with refused():
         small("cql", penalty="l1", discount=1.0)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
-import pytest
 import torch
 from agents_world import each_rewarded_agent, small
 from point_task import PointTask
 
-from mocoda import Policy, Transitions, train_agents
-from mocoda.agents.policy import agent_settings
+from mocoda import Transitions, train_agents
 
 DATA = PointTask().collect(200, seed=0)
 SHIFTED = Transitions(  # as positions in metres are: far from 0, and close to each other
@@ -52,14 +49,3 @@ def test_each_data_set_is_standardised_by_its_own_rows() -> None:
     for seed in (0, 1):
         for name, weight in alone["shifted", seed].weights.items():
             assert weight.equal(together["shifted", seed].weights[name])
-
-
-@pytest.mark.parametrize("standardise", [False, True])
-def test_saved_policies_say_how_they_saw(standardise: bool, tmp_path: Path) -> None:
-    agent = dataclasses.replace(small("td3-bc"), standardise=standardise)
-    assert agent_settings(agent)["standardise"] is standardise
-    policy = train_agents({"d": SHIFTED}, agent, seeds=[0], updates=2)["d", 0]
-    policy.save(tmp_path / "p.safetensors")
-    loaded = Policy.load(tmp_path / "p.safetensors")
-    assert loaded.agent == agent
-    assert torch.as_tensor(loaded.act(seen(SHIFTED))).equal(torch.as_tensor(policy.act(seen(SHIFTED))))
