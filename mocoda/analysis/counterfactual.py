@@ -24,8 +24,8 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Parents
 from mocoda.parents.flattening import FlattenedParents
-from mocoda.parents.mocoda import MixtureParents, StratifiedParents
-from mocoda.parents.recipe import Region
+from mocoda.parents.mocoda import MixtureParents, Mocoda, StratifiedParents, fewer_components
+from mocoda.parents.recipe import RecombinedParents, Region
 
 WIDTH = 1.96  # standard deviations on either side of an interval's middle: 95% of a Gaussian
 CANDIDATES = 128  # draws of which one is chosen, where a resampled column is in several parent sets
@@ -99,16 +99,16 @@ def what_if(
 
     row            the factual transition, such as data[17:18]; or several, each answered by itself
     changes        factor -> its value: one for all rows, or one per row
-    parents        fitted mixtures, of recipe "mocoda", "mocoda-u" or "mocoda-p" with density="mixture". If they are
-                   stratified, as by default, support is measured among the rows with the same local graph, so that
-                   objects may not meet as they never did, and nothing can be resampled; stratified=False allows both
+    parents        fitted by recipe "mocoda", "mocoda-u" or "mocoda-p". Mixtures are used as they are; to the rows that
+                   others recombine (density="matched"), mixtures are fitted first. Where these are stratified, support
+                   is measured among the rows with the same local graph, so that objects may not meet as they never did,
+                   and nothing can be resampled; stratified=False allows both
     model          as from `fit_dynamics`, or any object with `predict` and `sample`
     resample       factors to draw given all the others; those neither changed nor resampled stay as they are
-    data           the recorded rows that say what is rare; samples of the parents unless given
+    data           the recorded rows that say what is rare; those of the parents, or samples of them, unless given
     draws          worlds with other resampled parents behind each interval, the first of which is the answer
     least_support  the least share of the data that must be as rare as the question; 0 answers anything
     """
-    mixtures = _mixtures(parents)
     graph.check_data(row)
     _check_names(changes, resample, graph)
     if draws < 1:
@@ -117,6 +117,7 @@ def what_if(
         raise InputError(f"least_support must be a share of the data, from 0 to below 1, got {least_support}.")
     n, worlds = len(row), draws if resample else 1
     stream = as_stream(seed, "what-if", device=row.device)
+    mixtures, recorded = _mixtures(parents, graph, stream.child("mixtures"))
     before = row.rows.repeat(worlds, 1)
     after = _changed(row.rows, changes, graph).repeat(worlds, 1)
     if resample:
@@ -125,7 +126,10 @@ def what_if(
         after = drawn_given_rest(mixtures, after, set(graph.columns(resample)), stream.child("parents"))
     reached = reached_children(graph, before, after)
     resampled = _by_column(graph, reached)
-    known = mixtures.sample(REFERENCE, seed=stream.child("reference")) if data is None else data.rows
+    if data is not None:
+        known = data.rows
+    else:
+        known = mixtures.sample(REFERENCE, seed=stream.child("reference")) if recorded is None else recorded
     known = known[stream.permutation(len(known))[:REFERENCE]]
     support = _support(mixtures, before, after, known).unflatten(0, (worlds, n)).median(0).values
     rarest = int(support.argmin())
@@ -183,17 +187,25 @@ def drawn_given_rest(parents: MixtureParents, rows: Tensor, unknown: set[int], s
     return proposed[torch.arange(len(rows), device=rows.device) * candidates + chosen]
 
 
-def _mixtures(parents: Parents) -> MixtureParents | StratifiedParents:
+def _mixtures(
+    parents: Parents, graph: LocalGraph, stream: Stream
+) -> tuple[MixtureParents | StratifiedParents, Tensor | None]:
+    """The mixtures behind the parents, or fitted to the rows that they recombine, which are returned too."""
     proposals = parents.proposals if isinstance(parents, FlattenedParents) else parents
-    first = proposals.neighbourhoods[0].mixtures if isinstance(proposals, StratifiedParents) else proposals
-    if not isinstance(first, MixtureParents):
-        raise InputError(
-            "what_if needs the mixtures of recipe 'mocoda', or of 'mocoda-u' and 'mocoda-p' by rejection, got "
-            f"{type(first).__name__}. Pass parents fitted by mocoda.make_recipe('mocoda', density='mixture', "
-            "stratified=False)."
-        )
-    assert isinstance(proposals, MixtureParents | StratifiedParents)
-    return proposals
+    if isinstance(proposals, MixtureParents | StratifiedParents):
+        return proposals, None
+    if isinstance(proposals, RecombinedParents):
+        rows = proposals.recorded
+        state, action = rows[:, : graph.state_width], rows[:, graph.state_width :]
+        components = fewer_components(Mocoda().components, len(rows), graph)
+        recipe = Mocoda(density="mixture", components=components, stratified=proposals.by_local_graph)
+        fitted = recipe.propose(Transitions(state, action, state), graph, stream)
+        assert isinstance(fitted, MixtureParents | StratifiedParents)
+        return fitted, rows
+    raise InputError(
+        "what_if needs parents fitted by recipe 'mocoda', 'mocoda-u' or 'mocoda-p', got "
+        f"{type(proposals).__name__}. Pass mocoda.fit_parents(data, graph)."
+    )
 
 
 def _check_names(changes: Mapping[str, Array], resample: Sequence[str], graph: LocalGraph) -> None:

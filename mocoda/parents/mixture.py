@@ -175,7 +175,7 @@ class Manifold:
 
     @staticmethod
     def of(rows: Tensor, graph: LocalGraph) -> Manifold:
-        """Those of recorded rows (N, S + A). Unit vectors have up to MAX_UNIT_COLUMNS adjacent columns of one factor."""
+        """Those of recorded rows (N, S + A); unit vectors have up to MAX_UNIT_COLUMNS adjacent columns of a factor."""
         low, high = rows.amin(0), rows.amax(0)
         squares, varies = rows.double().square(), (high > low).tolist()
         units = []

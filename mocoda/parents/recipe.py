@@ -76,7 +76,14 @@ class ParentsWithDonors(Protocol):
 
 
 class RecombinedParents:
-    """Base class of distributions whose rows are made of recorded ones."""
+    """Base class of distributions whose rows are made of recorded ones.
+
+    recorded        (N, S + A)
+    by_local_graph  whether what touches is copied jointly
+    """
+
+    recorded: Tensor
+    by_local_graph: ClassVar[bool] = True
 
     def draw(self, n: int, *, seed: int | Stream) -> Draw:
         """n rows, with their donors."""

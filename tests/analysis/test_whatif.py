@@ -294,9 +294,8 @@ def test_an_answer_prints_as_a_table_that_says_what_was_asked_anew() -> None:
         (
             {"y": 1.0},
             {"parents": fit_parents(DATA, TASK.graph, "emp")},
-            "what_if needs the mixtures of recipe 'mocoda', or of 'mocoda-u' and 'mocoda-p' by rejection, got "
-            "RecordedParents. Pass parents fitted by mocoda.make_recipe('mocoda', density='mixture', "
-            "stratified=False).",
+            "what_if needs parents fitted by recipe 'mocoda', 'mocoda-u' or 'mocoda-p', got RecordedParents. Pass "
+            "mocoda.fit_parents(data, graph).",
         ),
     ],
 )
@@ -306,6 +305,18 @@ def test_questions_that_cannot_be_are_refused_in_full(
     with pytest.raises(InputError) as caught:
         ask(ALONG, changes, **options)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "recipe", [Mocoda(), Mocoda(stratified=False), Mocoda(composition=True), MocodaU(acceptance=0.5)], ids=str
+)
+def test_parents_as_they_are_by_default_serve_too(recipe: Mocoda) -> None:
+    parents = fit_parents(DATA, TASK.graph, recipe)
+    known, rare = (ask(ALONG, {"y": y}, parents=parents, data=None) for y in (0.05, 0.95))
+    assert known.resampled.tolist() == [[False, True]]
+    assert float(known.support) > 0.05 > float(rare.support)
+    again = ask(ALONG, {"y": 0.05}, parents=fit_parents(DATA, TASK.graph, recipe), data=None)
+    assert again.support.equal(known.support)
 
 
 def test_flattened_parents_serve_by_their_mixtures() -> None:
