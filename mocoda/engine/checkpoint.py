@@ -248,7 +248,7 @@ def fingerprint(*tensors: Tensor) -> str:
 
 
 def _condensed(block: Tensor) -> Tensor:
-    """Sums of a block's bits, which change if any number changes or moves: hashing gigabytes as they are takes minutes."""
+    """Sums of a block's bits, which change if any number changes or moves: to hash gigabytes whole takes minutes."""
     bits: Tensor = block.view(torch.int32).unflatten(0, (-1, 1_024)).long()
     return (bits * torch.arange(1, 2_048, 2, device=block.device)).sum(1)
 
