@@ -43,8 +43,9 @@ from mocoda.engine.randomness import Stream
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "experiments").rglob("*.md"))]
 AT_MOST = {"rows": 2_000, "updates": 2, "seeds": 1, "episodes": 2, "workers": 1}  # of a command that is run here
-ONLY_READ = {"demo", "paper", "bench", "watch"}  # these take long, and have tests of their own
+ONLY_READ = {"demo", "watch"}  # these take long, and have tests of their own
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -101,7 +102,7 @@ def desk(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         Path(f"my_graph.{ending}").write_text((ROOT / f"examples/graphs/pushing.{ending}").read_text("utf-8"), "utf-8")
     graph, _, goals, _ = (block for *_, block in blocks((ROOT / "docs/graphs.md").read_text("utf-8"), "python"))
     Path("goal_graph.py").write_text(graph + goals, "utf-8")
-    *_, pendulum = (block for *_, block in blocks((ROOT / "docs/audit.md").read_text("utf-8"), "python"))
+    *_, pendulum = (block for *_, block in blocks((ROOT / "docs/check.md").read_text("utf-8"), "python"))
     Path("pendulum.py").write_text(pendulum, "utf-8")
     record_pendulum(100).save("pendulum.hdf5")
     navigation = make_task("navigation").collect(500, seed=0)
@@ -158,7 +159,7 @@ def test_the_code_and_the_commands_of_a_document_run_from_top_to_bottom(
                 run_small(words)
 
 
-@each_document
+@pytest.mark.parametrize("document", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_relative_link_and_image_leads_to_a_file(document: Path) -> None:
     targets = [target for target in links(document.read_text("utf-8")) if not re.match(r"[a-z][a-z+.-]*:|#|//", target)]
     missing = [target for target in targets if not (document.parent / target.split("#")[0]).exists()]
