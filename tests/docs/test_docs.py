@@ -28,14 +28,12 @@ from mocoda import (
     Policies,
     RewardConfig,
     Transitions,
-    audit,
     fit_dynamics_runs,
     fit_reward,
     learn_graph,
     make_agent,
     make_task,
     train_agents,
-    two_sample,
 )
 from mocoda.cli import read_command
 from mocoda.data.formats import FORMATS
@@ -139,8 +137,6 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mocoda, "train_agents", few)
     brief = functools.partial(fit_reward, config=RewardConfig(updates=20))
     monkeypatch.setattr(mocoda.augmentation, "fit_reward", brief)
-    for place in (mocoda, sys.modules[audit.__module__]):
-        monkeypatch.setattr(place, "two_sample", functools.partial(two_sample, updates=20))
 
 
 @each_document
