@@ -20,7 +20,7 @@ from mocoda.analysis.page.scene import scene_of
 from mocoda.analysis.page.training import training as training_runs
 from mocoda.analysis.page.verdicts import audit_panel, check_panel, two_sample_panel
 from mocoda.analysis.row_audit import Audit
-from mocoda.analysis.two_sample import TwoSample
+from mocoda.analysis.two_samples import TwoSample
 from mocoda.augmentation import fit_support
 from mocoda.augmentation.support import RECORDED
 from mocoda.data.formats.shard_folder import Excerpt

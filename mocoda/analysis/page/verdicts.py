@@ -11,7 +11,7 @@ from typing import Any
 from mocoda.analysis.advice import Advice
 from mocoda.analysis.recommendation import HARDLY_SEPARABLE
 from mocoda.analysis.row_audit import PREDICTORS, Audit
-from mocoda.analysis.two_sample import TwoSample
+from mocoda.analysis.two_samples import TwoSample
 from mocoda.engine.errors import InputError
 
 AUDIT = ("confirmed", "interval", "rows", "by", "tolerance", "predictors")  # what is shown of an audit
