@@ -86,7 +86,7 @@ class Graph(Command):
 
     def _draw(self) -> None:
         from mocoda.graph import load_graph
-        from mocoda.graph.figure import draw_graph
+        from mocoda.graph.diagram import draw_graph
 
         graph_file, data = self._names()
         out = self.out or Path("graph.png")
@@ -100,7 +100,7 @@ class Graph(Command):
 
     def _learn(self) -> None:
         from mocoda.engine.progress import PlainProgress
-        from mocoda.graph import GraphConfig, learn_graph
+        from mocoda.graph import GateLearner, learn_graph
         from mocoda.graph.columns import ColumnNames
         from mocoda.graph.graph_file import load_factors
 
@@ -120,7 +120,7 @@ class Graph(Command):
             seed=self.seed,
             caution=self.caution,
             unseen=self.unseen,
-            config=GraphConfig.quick() if self.quick else None,
+            learner=GateLearner.quick() if self.quick else GateLearner(),
             progress=PlainProgress(),
         )
         graph.save(out)
@@ -153,7 +153,7 @@ class Graph(Command):
 
 
 def _print(graph: LocalGraph, rows: object) -> None:
-    from mocoda.graph.figure import dependency_table
+    from mocoda.graph.diagram import dependency_table
 
     show(dependency_table(graph, graph.shares(rows)))  # type: ignore[arg-type]
     say(f"Modelled together: {'; '.join(', '.join(group) for group in graph.parent_sets)}")

@@ -23,7 +23,7 @@ from mocoda import (
     Agent,
     Dynamics,
     DynamicsConfig,
-    GraphConfig,
+    GateLearner,
     LearnedGraph,
     Policies,
     RewardConfig,
@@ -123,11 +123,11 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mocoda.dynamics.fit, "fit_dynamics_runs", small)
 
     def soon(*given: Any, config: object = None, **options: Any) -> LearnedGraph:
-        tiny = GraphConfig(runs=1, hidden=16, usual_steps=2, steps=2, batch=16)
-        return learn_graph(*given, config=tiny, **options)
+        tiny = GateLearner(runs=1, hidden=16, baseline_steps=2, steps=2, batch=16)
+        return learn_graph(*given, learner=tiny, **options)
 
     monkeypatch.setattr(mocoda.graph, "learn_graph", soon)
-    monkeypatch.setattr(sys.modules[learn_graph.__module__], "LEAST_ROWS", 500)
+    monkeypatch.setattr(sys.modules[learn_graph.__module__], "MIN_ROWS", 500)
 
     def few(datasets: Any, agent: str | Agent = "td3-bc", **options: Any) -> Policies:
         learner = make_agent(agent) if isinstance(agent, str) else agent

@@ -463,21 +463,6 @@ def test_a_checkpoint_under_a_changed_rule_is_refused(architecture: str, tmp_pat
         fit(graph=corner(0.51))
 
 
-def test_a_rule_that_fails_at_other_than_recorded_rows_is_told_apart_by_these(tmp_path: Path) -> None:
-    def picky(sign: float) -> LocalGraph:
-        def local(rows: Tensor) -> Tensor:
-            if len(rows) != len(DATA) and not all(bool((DATA.rows == row).all(1).any()) for row in rows):
-                raise KeyError("I do not know this row.")
-            return corner().sparsest.expand(len(rows), 4, 2) | (sign * rows[:, 2] > 0)[:, None, None]
-
-        return LocalGraph(state=corner().state, action=corner().action, edges=corner().edges, local=local)
-
-    fit_dynamics(DATA, picky(1), "global", config=TINY).save(tmp_path / "model")
-    Dynamics.load(tmp_path / "model", picky(1))
-    with pytest.raises(InputError, match="was fitted to another graph"):
-        Dynamics.load(tmp_path / "model", picky(-1))
-
-
 def test_a_file_whose_header_holds_infinity_is_read(tmp_path: Path) -> None:
     save_trained(tmp_path / "file", "policy", {"a": torch.zeros(1)}, {"settings": {"bound": float("inf")}})
     assert load_trained(tmp_path / "file", "policy")[1]["settings"] == {"bound": float("inf")}
