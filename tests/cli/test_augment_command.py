@@ -214,7 +214,7 @@ def test_what_cannot_be_is_refused_before_anything_is_trained(monkeypatch: pytes
 
 def run_slowly(pause: float, *words: object, cwd: Path) -> None:
     process = start(pause, "small", *words, cwd=cwd, script=SLOW)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=250)
     assert process.returncode == 0, err
 
 
@@ -228,12 +228,12 @@ def test_a_killed_run_goes_on_to_the_same_bytes(how: signal.Signals, tmp_path: P
     run_slowly(0, *words, "whole.hdf5", cwd=tmp_path)
     process = start(0.1, "small", *words, "killed.hdf5", cwd=tmp_path, script=SLOW)
     note = Path("killed.hdf5.run/unfinished.json")
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 250
     while not (note.exists() and json.loads(note.read_text() or '{"pieces": 0}')["pieces"] >= 5):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(how)
-    process.communicate(timeout=30)
+    process.communicate(timeout=250)
     assert process.returncode != 0 and not Path("killed.hdf5").exists()
     finished, before = json.loads(note.read_text())["pieces"], len(lines_of("killed.hdf5.run"))
     assert 5 <= finished < 41
@@ -248,7 +248,7 @@ def test_a_killed_training_of_the_model_goes_on_to_the_same_bytes(tmp_path: Path
     words = ["augment", "walks.hdf5", "--rows", "500", "--dynamics.members", "2", "--dynamics.hidden", "16"]
     words += ["--dynamics.features", "8", "--dynamics.epochs", "150", "--dynamics.batch", "512", "--out"]
     process = start(0, "small", *words, "killed.hdf5", cwd=tmp_path, script=SLOW)
-    checkpoint, deadline = Path("killed.hdf5.run/checkpoint.safetensors"), time.monotonic() + 100
+    checkpoint, deadline = Path("killed.hdf5.run/checkpoint.safetensors"), time.monotonic() + 250
     while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()

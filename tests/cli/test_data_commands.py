@@ -133,7 +133,7 @@ def test_a_terminated_command_removes_what_it_had_begun(tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.01)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=250)
     assert process.returncode == 143
     assert not [path.name for path in tmp_path.iterdir() if path.is_file() and "big" in path.name]
 
@@ -275,7 +275,7 @@ def test_bad_input_ends_in_one_line_and_nothing_on_disk(words: str, tmp_path: Pa
 
 def test_a_process_with_bad_input_ends_in_one_line_and_exit_code_2(tmp_path: Path) -> None:
     process = start("augment", "[/dim].hdf5", cwd=tmp_path)
-    assert process.communicate(timeout=120) == ("", "error: there is no file '[/dim].hdf5'.\n")
+    assert process.communicate(timeout=250) == ("", "error: there is no file '[/dim].hdf5'.\n")
     assert process.returncode == 2
 
 

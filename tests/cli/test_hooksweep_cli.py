@@ -72,7 +72,7 @@ def test_collect_writes_the_task_s_rows_and_leaves_no_parts(undisturbed: Path) -
 
 def test_a_killed_collection_goes_on_and_ends_with_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
     process = start(*WORDS, cwd=tmp_path)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 250
     while not parts(tmp_path) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

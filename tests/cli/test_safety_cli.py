@@ -173,7 +173,7 @@ def started(*words: str) -> subprocess.Popen[str]:
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 250
     while not path.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
     assert path.exists(), process.communicate()[1]
@@ -189,7 +189,7 @@ def test_two_processes_on_one_folder_and_ctrl_c() -> None:
         "error: another process is writing in the folder 'agents'. Wait until it ends, or choose another path.\n",
     )
     first.send_signal(signal.SIGINT)
-    _, said = first.communicate(timeout=60)
+    _, said = first.communicate(timeout=250)
     assert first.returncode == 130
     assert said.endswith("interrupted: the same command continues from its last checkpoint.\n")
     assert mocoda(*words)[0] == 0

@@ -52,7 +52,7 @@ def test_a_folder_of_shards_is_written_read_and_said(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_killed_it_goes_on_to_the_same_bytes_though_commands_share_the_shards(tmp_path: Path) -> None:
     words = [*WORDS, "10", "--out", "killed"]
-    process, deadline = start(0.1, *words, cwd=tmp_path, script=SLOW), time.monotonic() + 100
+    process, deadline = start(0.1, *words, cwd=tmp_path, script=SLOW), time.monotonic() + 250
     while len(shards_of("killed")) < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
@@ -61,7 +61,7 @@ def test_killed_it_goes_on_to_the_same_bytes_though_commands_share_the_shards(tm
     assert process.returncode == -9 and len(shards_of("killed")) < 10
     several = [start(*words, "--only", *own, cwd=tmp_path) for own in (["0", "1", "8", "9"], list("234567"))]
     for process in several:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=250)
         assert process.returncode == 0, err
         assert out in ("killed: 4 shards of 10\n", "killed: 6 shards of 10\n")
     done(*WORDS, 10, "--out", "whole")
@@ -87,19 +87,19 @@ def test_a_cluster_that_asks_for_a_token_is_reached_by_host_and_port_with_it_and
                 [sys.executable, *start_head], env={**os.environ, **token}, stdout=log, stderr=subprocess.STDOUT
             )
         try:
-            deadline = time.monotonic() + 100
+            deadline = time.monotonic() + 250
             while "Ray runtime started" not in Path("ray.log").read_text():
                 assert head.poll() is None and time.monotonic() < deadline
                 time.sleep(0.1)
             outside = start(*words, cwd=tmp_path)
-            _, said = outside.communicate(timeout=120)
+            _, said = outside.communicate(timeout=250)
             assert outside.returncode == 2 and said.endswith(
                 "If it asks for a token, set RAY_AUTH_MODE=token and the token here as on its machines.\n"
             )
             for name, value in token.items():
                 monkeypatch.setitem(ENVIRONMENT, name, value)
             inside = start(*words, cwd=tmp_path)
-            _, said = inside.communicate(timeout=120)
+            _, said = inside.communicate(timeout=250)
             assert inside.returncode == 0, said
         finally:
             head.terminate()

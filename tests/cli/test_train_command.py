@@ -187,7 +187,7 @@ def test_a_killed_training_leaves_no_agents_and_running_it_again_ends_in_the_sam
         folder.mkdir()
         collect(folder)
     process = start(*training(UPDATES), cwd=killed, script=SLOW)
-    checkpoint, deadline = killed / "agents" / "checkpoint.safetensors", time.monotonic() + 100
+    checkpoint, deadline = killed / "agents" / "checkpoint.safetensors", time.monotonic() + 250
     while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
@@ -198,7 +198,7 @@ def test_a_killed_training_leaves_no_agents_and_running_it_again_ends_in_the_sam
     before = len(logged(killed / "agents"))
     for folder in (killed, whole):
         process = start(*training(UPDATES), cwd=folder, script=SLOW)
-        printed, err = process.communicate(timeout=120)
+        printed, err = process.communicate(timeout=250)
         assert (process.returncode, printed) == (0, SAID), err
     assert logged(killed / "agents")[before] == updates + 100  # it went on rather than starting anew
     assert contents(killed / "agents") == contents(whole / "agents")
