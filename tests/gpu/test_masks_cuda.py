@@ -9,7 +9,9 @@ import torch
 
 import mocoda
 from experiments.experiment import Run
-from experiments.masks import METHODS, Masks, Training, dense
+from experiments.masks import Masks, dense
+from experiments.masks.mechanisms import Training
+from experiments.masks.methods import METHODS
 from experiments.random_dag import RandomDag
 from mocoda.engine.statistics import area_under_curve
 from mocoda.graph import learned
