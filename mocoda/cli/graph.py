@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -22,7 +23,7 @@ from mocoda.cli.options import (
     say,
     show,
 )
-from mocoda.cli.parser import Command, Flat, Maybe
+from mocoda.cli.parser import Command, Flat, Maybe, value_of
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_target, write_json
 
@@ -35,8 +36,14 @@ MaybeFile = Annotated[Maybe[Path], arg(metavar="FILE")]
 
 @dataclass(frozen=True)
 class Graph(Command):
-    """Draw a graph over its data, or learn one from data: what depends on what, and in which share of the rows."""
+    """Draw a graph over its data, or learn one from data: what depends on what, and in which share of the rows.
 
+    The settings of the learner that --learner names are options too.
+    """
+
+    kind = "learner"
+
+    settings: Flat[Any]
     file: Annotated[Positional[str], arg(metavar="GRAPH|DATA")]
     """Graph file: Python (which is run), TOML, or learned (FILE.graph). With --learn or --graph, the data."""
     data: MaybeData = None
@@ -48,14 +55,16 @@ class Graph(Command):
     --explain a TOML graph file (none unless given)."""
     learn: Flag = False
     """Learn the graph from the data, and write it."""
+    learner: Annotated[str, arg(metavar="NAME")] = "gates"
+    """How the graph is learned: gates (accurate) or gradient (simple)."""
     factors: MaybeFile = None
     """TOML file with [state] and [action]: the factors of the graph to learn. Without it they follow from the names of
     the columns: ball.x and ball_x belong to ball."""
     unseen: Maybe[str] = None
     """linked or apart: what to assume about factors that never come near each other in the data, so that nothing can be
     learned about them."""
-    caution: float = 0.02
-    """Probability above which a learned edge counts as present."""
+    caution: Maybe[float] = None
+    """Probability above which a learned edge counts as present; unless given, the learner's own: 0.02 for gates."""
     quick: Flag = False
     """Learn in less time, but less accurately."""
     explain: Flag = False
@@ -64,6 +73,13 @@ class Graph(Command):
     device: Device = "cpu"
     overwrite: Overwrite = False
     reading: Flat[ReadOptions] = AS_IT_SAYS
+
+    @classmethod
+    def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
+        from mocoda.graph import LEARNERS
+
+        learner = LEARNERS[value_of("learner", words, "gates")]
+        return {"settings": learner.quick() if "--quick" in words else learner()}
 
     def run(self) -> None:
         if self.learn:
@@ -100,7 +116,7 @@ class Graph(Command):
 
     def _learn(self) -> None:
         from mocoda.engine.progress import PlainProgress
-        from mocoda.graph import GateLearner, learn_graph
+        from mocoda.graph import learn_graph
         from mocoda.graph.columns import ColumnNames
         from mocoda.graph.graph_file import load_factors
 
@@ -120,7 +136,7 @@ class Graph(Command):
             seed=self.seed,
             caution=self.caution,
             unseen=self.unseen,
-            learner=GateLearner.quick() if self.quick else GateLearner(),
+            learner=self.settings,
             progress=PlainProgress(),
         )
         graph.save(out)

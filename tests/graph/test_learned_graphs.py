@@ -421,6 +421,11 @@ def test_the_command_line_learns_draws_and_explains(
     )
     assert by_file.code == 0
     assert load_graph(tmp_path / "two.graph").parents == ("place", "move")
+    simple = ("--learner", "gradient", "--steps", 5, "--hidden", 8, 8, "--caution", 0.3)
+    assert run("graph", table, "--learn", *simple, "--out", tmp_path / "simple.graph").code == 0
+    by_gradients = load_graph(tmp_path / "simple.graph")
+    assert isinstance(by_gradients, LearnedGraph) and by_gradients.caution == 0.3
+    assert by_gradients.learner == GradientLearner(hidden=(8, 8), steps=5)
     again = run("graph", table, "--learn", "--quick", "--out", file)
     assert again.code == 2
     assert "Write to another one, or pass --overwrite." in again.err
