@@ -286,7 +286,9 @@ class GroupedParents(RecombinedParents):
         group = self.groups.first[kind][:, self.owner]
         for factor in stream.child("order").permutation(self.groups.first.shape[1]).tolist():
             here = self.groups.is_first[kind, factor].nonzero()[:, 0]
-            new = drawn.at(here).replaced(group[here] == factor, others.at(here))
+            own, theirs = group[here] == factor, others.at(here)
+            new_rows = torch.where(own, theirs.rows, drawn.rows[here])
+            new = Draw(new_rows, torch.where(own, theirs.donors, drawn.donors[here]))
             fits = ~self._differ(new.rows, kind[here])
             drawn.put(here[fits], new.at(fits))
         return drawn
