@@ -48,7 +48,7 @@ define install
 endef
 
 $(DEMO): pyproject.toml constraints.txt
-	$(call install,.[hooksweep,report])
+	$(call install,.[hooksweep])
 	touch $@
 
 $(TEST): pyproject.toml constraints.txt

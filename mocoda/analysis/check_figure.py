@@ -36,7 +36,7 @@ def _draw_children(axes: Axes, advice: Advice) -> None:
             )
     axes.set_xticks(places, [child.name for child in advice.children], rotation=45 if len(places) > 4 else 0)
     axes.set_ylim(0, 1.15 * max(errors) or 1)
-    axes.set_ylabel("error on held-out rows (% of a step's standard deviation)")
+    axes.set_ylabel("held-out error (% of a step's std)")
     title_left(axes, "How well a small model predicts the children")
 
 

@@ -1,7 +1,7 @@
 """Counterfactual questions: what would have happened, had only these factors been different (Appendix F)?
 
-The model predicts the children that the change reaches. All others keep the value that they had, to the bit, and with
-it whatever noise was in it.
+The model predicts the children that the change reaches. All others keep their recorded value to the bit, and with it
+its noise.
 
 Axes: N factual rows, W worlds (draws of the resampled parents), S and A columns of state and action, E members.
 """
@@ -25,22 +25,24 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Parents
 from mocoda.parents.flattening import FlattenedParents
 from mocoda.parents.mocoda import MixtureParents, Mocoda, StratifiedParents, fewer_components
-from mocoda.parents.recipe import RecombinedParents, Region
+from mocoda.parents.recipe import Region
+from mocoda.parents.recombination import ComposedParents, GroupedParents, MatchedParents
 
 WIDTH = 1.96  # standard deviations on either side of an interval's middle: 95% of a Gaussian
 CANDIDATES = 128  # draws of which one is chosen, where a resampled column is in several parent sets
+COMPONENTS = 32  # of mixtures that are fitted to matched parents
 
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """An answer; it prints as a table of its first row.
+    """The answer to a counterfactual question; prints as a table of its first row.
 
-    factual         what happened
-    counterfactual  what would have happened: changed parents, children kept or resampled; no reward
-    resampled       bool (N, children): which mechanisms the change reaches
+    factual         the recorded transitions
+    counterfactual  the transitions that would have happened: changed parents, children kept or resampled; no reward
+    resampled       bool (N, children): the children that the change reaches
     low, high       (N, S), the model's 95% interval; where a child is kept, the child itself
-    support         (N,), the share of the data whose parents are as rare as the changed ones, or rarer: the least over
-                    the parent sets with a change in them; 1 where nothing changed
+    support         (N,), the share of the data whose parents are at least as rare as the changed ones: the minimum over
+                    the parent sets that changed; 1 where nothing changed
     """
 
     graph: LocalGraph
@@ -50,11 +52,11 @@ class WhatIf:
     low: Tensor
     high: Tensor
     support: Tensor
-    changed: tuple[str, ...]  # the factors that were fixed
+    changed: tuple[str, ...]  # the factors that were set
     drawn: tuple[str, ...]  # those that were resampled given the rest
 
     def __rich__(self) -> rich.table.Table:
-        """A line per column: its value, its counterfactual value, and the next value of each."""
+        """One line per column: its value, its counterfactual value, and the next value of each."""
         first = f", the first of {len(self.factual)} rows" if len(self.factual) > 1 else ""
         rarer = f"{100 * float(self.support[0]):.2g}% of the data is as rare or rarer"
         table = rich.table.Table(title=f"What if{first}: {rarer}")
@@ -97,19 +99,20 @@ def what_if(
 ) -> WhatIf:
     """What would have happened had the factors in `changes` been different.
 
-    row            the factual transition, such as data[17:18]; or several, each answered by itself
+    row            the factual transition, such as data[17:18]; or several, each answered on its own
     changes        factor -> its value: one for all rows, or one per row
-    parents        fitted by recipe "mocoda", "mocoda-u" or "mocoda-p". Mixtures are used as they are; to the rows that
-                   others recombine (density="matched"), mixtures are fitted first. Where these are stratified, support
-                   is measured among the rows with the same local graph, so that objects may not meet as they never did,
-                   and nothing can be resampled; stratified=False allows both
+    parents        fitted parents of recipe "mocoda", "mocoda-u" or "mocoda-p". With density="matched", the default,
+                   mixtures are fitted to the rows that they recombine. If parents are stratified by local graph,
+                   support is measured among the rows with the same local graph, so that unrecorded contacts are
+                   refused, and nothing can be resampled; stratified=False allows both
     model          as from `fit_dynamics`, or any object with `predict` and `sample`
-    resample       factors to draw given all the others; those neither changed nor resampled stay as they are
-    data           the recorded rows that say what is rare; those of the parents, or samples of them, unless given
-    draws          worlds with other resampled parents behind each interval, the first of which is the answer
+    resample       factors to draw given all others; factors neither changed nor resampled stay as they are
+    data           the recorded rows that tell what is rare; None: samples of the parents
+    draws          number of worlds with other resampled parents behind each interval; the first is the answer
     least_support  the least share of the data that must be as rare as the question; 0 answers anything
     """
     graph.check_data(row)
+    mixtures = _mixtures(parents, graph, seed)
     _check_names(changes, resample, graph)
     if draws < 1:
         raise InputError(f"draws must be at least 1, got {draws}.")
@@ -117,7 +120,6 @@ def what_if(
         raise InputError(f"least_support must be a share of the data, from 0 to below 1, got {least_support}.")
     n, worlds = len(row), draws if resample else 1
     stream = as_stream(seed, "what-if", device=row.device)
-    mixtures, recorded = _mixtures(parents, graph, stream.child("mixtures"))
     before = row.rows.repeat(worlds, 1)
     after = _changed(row.rows, changes, graph).repeat(worlds, 1)
     if resample:
@@ -126,10 +128,7 @@ def what_if(
         after = drawn_given_rest(mixtures, after, set(graph.columns(resample)), stream.child("parents"))
     reached = reached_children(graph, before, after)
     resampled = _by_column(graph, reached)
-    if data is not None:
-        known = data.rows
-    else:
-        known = mixtures.sample(REFERENCE, seed=stream.child("reference")) if recorded is None else recorded
+    known = mixtures.sample(REFERENCE, seed=stream.child("reference")) if data is None else data.rows
     known = known[stream.permutation(len(known))[:REFERENCE]]
     support = _support(mixtures, before, after, known).unflatten(0, (worlds, n)).median(0).values
     rarest = int(support.argmin())
@@ -150,9 +149,9 @@ def what_if(
 
 
 def reached_children(graph: LocalGraph, before: Tensor, after: Tensor) -> Tensor:
-    """The children that the change of rows (N, S + A) reaches, bool (N, children).
+    """The children that a change of rows (N, S + A) reaches, bool (N, children).
 
-    Those that depend on a factor that differs, before or after, and those whose edges differ.
+    These are the children that depend, before or after, on a factor that differs, and those whose edges differ.
     """
     differs = torch.stack([(before != after)[:, list(columns)].any(1) for columns in graph.factors.values()], 1)
     edges, new_edges = graph.mask(before), graph.mask(after)
@@ -187,25 +186,23 @@ def drawn_given_rest(parents: MixtureParents, rows: Tensor, unknown: set[int], s
     return proposed[torch.arange(len(rows), device=rows.device) * candidates + chosen]
 
 
-def _mixtures(
-    parents: Parents, graph: LocalGraph, stream: Stream
-) -> tuple[MixtureParents | StratifiedParents, Tensor | None]:
-    """The mixtures behind the parents, or fitted to the rows that they recombine, which are returned too."""
+def _mixtures(parents: Parents, graph: LocalGraph, seed: int | Stream) -> MixtureParents | StratifiedParents:
+    """The mixtures of parents, or those fitted to the recorded rows that they recombine."""
     proposals = parents.proposals if isinstance(parents, FlattenedParents) else parents
-    if isinstance(proposals, MixtureParents | StratifiedParents):
-        return proposals, None
-    if isinstance(proposals, RecombinedParents):
-        rows = proposals.recorded
-        state, action = rows[:, : graph.state_width], rows[:, graph.state_width :]
-        components = fewer_components(Mocoda().components, len(rows), graph)
-        recipe = Mocoda(density="mixture", components=components, stratified=proposals.by_local_graph)
-        fitted = recipe.propose(Transitions(state, action, state), graph, stream)
-        assert isinstance(fitted, MixtureParents | StratifiedParents)
-        return fitted, rows
-    raise InputError(
-        "what_if needs parents fitted by recipe 'mocoda', 'mocoda-u' or 'mocoda-p', got "
-        f"{type(proposals).__name__}. Pass mocoda.fit_parents(data, graph)."
-    )
+    if isinstance(proposals, ComposedParents):
+        proposals = proposals.grouped
+    if isinstance(proposals, MatchedParents | GroupedParents):
+        state, action = proposals.recorded.split([graph.state_width, graph.width - graph.state_width], 1)
+        components = fewer_components(COMPONENTS, len(state), graph)
+        stratified = isinstance(proposals, GroupedParents)
+        recipe = Mocoda(density="mixture", stratified=stratified, project=False, components=components)
+        proposals = recipe.propose(Transitions(state, action, state), graph, seed)
+    if not isinstance(proposals, MixtureParents | StratifiedParents):
+        raise InputError(
+            f"what_if needs parents of recipe 'mocoda', 'mocoda-u' or 'mocoda-p', got {type(proposals).__name__}. Pass "
+            "parents fitted by mocoda.fit_parents(data, graph)."
+        )
+    return proposals
 
 
 def _check_names(changes: Mapping[str, Array], resample: Sequence[str], graph: LocalGraph) -> None:
@@ -247,16 +244,16 @@ def _by_column(graph: LocalGraph, children: Tensor) -> Tensor:
 
 
 def _parts(parents: MixtureParents | StratifiedParents) -> list[tuple[Region, MixtureParents]]:
-    """Each set of mixtures, and where it holds."""
+    """Each set of mixtures, with the rows that it holds for."""
     if isinstance(parents, MixtureParents):
         return [(lambda rows: torch.ones(len(rows), dtype=torch.bool, device=rows.device), parents)]
     return [(parents.region(one.mask), one.mixtures) for one in parents.neighbourhoods]
 
 
 def _support(parents: MixtureParents | StratifiedParents, before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
-    """The share of the reference, of which the same mixtures hold, that is as rare as rows (M, S + A): (M,).
+    """The share of the reference rows under the same mixtures that are as rare as rows (M, S + A): (M,).
 
-    1 where nothing changed, 0 where no mixtures hold.
+    It is 1 where nothing changed, and 0 where no mixtures hold.
     """
     support = (before == after).all(1).float()
     for holds, mixtures in _parts(parents):
@@ -266,7 +263,7 @@ def _support(parents: MixtureParents | StratifiedParents, before: Tensor, after:
 
 
 def _rarity(mixtures: MixtureParents, before: Tensor, after: Tensor, reference: Tensor) -> Tensor:
-    """The same for each parent set, (M, sets). A set without a change says nothing: its share is 1."""
+    """The same for each parent set, (M, sets); 1 for sets that did not change."""
     rank = ranks(mixtures, after, densities(mixtures, reference))
     touched = torch.stack([(before != after)[:, list(columns)].any(1) for columns, _ in mixtures.sets], 1)
     return torch.where(touched, rank, 1.0)
@@ -285,7 +282,7 @@ def _weakest(
 
 
 def _refusal(row: int, support: float, least: float, names: list[str], free: list[str]) -> InputError:
-    """Why the question is refused: these parents are too rare, of which some are free to be resampled."""
+    """The error for a question whose parents are too rare; `free` ones may be resampled."""
     way_out = f"Resample what goes with it (resample={free}), change less" if free else "Change less"
     reason = (
         f"the parents ({', '.join(names)}) would be rarer than {100 - 100 * support:.4g}% of the data, "

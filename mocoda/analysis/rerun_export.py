@@ -1,4 +1,4 @@
-"""Recordings for Rerun's viewer: counterfactual rows beside the recorded ones that they are made of."""
+"""Recordings for Rerun's viewer: counterfactual rows beside the recorded rows that they come from."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocoda.analysis.page.report import generated
+from mocoda.analysis.page.html_page import generated
+from mocoda.analysis.page.row_browser import main_donors, noted_donors
 from mocoda.analysis.page.scene import bodies_of
-from mocoda.augmentation.episode_rollout import equal_rows
 from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 
 TIMELINE = "row"
-BLOCK = 4_096  # rows whose origins are compared at a time
 COLOURS = {"recorded": (0, 114, 178), "counterfactual": (213, 94, 0)}
 
 
@@ -25,10 +24,10 @@ def export_rerun(data: Transitions, path: str | Path) -> None:
     """Writes a recording for Rerun's viewer (FILE.rrd), which opens it if it has the same version as rerun-sdk here.
 
     Recorded and counterfactual rows are in one recording, on one timeline, "row": the number of a counterfactual row
-    in the data. There, `counterfactual/COLUMN` is its own value, and `recorded/COLUMN` that of the recorded row which
-    gives most of its columns, to the bit; nothing where none gives any. Bodies, known by columns whose names end in x
-    and y, are points in `above/`. Support, disagreement, episode and step are in `notes/`. Data without counterfactual
-    rows shows its recorded ones.
+    in the data. There, `counterfactual/COLUMN` is its own value, and `recorded/COLUMN` that of the recorded row that
+    most of its parts come from, if its provenance names donors. Bodies, recognised by columns whose names end in x and
+    y, are points in `above/`. Support, disagreement, episode and step are in `notes/`. Data without counterfactual rows
+    shows its recorded ones.
     """
     try:
         import rerun
@@ -45,7 +44,7 @@ def export_rerun(data: Transitions, path: str | Path) -> None:
             _log(stream, "counterfactual", data[shown], shown)
             if not bool(made.all()):
                 known = data[~made]
-                base = _bases(known.rows, data.rows[shown])
+                base = _main_donors(known, data[shown])
                 there = base >= 0
                 if bool(there.any()):
                     _log(stream, "recorded", known[base[there]], shown[there])
@@ -87,12 +86,11 @@ def _scalars(stream: Any, entity: str | list[str], values: Tensor, at: Tensor) -
     )
 
 
-def _bases(known: Tensor, rows: Tensor) -> Tensor:
-    """The recorded row (M,) that has most columns of each row, to the bit; -1: none has any."""
-    found = []
-    for block in rows.split(BLOCK):
-        candidates = [equal_rows(block[:, [column]], known[:, [column]]) for column in range(rows.shape[1])]
-        candidate = torch.stack(candidates, 1)  # (block, S + A)
-        votes = torch.stack([(known[one.clamp(min=0)] == block).sum(1) * (one >= 0) for one in candidates], 1)
-        found.append(candidate.gather(1, votes.argmax(1, keepdim=True))[:, 0])
-    return torch.cat(found)
+def _main_donors(known: Transitions, made: Transitions) -> Tensor:
+    """The recorded row (M,) that most parts of each row come from, by provenance; -1 where no donor is noted."""
+    names = [name for name in made.provenance if name.startswith("donor_")]
+    steps = {name.replace("donor_", "donor_step_", 1) for name in names}
+    found = [
+        noted_donors(known, made, name, name.replace("donor_", "donor_step_", 1)) for name in names if name not in steps
+    ]
+    return main_donors(torch.stack(found, 1)) if found else torch.full((len(made),), -1)

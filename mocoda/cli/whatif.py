@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import arg
 
 from mocoda.cli.dynamics import MODEL_FILES, DynamicsOptions
-from mocoda.cli.options import Device, Folder, OnData, check_device, show
-from mocoda.cli.parser import Flat
+from mocoda.cli.options import (
+    AS_IT_SAYS,
+    NO_GRAPH,
+    Data,
+    Device,
+    Folder,
+    GraphOptions,
+    Overwrite,
+    ReadOptions,
+    Seed,
+    check_device,
+    console,
+    content_of,
+)
+from mocoda.cli.parser import Command, Flat
 from mocoda.engine.errors import InputError, unknown_name
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhatIf(OnData):
+@dataclass(frozen=True)
+class WhatIf(Command):
     """Ask what would have happened in a recorded step if some of its factors had been different."""
 
+    data: Data
     row: int
     """Number of the step in the data, counted from 0."""
-    change: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]", help_behavior_hint="(required)")]
-    """Factors and their new values, such as y=0.3, or cup=0.1,0.2 for a factor with several columns."""
+    change: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]")]
+    """Factors and their values, such as y=0.3 or, for one with several columns, cup=0.1,0.2."""
     parents: Flat[Any]
     model: Flat[DynamicsOptions]
     resample: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
-    """Factors to draw anew, given all others. All other factors stay as they were recorded."""
+    """Factors to draw given all the others. The rest stays as it was."""
+    reading: Flat[ReadOptions] = AS_IT_SAYS
+    world: Flat[GraphOptions] = NO_GRAPH
     least_support: float = 0.01
-    """Refuse questions that are rarer than all but this share of the data; 0 answers any question."""
+    """Refuse questions that are rarer than all but this share of the data; 0 answers any."""
+    seed: Seed = 0
     device: Device = "cpu"
     out: Folder = Path("runs/whatif")
     """Folder that keeps the trained model: a second question about the same data is answered at once."""
+    overwrite: Overwrite = False
 
     @classmethod
     def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
@@ -49,18 +67,19 @@ class WhatIf(OnData):
         self.model.check(self.out)
         changes = dict(map(_change, self.change))
         check_device(self.device)
-        recorded, world = self.read(self.device)
+        recorded = self.reading.read(self.data).to(self.device)
+        world = self.world.load(recorded, self.data)
         for name in (*changes, *self.resample):
             if name not in world.graph.factors:
                 raise unknown_name("factor", name, world.graph.factors)
         if not 0 <= self.row < len(recorded):
             raise InputError(f"row must be a row of {self.data!r}, from 0 to {len(recorded) - 1}, got {self.row}.")
         if self.model.model is None:
-            question = ("row", "change", "resample", "parents", "least_support")
-            settings = self.identity(recorded, world, "data", *question)
+            settings = {**asdict(self.world), **asdict(self.model), "seed": self.seed, "device": self.device}
+            settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}
             with RunFolder(self.out, "whatif", settings, MODEL_FILES, self.overwrite) as run:
                 self.model.fit(run.path, recorded, world.graph, self.seed, run.progress)
-        show(
+        console.print(
             what_if(
                 recorded[self.row : self.row + 1],
                 changes,

@@ -120,6 +120,13 @@ def _rewrite(path: Path, content: bytes) -> None:
             part.write_bytes(content)
 
 
+def _metric(told: Any) -> Metric:
+    metric = Metric(**told)
+    if not all(map(isinstance, metric, (int, str, int, str, int | float))):
+        raise TypeError("values of a metric are of other types")
+    return metric
+
+
 def read_metrics(folder: str | Path) -> list[Metric]:
     """The metrics that a folder keeps, each number once; none where there is no file of them."""
     path = Path(folder) / JSONL
@@ -127,7 +134,7 @@ def read_metrics(folder: str | Path) -> list[Metric]:
         return []
     lines = path.read_bytes().split(b"\n")[:-1]  # after the last newline is nothing, or a torn line
     try:
-        metrics = [Metric(**json.loads(line)) for line in lines]
-    except (ValueError, TypeError) as error:
+        metrics = [_metric(json.loads(line)) for line in lines]
+    except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{str(path)!r} was not written by mocoda, or damaged since. Remove it.") from error
     return list({metric[:4]: metric for metric in reversed(metrics)}.values())[::-1]

@@ -326,7 +326,7 @@ def _identity(folder: Path) -> dict[str, Any] | None:
         return {"command": str(found["command"]), "settings": dict(found["settings"])}
     except PermissionError as error:
         raise InputError(f"cannot read {str(folder / CONFIG)!r}: {error.strerror}.") from error
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -40,7 +40,7 @@ GRACE = 2.0  # seconds that threads have to end after an error
 
 
 class Workers(Generic[Job, Answer]):
-    """A pool of processes that do `work`, inside a `with` block.
+    """Processes that do `work`, inside a `with` block.
 
     work   a function that other processes can import; its jobs and answers are sent as pickles
     count  processes at most, each started when there is a job for it; None: one per core; 0: this process does each
@@ -81,7 +81,7 @@ class Workers(Generic[Job, Answer]):
             thread.join(None if kind is None else GRACE)
 
     def submit(self, job: Job) -> int:
-        """Queues a job; returns the number by which `result` gives its answer."""
+        """The number under which the job's answer can be had."""
         number = next(self._numbers)
         future: Future[Answer] = Future()
         self._answers[number] = future
@@ -100,11 +100,11 @@ class Workers(Generic[Job, Answer]):
         return self._answers[number].done()
 
     def result(self, number: int) -> Answer:
-        """Waits for a job's answer and returns it, once; raises the error that the work raised."""
+        """The job's answer, as soon as it is there, and once; an error that the work raised is raised here."""
         return self._answers.pop(number).result()
 
     def map(self, jobs: Iterable[Job], ahead: int | None = None) -> Iterator[Answer]:
-        """Yields the answers in the order of the jobs, of which there may be infinitely many.
+        """The answers in the order of the jobs, which may go on for ever.
 
         ahead  jobs taken before an answer is waited for; None: enough that no process is idle
         """
@@ -118,7 +118,7 @@ class Workers(Generic[Job, Answer]):
             yield self.result(waiting.popleft())
 
     def as_done(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer]]:
-        """Yields each job with its answer as soon as it is done. Few jobs are taken ahead."""
+        """Each job and its answer, those that are done first come first. Few jobs are taken ahead."""
         waiting: dict[Future[Answer], tuple[int, Job]] = {}
         for job in jobs:
             number = self.submit(job)
@@ -134,7 +134,7 @@ class Workers(Generic[Job, Answer]):
             yield job, self.result(number)
 
     def _serve(self) -> None:
-        """Runs in a thread: gives jobs to one process until the block ends, and replaces the process if it dies."""
+        """Gives jobs to one process until the block ends, and replaces the process if it dies."""
         process: _Process | None = None
         while (task := self._jobs.get()) is not None:
             job, future = task
@@ -226,7 +226,7 @@ def _read(reply: bytes) -> Any:
 
 
 def _work(work: Callable[[Any], Any], pipe: Connection) -> None:
-    """Runs in a worker process: does jobs until the pipe is closed."""
+    """What a process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     torch.set_num_threads(1)  # there is a process for every core already
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -253,7 +253,7 @@ def _pickled(error: Exception) -> bytes:
 
 
 def _end_with_parent() -> None:
-    """Ends this process, whatever it is doing, when the one that started it has ended."""
+    """Ends this process when the one that started it is no more, whatever it is doing."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -261,7 +261,7 @@ def _end_with_parent() -> None:
 
 
 def _do_here(work: Callable[[Job], Answer], job: Job, future: Future[Answer]) -> None:
-    """Does a job in this process, with one thread, as a worker would."""
+    """As another process would: with one thread."""
     with one_thread():
         try:
             future.set_result(work(job))
@@ -275,7 +275,7 @@ def _cores() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits torch to one thread: the numbers are those of any other process, and no thread waits for another.
+    """Torch with one thread: numbers that do not depend on who computes them, and no waiting of threads for each other.
 
     On a busy machine, threads that share small products wait for the slowest after each.
     """
@@ -288,7 +288,7 @@ def one_thread() -> Iterator[None]:
 
 
 def in_threads(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """Runs jobs in as many threads as torch has, each with one thread of torch's; returns their results.
+    """What the jobs return, as many at a time as torch has threads, with one each.
 
     Torch would share each small product among its threads, and wait for the slowest after every one of them: where
     another program is busy on a core, that takes many times as long.

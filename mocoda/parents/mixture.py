@@ -76,7 +76,8 @@ class GaussianMixture:
         scaled = ((points - shift) / scale).T.contiguous()
         stream = as_stream(seed, "mixture", device=points.device)
         features = _Features(len(scaled), points.device)
-        moments = features.moments(*_kmeans(scaled, min(components, scaled.shape[1]), stream))
+        start = _kmeans_responsibilities(scaled, min(components, scaled.shape[1]), stream)
+        moments = features.moments(start.points, start.responsibilities)
         weights, means, covariances = features.parameters(moments)
         likelihood = -math.inf
         for _ in range(max_iterations):
@@ -174,7 +175,7 @@ class Manifold:
 
     @staticmethod
     def of(rows: Tensor, graph: LocalGraph) -> Manifold:
-        """Those of recorded rows (N, S + A); unit vectors have up to MAX_UNIT_COLUMNS adjacent columns of a factor."""
+        """Those of recorded rows (N, S + A). Unit vectors have up to MAX_UNIT_COLUMNS adjacent columns of one factor."""
         low, high = rows.amin(0), rows.amax(0)
         squares, varies = rows.double().square(), (high > low).tolist()
         units = []
@@ -266,8 +267,14 @@ class _Features:
         return moments, likelihood.item()
 
 
-def _kmeans(points: Tensor, components: int, stream: Stream) -> tuple[Tensor, Tensor]:
-    """Greedy k-means++ and Lloyd's rounds on some of the points (D, N): those (D, M), and one-hot clusters (K, M)."""
+@dataclass(frozen=True)
+class _Start:
+    points: Tensor  # (D, M)
+    responsibilities: Tensor  # (K, M), one-hot
+
+
+def _kmeans_responsibilities(points: Tensor, components: int, stream: Stream) -> _Start:
+    """Greedy k-means++ and Lloyd's rounds on at most KMEANS_POINTS of the points (D, N). Empty clusters are dropped."""
     chosen = stream.permutation(points.shape[1])[: max(KMEANS_POINTS, 4 * components)]
     sample = points[:, chosen].T.contiguous()
     centres = sample[:1]
@@ -290,7 +297,7 @@ def _kmeans(points: Tensor, components: int, stream: Stream) -> tuple[Tensor, Te
         if bool((labels == previous).all()):
             break
     member = torch.nn.functional.one_hot(labels, components).to(sample.dtype)
-    return sample.T, member[:, member.any(0)].T
+    return _Start(sample.T, member[:, member.any(0)].T)
 
 
 def _times(matrices: Tensor, which: Tensor, vectors: Tensor) -> Tensor:

@@ -52,7 +52,6 @@ class MatchedParents(RecombinedParents):
     """
 
     name = "mocoda"
-    by_local_graph = False
 
     recorded: Tensor
     sets: tuple[tuple[int, ...], ...]
@@ -286,9 +285,7 @@ class GroupedParents(RecombinedParents):
         group = self.groups.first[kind][:, self.owner]
         for factor in stream.child("order").permutation(self.groups.first.shape[1]).tolist():
             here = self.groups.is_first[kind, factor].nonzero()[:, 0]
-            own, theirs = group[here] == factor, others.at(here)
-            new_rows = torch.where(own, theirs.rows, drawn.rows[here])
-            new = Draw(new_rows, torch.where(own, theirs.donors, drawn.donors[here]))
+            new = drawn.at(here).replaced(group[here] == factor, others.at(here))
             fits = ~self._differ(new.rows, kind[here])
             drawn.put(here[fits], new.at(fits))
         return drawn
@@ -349,7 +346,6 @@ class ComposedParents(RecombinedParents):
     name = "mocoda"
 
     grouped: GroupedParents
-    recorded: Tensor
     part: Tensor
     alone: Tensor
     joints: Mapping[tuple[int, int], Joint]
@@ -378,7 +374,7 @@ class ComposedParents(RecombinedParents):
         for rows in recorded.split(BLOCK):
             contacts = contacts_of(graph, part, rows)
             alone.append(torch.where(contacts.sum(2) == 1, contacts.float().argmax(2), NO_PART))
-        return ComposedParents(grouped, recorded, part, torch.cat(alone), {})
+        return ComposedParents(grouped, part, torch.cat(alone), {})
 
     def among(self, rows: Tensor) -> ComposedParents:
         other = ComposedParents._of(self.grouped.among(rows))
@@ -413,7 +409,7 @@ class ComposedParents(RecombinedParents):
         possible = ~contacts[:, own].any(1) & contacts[:, other].any(1)
         here, contacts = here[possible], contacts[possible]
         new, nothing = drawn.at(here), here.new_zeros(len(here), 0)
-        source, distance = joint.match.complete(new.rows, nothing, self.recorded[joint.rows], stream)
+        source, distance = joint.match.complete(new.rows, nothing, self.grouped.recorded[joint.rows], stream)
         new.donors[:, list(joint.match.rest)] = joint.rows[source][:, None]
         contacts[:, own, other] = contacts[:, other, own] = True
         fits = (distance <= joint.near) & (contacts_of(graph, self.part, new.rows) == contacts).all(2).all(1)

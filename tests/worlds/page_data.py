@@ -49,6 +49,9 @@ def table(columns: tuple[str, ...] = COLUMNS) -> Transitions:
         "disagreement": torch.cat([torch.zeros(RECORDED), 1 - rising]),
         "confirmed": torch.cat([torch.full((RECORDED,), -1), (rising > 0.5).long()]),
     }
+    own = torch.arange(RECORDED)
+    for name, donor in (("hand", hand), ("box", torch.full((MADE,), 7)), ("push", hand)):
+        notes[f"donor_{name}"] = torch.cat([own, donor]).int()
     return Transitions(
         rows[:, :4], rows[:, 4:], rows[:, :4] + 0.1, reward=torch.ones(len(rows)), columns=columns, provenance=notes
     )

@@ -1,6 +1,6 @@
-"""The page: one HTML file that shows what was recorded and what was made of it, row by row."""
+"""The page: one HTML file that shows recorded and generated data, row by row."""
 
-from mocoda.analysis.page.drops import drop_rows
-from mocoda.analysis.page.report import report
+from mocoda.analysis.page.html_page import report
+from mocoda.analysis.page.row_browser import drop_rows
 
 __all__ = ["drop_rows", "report"]

@@ -1,4 +1,4 @@
-// The browser of episodes: a list, the worst first; one of them over its steps, part by part, with its donors.
+// The browser of episodes: a list, the worst first, and one episode over its steps, part by part, with its donors.
 const episodes = new Map(); // number -> places of its rows, by step
 
 function gather() {
@@ -51,7 +51,7 @@ function showEpisode(number, focus) {
       return lines;
     }));
     const name = held.parents[part.value];
-    draw(chart, "steps", points, { "@y": name }, `${name} over the steps of episode ${number}, beside the recorded episode that gives most of it.`);
+    draw(chart, "steps", points, { "@y": name }, `${name} over the steps of episode ${number}, beside the recorded episode that most of it comes from.`);
   };
   const drawStep = () => {
     const at = places[slider.value];
@@ -74,7 +74,7 @@ function showEpisode(number, focus) {
   }
 }
 
-// Every part over the steps, in the colour of the recorded episode that it is of.
+// Every part over the steps, in the colour of the recorded episode that it comes from.
 function strip(places) {
   const colours = new Map();
   const [label, line] = [110, 20];

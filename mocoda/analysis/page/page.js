@@ -1,4 +1,4 @@
-// What the page holds, its charts in the reader's colours, and the training.
+// The data of the page, its charts in the reader's colours, and the curves of trainings.
 const held = JSON.parse(document.getElementById("held").textContent);
 const byId = (id) => document.getElementById(id);
 const KINDS = ["recorded", "counterfactual"];
@@ -30,7 +30,7 @@ const short = (number) => (Number.isNaN(number) ? "–" : String(Number(number.t
 
 // ---- charts
 
-const drawn = new Map(); // figure -> what draws it again
+const drawn = new Map(); // figure -> a function that draws it again
 
 function isDark() {
   const chosen = document.documentElement.dataset.theme;
@@ -101,7 +101,7 @@ function drawRanges() {
       inner_low: place(one.inner[0]), inner_high: place(one.inner[1]),
     }));
   });
-  const words = "Range of every column by kind of rows: a line from the least to the largest value, a bar for 90% of them.";
+  const words = "Range of every column by kind of rows: a line from the smallest to the largest value, a bar for 90% of them.";
   draw(document.querySelector("[data-chart=ranges]"), "ranges", rows, { "@x": "0 and 1: ends of the recorded range" }, words);
 }
 
@@ -122,9 +122,14 @@ function drawNotes() {
 
 function drawTraining() {
   const metric = byId("metric").value;
-  const own = (rows) => rows.filter((row) => row.metric === metric);
-  draw(byId("curves"), "curves", own(held.training.curves), { "@y": metric }, `Curves of ${metric} over updates.`);
-  draw(byId("ends"), "ends", own(held.training.ends), { "@x": metric }, `${metric} of every agent at the end.`);
+  drawCurves(byId("curves"), metric);
+  draw(byId("ends"), "ends", of(metric, held.training.ends), { "@x": metric }, `${metric} of every agent at the end.`);
+}
+
+const of = (metric, rows) => rows.filter((row) => row.metric === metric);
+
+function drawCurves(figure, metric) {
+  draw(figure, "curves", of(metric, held.training.curves), { "@y": metric }, `Curves of ${metric} over updates.`);
 }
 
 if (held.columns) {
@@ -135,5 +140,6 @@ if (held.columns) {
 }
 if (held.training) {
   drawTraining();
+  for (const figure of document.querySelectorAll("[data-metric]")) drawCurves(figure, figure.dataset.metric);
   byId("metric").addEventListener("change", drawTraining);
 }

@@ -1,4 +1,4 @@
-// The browser of rows: a list, the worst first; one row with its donors; flags and their export.
+// The browser of rows: a list, the worst first, one row with its donors, and flags with their export.
 const DONORS = ["#0072b2", "#c04a00", "#007a5a", "#a8467f", "#7a6a00", "#4b5bd6", "#a3312a", "#3d7a87"];
 const PAGE = 20;
 const rows = {};
@@ -7,13 +7,13 @@ let list = [];
 let first = 0;
 let chosen = null;
 let flagged = new Set();
-let around = []; // recorded rows that are dots in every drawing
+let around = []; // recorded rows, which are dots in every drawing
 
 function stored() {
   try {
     return JSON.parse(localStorage.getItem(`mocoda ${held.content}`) ?? "[]");
   } catch {
-    return []; // a browser may not let pages from a disk keep anything
+    return []; // some browsers let no page from a disk store anything
   }
 }
 
@@ -159,7 +159,7 @@ function facts(at) {
   const told = [
     ["support", short(rows.support.values[at])], ["disagreement", short(rows.disagreement.values[at])],
     ["verdict", verdictAt(at)], ["reward", short(rows.reward.values[at])],
-    ["recipe", held.rows.recipes[rows.recipe.values[at]] ?? "one of your own"],
+    ["recipe", held.rows.recipes[rows.recipe.values[at]] ?? "your own"],
   ];
   if (rows.terminal.values[at]) told.push(["terminal", "yes"]);
   if (episode >= 0) told.push(["episode, step", `${episode}, ${rows.step.values[at]}`]);
@@ -170,7 +170,7 @@ function facts(at) {
 function legend(donors) {
   const items = [...donors.values()].map((one) => {
     const names = one.parts.map((part) => held.parents[part]).join(", ");
-    if (!one.colour) return make("li", {}, swatch(one), ` ${names}: in no recorded row to the bit, but drawn by a density, predicted or moved; beside it is the nearest recorded`);
+    if (!one.colour) return make("li", {}, swatch(one), ` ${names}: no known donor: drawn by a density, predicted or moved. Beside it is the nearest recorded part`);
     const where = one.donor < 0 ? "a recorded row of the other file" : `recorded row ${one.donor}`;
     const link = placeOf.has(one.donor) ? make("a", { href: `#row=${one.donor}` }, where) : where;
     return make("li", {}, swatch(one), ` ${names}: as in `, link);
@@ -199,20 +199,20 @@ function valuesTable(at, donors) {
     });
   });
   const head = make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text))));
-  const words = isMade(at) ? "The row beside the recorded rows that its parts come from" : "The row";
+  const words = isMade(at) ? "The row, beside the recorded rows that its parts come from" : "The row";
   return make("div", { class: "wide", tabindex: 0, role: "region", "aria-label": words }, make("table", { class: "values" }, make("caption", {}, words), head, body));
 }
 
 const cell = (value) => make("td", { class: "number" }, short(value));
 
 function edgesOf(at) {
-  const usual = new Set(held.sparsest.map(([p, c]) => `${p}-${c}`));
+  const sparsest = new Set(held.sparsest.map(([p, c]) => `${p}-${c}`));
   const differing = held.rows.masks[rows.mask.values[at]];
   const named = (edges) => edges.map(([p, c]) => `${held.parents[p]} to ${held.parents[c]}`).join(", ");
-  const more = differing.filter(([p, c]) => !usual.has(`${p}-${c}`));
-  const fewer = differing.filter(([p, c]) => usual.has(`${p}-${c}`));
-  let words = more.length ? `Besides the usual edges, there are: ${named(more)}.` : "Its edges are those of the sparsest graph.";
-  if (fewer.length) words += ` Not there: ${named(fewer)}.`;
+  const more = differing.filter(([p, c]) => !sparsest.has(`${p}-${c}`));
+  const fewer = differing.filter(([p, c]) => sparsest.has(`${p}-${c}`));
+  let words = more.length ? `Edges beyond the sparsest graph: ${named(more)}.` : "Its edges are those of the sparsest graph.";
+  if (fewer.length) words += ` Absent: ${named(fewer)}.`;
   const gone = new Set(fewer.map(([p, c]) => `${p}-${c}`));
   const edges = [...held.sparsest.filter(([p, c]) => !gone.has(`${p}-${c}`)), ...more];
   const parts = [make("h4", {}, "Active edges"), make("p", { id: "edges" }, words)];
@@ -271,7 +271,7 @@ function drawing(at, donors) {
     svg.append(make("text", { x: left ? x - 11 : x + 11, y: Math.max(y - 9, 10), "text-anchor": left ? "end" : "start" }, body.label));
     told.push(`${body.label} at ${short(values[body.x])}, ${short(values[body.y])}`);
   }
-  const words = isMade(at) ? "Filled: the counterfactual row, in the colours of its donors. Dashed: the recorded row that gives most of it." : "The recorded row.";
+  const words = isMade(at) ? "Filled: the counterfactual row, in the colours of its donors. Dashed: its main donor." : "The recorded row.";
   svg.setAttribute("aria-label", `${words} ${told.join("; ")}.`);
   return make("figure", {}, svg, make("figcaption", {}, `${words} Lines lead to the next state${held.scene.bodies.some((body) => body.goal) ? "; crosses are goals" : ""}. Dots are recorded rows.`));
 }
@@ -299,7 +299,7 @@ function follow(focus) {
   if (!found) return false;
   const number = Number(found[1]);
   if (!placeOf.has(number)) {
-    say(`Row ${number} is not in this page, which holds a sample. mocoda report DATA --show ${number} makes one that holds it.`);
+    say(`Row ${number} is not in this page, which holds a sample. mocoda report DATA --show ${number} writes a page with it.`);
     return false;
   }
   say("");

@@ -1,4 +1,4 @@
-"""What can be drawn of a state: bodies on a plane, known by the names of their columns."""
+"""Bodies on a plane, recognised by the names of their columns, which the page draws from above."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOXES = re.compile(r"box|cube|block", re.IGNORECASE)
 
 
 class Body(NamedTuple):
-    """Something with a place: what it is called, and the columns of its x and y."""
+    """A body with a place: its name, and the columns of its x and y."""
 
     label: str
     x: int
@@ -35,10 +35,9 @@ def bodies_of(states: Sequence[str]) -> list[Body]:
 
 
 def scene_of(data: Transitions, graph: LocalGraph, task: object = None) -> dict[str, Any] | None:
-    """Bodies with the columns of their x and y, seen from above, and the part of the plane that they are in.
+    """Bodies with the columns of their x and y, and the part of the plane that they are in; None without bodies.
 
-    Where what a goal says are columns of the state, as a task's `achieved` tells, goals are drawn, too. None: nothing
-    has a place.
+    Goals are drawn, too, if they are columns of the state, as a task's `achieved` tells.
     """
     owner = {column: number for number, name in enumerate(graph.parents) for column in graph.factors[name]}
     goal = _goal_columns(data, task)
@@ -57,25 +56,23 @@ def scene_of(data: Transitions, graph: LocalGraph, task: object = None) -> dict[
     for axis in ("x", "y"):
         columns = [body[axis] for body in bodies]
         values = torch.cat([data.state[:, columns], data.next_state[:, columns]])
-        if len(values) > 1_000_000:  # what torch takes quantiles of
-            values = values[:: len(values) // 500_000]
+        values = values[:: -(-len(values) // 500_000)]  # torch takes no quantiles of many more
         ends = torch.quantile(values, torch.tensor([0.001, 0.999], device=values.device), dim=0)
         low.append(float(ends[0].min()))
         high.append(float(ends[1].max()))
     room = 0.06 * max(high[0] - low[0], high[1] - low[1], 1e-6)
-    box = [low[0] - room, low[1] - room, high[0] + room, high[1] + room]
-    return {"bodies": bodies, "box": box}
+    return {"bodies": bodies, "box": [low[0] - room, low[1] - room, high[0] + room, high[1] + room]}
 
 
 def _goal_columns(data: Transitions, task: object) -> Sequence[int]:
-    """The columns of the state that a goal is about, in its order; () where goals are something else."""
+    """The columns of the state that a goal consists of, in its order; () where goals are something else."""
     achieved, states = getattr(task, "achieved", None), data.state.shape[1]
     if achieved is None or data.goal is None:
         return ()
     numbers = torch.arange(states, dtype=torch.float32, device=data.device)[None]
     try:
         first, second = achieved(numbers)[0], achieved(2 * numbers + 1)[0]
-    except Exception:  # of the user's own function, which need not like such states
+    except Exception:  # the user's own function may refuse such states
         return ()
     if len(first) != data.goal.shape[1] or not torch.equal(second, 2 * first + 1):
         return ()

@@ -7,7 +7,6 @@ is allocated.
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +23,6 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
     from mocoda.data.transitions import Transitions
 
 __all__ = [
@@ -117,6 +114,8 @@ def coarse_warning(columns: Sequence[str]) -> str:
 
 def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
     """Reads as `read` does, but keeps rows with NaN and infinite numbers, which no table can hold."""
+    from mocoda.data.transitions import Transitions
+
     options = {name: value for name in OPTIONS if (value := how.get(name))}
     if isinstance(source, str | Path):
         format_, place = _source_format(source)
@@ -131,7 +130,7 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
         contents, title = Contents(source), "arrays"
     elif named_columns.is_frame(source):
         contents, title = named_columns.read_frame(source), "data frame"
-    elif _is_table(source):
+    elif isinstance(source, Transitions):
         contents, title = source, "table"
     else:
         raise InputError(
@@ -139,7 +138,7 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
             f"{type(source).__name__}."
         )
     columns, names = how.get("columns", ()), how.get("names")
-    if _is_table(contents):
+    if isinstance(contents, Transitions):
         if names:
             raise InputError("names is for arrays of other names, and this is a table already: remove it.")
         raw = RawData.of(contents, title)
@@ -147,12 +146,6 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
     if isinstance(contents, Mapping):
         contents = Contents(contents)
     return raw_arrays(contents, title, columns=columns, names=names, episode_steps=how.get("episode_steps"))
-
-
-def _is_table(value: object) -> TypeIs[Transitions]:
-    """Whether a value is a table. Does not import torch, which takes longer than to read a small file."""
-    known = sys.modules.get("mocoda.data.transitions")
-    return known is not None and isinstance(value, known.Transitions)
 
 
 def write(data: Transitions, target: str | Path) -> None:

@@ -20,15 +20,13 @@ from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format, Stored, begins_with
 from mocoda.data.formats.guarded import array_at, fixed_length, open_hdf5, text_at, variable_texts
-from mocoda.data.names import ALIASES, ARRAYS, OUR_NAME, PROVENANCE, TEXTS
+from mocoda.data.names import ALIASES, OUR_NAME, TEXTS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import hdf5_disk, whole_file
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
-FORMAT = "mocoda-transitions"
-FORMAT_VERSION = 2  # texts of fixed length; files of version 1 are read too
 D4RL_NAMES = {
     "state": "observations",
     "action": "actions",
@@ -52,30 +50,10 @@ def is_ours(path: Path) -> bool:
         return "format" in file.attrs and _exists(file, "state")
 
 
-def stored_arrays(file: h5py.File) -> list[str]:
-    """Checks that a file is one of ours, of this version and complete; returns the names of its arrays."""
-    name, held = file.filename, {*file}  # names only: `in file` would follow links
-    if text_at(file, "format") != FORMAT:
-        raise InputError(
-            f"{name!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. mocoda.read reads "
-            "it if its arrays have names such as observations and actions."
-        )
-    missing = [key for key in ("format_version", "columns", "source") if key not in file.attrs]
-    missing += [key for key in ("state", "action", "next_state", "terminal") if key not in held]
-    if missing:
-        raise InputError(f"{name!r} lacks {', '.join(missing)}; it was not written by mocoda, or damaged since.")
-    version = int(file.attrs["format_version"])
-    if not 1 <= version <= FORMAT_VERSION:
-        raise InputError(
-            f"{name!r} has format version {version}; this mocoda reads versions up to {FORMAT_VERSION}. Read it with "
-            "the mocoda that wrote it (its attribute 'versions' says which)."
-        )
-    notes = [PROVENANCE + key for key in file["provenance"]] if "provenance" in held else []
-    return [*(key for key in ARRAYS if key in held), *notes]
-
-
 def read_ours(place: str) -> Contents:
     """Reads what `Transitions.load` does, but from a file that may be damaged or of another origin."""
+    from mocoda.data.transitions import FORMAT, stored_arrays
+
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
         if not fixed_length(file):
             variable_texts(place)

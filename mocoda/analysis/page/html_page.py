@@ -1,4 +1,4 @@
-"""One HTML file that opens from a disk: what was recorded, what was made of it, and where each part comes from."""
+"""Writes the page: one HTML file about recorded and generated rows, and about trainings, that opens from a disk."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.advice import Advice
-from mocoda.analysis.page import measures
-from mocoda.analysis.page.drops import HEAD, OF, content_of
-from mocoda.analysis.page.figures import charts, library
-from mocoda.analysis.page.rows import Split, choose_episodes, choose_rows, pack_rows
+from mocoda.analysis.page.charts import charts, coverage, edges, library, notes, ranges
+from mocoda.analysis.page.row_browser import (
+    HEAD,
+    HEAD_BY_SIZE,
+    Split,
+    choose_episodes,
+    choose_rows,
+    content_of,
+    pack_rows,
+)
+from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves, two_sample_panel
 from mocoda.analysis.page.scene import scene_of
-from mocoda.analysis.page.training import training as training_runs
-from mocoda.analysis.page.verdicts import audit_panel, check_panel, two_sample_panel
 from mocoda.analysis.row_audit import Audit
-from mocoda.analysis.two_samples import TwoSample
+from mocoda.analysis.two_sample import TwoSample
 from mocoda.augmentation import fit_support
 from mocoda.augmentation.support import RECORDED
 from mocoda.data.formats.shard_folder import Excerpt
@@ -33,7 +38,7 @@ from mocoda.graph.local_graph import LocalGraph
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-DRAWN = 14  # factors of a graph that is drawn; a larger one is a table only
+MAX_DRAWN = 14  # factors of a graph that is drawn; a larger one is a table only
 HERE = Path(__file__).parent
 
 
@@ -55,25 +60,25 @@ def report(
 ) -> None:
     """Writes a page about data, about trainings or about both: one HTML file that needs no server and no network.
 
-    It shows the graph with the shares of the rows that have each edge, ranges, coverage, support and disagreement, and
-    a browser of rows and episodes: counterfactual beside recorded, every part with the row that it comes from, the
-    worst first. Rows that are flagged there are exported as a list, which `mocoda.drop_rows` takes.
+    It shows the graph with the share of the rows that have each edge, ranges, coverage, support and disagreement, and a
+    browser of rows and episodes: counterfactual beside recorded rows, each part with the row that it comes from, the
+    worst first. Flagged rows can be exported there as a list, which `mocoda.drop_rows` takes.
 
     path        file to write
-    data        as `augment` and `augment_episodes` make it: recorded rows, and generated ones; or an excerpt of it, as
-                `read_excerpt` reads it
+    data        recorded and generated rows, as from `augment` and `augment_episodes`; or an excerpt of them, as from
+                `read_excerpt`
     graph       of the data
-    recorded    what the data was made of, if it holds no recorded rows
+    recorded    the rows that the data was made from, if it holds no recorded rows
     task        draws goals, if it has an `achieved` that takes columns of the state
-    audit       what `mocoda.audit` found, or a folder of `mocoda audit`
-    check       what `mocoda.check` found, or a folder of `mocoda check`
-    two_sample  what `mocoda.two_sample` found
+    audit       the result of `mocoda.audit`, or a folder of `mocoda audit`
+    check       the result of `mocoda.check`, or a folder of `mocoda check`
+    two_sample  the result of `mocoda.two_sample`
     training    folders of `mocoda train`
-    rows        rows that the page holds, at most: a quarter each of those with least support and with most
-                disagreement, of recorded ones, and the rest at random. Whole episodes come on top, as many rows again.
-                Wide rows are fewer, so that the file stays below 10 MB
-    show        numbers of rows that the page is to hold in any case
-    name        what the page calls the data
+    rows        maximum number of rows in the page: a quarter each of those with least support and with most
+                disagreement, of recorded ones, and random ones for the rest. Whole episodes are added, as many rows
+                again. There are fewer if rows are wide, so that the file stays below 10 MB
+    show        numbers of rows that the page holds in any case
+    name        title of the page
     """
     templates = _templates()
     if (data is None) != (graph is None):
@@ -94,7 +99,7 @@ def report(
         columns = len(data.columns)
         stream = as_stream(seed, "report", device="cpu")
         own, told = _of_data(split, graph, task, rows, _checked(show, split, of), stream)
-        held |= own if of is None else own | {"head": OF, "content": f"{of} rows"}
+        held |= own if of is None else own | {"head": HEAD_BY_SIZE, "content": f"{of} rows"}
         about |= told
     if audit is not None:
         about["panels"].append(audit_panel(audit))
@@ -102,7 +107,7 @@ def report(
         about["panels"].append(check_panel(check))
     if two_sample is not None:
         about["panels"].append(two_sample_panel(two_sample))
-    held["training"] = training_runs(training) if training else None
+    held["training"] = training_curves(training) if training else None
     series = list(dict.fromkeys(one["series"] for one in held["training"]["ends"])) if training else []
     held["charts"] = charts(columns, series)
     about["training"] = held["training"]
@@ -119,7 +124,7 @@ def report(
 
 
 def check_report() -> None:
-    """Raises where pages cannot be written. Call it before long work."""
+    """Raises if pages cannot be written. Call it before long work."""
     try:
         import altair
         import jinja2
@@ -143,10 +148,10 @@ def _templates() -> Environment:
 
 
 def _split(data: Transitions, recorded: Transitions | None, graph: LocalGraph) -> Split:
-    """The recorded and the generated rows, which all know their support."""
+    """The recorded and the generated rows, all with support in their provenance."""
     made = generated(data)
     if recorded is None and bool(made.all()):
-        raise InputError("the data holds no recorded rows to compare with; pass recorded=, what it was made of.")
+        raise InputError("the data holds no recorded rows to compare with; pass recorded=, the rows it was made from.")
     if recorded is not None:
         graph.check_data(recorded)
     known = data[~made] if recorded is None else recorded
@@ -171,7 +176,7 @@ def _split(data: Transitions, recorded: Transitions | None, graph: LocalGraph) -
 
 
 def generated(data: Transitions) -> Tensor:
-    """Which rows are generated, bool (N,): by their provenance, or by the source of a file that `augment` wrote."""
+    """The generated rows, bool (N,), by provenance, or by the source of a file that `augment` wrote."""
     recipe = data.provenance.get("recipe")
     if recipe is not None:
         return recipe != RECORDED
@@ -182,7 +187,7 @@ def generated(data: Transitions) -> Tensor:
 
 
 def _checked(show: Sequence[int], split: Split, of: int | None) -> Tensor:
-    """Where the rows to show are."""
+    """The places of the rows to show."""
     rows = len(split.data) if of is None else of
     for row in show:
         if not 0 <= row < rows:
@@ -198,7 +203,7 @@ def _checked(show: Sequence[int], split: Split, of: int | None) -> Tensor:
 def _of_data(
     split: Split, graph: LocalGraph, task: object, rows: int, show: Tensor, stream: Stream
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the browser needs of data, and what the page says of it."""
+    """The values about data that the scripts use, and those that the template uses."""
     data, tables = split.data, split.tables
     chosen, sample = choose_rows(split, rows, show, stream)
     episodes = choose_episodes(split, rows, stream)
@@ -206,9 +211,8 @@ def _of_data(
     if data.episode is not None and len(episodes):
         whole = torch.isin(data.episode, episodes).nonzero()[:, 0]
         numbers_held = torch.cat([chosen, whole]).unique()
-    edges, columns = measures.edges(tables, graph), measures.ranges(tables)
-    notes = {name: measures.notes(tables, name) for name in ("support", "disagreement")}
-    cells = measures.coverage(tables, graph)
+    of_edges, columns = edges(tables, graph), ranges(tables)
+    scores = {name: notes(tables, name) for name in ("support", "disagreement")}
     made = 0 if split.made is None else len(split.made)
     held = {
         "content": content_of(data),
@@ -218,7 +222,7 @@ def _of_data(
         "children": len(graph.children),
         "factors": [list(graph.factors[name]) for name in graph.parents],
         "sparsest": graph.sparsest.nonzero().tolist(),
-        "notes": notes,
+        "notes": scores,
         "rows": pack_rows(split, numbers_held, sample, graph),
         "episodes": episodes.tolist(),
         "scene": scene_of(split.known, graph, task),
@@ -230,12 +234,12 @@ def _of_data(
         "recipe": data.source.get("recipe") if made else None,
         "in_page": len(numbers_held),
         "whole": len(episodes),
-        "edges": edges,
-        "graph": _drawing(graph, edges) if len(graph.parents) <= DRAWN else None,
+        "edges": of_edges,
+        "graph": _drawing(graph, of_edges) if len(graph.parents) <= MAX_DRAWN else None,
         "children": list(graph.children),
         "columns": columns,
-        "notes": notes,
-        "coverage": cells,
+        "notes": scores,
+        "coverage": coverage(tables, graph),
         "elsewhere": split.elsewhere,
     }
     return held, told
@@ -246,7 +250,7 @@ def _bars(column: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drawing(graph: LocalGraph, edges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where the parents, on the left, and the children are, and the edges from each to each, in pixels."""
+    """Places of the parents, on the left, of the children, and of the edges between them, in pixels."""
     wide = 30 + 8 * max(map(len, graph.parents))
     far = wide + 230
     lines = []

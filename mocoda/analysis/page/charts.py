@@ -1,0 +1,193 @@
+"""The numbers and charts of the page: edges, ranges, coverage, support and disagreement of whole tables.
+
+Charts are specifications of Vega-Altair, which the browser fills with rows. A title that begins with @ depends on the
+reader's choice: "@x" is the name of the column on the x axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mocoda.analysis.coverage import cells_of, coded
+from mocoda.data.transitions import Transitions
+from mocoda.engine.randomness import Stream
+from mocoda.graph.local_graph import LocalGraph
+
+BINS = 30
+KINDS = ("recorded", "counterfactual")
+MAX_QUANTILE_ROWS = 1_000_000  # torch takes no quantiles of many more
+Tables = Sequence[Transitions]  # recorded rows, and generated ones if there are any
+
+
+def edges(tables: Tables, graph: LocalGraph) -> list[dict[str, Any]]:
+    """Every edge of the sparsest graph or of any row, with the share of the rows of each kind that have it."""
+    shares = [graph.shares(table.rows) for table in tables]
+    return [
+        {
+            "parent": parent,
+            "child": child,
+            "places": (p, c),
+            "sparsest": bool(graph.sparsest[p, c]),
+            "shares": [float(share[p, c]) for share in shares],
+        }
+        for p, parent in enumerate(graph.parents)
+        for c, child in enumerate(graph.children)
+        if bool(graph.sparsest[p, c]) or any(float(share[p, c]) > 0 for share in shares)
+    ]
+
+
+def ranges(tables: Tables) -> list[dict[str, Any]]:
+    """Statistics of each column of state and action, by kind of rows, with a histogram over the range of all rows."""
+    states = tables[0].state.shape[1]
+    columns = []
+    for place, name in enumerate(tables[0].columns):
+        values = [table.rows[:, place] for table in tables]
+        low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
+        known = values[0].aminmax()
+        kinds = []
+        for kind, own in zip(KINDS, values, strict=False):
+            exact = own.double()
+            kinds.append(
+                {
+                    "kind": kind,
+                    "min": float(own.min()),
+                    "mean": float(exact.mean()),
+                    "max": float(own.max()),
+                    "std": float(exact.std(correction=0)),
+                    "inner": _quantiles(own, 0.05, 0.95),
+                    "outside": float(((own < known.min) | (own > known.max)).double().mean()),
+                    "bars": _histogram(own, low, high),
+                }
+            )
+        part = "state" if place < states else "action"
+        columns.append({"name": name, "part": part, "low": low, "high": high, "kinds": kinds})
+    return columns
+
+
+def notes(tables: Tables, name: str) -> dict[str, Any] | None:
+    """The distribution of support or disagreement over the rows of each kind; None where it is not known."""
+    kinds = [
+        (kind, table.provenance[name])
+        for kind, table in zip(KINDS, tables, strict=False)
+        if name in table.provenance and (name != "disagreement" or kind != "recorded")  # no model predicted those
+    ]
+    if not kinds:
+        return None
+    high = 1.0 if name == "support" else max(_quantiles(values, 0.995)[0] for _, values in kinds)
+    high = high if high > 0 else 1.0
+    bars = [{"kind": kind, "bars": _histogram(values, 0.0, high)} for kind, values in kinds]
+    quantiles = {kind: _quantiles(values, 0.05, 0.5, 0.95) for kind, values in kinds}
+    return {"low": 0.0, "high": high, "kinds": bars, "quantiles": quantiles}
+
+
+def _histogram(values: Tensor, low: float, high: float) -> list[float]:
+    """The shares of the values in BINS bins between two numbers; the outermost count what lies beyond."""
+    width = high - low if high > low else 1.0
+    place = ((values.double() - low) / width * BINS).long().clamp_(0, BINS - 1)
+    return [count / len(values) for count in place.bincount(minlength=BINS).tolist()]
+
+
+def _quantiles(values: Tensor, *shares: float) -> list[float]:
+    some = values[:: -(-len(values) // MAX_QUANTILE_ROWS)]
+    quantiles: list[float] = torch.quantile(some, some.new_tensor(shares)).tolist()
+    return quantiles
+
+
+def coverage(tables: Tables, graph: LocalGraph) -> list[dict[str, Any]]:
+    """Cells of a grid over the recorded rows that rows fill: as wholes, and one parent set at a time."""
+    code = Stream(0, "cells").integers(2**62, graph.width).to(tables[0].device)
+    cells = cells_of(tables[0].rows, [table.rows for table in tables])
+    groups = [("whole rows", list(range(graph.width)))]
+    groups += [(", ".join(names), list(graph.columns(names))) for names in graph.parent_sets]
+    found = []
+    for title, columns in groups:
+        keys = [coded(own[:, columns], code[columns]) for own in cells]
+        known = keys[0].unique()
+        row: dict[str, Any] = {"title": title, "recorded": len(known)}
+        if len(keys) > 1:
+            filled = keys[1].unique()
+            row["counterfactual"] = len(filled)
+            row["new"] = len(filled) - int(torch.isin(filled, known).sum())
+            row["rows"] = float((~torch.isin(keys[1], known)).double().mean())
+        found.append(row)
+    return found
+
+
+# --- specifications
+
+
+def charts(columns: int, series: Sequence[str] = ()) -> dict[str, Any]:
+    """Vega-Lite specifications by name, for a table of so many columns and for training curves of these names."""
+    import altair as alt
+
+    table = alt.Chart(alt.NamedData(name="table"))
+    kinds, free = alt.Scale(domain=list(KINDS)), alt.Scale(zero=False)
+    kind = alt.Color("kind:N", title=None, scale=kinds, legend=alt.Legend(orient="top", symbolOpacity=1))
+    x, y = alt.X("x:Q", title="@x", scale=free), alt.Y("y:Q", title="@y", scale=free)
+    names = alt.Y("column:N", title=None, sort=None, axis=alt.Axis(labelLimit=140))
+    lines = table.encode(names, alt.YOffset("kind:N", sort=list(KINDS)), kind)
+    span = lines.mark_rule().encode(alt.X("low:Q", title="@x"), alt.X2("high:Q"))
+    inner = lines.mark_bar(height=5).encode(alt.X("inner_low:Q"), alt.X2("inner_high:Q"))
+    outline = table.encode(
+        alt.X("x:Q", title="@x", scale=alt.Scale(zero=False, nice=False)),
+        alt.Y("share:Q", title="@y", stack=False),
+        kind,
+    )
+    dash = alt.StrokeDash("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=[[1, 0], [5, 3]]))
+    shape = alt.Shape("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=["circle", "triangle-up"]))
+    histogram = outline.mark_line(interpolate="step-after").encode(dash)
+    histogram += outline.mark_area(interpolate="step-after", opacity=0.18)
+    row = [alt.Tooltip("row:Q", title="row"), "kind:N"]
+    points = table.mark_point(filled=True, size=26, opacity=0.55).encode(x, y, kind, shape, tooltip=row)
+    above = alt.Legend(orient="top")
+    steps = table.mark_line().encode(
+        alt.X("step:Q", title="step"),
+        alt.Y("value:Q", title="@y", scale=free),
+        alt.Color("column:N", title=None, sort=None, legend=above),
+        alt.StrokeDash("kind:N", title=None, sort=["counterfactual", "recorded"], legend=above),
+    )
+    found = {
+        "ranges": (span + inner, max(80, 26 * columns)),
+        "histogram": (histogram, 200),
+        "points": (points, 340),
+        "steps": (steps, 220),
+    }
+    if series:
+        named = alt.Scale(domain=list(series))
+        below = alt.Legend(orient="bottom", columns=1, labelLimit=260, symbolOpacity=1)
+        colour = alt.Color("series:N", title=None, scale=named, legend=below)
+        over = table.encode(alt.X("update:Q", title="updates"), color=colour)
+        low = alt.Y("low:Q", title="@y", stack=False, scale=free)
+        band = over.mark_area(opacity=0.2).encode(low, alt.Y2("high:Q"))
+        styles = alt.StrokeDash("series:N", title=None, scale=named)
+        mean = over.mark_line().encode(alt.Y("mean:Q", title="@y"), styles)
+        who = alt.Y("series:N", title=None, sort=list(series), axis=alt.Axis(labelLimit=160))
+        reach = table.encode(who, color=alt.Color("series:N", legend=None, scale=named))
+        interval = reach.mark_rule(strokeWidth=2).encode(alt.X("low:Q", title="@x", scale=free), alt.X2("high:Q"))
+        dots = reach.mark_point(filled=True, size=70).encode(alt.X("mean:Q", title="@x"))
+        found |= {"curves": (band + mean, 280), "ends": (interval + dots, 34 * len(series) + 20)}
+    return {name: _specification(chart, height) for name, (chart, height) in found.items()}
+
+
+def _specification(chart: Any, height: int) -> dict[str, Any]:
+    told: dict[str, Any] = chart.properties(width="container", height=height).to_dict()
+    return {key: value for key, value in told.items() if key not in ("config", "datasets")}
+
+
+@cache
+def library() -> str:
+    """Vega, Vega-Lite and their embedder as one script, of the version that the specifications are for."""
+    import altair
+    import vl_convert
+
+    wanted = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    known = vl_convert.get_vegalite_versions()
+    wanted = wanted if wanted in known else known[-1]  # the newest one draws the charts of a newer Altair
+    script = vl_convert.javascript_bundle(vl_version=wanted)  # type: ignore[call-arg]  # by its stub alone
+    # A script in a page ends at the first such word, even within a string.
+    return str(script).replace("</script", r"<\/script")

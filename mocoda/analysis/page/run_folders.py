@@ -1,0 +1,181 @@
+"""What commands left in their run folders, as the page shows it: audits, checks, two-sample tests and trainings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mocoda.agents.evaluation import MEASURES
+from mocoda.analysis.advice import Advice
+from mocoda.analysis.recommendation import HARDLY_SEPARABLE
+from mocoda.analysis.row_audit import Audit, summary, tables
+from mocoda.analysis.two_sample import TwoSample
+from mocoda.engine.errors import InputError
+from mocoda.engine.metrics import JSONL, Metric, read_metrics
+from mocoda.engine.runs import settings_of
+from mocoda.engine.statistics import summarise
+
+POINTS = 60  # of a curve, at most; each is the mean of the evaluations around it
+Found = Mapping[str, Any] | str | Path  # JSON values, a file of them, or the folder that the file is in
+
+
+class Panel(NamedTuple):
+    """A heading with sentences, details and tables of text (caption, heads, rows) under it."""
+
+    title: str
+    sentences: Sequence[str]
+    details: Sequence[str]
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
+
+
+def audit_panel(found: Audit | Found) -> Panel:
+    """The result of `mocoda.audit`, or of the audit.json that `mocoda audit` writes."""
+    with _json_of(found.to_json() if isinstance(found, Audit) else found, "audit.json") as told:
+        return Panel("Audit: is it true?", [summary(told)], (), tables(told))
+
+
+def check_panel(found: Advice | Found) -> Panel:
+    """The result of `mocoda.check`, or of the advice.json that `mocoda check` writes."""
+    with _json_of(found.to_json() if isinstance(found, Advice) else found, "advice.json") as told:
+        own: dict[tuple[str, ...], dict[str, str]] = {}
+        for law in told["laws"]:
+            cells = own.setdefault(tuple(_texts(law["factors"])), {})
+            cells[str(law["recipe"])] = _auc(law["auc"], (law["low"], law["high"]))
+        recipes = list(dict.fromkeys(recipe for cells in own.values() for recipe in cells))
+        rows = [[", ".join(factors), *(cells.get(name, "–") for name in recipes)] for factors, cells in own.items()]
+        caption = "Two-sample tests: drawn parent sets against recorded ones, AUC (0.5 is perfect)"
+        laws = [(caption, ["parent set", *recipes], rows)] if rows else []
+        sentences, details = _texts(told["recommendation"]), _texts(told["details"])
+        return Panel("Check: does the data support the graph?", sentences, details, laws)
+
+
+def two_sample_panel(found: Mapping[tuple[str, ...], TwoSample]) -> Panel:
+    """The result of `mocoda.two_sample`."""
+    rows = [[", ".join(factors), _auc(one.auc, one.interval)] for factors, one in found.items()]
+    caption = "Drawn parent sets against recorded ones: AUC of a classifier (0.5, it cannot separate them, is perfect)"
+    return Panel("Two-sample test: does it look recorded?", (), (), [(caption, ["parent set", "AUC"], rows)])
+
+
+def _auc(auc: float, interval: Sequence[float]) -> str:
+    low, high = interval
+    told = ", separable" if auc > HARDLY_SEPARABLE and low > 0.5 else ""
+    return f"{auc:.2f} ({low:.2f} to {high:.2f}){told}"
+
+
+def _texts(given: Any) -> list[str]:
+    if isinstance(given, str):
+        raise TypeError("a list of texts is needed")
+    return [str(text) for text in given]
+
+
+def training_curves(folders: Sequence[str | Path]) -> dict[str, Any]:
+    """The curves of all runs in folders that `mocoda train` wrote, and their last values, by metric.
+
+    A curve belongs to one agent and one data set: the mean over seeds, and the 95% CI of the mean (bootstrap). The last
+    values are those of `mocoda evaluate`, if it was run, or else of the last point of the curve. Numbers that are not
+    finite are left out. Metrics of evaluations come first, then what losses measured, such as "critic/q_max".
+    """
+    curves: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
+    for folder in map(Path, folders):
+        with _refusing(f"{str(folder / JSONL)!r}", JSONL):
+            metrics = [metric for metric in read_metrics(folder) if isfinite(metric.value)]
+        if not metrics:
+            raise InputError(f"the folder {str(folder)!r} holds no {JSONL} with numbers. `mocoda train` writes one.")
+        agent = str(settings_of(folder).get("agent", folder.name))
+        several = sum(str(settings_of(other).get("agent")) == agent for other in folders) > 1
+        name = f"{agent} ({folder.name})" if several else agent
+        evaluated = _evaluated(folder)
+        with _refusing(f"{str(folder / JSONL)!r}", JSONL):
+            for data in dict.fromkeys(metric.data for metric in metrics):
+                series = f"{name}, {data}"
+                for measure in dict.fromkeys(metric.name for metric in metrics if metric.data == data):
+                    points = _curve([metric for metric in metrics if (metric.data, metric.name) == (data, measure)])
+                    shown = {"series": series, "metric": measure}
+                    curves += [{**shown, "update": at, **_summary(values)} for at, values in points]
+                    ends.append(shown | evaluated.get((data, measure), _summary(points[-1][1])))
+    names = sorted(dict.fromkeys(curve["metric"] for curve in curves), key=_place)
+    better = {name: MEASURES[name] for name in names if name in MEASURES}
+    measured = [name for name in names if "/" in name and not name.startswith("loss/")]
+    shown = list(better) or names
+    return {"metrics": names, "better": better, "measured": measured, "shown": shown, "curves": curves, "ends": ends}
+
+
+def _place(metric: str) -> tuple[int, str]:
+    """The order of metrics: of evaluations, measured by losses, losses."""
+    first = list(MEASURES).index(metric) if metric in MEASURES else len(MEASURES) + metric.startswith("loss/")
+    return first, metric
+
+
+def _curve(metrics: Sequence[Metric]) -> list[tuple[int, Sequence[float]]]:
+    """Points of a curve: the update, and every seed's mean over the evaluations around it."""
+    updates = sorted({metric.update for metric in metrics})
+    width = -(-len(updates) // POINTS)
+    point = {update: updates[min((i // width + 1) * width, len(updates)) - 1] for i, update in enumerate(updates)}
+    values: dict[int, dict[int, list[float]]] = {}  # point -> seed -> values
+    for metric in metrics:
+        values.setdefault(point[metric.update], {}).setdefault(metric.seed, []).append(metric.value)
+    return [(at, [sum(own) / len(own) for own in seeds.values()]) for at, seeds in sorted(values.items())]
+
+
+def _summary(values: Sequence[float]) -> dict[str, float | int]:
+    summary = summarise(values)
+    return {"mean": summary.mean, "low": summary.low, "high": summary.high, "seeds": len(values)}
+
+
+def _evaluated(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """(data set, measure) -> mean and interval, of evaluation.json if it is there."""
+    if not (folder / "evaluation.json").exists():
+        return {}
+    with _json_of(folder, "evaluation.json") as told:
+        seeds = {data: sum(run["data"] == data for run in told["runs"]) for data in told["summaries"]}
+        return {
+            (data, measure): {**{key: _finite(one[key]) for key in ("mean", "low", "high")}, "seeds": seeds[data]}
+            for data, measures in told["summaries"].items()
+            for measure, one in measures.items()
+        }
+
+
+def _finite(number: Any) -> float:
+    if not isfinite(value := float(number)):
+        raise ValueError(f"{value} is not a finite number")
+    return value
+
+
+@contextmanager
+def _json_of(found: Found, name: str) -> Iterator[Any]:
+    """JSON values as a run folder holds them; using them in the context is checked, too."""
+    if isinstance(found, Mapping):
+        with _refusing(f"what was given as {name}", name):
+            yield found
+        return
+    path = Path(found)
+    path = path / name if path.is_dir() else path
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise InputError(
+            f"there is no file {str(path)!r}; name a folder with {name} in it, or the file itself."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {str(path)!r}: {error}.") from error
+    with _refusing(repr(str(path)), name):
+        yield json.loads(text)
+
+
+@contextmanager
+def _refusing(place: str, name: str) -> Iterator[None]:
+    """Turns what goes wrong while JSON values are used into one error that names their file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{place} is damaged, or no {name} that mocoda wrote ({type(error).__name__}: {error}). Make it again, or "
+            "leave it out."
+        ) from error
