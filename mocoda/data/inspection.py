@@ -16,6 +16,7 @@ from mocoda.data.formats import HowToRead, RawData, coarse_warning, read_raw
 from mocoda.data.names import EPISODES, PROVENANCE, printable
 
 Floats = NDArray[np.float32]
+LONGEST = 50_000  # characters of a printed line
 JUMP_SPREADS = 0.5  # a jump is longer than this many standard deviations of a column
 JUMP_STEPS = 5  # and longer than this many of its usual steps
 
@@ -96,7 +97,7 @@ class Inspection:
             remarks += [f"{column.bad:,} NaN or inf"] if column.bad else []
             cells = ["-" if figure is None else f"{figure:.4g}" for figure in figures]
             table.add_row(column.part, escape(printable(column.name)), *cells, ", ".join(remarks))
-        return rich.console.Group(table, *(escape(printable(line)) for line in self._lines()))
+        return rich.console.Group(table, *(escape(printable(line, LONGEST)) for line in self._lines()))
 
     def __str__(self) -> str:
         console = rich.console.Console(width=120, force_terminal=False, color_system=None)
@@ -117,7 +118,7 @@ class Inspection:
         if self.generated:
             lines.append(f"{self.generated:,} rows are generated; only the table above includes them")
         if left := self.source.get("ignored"):
-            lines.append(f"left out, and in no new row: {', '.join(map(str, left))}")
+            lines.append(f"left out, and in no new row: {', '.join(map(printable, left))}")
         return [*lines, *(f"look: {warning}" for warning in self.warnings)]
 
 
@@ -261,17 +262,17 @@ def _warnings(found: Inspection) -> list[str]:
     broken = [column.name for column in found.columns if column.breaks > going_on]  # in most rows, so not by chance
     if broken and not generated_only:
         warnings.append(
-            f"the next value of {', '.join(broken)} is mostly not the following row's value, though the other columns "
-            "go on: are next states recorded at another moment than states?"
+            f"the next value of {', '.join(map(printable, broken))} is mostly not the following row's value, though the "
+            "other columns go on: are next states recorded at another moment than states?"
         )
     if found.first_jump and not generated_only:
         row, column = found.first_jump
         warnings.append(
-            f"{found.jumps:,} rows move much farther than the others, first row {row}, mostly in {column}: do they "
-            "lead from one episode to another? Mark the ends of episodes, or give episode_steps."
+            f"{found.jumps:,} rows move much farther than the others, first row {row}, mostly in {printable(column)}: do "
+            "they lead from one episode to another? Mark the ends of episodes, or give episode_steps."
         )
     if constant := [column.name for column in found.columns if column.constant and column.part in ("state", "action")]:
-        warnings.append(f"{', '.join(constant)} never changes: a model learns nothing from it.")
+        warnings.append(f"{', '.join(map(printable, constant))} never changes: a model learns nothing from it.")
     if found.duplicates and not generated_only:
         warnings.append(f"{found.duplicates:,} rows of {found.rows:,} are exact duplicates of earlier ones.")
     if found.rows > 1 and found.continuing == 0 and not generated_only:
@@ -285,5 +286,5 @@ def _warnings(found: Inspection) -> list[str]:
     if dropped := found.source.get("dropped_terminals"):
         warnings.append(f"{dropped:,} terminal rows have no next state and were left out, and their rewards with them.")
     if note := found.source.get("note"):
-        warnings.append(f"{note}.")
+        warnings.append(f"{printable(note, 1000)}.")
     return warnings

@@ -130,10 +130,11 @@ def as_bool(kind: str, name: str, array: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(array == 1)
 
 
-def printable(text: object) -> str:
-    """A text that is safe to print: terminal escapes and other control characters are shown as their codes."""
-    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
-    return "".join(shown)
+def printable(text: object, longest: int = 200) -> str:
+    """A name or text that is safe to print: control characters as their codes, and at most `longest` characters."""
+    text = str(text)
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[:longest])
+    return "".join(shown) + ("…" if len(text) > longest else "")
 
 
 def _episode_names(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -233,11 +234,7 @@ def _listing(contents: Contents, hint: bool = True) -> str:
     }
     if not shapes:
         return "There are no arrays at all."
-    listed = [f"{_short(name)!r} {shapes[name]}".rstrip() for name in sorted(shapes)[:LISTED]]
+    listed = [f"{name[:200]!r} {shapes[name]}".rstrip() for name in sorted(shapes)[:LISTED]]
     more = f" and {len(shapes) - LISTED} more" if len(shapes) > LISTED else ""
     way_out = ' If one of them is it, say so: names={"state": NAME, "action": NAME}, or --names state=NAME action=NAME.'
     return f"There are: {', '.join(listed)}{more}.{way_out if hint else ''}"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 200 else f"{name[:200]}…"

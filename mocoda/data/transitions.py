@@ -16,14 +16,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from mocoda.data.formats.flat_hdf5 import FORMAT, FORMAT_VERSION, stored_arrays
 from mocoda.data.formats.guarded import open_hdf5, put_text, text_at
 from mocoda.data.names import ARRAYS as ARRAYS
 from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, printable
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import hdf5_disk, versions, whole_file
 
-FORMAT = "mocoda-transitions"
-FORMAT_VERSION = 2  # texts of fixed length; files of version 1 are read too
 Array = Tensor | np.ndarray[Any, Any] | ArrayLike
 
 
@@ -279,28 +278,6 @@ def _write_header(file: h5py.File, table: Transitions) -> None:
             maxshape=(None, *values.shape[1:]),
             chunks=(min(len(table), 16_384), *values.shape[1:]),
         )
-
-
-def stored_arrays(file: h5py.File) -> list[str]:
-    """Checks that a file is one of ours, of this version and complete; returns the names of its arrays."""
-    name, held = file.filename, {*file}  # names only: `in file` would follow links
-    if text_at(file, "format") != FORMAT:
-        raise InputError(
-            f"{name!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. mocoda.read reads "
-            "it if its arrays have names such as observations and actions."
-        )
-    missing = [key for key in ("format_version", "columns", "source") if key not in file.attrs]
-    missing += [key for key in ("state", "action", "next_state", "terminal") if key not in held]
-    if missing:
-        raise InputError(f"{name!r} lacks {', '.join(missing)}; it was not written by mocoda, or damaged since.")
-    version = int(file.attrs["format_version"])
-    if not 1 <= version <= FORMAT_VERSION:
-        raise InputError(
-            f"{name!r} has format version {version}; this mocoda reads versions up to {FORMAT_VERSION}. Read it with "
-            "the mocoda that wrote it (its attribute 'versions' says which)."
-        )
-    notes = [PROVENANCE + key for key in file["provenance"]] if "provenance" in held else []
-    return [*(key for key in ARRAYS if key in held), *notes]
 
 
 def _own(name: str, array: Array, dtype: torch.dtype | None = torch.float32) -> Tensor:

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from approved import assert_approved
 from transition_tables import numbers, table
 
 import mocoda
@@ -277,3 +278,29 @@ def test_a_hundred_thousand_rows_take_a_moment() -> None:
     start = time.process_time()
     assert mocoda.inspect(data).rows == rows
     assert time.process_time() - start < 2
+
+
+def test_numbers_that_float32_rounds_away_are_reported(tmp_path: Path) -> None:
+    made = {name: array.astype(np.float64) for name, array in walk().items()}
+    for name in ("state", "next_state"):
+        made[name][:, 1] += 1e7
+    found = mocoda.inspect(made, columns=["x", "y", "u", "v"])
+    assert_approved(found.warnings[0])
+    with pytest.warns(UserWarning, match="^y: the numbers are so large"):
+        mocoda.read(made, columns=["x", "y", "u", "v"])
+    rounded = {name: array.astype(np.float32).astype(np.float64) for name, array in made.items()}
+    assert not any("float32" in warning for warning in mocoda.inspect(rounded).warnings)  # nothing is lost
+
+
+def test_a_table_in_memory_is_reported_as_json() -> None:
+    json.dumps(mocoda.inspect(table(source={"made": ["by", "hand"]})).to_json())
+
+
+def test_inspecting_a_file_does_not_import_torch(tmp_path: Path) -> None:
+    made = table()
+    for target in ("x.hdf5", "x.npz", "x.parquet"):
+        mocoda.write(made, tmp_path / target)
+    script = "import sys, mocoda; [mocoda.inspect(f) for f in sys.argv[1:]]; print('torch' in sys.modules)"
+    files = map(str, sorted(tmp_path.iterdir()))
+    done = subprocess.run([sys.executable, "-c", script, *files], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

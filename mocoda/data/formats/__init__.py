@@ -7,11 +7,12 @@ is allocated.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack
 
 from mocoda.data.formats import d3rlpy, flat_hdf5, lerobot, minari, named_columns, npz, robomimic, shard_folder
 from mocoda.data.formats.arrays import RawData, raw_arrays
@@ -114,8 +115,6 @@ def coarse_warning(columns: Sequence[str]) -> str:
 
 def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
     """Reads as `read` does, but keeps rows with NaN and infinite numbers, which no table can hold."""
-    from mocoda.data.transitions import Transitions
-
     options = {name: value for name in OPTIONS if (value := how.get(name))}
     if isinstance(source, str | Path):
         format_, place = _source_format(source)
@@ -130,7 +129,7 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
         contents, title = Contents(source), "arrays"
     elif named_columns.is_frame(source):
         contents, title = named_columns.read_frame(source), "data frame"
-    elif isinstance(source, Transitions):
+    elif _is_table(source):
         contents, title = source, "table"
     else:
         raise InputError(
@@ -138,14 +137,21 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
             f"{type(source).__name__}."
         )
     columns, names = how.get("columns", ()), how.get("names")
-    if isinstance(contents, Transitions):
+    if _is_table(contents):
         if names:
             raise InputError("names is for arrays of other names, and this is a table already: remove it.")
         raw = RawData.of(contents, title)
         return replace(raw, columns=tuple(columns)) if columns else raw
     if isinstance(contents, Mapping):
         contents = Contents(contents)
+    assert isinstance(contents, Contents)
     return raw_arrays(contents, title, columns=columns, names=names, episode_steps=how.get("episode_steps"))
+
+
+def _is_table(source: Any) -> TypeGuard[Transitions]:
+    """Whether something is a table, of which there are none before their module is imported, and torch with it."""
+    module = sys.modules.get("mocoda.data.transitions")
+    return module is not None and isinstance(source, module.Transitions)
 
 
 def write(data: Transitions, target: str | Path) -> None:

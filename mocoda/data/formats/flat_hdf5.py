@@ -6,6 +6,7 @@ these names or ours (state, action, next_state, ...).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -19,14 +20,16 @@ from numpy.typing import NDArray
 from mocoda.data.formats.arrays import arrays_of, checked_texts, refusing, texts_of
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format, Stored, begins_with
-from mocoda.data.formats.guarded import array_at, fixed_length, open_hdf5, text_at, variable_texts
-from mocoda.data.names import ALIASES, OUR_NAME, TEXTS
+from mocoda.data.formats.guarded import array_at, fixed_length, names_in, open_hdf5, text_at, variable_texts
+from mocoda.data.names import ALIASES, ARRAYS, OUR_NAME, PROVENANCE, TEXTS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import hdf5_disk, whole_file
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
+FORMAT = "mocoda-transitions"
+FORMAT_VERSION = 2  # texts of fixed length; files of version 1 are read too
 D4RL_NAMES = {
     "state": "observations",
     "action": "actions",
@@ -47,22 +50,41 @@ def is_ours(path: Path) -> bool:
     if not is_hdf5(path):
         return False
     with refusing(str(path), "HDF5"), open_hdf5(path) as file:
-        return "format" in file.attrs and _exists(file, "state")
+        return "format" in file.attrs and file.id.links.exists(b"state")
 
 
 def read_ours(place: str) -> Contents:
     """Reads what `Transitions.load` does, but from a file that may be damaged or of another origin."""
-    from mocoda.data.transitions import FORMAT, stored_arrays
-
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
         if not fixed_length(file):
             variable_texts(place)
         if text_at(file, "format") != FORMAT:
             return read_plain(place)
-        _provenance(file)  # before anything follows a link
         arrays = arrays_at(file, stored_arrays(file))
         texts = checked_texts(place, {name: json.loads(text_at(file, name) or "") for name in TEXTS})
         return Contents(arrays, texts["columns"], texts["source"])
+
+
+def stored_arrays(file: h5py.File) -> list[str]:
+    """Checks that a file is one of ours, of this version and complete; returns the names of its arrays."""
+    name, held = file.filename, {*file}  # names only: `in file` would follow links
+    if text_at(file, "format") != FORMAT:
+        raise InputError(
+            f"{name!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. mocoda.read reads "
+            "it if its arrays have names such as observations and actions."
+        )
+    missing = [key for key in ("format_version", "columns", "source") if key not in file.attrs]
+    missing += [key for key in ("state", "action", "next_state", "terminal") if key not in held]
+    if missing:
+        raise InputError(f"{name!r} lacks {', '.join(missing)}; it was not written by mocoda, or damaged since.")
+    version = int(file.attrs["format_version"])
+    if not 1 <= version <= FORMAT_VERSION:
+        raise InputError(
+            f"{name!r} has format version {version}; this mocoda reads versions up to {FORMAT_VERSION}. Read it with "
+            "the mocoda that wrote it (its attribute 'versions' says which)."
+        )
+    notes = [PROVENANCE + key for key in names_in(file, "provenance")]
+    return [*(key for key in ARRAYS if key in held), *notes]
 
 
 def read_plain(place: str) -> Contents:
@@ -75,7 +97,7 @@ def read_plain(place: str) -> Contents:
             rows = {len(array) for array in arrays.values() if array.ndim}
             goals = arrays_at(file, ["infos/goal"])
             arrays |= {name: goal for name, goal in goals.items() if {*goal.shape[:1]} == rows}
-        arrays |= arrays_at(file, _provenance(file))
+        arrays |= arrays_at(file, [PROVENANCE + name for name in names_in(file, "provenance")])
         found = metadata_of(file, TEXTS)
         names = [name if isinstance(name, str) else name.decode(errors="replace") for name in file]
         ignored = [name for name in names if name not in {*arrays, "infos", "metadata", "provenance"}]
@@ -134,35 +156,12 @@ MOCODA = Format(
 D4RL = Format("d4rl", "D4RL-style HDF5", "d4rl:FILE.hdf5", read_plain, write_d4rl, recognises=is_hdf5)
 
 
-def _exists(file: h5py.File, name: str) -> bool:
-    """Whether there is a member of that name, with one slash at most. Follows no links out of the file."""
-    first, _, second = name.partition("/")
-    if not file.id.links.exists(first.encode()):
-        return False
-    if not second or not isinstance(file.get(first, getlink=True), h5py.HardLink):
-        return True
-    group = file[first]
-    return isinstance(group, h5py.Group) and group.get(second, getlink=True) is not None
-
-
-def _provenance(file: h5py.File) -> list[str]:
-    """The names of provenance arrays, in a group of the file itself."""
-    if not _exists(file, "provenance"):
-        return []
-    if not isinstance(file.get("provenance", getlink=True), h5py.HardLink):
-        raise InputError(f"{file.filename!r} is damaged or was tampered with: /provenance is a link to elsewhere.")
-    return [f"provenance/{name}" for name in file["provenance"]]
-
-
 def arrays_at(file: h5py.File, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Reads those of the named arrays that are there; one that is there but cannot be opened is refused as damaged."""
+    """Reads those of the named arrays that are there."""
     found = {}
     for name in names:
-        if _exists(file, name):
-            try:
-                found[name] = array_at(file, name)
-            except KeyError as error:
-                raise InputError(f"{file.filename!r}: {name} is not an array, or damaged ({error.args[0]}).") from error
+        with contextlib.suppress(KeyError):
+            found[name] = array_at(file, name)
     return found
 
 

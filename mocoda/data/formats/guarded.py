@@ -109,7 +109,10 @@ def group_at(file: h5py.Group, name: str) -> h5py.Group:
 
 
 def names_in(group: h5py.Group, name: str) -> list[str]:
-    """The names of the members of a group in a group; none where there is no such group in the file itself."""
+    """The names of the members of a group in a group, if it is there; refuses a link to another group."""
+    if isinstance(group.get(name, getlink=True), h5py.SoftLink | h5py.ExternalLink):
+        where = f"{group.name.rstrip('/')}/{name}"
+        raise InputError(f"{group.file.filename!r} is damaged or was tampered with: {where} is a link to elsewhere.")
     try:
         return [member for member in group_at(group, name) if isinstance(member, str)]
     except KeyError:
@@ -127,7 +130,10 @@ def _array(group: h5py.Group, path: bytes, kinds: str) -> NDArray[Any]:
             raise KeyError(path.decode())
         if place.links.get_info(step).type != h5py.h5l.TYPE_HARD:
             raise _UntrustedError("is a link to elsewhere")
-        place = h5py.h5o.open(place, step)
+        try:
+            place = h5py.h5o.open(place, step)
+        except KeyError as error:
+            raise _UntrustedError(f"cannot be opened ({error.args[0]})") from error
         if number == len(steps) - 1 and not isinstance(place, h5py.h5d.DatasetID):
             raise KeyError(path.decode())
     made = place.get_create_plist()

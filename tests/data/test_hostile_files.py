@@ -1,0 +1,484 @@
+"""Files that are broken or mean harm: a clear sentence, no code run, little memory, nothing followed out of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle  # noqa: TID251, what must never be opened
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+from approved import assert_approved, refused
+from transition_tables import numbers, refusal, table
+
+import mocoda
+from mocoda import InputError, Transitions
+from mocoda.data.formats import guarded
+
+ARRAYS = {"observations": numbers(4, 2), "actions": numbers(4, 1), "next_observations": numbers(4, 2)}
+
+
+class Evil:
+    """Opened, it would leave a file behind."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.trace,)
+
+
+def npz(path: Path, **changed: Any) -> None:
+    np.savez(path, **(ARRAYS | changed))
+
+
+def npy_header(shape: str, dtype: str = "'<f4'") -> bytes:
+    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def claiming(path: Path, header: bytes, size: int | None = None) -> None:
+    """An npz whose observations have this header and no numbers; the zip may lie about their size, too."""
+    npz(path)
+    with zipfile.ZipFile(path) as file:
+        others = {name: file.read(name) for name in file.namelist() if name != "observations.npy"}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in {**others, "observations.npy": header}.items():
+            file.writestr(name, content)
+        if size is not None:
+            file.getinfo("observations.npy").file_size = size  # in the directory, written when the file is closed
+
+
+def hdf5(path: Path, change: Callable[[h5py.File], object], leave: str = "observations") -> None:
+    with h5py.File(path, "w") as file:
+        for name, array in ARRAYS.items():
+            if name != leave:
+                file[name] = array
+        change(file)
+
+
+def parquet(path: Path, **columns: Any) -> None:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def elsewhere(path: Path) -> Path:
+    """Another file, with numbers that are none of the reader's business."""
+    with h5py.File(path.with_name("elsewhere.h5"), "w") as file:
+        file["observations"] = file["train"] = ARRAYS["observations"]
+    return path.with_name("elsewhere.h5")
+
+
+def external(path: Path, name: str = "observations", inside: str = "observations") -> Callable[[h5py.File], object]:
+    return lambda file: file.__setitem__(name, h5py.ExternalLink(elsewhere(path), inside))
+
+
+def virtual(path: Path) -> Callable[[h5py.File], object]:
+    layout = h5py.VirtualLayout((4, 2), "f4")
+    layout[:] = h5py.VirtualSource(elsewhere(path), "observations", (4, 2))
+    return lambda file: file.create_virtual_dataset("observations", layout)
+
+
+def raw_storage(path: Path) -> Callable[[h5py.File], object]:
+    path.with_name("raw").write_bytes(bytes(32))
+    return lambda file: file.create_dataset("observations", (4, 2), "f4", external=str(path.with_name("raw")))
+
+
+def version_1(path: Path, **changed: Any) -> None:
+    """One of our files, with the texts of variable length that version 1 had."""
+    table().save(path)
+    with h5py.File(path, "a") as file:
+        for name in ("format", "columns", "source", "versions"):
+            file.attrs[name] = file.attrs[name].decode()
+        file.attrs.update({"format_version": 1} | changed)
+
+
+def looping(path: Path) -> None:
+    """One of our files whose texts HDF5 itself reads for ever."""
+    version_1(path)
+    content = bytearray(path.read_bytes())
+    heap = content.index(b"GCOL")
+    content[heap + 16 : heap + 32] = bytes(16)
+    path.write_bytes(content)
+
+
+def of_episodes(path: Path, episode: Any) -> None:
+    parquet(path, **{"state.x": [1.0, 2, 3], "action.a": [1.0, 2, 3], "episode": episode})
+
+
+FILES: dict[str, Callable[[Path], object]] = {
+    "empty.hdf5": lambda p: p.touch(),
+    "text.npz": lambda p: p.write_text("hello"),
+    "pickle.npz": lambda p: p.write_bytes(pickle.dumps(Evil(p.with_name("trace")))),
+    "objects.npz": lambda p: npz(p, actions=np.array([Evil(p.with_name("trace"))] * 4)),
+    "texts.npz": lambda p: npz(p, actions=["a"] * 4),
+    "records.npz": lambda p: npz(p, actions=np.zeros(4, "f4,i4")),
+    "long.npz": lambda p: claiming(p, npy_header("(10000000000, 2)")),
+    "lying.npz": lambda p: claiming(p, npy_header("(100000000, 2)"), size=800_000_128),
+    "negative.npz": lambda p: claiming(p, npy_header("(-1, -8)")),
+    "code.npz": lambda p: claiming(p, npy_header("__import__('os').abort()")),
+    "lengths.npz": lambda p: npz(p, actions=numbers(3, 1)),
+    "surrogates.npz": lambda p: npz(p, columns=json.dumps(["\ud800", "y", "a"])),
+    "long-name.npz": lambda p: np.savez(p, **{"x" * 60_000: numbers(4, 2), "actions": numbers(4, 1)}),  # type: ignore[arg-type]
+    "long.hdf5": lambda p: hdf5(p, lambda f: f.create_dataset("observations", (10**10, 2), "f4", chunks=(1000, 2))),
+    "chunks.hdf5": lambda p: hdf5(
+        p, lambda f: f.create_dataset("observations", (4, 2), "f4", maxshape=(None, 2), chunks=(10**8, 2))
+    ),
+    "soft.hdf5": lambda p: hdf5(p, lambda f: f.__setitem__("observations", h5py.SoftLink("/actions"))),
+    "external.hdf5": lambda p: hdf5(p, external(p)),
+    "infos.hdf5": lambda p: hdf5(p, external(p, "infos", "/"), leave=""),
+    "provenance.hdf5": lambda p: hdf5(p, external(p, "provenance", "/"), leave=""),
+    "virtual.hdf5": lambda p: hdf5(p, virtual(p)),
+    "storage.hdf5": lambda p: hdf5(p, raw_storage(p)),
+    "texts.hdf5": lambda p: hdf5(p, lambda f: f.__setitem__("observations", ["a", "b", "c", "d"])),
+    "group.hdf5": lambda p: hdf5(p, lambda f: f.create_group("observations/image")),
+    "looping.hdf5": looping,
+    "version.hdf5": lambda p: version_1(p, format_version=9),
+    "columns.hdf5": lambda p: version_1(p, columns="3"),
+    "json.hdf5": lambda p: version_1(p, source="{"),
+    "deep.hdf5": lambda p: version_1(p, source="[" * 100_000),
+    "texts.parquet": lambda p: parquet(p, **{"state.x": ["a"], "action.x": [1.0]}),
+    "strings.parquet": lambda p: parquet(p, **{"state.x": ["a"], "action.a": [1.0], "next_state.x": [1.0]}),
+    "lists.parquet": lambda p: parquet(p, state=[[1.0]], action=[[1.0]]),
+    "list-episodes.parquet": lambda p: of_episodes(p, [[1], [1, 2], [3]]),
+    "map-episodes.parquet": lambda p: of_episodes(p, pyarrow.array([[("a", 1)]] * 3, pyarrow.map_("string", "int8"))),
+    "byte-episodes.parquet": lambda p: of_episodes(p, [b"a", b"a", b"b"]),
+}
+ENDLESS = {"looping.hdf5"}  # takes seconds
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_hostile_file_is_refused_in_a_clear_sentence(name: str, tmp_path: Path) -> None:
+    FILES[name](tmp_path / name)
+    message = refusal(lambda: mocoda.read(tmp_path / name))
+    assert_approved(message.partition(" (")[0] if " cannot be read as " in message else message)
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple"])
+def test_episodes_that_are_no_names_are_refused(kind: str) -> None:
+    cells = np.empty(3, object)
+    cells[:] = [[1], [2], [3]] if kind == "list" else [(1,), (2,), (3,)]
+    with refused():
+        mocoda.read({"state": numbers(3, 2), "action": numbers(3, 1), "episode": cells})
+
+
+def test_a_name_that_is_no_text_is_passed_over(tmp_path: Path) -> None:
+    hdf5(tmp_path / "data.hdf5", lambda file: file.id.links.create_soft(b"\xff\xfe", b"/actions"), leave="")
+    assert mocoda.read(tmp_path / "data.hdf5").source["ignored"] == ["\ufffd\ufffd"]
+
+
+# --- memory
+
+
+def lerobot(folder: Path, lists: Any, width: int) -> Path:
+    """A LeRobot folder whose features claim a width, and whose actions are these lists."""
+    rows, place = len(lists), folder / "lerobot"
+    (place / "meta").mkdir(parents=True)
+    (place / "data/chunk-000").mkdir(parents=True)
+    shapes = {"observation.state": 1, "action": width, "episode_index": 1, "frame_index": 1}
+    features = {name: {"dtype": "float32", "shape": [size], "names": None} for name, size in shapes.items()}
+    (place / "meta/info.json").write_text(json.dumps({"codebase_version": "v3.0", "features": features}))
+    columns = {"observation.state": np.zeros(rows), "action": lists}
+    columns |= {"episode_index": np.zeros(rows, np.int64), "frame_index": np.arange(rows)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), place / "data/chunk-000/file-000.parquet")
+    return place
+
+
+def repeated_lists(rows: int, width: int) -> Any:
+    ends = np.arange(rows + 1, dtype=np.int64) * width
+    return pyarrow.LargeListArray.from_arrays(ends, pyarrow.array(np.zeros(rows * width, np.float32)))
+
+
+def test_hostile_files_are_refused_in_little_memory(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for name, make in FILES.items():
+        if name not in ENDLESS:
+            make(files / name)
+    constant = pyarrow.array(np.zeros(20_000_000, np.int8))
+    parquet(files / "rows.parquet", **{"state.x": constant, "action.a": constant, "next_state.x": constant})
+    lerobot(files, repeated_lists(10_000, 2_000), 2)
+    column = pyarrow.array(np.arange(20_000.0))
+    text = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), pyarrow.array(["x" * 100_000]))
+    parquet(files / "read.parquet", **{"state.x": column, "action.a": column, "episode": text})  # 2 GB of texts
+    script = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "import mocoda, mocoda.data.formats, pyarrow.parquet\n"
+        "mocoda.Transitions\n"
+        "reserved = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (reserved + (4 << 30),) * 2)  # pyarrow reserves some for itself\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "for path in sorted(Path(sys.argv[1]).iterdir()):\n"
+        "    try: mocoda.read(path); print(path.name, 'read', sep='\\t')\n"
+        "    except mocoda.InputError as refused: print(path.name, str(refused).count('Memory'), sep='\\t')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(files)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    *said, kilobytes = done.stdout.splitlines()
+    names = {*FILES, "rows.parquet", "raw", "elsewhere.h5", "lerobot"} - ENDLESS
+    assert sorted(said) == sorted([*(f"{name}\t0" for name in names), "read.parquet\tread"])
+    assert int(kilobytes) < 150_000
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.hdf5", "x.parquet", "minari"])
+def test_what_all_arrays_unpack_to_is_counted_and_capped(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zeros = np.zeros((40_000, 2), np.float32)
+    arrays = {"observations": zeros, "actions": zeros, "next_observations": zeros}
+    source: Any = tmp_path / name
+    if name == "x.npz":
+        np.savez_compressed(source, **arrays)  # type: ignore[arg-type]
+    elif name == "x.hdf5":
+        with h5py.File(source, "w") as file:
+            for key, array in arrays.items():
+                file.create_dataset(key, data=array, compression="gzip")
+    elif name == "x.parquet":
+        columns = {
+            f"{part}.{key}": zeros[:, 0] for part, key in zip(("state", "action", "next_state"), "xax", strict=True)
+        }
+        pyarrow.parquet.write_table(pyarrow.table(columns), source, data_page_size=1000, compression="none")
+    else:
+        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+        with h5py.File(minari(tmp_path, rows=len(zeros)) / "main_data.hdf5", "w") as file:
+            group = file.create_group("episode_0")
+            shapes = {"observations": len(zeros) + 1, "actions": len(zeros), "rewards": len(zeros)}
+            for key, rows in (shapes | {"terminations": len(zeros)}).items():
+                data = np.zeros((rows, 2) if key in ("observations", "actions") else rows)
+                group.create_dataset(key, data=data, compression="gzip")
+        source = "minari:x-v0"
+    monkeypatch.setattr(guarded, "ALWAYS_READ", 1 << 19)
+    monkeypatch.setattr(guarded, "MOST_UNPACKED", 1)
+    with pytest.raises(InputError, match=r"unpacks to more than|claims"):
+        mocoda.read(source)
+
+
+def minari(folder: Path, **changed: Any) -> Path:
+    """The folder of a Minari data set that says this of itself."""
+    place = folder / "x-v0" / "data"
+    place.mkdir(parents=True)
+    box = json.dumps({"type": "Box", "shape": [2], "dtype": "float32"})
+    about = {"total_episodes": 1, "observation_space": box, "action_space": box} | changed
+    (place / "metadata.json").write_text(json.dumps(about))
+    return place
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_lists_of_unknown_length_in_a_minari_data_set_are_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    place = minari(tmp_path, data_format=kind)
+    lists = [[0.0, 1.0]] * 4
+    columns = {"observations": lists, "actions": lists, "rewards": np.zeros(4), "terminations": np.zeros(4, bool)}
+    pyarrow.dataset.write_dataset(pyarrow.table(columns), place / "0", format=kind)
+    with pytest.raises(InputError, match="expected lists of one length"):
+        mocoda.read("minari:x-v0")
+
+
+@pytest.mark.parametrize(
+    "shape", ["3", "[true]", "[-1]", "[1.5]", '["a"]', "[null]", f"[{10**12}]", f"[{'9' * 4000}, {'9' * 4000}]"]
+)
+def test_impossible_shapes_of_a_minari_data_set_are_refused(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    minari(tmp_path, observation_space=f'{{"type": "Box", "shape": {shape}, "dtype": "float32"}}')
+    with pytest.raises(InputError, match="has an impossible shape; expected whole numbers"):
+        mocoda.read("minari:x-v0")
+
+
+def test_numbers_of_thousands_of_digits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    place = minari(tmp_path, total_episodes=int("9" * 4000))
+    assert len(refusal(lambda: mocoda.read("minari:x-v0"))) < 500
+    for number in ("9" * 5000, "1e400"):
+        (place / "metadata.json").write_text(f'{{"total_episodes": {number}}}')
+        assert len(refusal(lambda: mocoda.read("minari:x-v0"))) < 500
+
+
+# --- links
+
+
+def test_masks_and_provenance_that_lie_elsewhere_are_refused(tmp_path: Path) -> None:
+    made = table(4, provenance={"recipe": np.arange(4)})
+    mocoda.write(made, f"robomimic:{tmp_path / 'robomimic.hdf5'}")
+    mocoda.write(made, f"d3rlpy:{tmp_path / 'd3rlpy.h5'}")
+    changes = {"robomimic.hdf5": ["mask/train", "mask", "data/demo_0/provenance"], "d3rlpy.h5": ["mocoda_provenance"]}
+    for name, places in changes.items():
+        for number, place in enumerate(places):
+            path = tmp_path / f"{number}-{name}"
+            path.write_bytes((tmp_path / name).read_bytes())
+            with h5py.File(path, "a") as file:
+                if place in file:
+                    del file[place]
+                if place == "mask/train":
+                    if "mask" in file:
+                        del file["mask"]
+                    layout = h5py.VirtualLayout((1,), "S6")
+                    layout[:] = h5py.VirtualSource(elsewhere(path), "train", (1,), "S6")
+                    file.create_group("mask").create_virtual_dataset("train", layout)
+                else:
+                    file[place] = h5py.ExternalLink(elsewhere(path), "/")
+            source = f"d3rlpy:{path}" if name == "d3rlpy.h5" else path
+            how: Any = {"filter_key": "train"} if place.startswith("mask") else {}
+            with refused():
+                mocoda.read(source, **how)
+
+
+@pytest.mark.parametrize("name", ["minari:../../etc/x-v0", "minari:/etc/x-v0", "minari:me/../../x-v0", "minari:"])
+def test_names_that_climb_out_of_a_folder_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "inside"))
+    assert refusal(lambda: mocoda.read(name))
+    assert refusal(lambda: mocoda.write(table(), name))
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what reaches the terminal
+
+
+def test_terminal_escapes_in_names_are_printed_as_codes(tmp_path: Path) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J"
+    data = table(columns=[evil, "y", "a"], source={"ignored": [evil], "note": evil})
+    mocoda.write(data, tmp_path / "x.npz")
+    assert mocoda.read(tmp_path / "x.npz").columns[0] == evil
+    for said in (str(mocoda.inspect(tmp_path / "x.npz")), repr(data)):
+        assert "\x1b" not in said and "\x07" not in said and "\\x1b]0;owned" in said
+
+
+def test_a_name_of_sixty_thousand_characters_is_cut(tmp_path: Path) -> None:
+    npz(tmp_path / "x.npz", **{"x" * 60_000: np.zeros(4)})
+    assert len(str(mocoda.inspect(tmp_path / "x.npz"))) < 3000  # wrapping all of it takes most of a minute
+
+
+# --- files that are cut off, or cannot be opened
+
+
+@pytest.mark.parametrize("kept", [8, 100, 0.5, 0.9, -1])
+@pytest.mark.parametrize("target", ["data.hdf5", "d4rl:data.hdf5", "data.npz", "data.parquet"])
+def test_a_truncated_file_is_refused(target: str, kept: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mocoda.write(table(), target)
+    path = Path(target.split(":")[-1])
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content)) if 0 < kept < 1 else int(kept)])
+    kind = {".hdf5": "HDF5", ".npz": "npz", ".parquet": "Parquet"}[path.suffix]
+    assert refusal(lambda: mocoda.read(path)).startswith(f"{str(path)!r} cannot be read as {kind}: it is truncated")
+
+
+@pytest.mark.parametrize("place", ["nowhere.hdf5", ".", "d4rl:data.npz", "d3rlpy:data.npz", "mnari:me/x-v0", 3, {}])
+def test_what_is_not_there_is_said_to_be(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    npz(Path("data.npz"))
+    with refused():
+        mocoda.read(place)
+
+
+@pytest.fixture
+def unprivileged(tmp_path: Path) -> Iterator[None]:
+    """Not root, who may do anything."""
+    for folder in takewhile(lambda folder: folder != Path(gettempdir()), (tmp_path, *tmp_path.parents)):
+        folder.chmod(0o755)
+    as_root = os.geteuid() == 0
+    if as_root:
+        os.seteuid(65534)
+    yield
+    if as_root:
+        os.seteuid(0)
+
+
+SOURCES = ["data.hdf5", "d4rl:data.hdf5", "robomimic:data.hdf5", "ogbench:data.npz", "data.parquet", "d3rlpy:data.h5"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("harm", ["permission", "folder", "link", "pipe", "long", "null"])
+def test_what_cannot_be_opened_is_refused_in_one_line(
+    source: str, harm: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    prefix, _, name = source.rpartition(":")
+    path = tmp_path / name
+    if harm == "permission":
+        path.write_bytes(b"\x89HDF\r\n\x1a\n")
+        path.chmod(0)
+        request.getfixturevalue("unprivileged")
+    elif harm == "folder":
+        path.mkdir()
+    elif harm == "link":
+        path.symlink_to(tmp_path / "gone")
+    elif harm == "pipe":
+        os.mkfifo(path)
+    else:
+        path = tmp_path / ("x" * 300 + name if harm == "long" else f"\0{name}")
+    expected = {
+        "permission": "cannot be read: no permission. Its owner can give it with chmod +r.",
+        "folder": " is a folder",
+        "link": f"{str(path)!r} is a broken link: there is no {str(tmp_path / 'gone')!r}.",
+        "pipe": "cannot be read: it is neither a file nor a folder.",
+        "long": "cannot be read: File name too long.",
+        "null": "cannot be read: embedded null byte.",
+    }[harm]
+    message = refusal(lambda: mocoda.read(f"{prefix}:{path}" if prefix else path))
+    assert expected in message and "\n" not in message and len(message) < 600
+    if name.endswith("5"):
+        assert expected in refusal(lambda: Transitions.load(path))
+
+
+def test_pipes_in_a_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = lerobot(tmp_path, repeated_lists(3, 2), 2)
+    os.mkfifo(folder / "data/chunk-000/file-001.parquet")
+    with refused():
+        mocoda.read(folder)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    place = minari(tmp_path, data_format="arrow")
+    (place / "0").mkdir()
+    os.mkfifo(place / "0/part-0.arrow")
+    with refused():
+        mocoda.read("minari:x-v0")
+
+
+def test_a_minari_data_set_that_must_not_be_read_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    mocoda.write(table(), "minari:one-v0")
+    (tmp_path / "one-v0" / "data" / "main_data.hdf5").chmod(0)
+    request.getfixturevalue("unprivileged")
+    assert_approved(refusal(lambda: mocoda.read("minari:one-v0")))
+
+
+# --- files of ours
+
+
+def test_files_of_ours_are_read_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process takes 20 times as long as reading a small file; only texts of variable length need one."""
+    long = table(source={"a": "ä" * 50_000})
+    version_1(tmp_path / "old.hdf5")
+    for name, made in {"short.hdf5": table(), "long.hdf5": long}.items():
+        made.save(tmp_path / name)
+        assert mocoda.read(tmp_path / name).source == made.source
+    assert mocoda.read(tmp_path / "old.hdf5").rows.equal(table().rows)
+
+    def started(*given: object, **more: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("subprocess.run", started)
+    assert mocoda.read(tmp_path / "short.hdf5").rows.equal(table().rows)
+    for name in ("long.hdf5", "old.hdf5"):
+        with pytest.raises(InputError, match="a process was started"):
+            mocoda.read(tmp_path / name)
