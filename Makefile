@@ -48,7 +48,7 @@ define install
 endef
 
 $(DEMO): pyproject.toml constraints.txt
-	$(call install,.[hooksweep])
+	$(call install,.[hooksweep,report])
 	touch $@
 
 $(TEST): pyproject.toml constraints.txt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from experiments.experiment import HERE, experiment_names, find_kind, markdown_table
+from experiments.experiment import HERE, by_place, experiment_names, find_kind, markdown_table, plus_minus, read_json
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 
@@ -48,12 +48,46 @@ def rendered_index() -> str:
     return filled(text, {"questions": markdown_table(["experiment", "answer"], rows)}, "experiments/README.md")
 
 
+def rendered_front() -> str:
+    """The README of the project, with its table of results."""
+    walks, sweeps = (by_place(read_json(HERE / name / f"{name}.json")) for name in ("table2", "table3"))
+    cubes = by_place(read_json(HERE / "cubes" / "cubes.json"))
+    solved = {arm: plus_minus(one, 1) for (arm, column), one in cubes.items() if column == "all"}
+    rows = [
+        [
+            "[2D Navigation](experiments/table2/README.md): steps to the goal",
+            plus_minus(walks["td3-bc", "emp"], 1),
+            f"{plus_minus(walks['td3-bc', 'dyna'], 1)} (Dyna), {plus_minus(walks['td3-bc', 'rand'], 1)} (random)",
+            plus_minus(walks["td3-bc", "mocoda"], 1),
+            f"{walks['optimum', 'emp']['mean']:.1f} (shortest way)",
+        ],
+        [
+            "[HookSweep2](experiments/table3/README.md): both boxes swept, in %",
+            plus_minus(sweeps["td3-bc", "emp"], 1),
+            f"{plus_minus(sweeps['td3-bc', 'mocoda-full'], 1)} (unfactored model)",
+            plus_minus(sweeps["td3-bc", "mocoda-matched"], 1),
+            f"{sweeps['expert', 'emp']['mean']:.0f} (script)",
+        ],
+        [
+            "[OGBench's two cubes](experiments/cubes/README.md): official tasks solved, in %",
+            solved["recorded"],
+            "",
+            solved["turns"],
+            f"{solved['play']} (recordings of both cubes)",
+        ],
+    ]
+    columns = ["task", "recorded data", "baselines", "rows by mocoda", "for comparison"]
+    blocks = {"results": markdown_table(columns, rows)}
+    return filled((HERE.parent / "README.md").read_text("utf-8"), blocks, "README.md")
+
+
 def render(names: list[str]) -> list[Path]:
-    """Makes the blocks of READMEs anew, and the index; returns the files that changed."""
+    """Makes the blocks of READMEs anew, with the index and the project's own; returns the files that changed."""
     changed = []
     for file, make in [
         *((folder_of(name) / "README.md", lambda name=name: rendered(name)) for name in names),
         (HERE / "README.md", rendered_index),
+        (HERE.parent / "README.md", rendered_front),
     ]:
         text = make()
         if text != file.read_text("utf-8"):

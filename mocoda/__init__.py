@@ -76,12 +76,15 @@ if TYPE_CHECKING:
     from mocoda.engine.engines import make_engine as make_engine
     from mocoda.engine.errors import InputError as InputError
     from mocoda.engine.metrics import MetricLog as MetricLog
-    from mocoda.graph import GraphConfig as GraphConfig
+    from mocoda.graph import GateLearner as GateLearner
+    from mocoda.graph import GraphLearner as GraphLearner
     from mocoda.graph import LearnedGraph as LearnedGraph
     from mocoda.graph import LocalGraph as LocalGraph
+    from mocoda.graph import check_learner as check_learner
     from mocoda.graph import learn_graph as learn_graph
     from mocoda.graph import load_graph as load_graph
     from mocoda.graph import load_task as load_task
+    from mocoda.graph import make_learner as make_learner
     from mocoda.parents import GaussianMixture as GaussianMixture
     from mocoda.parents import Parents as Parents
     from mocoda.parents import Recipe as Recipe
@@ -110,7 +113,17 @@ _ROOMS = {
         "Inspection",
     ),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
-    "graph": ("LocalGraph", "load_graph", "load_task", "learn_graph", "LearnedGraph", "GraphConfig"),
+    "graph": (
+        "LocalGraph",
+        "load_graph",
+        "load_task",
+        "learn_graph",
+        "LearnedGraph",
+        "make_learner",
+        "GraphLearner",
+        "GateLearner",
+        "check_learner",
+    ),
     "parents": ("fit_parents", "make_recipe", "Recipe", "Parents", "check_recipe", "GaussianMixture"),
     "dynamics": (
         "fit_dynamics",

@@ -30,10 +30,9 @@ from mocoda.engine.figure_style import BLUE, INK, bare, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
-from mocoda.graph.learned import CAUTION, check_caution, load_learned
-from mocoda.graph.learning import learn_graph
+from mocoda.graph.learned import check_caution, load_learned
+from mocoda.graph.learning import GateLearner, learn_graph
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.graph.usual import GraphConfig
 from mocoda.parents import Mocoda, Parents, fit_parents
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.navigation import Navigation
@@ -57,10 +56,10 @@ class LearnedMasks(Experiment):
     outputs = ("learned-masks.json", "learned-masks.png")
 
     sizes: str  # the preset of the tables whose sizes are taken
-    graphs: GraphConfig
+    graphs: GateLearner
     worlds: tuple[str, ...] = WORLDS
     masks: tuple[str, ...] = MASKS
-    caution: float = CAUTION  # of the learned graph
+    caution: float = GateLearner.caution  # of the learned graph
     column: str = "mocoda-local"  # of HookSweep2's data: parents matched for every local graph
     # The tables' unless given: epochs of the models and, on HookSweep2, recorded rows, those of a data set, updates,
     # and generated rows that the simulator is asked about
@@ -248,7 +247,7 @@ class LearnedMasks(Experiment):
                 seed=0,
                 caution=self.caution,
                 unseen="apart",
-                config=self.graphs,
+                learner=self.graphs,
                 progress=progress,
             ).save(file)
         learned = load_learned(file)
@@ -337,7 +336,7 @@ def near_mask(rows: Tensor) -> Tensor:
 LearnedMasks.presets = {
     # A third of the tables' training, and of their rows, so that all masks take ten minutes on an H200.
     "paper": LearnedMasks(
-        "paper", seeds=3, sizes="paper", graphs=GraphConfig(), epochs=300, rows=400_000, total=2_000_000, updates=50_000
+        "paper", seeds=3, sizes="paper", graphs=GateLearner(), epochs=300, rows=400_000, total=2_000_000, updates=50_000
     ),
-    "quick": LearnedMasks("quick", seeds=1, sizes="quick", graphs=GraphConfig.quick()),
+    "quick": LearnedMasks("quick", seeds=1, sizes="quick", graphs=GateLearner.quick()),
 }

@@ -14,12 +14,12 @@ from torch import Tensor
 from experiments.masks.mechanisms import USUAL, Columns, Training, fit_mechanisms, without
 from experiments.random_dag import make_world
 from mocoda.data.transitions import Transitions
+from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.registry import Registry
-from mocoda.graph.learned import CAUTION
-from mocoda.graph.learning import learn_graph
+from mocoda.graph.learning import GateLearner, GradientLearner, learn_graph
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.graph.meetings import PLACE
+from mocoda.graph.learning.learn import PLACE_COLUMNS
 
 BLOCK = 2_048  # rows that are scored at a time
 Scores = Callable[[Transitions], Tensor]  # N transitions -> float (N, parents, children); larger: likelier an edge
@@ -72,7 +72,7 @@ class Learned(Method):
     """What the learned graph's masks are cut from."""
 
     name = "learned"
-    threshold = CAUTION
+    threshold = GateLearner.caution
     probability = True
 
     def fit(self, data: Transitions, graph: LocalGraph, *, seed: int) -> Scores:
@@ -84,29 +84,18 @@ class Learned(Method):
 @METHODS.add
 @dataclass(frozen=True)
 class Gradient(Method):
-    """The sum of absolute derivatives of the predicted mean, in standard units."""
+    """The learner `gradient` of `mocoda.learn_graph`: how sensitive the predicted change is to a parent."""
 
     name = "gradient"
-    threshold = 2e-3
+    threshold = GradientLearner.caution
 
     training: Training = USUAL
 
     def fit(self, data: Transitions, graph: LocalGraph, *, seed: int) -> Scores:
-        model = fit_mechanisms(data, graph, self.training, Stream(seed, "gradient", device=data.device))
-        owner = model.columns.owner
-
-        @in_blocks
-        def scores(rows: Transitions) -> Tensor:
-            inputs = model.columns.inputs(rows.rows).expand(len(graph.children), -1, -1).clone().requires_grad_()
-            mean = model.predict(inputs)[0] * model.columns.counts[:, None]
-            slopes = sum(
-                torch.autograd.grad(column.sum(), inputs, retain_graph=True)[0].abs() for column in mean.unbind(2)
-            )
-            assert isinstance(slopes, Tensor)
-            total = slopes.new_zeros(*slopes.shape[:2], len(graph.parents)).index_add(2, owner, slopes)
-            return total.permute(1, 2, 0)
-
-        return scores
+        chosen = {"steps" if name == "updates" else name: value for name, value in vars(self.training).items()}
+        learner, unknown = GradientLearner(**chosen), torch.zeros_like(graph.sparsest, device=data.device)
+        tensors = learner.learn(data, graph, unknown, unknown, Stream(seed, "gradient", device=data.device), silent)
+        return in_blocks(lambda rows: learner.probability(tensors, graph, rows.rows))
 
 
 @METHODS.add
@@ -265,5 +254,5 @@ class Given(Method):
 
 def _place(names: tuple[str, ...], columns: tuple[int, ...]) -> list[int]:
     """The columns that say where a factor is, by their names (box.x, box_x); the first two unless there are any."""
-    named = [column for column in columns if names[column].replace(".", "_").rpartition("_")[2] in PLACE]
+    named = [column for column in columns if names[column].replace(".", "_").rpartition("_")[2] in PLACE_COLUMNS]
     return named or list(columns[:2])

@@ -180,7 +180,7 @@ def _check_packages(device: str) -> None:
             with contextlib.redirect_stderr(io.StringIO()):  # a package it loads prints a notice
                 import d3rlpy  # noqa: F401
     except ImportError as error:
-        raise InputError("speed is compared with scikit-learn and d3rlpy; pip install 'mocoda[bench]'.") from error
+        raise InputError("speed is compared with d3rlpy; pip install 'mocoda[d3rlpy]'.") from error
 
 
 def _generation(part: str, device: str, repeats: int) -> Measurement:

@@ -6,7 +6,7 @@ from mocoda.analysis.graph_check import check
 from mocoda.analysis.page import drop_rows, report
 from mocoda.analysis.rerun_export import export_rerun
 from mocoda.analysis.row_audit import Audit, audit
-from mocoda.analysis.two_sample import TwoSample, two_sample
+from mocoda.analysis.two_samples import TwoSample, two_sample
 
 __all__ = [
     "Advice",

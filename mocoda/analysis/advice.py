@@ -13,7 +13,7 @@ from rich.text import Text
 from mocoda.analysis.coverage import ParentSet
 from mocoda.analysis.missing_edges import Child, MissingEdge
 from mocoda.analysis.rarity import LocalShare
-from mocoda.analysis.two_sample import Law
+from mocoda.analysis.two_samples import Law
 
 # How recipe mocoda is listed with settings other than its defaults.
 UNSTRATIFIED = "mocoda, unstratified"  # stratified=False

@@ -18,7 +18,7 @@ from mocoda.analysis.coverage import coverage
 from mocoda.analysis.missing_edges import missing_edges
 from mocoda.analysis.rarity import Rarity, local_shares, recorded_share, worst_columns
 from mocoda.analysis.recommendation import choose_settings, recommend
-from mocoda.analysis.two_sample import Draws, compare_recipes
+from mocoda.analysis.two_samples import Draws, compare_recipes
 from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
-from mocoda.analysis.two_sample import MIN_ROWS, two_sample
+from mocoda.analysis.two_samples import MIN_ROWS, two_sample
 from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name

@@ -1,4 +1,4 @@
-"""The command line: one command a stage. Heavy libraries are imported by the command that needs them."""
+"""The command line: one command per stage. Heavy libraries are imported by the command that needs them."""
 
 from __future__ import annotations
 
@@ -8,36 +8,33 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from inspect import getdoc
+from typing import TYPE_CHECKING
 
-import rich.console
-from rich.table import Table
-from rich.text import Text
-
-from mocoda.cli.parser import Command, parse
 from mocoda.engine.errors import InputError, file_error
 from mocoda.engine.files import VERSION, discard_unfinished
 
+if TYPE_CHECKING:
+    from mocoda.cli.parser import Command
+
 __all__ = ["COMMANDS", "command_of", "main", "read_command"]
 
+# The module and class of every command, and the first sentence of its help, so that a list of them imports nothing.
 COMMANDS = {
-    "demo": "paper:Demo",
-    "collect": "data:Collect",
-    "inspect": "data:Inspect",
-    "graph": "graph:Graph",
-    "check": "data:Check",
-    "label": "augment:Label",
-    "add-objects": "data:AddObjects",
-    "augment": "augment:Augment",
-    "audit": "audit:Audit",
-    "report": "report:Report",
-    "export": "data:Export",
-    "train": "agents:Train",
-    "evaluate": "agents:Evaluate",
-    "whatif": "whatif:WhatIf",
-    "watch": "agents:Watch",
-    "paper": "paper:Paper",
-    "bench": "paper:Bench",
+    "demo": ("demo:Demo", "Show the whole method in minutes: data, graph, new rows, agents before and after, a page."),
+    "collect": ("data:Collect", "Record data of a built-in task."),
+    "inspect": ("data:Inspect", "Describe recorded data, and report what is wrong with it."),
+    "graph": ("graph:Graph", "Draw a graph over its data, learn one from data, or explain a learned one."),
+    "check": ("graph:Check", "Check whether the data supports its graph, and which recipe to try."),
+    "label": ("data:Label", "Label recorded data with rewards."),
+    "add-objects": ("data:AddObjects", "Make data of a bigger world: recorded episodes with additional objects."),
+    "augment": ("augment:Augment", "Extend recorded data with counterfactual transitions or episodes."),
+    "audit": ("audit:Audit", "Replay generated rows in a simulator, and report which share of them is true."),
+    "report": ("pages:Report", "Write a page about data and trainings: one HTML file that opens in any browser."),
+    "export": ("data:Export", "Write data, or a trained policy, in another format."),
+    "train": ("agents:Train", "Train one agent for each data set and seed, all as one program."),
+    "evaluate": ("agents:Evaluate", "Measure how well trained agents solve their task."),
+    "whatif": ("whatif:WhatIf", "Ask what would have happened in a recorded step if something had been different."),
+    "watch": ("agents:Watch", "Film a trained agent, or the scripted expert, at its task."),
 }
 
 
@@ -49,21 +46,23 @@ def main(words: Sequence[str] | None = None) -> None:
         if words in ([], ["-h"], ["--help"]):
             _print_commands()
         elif words == ["--version"]:
-            rich.console.Console().print(f"mocoda {VERSION}", highlight=False)
+            sys.stdout.write(f"mocoda {VERSION}\n")
         else:
             read_command(words).run()
     except InputError as error:
         _fail(str(error))
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
-            os._exit(1)  # without a word, as where rich prints: `head` has seen enough
+            os._exit(1)  # without a message: `head` has seen enough
         _fail(file_error(error))
-    except KeyboardInterrupt:  # what can be continued was said by its run folder
+    except KeyboardInterrupt:  # the run folder has said how to continue
         sys.exit(130)
 
 
 def read_command(words: Sequence[str]) -> Command:
     """The command that the words describe, ready to run."""
+    from mocoda.cli.parser import parse
+
     name, *options = words
     return parse(command_of(name), options, name)
 
@@ -74,24 +73,23 @@ def command_of(name: str) -> type[Command]:
         near = get_close_matches(name, COMMANDS, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else "`mocoda --help` lists the commands."
         raise InputError(f"there is no command {name!r}. {hint}")
-    module, _, kind = COMMANDS[name].partition(":")
+    module, _, kind = COMMANDS[name][0].partition(":")
     command: type[Command] = getattr(import_module(f"mocoda.cli.{module}"), kind)
     return command
 
 
 def _print_commands() -> None:
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for name in COMMANDS:
-        table.add_row(name, (getdoc(command_of(name)) or "").partition("\n")[0])
-    console = rich.console.Console(highlight=False)
-    console.print("usage: mocoda COMMAND [OPTIONS]\n", markup=False)
-    console.print("Model-based counterfactual data augmentation: recorded transitions in, unseen ones out.\n")
-    console.print(table)
-    console.print("\n`mocoda COMMAND --help` describes a command and its options.")
+    commands = "".join(f"  {name:12} {sentence}\n" for name, (_, sentence) in COMMANDS.items())
+    sys.stdout.write(
+        "usage: mocoda COMMAND [OPTIONS]\n\n"
+        "Model-based counterfactual data augmentation: recorded transitions in, unseen ones out.\n\n"
+        f"{commands}\n`mocoda COMMAND --help` describes a command and its options.\n"
+    )
 
 
 def _fail(sentence: str) -> None:
-    rich.console.Console(stderr=True).print(Text("error: ", "red").append(sentence, "default"), soft_wrap=True)
+    start = "\033[31merror: \033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else "error: "
+    sys.stderr.write(f"{start}{sentence}\n")
     sys.exit(2)
 
 
@@ -106,6 +104,6 @@ def _nobody_reads() -> bool:
 
 
 def _terminate(number: int, frame: object) -> None:
-    """Ends at once: an exception could be raised where nobody passes it on, in a library's callback, say."""
+    """Ends at once: a library's callback might swallow an exception."""
     discard_unfinished()
     os._exit(128 + number)

@@ -9,24 +9,29 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
 
-from mocoda.cli.engines import LOCAL, EngineOptions
 from mocoda.cli.options import (
     AS_IT_SAYS,
+    LOCAL,
+    READABLE,
+    TASKS,
     Device,
+    EngineOptions,
+    File,
+    Flag,
     Folder,
     Overwrite,
     ReadOptions,
     Seed,
     check_device,
-    console,
     content_of,
     counted,
     say,
+    show,
     task_of,
 )
-from mocoda.cli.parser import Command, Flat, value_of
+from mocoda.cli.parser import Command, Flat, Maybe, value_of
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_target, write_json
 
@@ -37,53 +42,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Train(Command):
-    """Train an agent per data set and seed, all as one program.
+    """Train one agent for each data set and seed, all as one program.
 
-    After a kill, the same command goes on where it was. The fields of the agent that --agent names are options too.
+    After a kill, the same command continues. The settings of the agent that --agent names are options too.
     """
 
     kind = "agent"
 
-    data: Annotated[Positional[list[str]], arg(metavar="DATA [DATA ...]", help_behavior_hint="(required)")]
-    """Recorded data: {formats}. Each set is called by its file's name."""
+    data: Annotated[
+        Positional[list[str]],
+        arg(
+            metavar="DATA [DATA ...]",
+            help=f"Recorded data: {READABLE}. A data set takes the name of its file.",
+            help_behavior_hint="(required)",
+        ),
+    ]
     settings: Flat[Any]
     agent: Annotated[str, arg(metavar="NAME")] = "td3-bc"
-    """Algorithm: {agents}."""
-    reading: Flat[ReadOptions] = AS_IT_SAYS
-    task: str | None = None
-    """Task to evaluate the agents in while they train: {tasks} (objects:6 has six of them). Data recorded by mocoda
-    names its task itself. Agents of other data are not evaluated."""
-    actions: Annotated[tuple[float, float] | None, arg(metavar="LOW HIGH")] = None
-    """Without a task: the range of possible actions, in every column. Without it, -1 to 1."""
-    achieved: Annotated[tuple[str, ...], arg(metavar="COLUMN")] = ()
-    """Without a task, for agents that take goals from episodes: the state columns that goals are about. Without it,
-    those that the data names, or all."""
+    """Learning algorithm: td3-bc, bcq, cql, sac or gciql."""
+    task: Annotated[
+        Maybe[str],
+        arg(
+            metavar="NAME",
+            help=f"Task in which to evaluate the agents while they train: {TASKS}. Data that mocoda has recorded names "
+            "its task itself. Agents of other data are not evaluated.",
+        ),
+    ] = None
+    actions: Annotated[Maybe[tuple[float, float]], arg(metavar="LOW HIGH")] = None
+    """Without a task: range of possible actions, for every column; -1 to 1 unless given."""
+    achieved: Annotated[tuple[str, ...], arg(metavar="COLUMN [COLUMN ...]", help_behavior_hint="")] = ()
+    """Without a task, for agents that take goals from episodes: the columns of the state that goals specify; those that
+    the data names, or all, unless given."""
     seeds: int = 5
     """Number of seeds, counted from 0."""
     updates: int = 25_000
     """Gradient steps of each agent."""
     evaluate_every: int = 100
     """Gradient steps between evaluations."""
-    workers: int | None = None
-    """Processes that evaluate in the task's simulator, if it has one, or CPUs of a Ray that is started; without it one
-    per core."""
-    engines: Flat[EngineOptions] = LOCAL
-    tensorboard: FlagCreatePairsOff[bool] = False
-    """Write the metrics for TensorBoard too, beside metrics.csv and metrics.jsonl."""
+    workers: Maybe[int] = None
+    """Number of processes that evaluate in the task's simulator, if it has one, or of CPUs of a local Ray; one per core
+    unless given."""
+    tensorboard: Flag = False
+    """Write the metrics for TensorBoard too, besides metrics.csv and metrics.jsonl."""
     device: Device = "cpu"
     out: Folder = Path("runs/agents")
     """Folder for the policies and the metrics."""
     overwrite: Overwrite = False
+    engines: Flat[EngineOptions] = LOCAL
+    reading: Flat[ReadOptions] = AS_IT_SAYS
 
     @classmethod
     def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
         from mocoda.agents import AGENTS
 
-        return {"settings": AGENTS[value_of("--agent", words, "td3-bc")]()}
-
-    @property
-    def choice(self) -> str:
-        return str(self.settings.name)
+        return {"settings": AGENTS[value_of("agent", words, "td3-bc")]()}
 
     def run(self) -> None:
         from mocoda.agents.assumptions import assumptions
@@ -118,7 +130,7 @@ class Train(Command):
         with RunFolder(self.out, "train", settings, outputs, self.overwrite) as run:
             metrics = MetricLog(self.out, tensorboard=self.tensorboard)
             if not (self.out / "agents.json").exists():  # else the same command has done it all
-                engine = self.engines.make(self.workers, self.device) if self.engines.spread else None
+                engine = self.engines.make(self.workers, self.device) if self.engines.engine == "ray" else None
                 checkpoint = self.out / ("checkpoint" if engine else "checkpoint.safetensors")
                 train_agents(
                     datasets,
@@ -196,15 +208,15 @@ class Evaluate(Command):
     """Measure how well trained agents solve their task, all from the same starts."""
 
     folder: Annotated[Positional[Path], arg(metavar="FOLDER")]
-    """What `mocoda train`, a `mocoda paper` that trains agents, or `Policies.save` wrote."""
-    task: Annotated[str | None, arg(metavar="NAME")] = None
-    """Another task than the one they were evaluated in as they trained: cube-double:4 is OGBench's fourth."""
+    """Folder that `mocoda train`, or `Policies.save` in Python, has written."""
+    task: Annotated[Maybe[str], arg(metavar="NAME")] = None
+    """Evaluate in another task than during training: cube-double:4 is OGBench's fourth."""
     episodes: int = 50
-    """Episodes of every agent."""
+    """Number of episodes of every agent."""
     seed: Seed = 0
     device: Device = "cpu"
-    out: Annotated[Path | None, arg(metavar="FILE")] = None
-    """Write every agent's results to this JSON file; without it, to evaluation.json in a folder of `mocoda train`."""
+    out: Annotated[Maybe[Path], arg(metavar="FILE")] = None
+    """JSON file for the results of every agent; evaluation.json in a folder of `mocoda train` unless given."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
@@ -222,7 +234,7 @@ class Evaluate(Command):
         if task is None:
             raise InputError(f"{str(self.folder)!r} does not say which task its agents are to solve: pass --task.")
         results = evaluate(policies, make_task(task), episodes=self.episodes, seed=self.seed)
-        console.print(results)
+        show(results)
         found = {**results.to_json(), "task": task, "seed": self.seed}
         if self.out is not None:
             write_json(self.out, found)
@@ -238,19 +250,19 @@ class Watch(Command):
     """Film a trained agent, or the scripted expert, at its task."""
 
     who: Annotated[Positional[str], arg(metavar="WHO")] = "trained"
-    """A folder that `mocoda train` wrote, the file of a policy, or a word: trained (a policy that comes with mocoda) or
-    expert."""
+    """A folder that `mocoda train` has written, the file of a policy, or one of two words: trained (a policy that comes
+    with mocoda) or expert."""
     task: str = "hooksweep2"
-    """A task whose environment draws pictures: hooksweep2, or OGBench's cube-single, cube-double or cube-triple
-    (cube-double:4 is its fourth official task)."""
+    """Task whose environment can draw: hooksweep2, cube-single, cube-double or cube-triple (cube-double:4 is its fourth
+    official task)."""
     episodes: int = 3
-    """Episodes to film, one after the other."""
+    """Number of episodes to film, one after the other."""
     seed: Seed = 0
-    data: str | None = None
-    """In a folder: the agent trained on this data set; without it the first."""
-    agent_seed: int | None = None
-    """In a folder: the agent trained with this seed; without it the first."""
-    out: Annotated[Path, arg(metavar="FILE")] = Path("sweep.mp4")
+    data: Maybe[str] = None
+    """In a folder: film the agent trained on this data set; the first unless given."""
+    agent_seed: Maybe[int] = None
+    """In a folder: film the agent trained with this seed; the first unless given."""
+    out: File = Path("sweep.mp4")
     """Video to write, .mp4 or .gif."""
     overwrite: Overwrite = False
 
@@ -265,7 +277,7 @@ class Watch(Command):
         say(f"{self.out}: {name}, {successes} of {counted(self.episodes, 'episode')} successful")
 
     def _find(self) -> tuple[str, Policy | None]:
-        """The title of the one to film, and its policy; None for the expert."""
+        """The title of the film, and its policy; None for the expert."""
         from mocoda.agents import Policies, Policy
         from mocoda.agents.policy import shipped_policy
 

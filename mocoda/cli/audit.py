@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import arg
+from tyro.conf import Fixed, arg
 
-from mocoda.cli.options import (
-    NO_GRAPH,
-    Data,
-    Folder,
-    GraphOptions,
-    Overwrite,
-    Seed,
-    check_out,
-    console,
-    content_of,
-    say,
-    task_of,
-)
-from mocoda.cli.parser import Command, Flat
+from mocoda.cli.options import AS_IT_SAYS, Folder, OnData, ReadOptions, check_out, say, show, task_of
+from mocoda.cli.parser import Maybe
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
 
@@ -37,56 +25,52 @@ if TYPE_CHECKING:
 CHECKPOINT = "replayed.safetensors"
 
 
-@dataclass(frozen=True)
-class Audit(Command):
-    """Replay generated rows in a simulator, and say how many of them are true.
+@dataclass(frozen=True, kw_only=True)
+class Audit(OnData):
+    """Replay generated rows in a simulator, and report which share of them is true.
 
     The simulator is that of a built-in task, the function step(rows) of a graph file, or a Gymnasium environment. After
-    a kill, the same command goes on where it was.
+    a kill, the same command continues.
     """
 
-    data: Data
-    world: Flat[GraphOptions] = NO_GRAPH
-    environment: Annotated[str | None, arg(metavar="ID")] = None
+    environment: Annotated[Maybe[str], arg(metavar="ID")] = None
     """Gymnasium environment that replays the rows; the graph file defines put(env, state), which puts it in a state."""
     tolerance: Annotated[tuple[str, ...], arg(metavar="NUMBER|FACTOR=NUMBER [...]", help_behavior_hint="")] = ()
-    """How far a factor's next value may be off, in the data's units: for all factors, or for those that are named, and
-    only these are compared. Without it, that of the task, or a tenth of the standard deviation of a recorded step."""
+    """Largest error of a factor's next value that counts as true, in the units of the data: one number for all factors,
+    or one for each of the factors to compare. Without it, the task's, or a tenth of the standard deviation of a
+    recorded step."""
     columns: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
-    """Columns of the state that are compared; without it those of the task, or all."""
-    rows: int | None = None
-    """Audit only so many rows, drawn at random."""
-    episodes: int | None = None
-    """Audit only the rows of so many generated episodes, and of as many recorded ones, drawn at random."""
-    seed: Seed = 0
-    workers: int | None = None
-    """Processes that simulate; without it one per core for robots and environments, and only this one for others.
-    The answer is the same."""
-    keep: Annotated[str | None, arg(metavar="FILE")] = None
-    """Write the data here with the verdicts, as provenance `confirmed`: 1 is true, 0 is not, -1 was not audited."""
+    """Columns of the state to compare; without it the task's, or all."""
+    rows: Maybe[int] = None
+    """Audit this many rows, drawn at random, instead of all."""
+    episodes: Maybe[int] = None
+    """Audit the rows of this many generated episodes, and of as many recorded ones, drawn at random."""
+    reading: Fixed[ReadOptions] = AS_IT_SAYS  # --columns means something else here
+    workers: Maybe[int] = None
+    """Number of processes that simulate; without it one per core for robots and environments, and none but this one
+    for others. The result does not depend on it."""
+    keep: Annotated[Maybe[str], arg(metavar="FILE")] = None
+    """Write the data to this file with the verdicts as provenance `confirmed`: 1 true, 0 false, -1 not audited."""
     out: Folder = Path("runs/audit")
     """Folder for audit.json and audit.png."""
-    overwrite: Overwrite = False
 
     def run(self) -> None:
         from mocoda.analysis import audit
         from mocoda.analysis.audit_figure import draw_audit
-        from mocoda.data import read, write
+        from mocoda.data import write
+        from mocoda.engine.checkpoint import fingerprint
         from mocoda.engine.runs import RunFolder
 
         self.world.check()
         tolerance = _tolerance(self.tolerance)
         kept = None if self.keep is None else check_out(self.keep, [self.data, self.world.graph])
-        data = read(self.data)
-        world = self.world.load(data, self.data)
+        data, world = self.read()
         truth = self._truth(data, world)
         workers = self.workers
         if workers is None and self.environment is None and not world.name.startswith(("hooksweep2", "cube-")):
             workers = 0
-        settings = {"data": self.data, **asdict(self.world), "environment": self.environment}
-        settings |= {name: getattr(self, name) for name in ("tolerance", "columns", "rows", "episodes", "seed")}
-        settings |= {"content": content_of(data), "provenance": _provenance(data)}
-        settings |= {"graph_file": getattr(world, "fingerprint", None)}
+        settings = self.identity(data, world, "workers", "keep")
+        settings["provenance"] = fingerprint(*data.provenance.values()) if data.provenance else None
         outputs, target = ("audit.json", "audit.png", CHECKPOINT), None if kept is None else kept.path
         with RunFolder(self.out, "audit", settings, outputs, self.overwrite, target) as run:
             found = audit(
@@ -107,10 +91,10 @@ class Audit(Command):
             if self.keep is not None:
                 write(found.keep(data), self.keep)
             run.discard(CHECKPOINT)
-        console.print(found)
+        show(found)
         say(f"Written to {self.out / 'audit.json'}; drawn: {self.out / 'audit.png'}")
         if self.keep is not None:
-            say(f"{self.keep}: the data with the verdicts; `mocoda export --where confirmed=1` leaves the true rows")
+            say(f"{self.keep}: the data with the verdicts; `mocoda export --where confirmed=1` keeps only true rows")
 
     def _truth(self, data: Transitions, world: Task | FileTask) -> Truth:
         """What replays rows; raises if nothing can."""
@@ -134,7 +118,7 @@ class Audit(Command):
 
 @dataclass(frozen=True)
 class Truth:
-    """The step of a task, of a graph file or of an environment, which other processes make for themselves."""
+    """The step of a task, a graph file or an environment, which every process makes for itself."""
 
     task: str | None
     graph: Path | None
@@ -151,7 +135,7 @@ class Truth:
         from mocoda.tasks import make_task
 
         if self.task is not None:
-            return getattr(make_task(self.task), "step")  # noqa: B009  (a task need not have one)
+            return getattr(make_task(self.task), "step")  # noqa: B009  (not every task has one)
         assert self.graph is not None
         world = load_task(self.graph, self.names)
         if self.environment is None:
@@ -171,9 +155,3 @@ def _tolerance(words: tuple[str, ...]) -> float | dict[str, float] | None:
         raise InputError(
             f"a tolerance is a number, or FACTOR=NUMBER for each of some factors, got {' '.join(words)!r}."
         ) from None
-
-
-def _provenance(data: Transitions) -> str | None:
-    from mocoda.engine.checkpoint import fingerprint
-
-    return fingerprint(*data.provenance.values()) if data.provenance else None

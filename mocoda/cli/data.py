@@ -1,4 +1,4 @@
-"""The commands that record, describe, check and convert data."""
+"""The commands that record, describe, label, extend and convert data."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
 
 from mocoda.cli.options import (
     AS_IT_SAYS,
-    NO_GRAPH,
+    READABLE,
+    TASKS,
+    WRITABLE,
     Data,
-    Device,
-    Folder,
-    GraphOptions,
+    Flag,
+    MaybeData,
+    OnData,
     Out,
     Overwrite,
     ReadOptions,
     Seed,
     Words,
-    check_device,
     check_out,
-    console,
-    content_of,
     counted,
     run_folder_of,
     say,
     say_left_out,
+    show,
 )
-from mocoda.cli.parser import Command, Flat
+from mocoda.cli.parser import Command, Flat, Maybe
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import check_target, write_json
 
@@ -48,23 +48,20 @@ COMPARISONS = {
     ">=": operator.ge,
 }
 
-SHOWN_DOUBTS = 8  # edges
-
 
 @dataclass(frozen=True)
 class Collect(Command):
     """Record data of a built-in task."""
 
-    task: Annotated[Positional[str], arg(metavar="TASK")]
-    """{tasks} (objects:6 has six of them)."""
+    task: Annotated[Positional[str], arg(metavar="TASK", help=f"{TASKS}.")]
     rows: int = 40_000
-    """Transitions to record."""
+    """Number of transitions to record."""
     seed: Seed = 0
-    variety: str | None = None
-    """How hooksweep2's expert sweeps: varied, or plain; how OGBench's oracle moves cubes: play, one-cube or noisy.
-    Other tasks have no such option."""
-    workers: int | None = None
-    """Processes that simulate a robot; without it one per core. The rows are the same."""
+    variety: Maybe[str] = None
+    """Behaviour to record: of hooksweep2's scripted expert varied or plain, of OGBench's cubes play, one-cube or noisy.
+    Other tasks have a single one."""
+    workers: Maybe[int] = None
+    """Number of processes that simulate a robot; one per core unless given. The rows do not depend on it."""
     out: Out = "data.hdf5"
     overwrite: Overwrite = False
 
@@ -83,8 +80,7 @@ class Collect(Command):
         settings |= {} if self.variety is None else {"variety": self.variety}
         folder = run_folder_of(target.path)
         with RunFolder(folder, "collect", settings, ["parts/part-*.npz"], self.overwrite, target.path) as run:
-            parts = run.path / "parts"
-            options: dict[str, Any] = {"workers": self.workers, "folder": parts, "progress": run.progress}
+            options: dict[str, Any] = {"workers": self.workers, "folder": run.path / "parts", "progress": run.progress}
             options |= {} if self.variety is None else {"variety": self.variety}
             chosen = {name: value for name, value in options.items() if name in accepted}
             data = task.collect(self.rows, seed=self.seed, **chosen)
@@ -100,8 +96,8 @@ class Inspect(Command):
 
     data: Data
     reading: Flat[ReadOptions] = AS_IT_SAYS
-    json: Annotated[Path | None, arg(metavar="FILE")] = None
-    """Write the report to this file, too."""
+    json: Annotated[Maybe[Path], arg(metavar="FILE")] = None
+    """Also write the report to this JSON file."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
@@ -110,75 +106,70 @@ class Inspect(Command):
         if self.json is not None:
             check_target(self.json, inputs=[self.data], overwrite=self.overwrite)
         report = inspection.inspect(self.data, **self.reading.how)
-        console.print(report)
+        show(report)
         if self.json is not None:
             write_json(self.json, report.to_json())
             say(f"Written to {self.json}")
 
 
-@dataclass(frozen=True)
-class Check(Command):
-    """Check whether the data supports its graph, which edges are missing, and which recipe to try."""
+@dataclass(frozen=True, kw_only=True)
+class Label(OnData):
+    """Label recorded data with the rewards of a task, of a graph file, or learned from other data.
 
-    data: Data
-    world: Flat[GraphOptions] = NO_GRAPH
-    quick: FlagCreatePairsOff[bool] = False
-    """Take less time: the answer is coarser, and small effects may go unnoticed."""
-    seed: Seed = 0
-    device: Device = "cpu"
-    out: Folder = Path("runs/check")
-    """Folder for advice.json and advice.png."""
-    reading: Flat[ReadOptions] = AS_IT_SAYS
-    overwrite: Overwrite = False
-
-    def run(self) -> None:
-        from mocoda.analysis import check
-        from mocoda.analysis.check_figure import draw_advice
-        from mocoda.engine.runs import RunFolder
-        from mocoda.graph import LearnedGraph
-
-        self.world.check()
-        check_device(self.device)
-        recorded = self.reading.read(self.data).to(self.device)
-        world = self.world.load(recorded, self.data)
-        settings = {"data": self.data, **asdict(self.world), "seed": self.seed, "quick": self.quick}
-        settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}
-        outputs = ("advice.json", "advice.png")
-        with RunFolder(self.out, "check", settings | {"device": self.device}, outputs, self.overwrite) as run:
-            advice = check(recorded, world.graph, task=world, seed=self.seed, quick=self.quick, progress=run.progress)
-            doubts = world.graph.doubts(recorded.rows) if isinstance(world.graph, LearnedGraph) else None
-            more = {} if doubts is None else {"unsure": doubts}
-            write_json(self.out / "advice.json", advice.to_json() | more)
-            draw_advice(advice, self.out / "advice.png")
-        console.print(advice)
-        if doubts is not None:
-            shown = ", ".join(f"{edge} in {100 * share:.2g}%" for edge, share in list(doubts.items())[:SHOWN_DOUBTS])
-            say(f"Where the learned graph is unsure of an edge, in percent of the rows: {shown or 'nowhere'}")
-        say(f"Written to {self.out / 'advice.json'}; drawn: {self.out / 'advice.png'}")
-
-
-@dataclass(frozen=True)
-class AddObjects(Command):
-    """Make data of a bigger world: recorded episodes with objects that they did not have.
-
-    An added object does what one like it did in another recorded episode, for as long as nothing would touch it, and
-    objects that are alike get each other's roles. Rows have the bigger world's rewards, if it defines any.
+    Rows keep their goals. Where the reward depends on a goal and the data has none, the task draws goals.
     """
 
-    data: Data
-    bigger: Annotated[str, arg(metavar="WORLD")]
-    """The bigger world: a built-in task ({tasks}), or a graph file. In the latter, columns of added objects come after
-    all others of the state, and are called as those they are like: cube3.x as cube1.x is."""
+    reward_from: MaybeData = None
+    """Learn the reward from this data instead, which has the same columns, and rewards."""
+    hindsight: float = 0.0
+    """Share of the rows whose goal is replaced by what they achieve."""
+    out: Out = "labelled.hdf5"
+
+    def run(self) -> None:
+        from mocoda.augmentation import fit_reward, label
+        from mocoda.data import read, write
+        from mocoda.engine.progress import PlainProgress
+
+        check_out(self.out, (self.data, self.world.graph, self.reward_from), self.overwrite)
+        if self.reward_from is not None and (self.world.graph, self.world.task) != (None, None):
+            raise InputError("--reward-from, --graph and --task each define the reward; give one of them.")
+        if not 0 <= self.hindsight <= 1:
+            raise InputError(f"hindsight must be a share of the rows between 0 and 1, got {self.hindsight}.")
+        self.world.check()
+        labels: Any
+        if self.reward_from is None:
+            recorded, labels = self.read()
+        else:
+            recorded = self.reading.read(self.data)
+            labels = fit_reward(read(self.reward_from), seed=self.seed, progress=PlainProgress())
+            say(f"The reward is learned: {labels.in_words}")
+        labelled = label(recorded, labels, seed=self.seed, hindsight=self.hindsight)
+        write(labelled, self.out)
+        assert labelled.reward is not None
+        low, high = float(labelled.reward.min()), float(labelled.reward.max())
+        ends = int(labelled.terminal.sum())
+        say(f"{self.out}: {len(labelled):,} transitions with rewards from {low:g} to {high:g}, {ends:,} terminal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddObjects(OnData):
+    """Make data of a bigger world: recorded episodes with additional objects.
+
+    An additional object moves as one like it moved in another recorded episode, for as long as nothing would touch it;
+    and objects that behave alike exchange roles. Rows have the bigger world's rewards, if it defines any.
+    """
+
+    bigger: Annotated[str, arg(metavar="WORLD", help_behavior_hint="(required)")]
+    """The bigger world: a built-in task such as objects:3 or cube-double, or a graph file. In a graph file, columns of
+    additional objects come after all other columns of the state, and are named like those of the recorded ones: cube3.x
+    like cube1.x."""
     alike: Words
-    """The objects that behave alike, as the bigger world calls them; those that the data has were recorded."""
-    reading: Flat[ReadOptions] = AS_IT_SAYS
-    world: Flat[GraphOptions] = NO_GRAPH
+    """The objects that behave alike, as the bigger world names them; those that also occur in the data were recorded.
+    """
     resting: float = 0.0
-    """What changes in two steps by no more than this share of its column's largest number is at rest, and rests in
-    other episodes too."""
-    seed: Seed = 0
+    """An object that moves in two steps by no more than this share of its column's largest number is at rest, and may
+    rest in other episodes too."""
     out: Out = "bigger.hdf5"
-    overwrite: Overwrite = False
 
     def run(self) -> None:
         from mocoda.augmentation import add_objects, label
@@ -190,11 +181,12 @@ class AddObjects(Command):
         is_file = Path(self.bigger).suffix in (".py", ".toml", ".graph")
         check_out(self.out, (self.data, self.world.graph, self.bigger if is_file else None), self.overwrite)
         self.world.check()
-        recorded = self.reading.read(self.data)
-        graph = self.world.load(recorded, self.data).graph
+        recorded, world = self.read()
         bigger: Any  # a task or a graph file, which may define rewards
-        bigger = load_task(self.bigger, names_of(recorded, graph, self.alike)) if is_file else make_task(self.bigger)
-        made = add_objects(recorded, graph, bigger.graph, self.alike, resting=self.resting, seed=self.seed)
+        bigger = (
+            load_task(self.bigger, names_of(recorded, world.graph, self.alike)) if is_file else make_task(self.bigger)
+        )
+        made = add_objects(recorded, world.graph, bigger.graph, self.alike, resting=self.resting, seed=self.seed)
         if getattr(bigger, "label", None) is not None:
             made = label(made, bigger, seed=self.seed)
         write(made, self.out)
@@ -208,36 +200,36 @@ class AddObjects(Command):
 
 @dataclass(frozen=True)
 class Export(Command):
-    """Write data in another format, or a policy as ONNX, or as a file of only the networks that it acts by."""
+    """Write data in another format, a policy as ONNX, or only the networks with which a policy acts."""
 
-    data: Annotated[Positional[str], arg(metavar="DATA")]
-    """Recorded data ({formats}), or a policy's file, or its folder if it is the only one in it."""
-    to: Annotated[str, arg(metavar="FILE")]
-    """What to write: {targets}; FILE.rrd for Rerun's viewer; for a policy FILE.onnx or FILE.safetensors."""
+    data: Annotated[
+        Positional[str],
+        arg(metavar="DATA", help=f"Recorded data: {READABLE}; or a policy's file, or a folder that holds one policy."),
+    ]
+    to: Annotated[
+        str,
+        arg(
+            metavar="FILE",
+            help=f"File to write: {WRITABLE}; FILE.rrd for Rerun's viewer; for a policy FILE.onnx or FILE.safetensors.",
+        ),
+    ]
     reading: Flat[ReadOptions] = AS_IT_SAYS
-    skip_bad_rows: FlagCreatePairsOff[bool] = False
+    skip_bad_rows: Flag = False
     """Leave out rows with NaN or infinite numbers."""
     where: Annotated[tuple[str, ...], arg(metavar="CONDITION [...]", help_behavior_hint="")] = ()
     """Keep only rows whose provenance meets every condition, such as confirmed=1 or 'support>=0.1': a column, one of
     =, !=, <, <=, > and >=, and a number."""
-    drop: Annotated[Path | None, arg(metavar="FILE")] = None
-    """Leave out the rows that this file lists, one number a line, as the page of `mocoda report` exports them. Rows are
-    counted before --where chooses among them."""
+    drop: Annotated[Maybe[Path], arg(metavar="FILE")] = None
+    """Leave out the rows that this file lists, one number per line, as the page of `mocoda report` exports them. Rows
+    are numbered before --where selects among them."""
     overwrite: Overwrite = False
 
     def run(self) -> None:
-        from mocoda.data import write
-
         if self.to.endswith((".onnx", ".safetensors")):
-            given = [f"--{name.replace('_', '-')}" for name, value in asdict(self.reading).items() if value]
-            given += ["--skip-bad-rows"] * self.skip_bad_rows + ["--where"] * bool(self.where)
-            given += ["--drop"] * (self.drop is not None)
-            if given:
-                raise InputError(
-                    f"{' and '.join(given)} is for data, and an {Path(self.to).suffix} file is a policy: remove it."
-                )
             self._export_policy()
             return
+        from mocoda.data import write
+
         viewed = self.to.endswith(".rrd")
         if viewed:
             check_target(self.to, inputs=[given for given in (self.data, self.drop) if given], overwrite=self.overwrite)
@@ -261,8 +253,13 @@ class Export(Command):
 
     def _export_policy(self) -> None:
         from mocoda.agents import Policies, Policy
-        from mocoda.agents.onnx_export import export_onnx
 
+        selecting = {**asdict(self.reading), "skip_bad_rows": self.skip_bad_rows, "where": self.where}
+        given = [f"--{name.replace('_', '-')}" for name, value in {**selecting, "drop": self.drop}.items() if value]
+        if given:
+            raise InputError(
+                f"{' and '.join(given)} is for data, and an {Path(self.to).suffix} file is a policy: remove it."
+            )
         check_target(self.to, inputs=[self.data], overwrite=self.overwrite)
         if Path(self.data).is_dir():
             policies = Policies.load(self.data)
@@ -277,6 +274,8 @@ class Export(Command):
             policy.without_training().save(self.to)
             say(f"{self.to}: {policy.agent.name}, {Path(self.to).stat().st_size / 1e6:.1f} MB")
             return
+        from mocoda.agents.onnx_export import export_onnx
+
         export_onnx(policy, self.to)
         inputs = "observation and noise" if policy.agent.name == "bcq" else "observation"
         say(f"{self.to}: {policy.agent.name}, {inputs} in, action out")

@@ -1,53 +1,85 @@
-"""The command that draws a graph over its data, learns one from data, and explains a learned one."""
+"""The commands that draw, learn and explain a graph, and that check it against data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
 
-from mocoda.cli.options import AS_IT_SAYS, Device, Overwrite, ReadOptions, Seed, check_device, console, say
-from mocoda.cli.parser import Command, Flat, Help
+from mocoda.cli.options import (
+    AS_IT_SAYS,
+    Device,
+    Flag,
+    Folder,
+    MaybeData,
+    OnData,
+    Overwrite,
+    ReadOptions,
+    Seed,
+    check_device,
+    say,
+    show,
+)
+from mocoda.cli.parser import Command, Flat, Maybe, value_of
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import check_target
+from mocoda.engine.files import check_target, write_json
 
 if TYPE_CHECKING:
     from mocoda.graph.local_graph import LocalGraph
 
-OptionalData = Annotated[str | None, arg(metavar="DATA"), Help("Recorded data: {formats}.")]
+SHOWN_DOUBTS = 8  # edges
+MaybeFile = Annotated[Maybe[Path], arg(metavar="FILE")]
 
 
 @dataclass(frozen=True)
 class Graph(Command):
-    """Draw a graph over its data, or learn one from data: what depends on what, and in which share of the rows."""
+    """Draw a graph over its data, or learn one from data: what depends on what, and in which share of the rows.
 
+    The settings of the learner that --learner names are options too.
+    """
+
+    kind = "learner"
+
+    settings: Flat[Any]
     file: Annotated[Positional[str], arg(metavar="GRAPH|DATA")]
     """Graph file: Python (which is run), TOML, or learned (FILE.graph). With --learn or --graph, the data."""
-    data: OptionalData = None
-    graph: Annotated[Path | None, arg(metavar="FILE")] = None
+    data: MaybeData = None
+    """Recorded data to draw the graph over."""
+    graph: MaybeFile = None
     """Graph file, where the data is named first."""
-    out: Annotated[Path | None, arg(metavar="FILE")] = None
-    """What to write: a PNG file, graph.png if not given; with --learn the graph, learned.graph if not given; with
-    --explain a TOML graph file, nothing if not given."""
-    learn: FlagCreatePairsOff[bool] = False
+    out: MaybeFile = None
+    """File to write: a picture (graph.png unless given); with --learn the graph (learned.graph unless given); with
+    --explain a TOML graph file (none unless given)."""
+    learn: Flag = False
     """Learn the graph from the data, and write it."""
-    factors: Annotated[Path | None, arg(metavar="FILE")] = None
-    """TOML file with [state] and [action], the factors to learn a graph of; without it, by the names of the columns:
-    ball.x and ball_x belong to ball."""
-    unseen: str | None = None
-    """Linked or apart: what factors are that never come near each other in the data, so that nothing can be learned."""
-    caution: float = 0.02
-    """A learned edge is there where it is likelier than this."""
-    quick: FlagCreatePairsOff[bool] = False
-    """Learn in less time, and more coarsely."""
-    explain: FlagCreatePairsOff[bool] = False
+    learner: Annotated[str, arg(metavar="NAME")] = "gates"
+    """How the graph is learned: gates (accurate) or gradient (simple)."""
+    factors: MaybeFile = None
+    """TOML file with [state] and [action]: the factors of the graph to learn. Without it they follow from the names of
+    the columns: ball.x and ball_x belong to ball."""
+    unseen: Maybe[str] = None
+    """linked or apart: what to assume about factors that never come near each other in the data, so that nothing can be
+    learned about them."""
+    caution: Maybe[float] = None
+    """Probability above which a learned edge counts as present; unless given, the learner's own: 0.02 for gates."""
+    quick: Flag = False
+    """Learn in less time, but less accurately."""
+    explain: Flag = False
     """Propose written rules for the edges of a learned graph."""
-    reading: Flat[ReadOptions] = AS_IT_SAYS
     seed: Seed = 0
     device: Device = "cpu"
     overwrite: Overwrite = False
+    reading: Flat[ReadOptions] = AS_IT_SAYS
+
+    @classmethod
+    def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
+        from mocoda.graph import LEARNERS
+
+        learner = LEARNERS[value_of("learner", words, "gates")]
+        return {"settings": learner.quick() if "--quick" in words else learner()}
 
     def run(self) -> None:
         if self.learn:
@@ -70,7 +102,7 @@ class Graph(Command):
 
     def _draw(self) -> None:
         from mocoda.graph import load_graph
-        from mocoda.graph.figure import draw_graph
+        from mocoda.graph.diagram import draw_graph
 
         graph_file, data = self._names()
         out = self.out or Path("graph.png")
@@ -84,7 +116,7 @@ class Graph(Command):
 
     def _learn(self) -> None:
         from mocoda.engine.progress import PlainProgress
-        from mocoda.graph import GraphConfig, learn_graph
+        from mocoda.graph import learn_graph
         from mocoda.graph.columns import ColumnNames
         from mocoda.graph.graph_file import load_factors
 
@@ -104,7 +136,7 @@ class Graph(Command):
             seed=self.seed,
             caution=self.caution,
             unseen=self.unseen,
-            config=GraphConfig.quick() if self.quick else None,
+            learner=self.settings,
             progress=PlainProgress(),
         )
         graph.save(out)
@@ -137,7 +169,39 @@ class Graph(Command):
 
 
 def _print(graph: LocalGraph, rows: object) -> None:
-    from mocoda.graph.figure import dependency_table
+    from mocoda.graph.diagram import dependency_table
 
-    console.print(dependency_table(graph, graph.shares(rows)))  # type: ignore[arg-type]
+    show(dependency_table(graph, graph.shares(rows)))  # type: ignore[arg-type]
     say(f"Modelled together: {'; '.join(', '.join(group) for group in graph.parent_sets)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(OnData):
+    """Check whether the data supports its graph, which edges are missing, and which recipe to try."""
+
+    quick: Flag = False
+    """Take less time: the answer is coarser, and small effects may go unnoticed."""
+    device: Device = "cpu"
+    out: Folder = Path("runs/check")
+    """Folder for advice.json and advice.png."""
+
+    def run(self) -> None:
+        from mocoda.analysis import check
+        from mocoda.analysis.check_figure import draw_advice
+        from mocoda.engine.runs import RunFolder
+        from mocoda.graph import LearnedGraph
+
+        self.world.check()
+        check_device(self.device)
+        recorded, world = self.read(self.device)
+        settings, outputs = self.identity(recorded, world), ("advice.json", "advice.png")
+        with RunFolder(self.out, "check", settings, outputs, self.overwrite) as run:
+            advice = check(recorded, world.graph, task=world, seed=self.seed, quick=self.quick, progress=run.progress)
+            doubts = world.graph.doubts(recorded.rows) if isinstance(world.graph, LearnedGraph) else None
+            write_json(self.out / "advice.json", advice.to_json() | ({} if doubts is None else {"unsure": doubts}))
+            draw_advice(advice, self.out / "advice.png")
+        show(advice)
+        if doubts is not None:
+            shown = ", ".join(f"{edge} in {100 * share:.2g}%" for edge, share in list(doubts.items())[:SHOWN_DOUBTS])
+            say(f"Where the learned graph is unsure of an edge, in percent of the rows: {shown or 'nowhere'}")
+        say(f"Written to {self.out / 'advice.json'}; drawn: {self.out / 'advice.png'}")

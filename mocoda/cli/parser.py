@@ -1,67 +1,47 @@
-"""How a command is described and its options are read: one dataclass a command, one parser a call.
+"""From the words of a command line to a command: tyro reads them, and its errors become one line.
 
-The fields of a command are its options, and their docstrings the help. Where people choose by name (a recipe, an agent,
-an experiment), the name is looked up before the rest is read, so that the options are those of what they chose.
+A command is a frozen dataclass. Its fields are its options, and their docstrings the help texts. Where a recipe, an
+agent or another choice is named on the command line, that is looked up first, so that its settings are options too.
 """
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import MISSING, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from inspect import getdoc
 from itertools import takewhile
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import tyro
-from tyro.constructors import (
-    ConstructorRegistry,
-    PrimitiveConstructorSpec,
-    PrimitiveTypeInfo,
-    StructConstructorSpec,
-    StructFieldSpec,
-    StructTypeInfo,
-    UnsupportedTypeAnnotationError,
-)
+from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from mocoda.engine.errors import InputError
-from mocoda.engine.registry import Registry
 
 T = TypeVar("T")
 Flat = Annotated[T, tyro.conf.arg(name="")]  # a dataclass whose fields are options of the command, without a prefix
-
-
-class Help(NamedTuple):
-    """The help of an option, in the annotation of its type; words such as {tasks} stand for a registry's choices."""
-
-    text: str
+Maybe = Annotated[T | None, tyro.conf.arg(help_behavior_hint="")]  # an option that may be left out
 
 
 class Command:
-    """A command of the command line; a subclass is a frozen dataclass.
+    """Base class of the commands; a subclass is a frozen dataclass.
 
-    kind      what people choose by name, if they do
-    settings  what they chose; its fields are options too
+    kind  the option that decides which `settings` there are, such as "recipe"; "" where there is none
     """
 
     kind: ClassVar[str] = ""
-    settings: Any
 
     @classmethod
-    def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
-        """The defaults that depend on other words of the same call: by field."""
+    def defaults(cls, words: Sequence[str]) -> Mapping[str, Any]:
+        """Defaults that depend on other words of the same call, by field."""
         return {}
 
-    @property
-    def choice(self) -> str:
-        """What was chosen, for messages."""
-        return ""
-
     def run(self) -> None:
-        """Do what the options say."""
+        """Execute the command."""
         raise NotImplementedError
 
 
@@ -70,98 +50,69 @@ Kind = TypeVar("Kind", bound=Command)
 
 def parse(command: type[Kind], words: Sequence[str], name: str) -> Kind:
     """The command called `name` with the options that the words give it."""
-    defaults = command.defaults(words)
     required = (field for field in fields(command) if field.default is field.default_factory is MISSING)  # type: ignore[arg-type]
-    default = command(**{field.name: tyro.MISSING for field in required} | defaults)
-    if {"-h", "--help"}.intersection(words):
-        words = ["--help"]  # alone, or tyro leaves out the positional arguments that it has read
-    else:
-        _check_options(default, words, name)
-    try:
+    default = command(**{field.name: tyro.MISSING for field in required} | dict(command.defaults(words)))
+    markers = (tyro.conf.SuppressFixed, tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName)
+
+    def read(words: Sequence[str]) -> Kind:
+        title, about = f"mocoda {name}", getdoc(command)
         return tyro.cli(
-            command,
-            prog=f"mocoda {name}",
-            description=getdoc(command),
-            args=list(words),
-            default=default,
-            config=(tyro.conf.SuppressFixed, tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName),
-            registry=_REGISTRY,
+            command, prog=title, description=about, args=words, default=default, config=markers, registry=_REGISTRY
         )
-    except _RefusedError as error:
-        raise InputError(str(error)) from None
+
+    if {"-h", "--help"}.intersection(words):
+        return read(["--help"])  # alone, or tyro leaves out positional arguments that it has read
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            return read(words)
+    except SystemExit as ended:
+        error: BaseException | None = ended
+    while error is not None:  # an InputError of a dataclass is behind tyro's own error
+        if isinstance(error, InputError):
+            raise error
+        error = error.__context__
+    with redirect_stdout(io.StringIO()) as help_text, suppress(SystemExit):
+        read(["--help"])
+    known = set(re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", help_text.getvalue()))
+    given = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+    for option in given:
+        if option not in known:
+            near = get_close_matches(option, sorted(known), n=1, cutoff=0.75)
+            kind = command.kind
+            choice = f" with --{kind} {value_of(kind, words, getattr(default, kind))}" if kind else ""
+            hint = f"Did you mean {near[0]}?" if near else f"`mocoda {name}{choice[5:]} --help` lists its options."
+            raise InputError(f"`mocoda {name}`{choice} has no option {option}. {hint}")
+    raise InputError(f"{_in_one_line(printed.getvalue())} See `mocoda {name} --help`.")
 
 
-def value_of(option: str, words: Sequence[str], default: str) -> str:
-    """The value that the words give to an option such as --recipe."""
+def value_of(option: str, words: Sequence[str], default: str = "") -> str:
+    """The value that the words give to an option such as `recipe`."""
     value = default
     for word, after in zip(words, [*words, ""][1:], strict=True):
-        if word == option and after and not after.startswith("-"):
+        if word == f"--{option}" and after and not after.startswith("-"):
             value = after
-        elif word.startswith(f"{option}="):
+        elif word.startswith(f"--{option}="):
             value = word.partition("=")[2]
     return value
 
 
-def option_names(settings: object, prefix: str = "") -> Iterator[str]:
-    """The options that set the fields of a dataclass; one of several values ends in a point."""
-    hints = get_type_hints(type(settings), include_extras=True)
-    for field in fields(settings):  # type: ignore[arg-type]
-        value, notes = getattr(settings, field.name), getattr(hints[field.name], "__metadata__", ())
-        if callable(value) or tyro.conf.Positional in notes:
-            continue
-        name = prefix + field.name.replace("_", "-")
-        if is_dataclass(value):
-            flat = any(getattr(note, "name", None) == "" for note in notes)
-            yield from option_names(value, prefix if flat else f"{name}.")
-        elif isinstance(value, dict) or (isinstance(value, tuple) and any(map(is_dataclass, value))):
-            yield f"--{name}."
-        else:
-            yield f"--{name}"
-            if isinstance(value, bool):
-                yield f"--{prefix}no-{field.name.replace('_', '-')}"
+def _in_one_line(box: str) -> str:
+    """The first part of the box in which tyro has printed an error, without help texts, which are indented."""
+    lines = [re.sub(r"^[│|] |[│|]$", "", line) for line in box.splitlines()[1:]]
+    said = takewhile(lambda line: not re.match(r"[╰─-]{3}", line), lines[1 if lines[0].startswith("-") else 0 :])
+    text = " ".join(" ".join(line for line in said if not line.startswith(" " * 8)).split())
+    text = re.sub(r"no type matching .* Got errors: - .*?: |\[/?bold\]", "", text)
+    return f"{text.rstrip('.')}."
 
 
-def _check_options(default: Command, words: Sequence[str], name: str) -> None:
-    """Refuses an option that the command, or what was chosen for it, does not have."""
-    known = list(option_names(default))
-    for word in words:
-        option = word.partition("=")[0].replace("_", "-")
-        if not option.startswith("--") or option in known:
-            continue
-        if any(option.startswith(group) for group in known if group.endswith(".")):
-            continue
-        near = get_close_matches(option, known, n=1, cutoff=0.75)
-        if near:
-            raise InputError(f"`mocoda {name}` has no option {option}. Did you mean {near[0]}?")
-        if not default.kind:
-            raise InputError(f"`mocoda {name}` has no option {option}; `mocoda {name} --help` lists those it has.")
-        own = ", ".join(own for own in option_names(default.settings) if "--no-" not in own) or "none"
-        raise InputError(
-            f"`mocoda {name}` has no option {option} with {default.kind} {default.choice!r}, whose own options are: "
-            f"{own}."
-        )
-
-
-class _RefusedError(Exception):
-    """An InputError of a dataclass, which tyro would print in a frame of its own."""
-
-
-# Words in help texts that stand for the choices of a registry, which is imported only if the help is printed.
-CHOICES = {
-    "{formats}": ("mocoda.data.formats", "readable_formats"),
-    "{targets}": ("mocoda.data.formats", "writable_formats"),
-    "{tasks}": ("mocoda.tasks", "TASKS"),
-    "{recipes}": ("mocoda.parents", "RECIPES"),
-    "{agents}": ("mocoda.agents", "AGENTS"),
-    "{experiments}": ("experiments", "EXPERIMENTS"),
-}
 _REGISTRY = ConstructorRegistry()
 _inside: list[type] = []
 
 
 @_REGISTRY.struct_rule
-def _dataclasses(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """As tyro reads dataclasses, but for the errors, and the choices in help texts."""
+def _with_help(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """Dataclasses as tyro reads them, with the help texts of `_help`."""
     if not is_dataclass(info.type) or info.type in _inside:
         return None
     _inside.append(info.type)
@@ -171,59 +122,18 @@ def _dataclasses(info: StructTypeInfo) -> StructConstructorSpec | None:
         _inside.pop()
     if not isinstance(spec, StructConstructorSpec):
         return None
-    described = tuple(replace(field, helptext=partial(_help, info.type, field)) for field in spec.fields)
-    return replace(spec, instantiate=_refusing(spec.instantiate), fields=described)
+    return replace(spec, fields=tuple(replace(one, helptext=partial(_help, info.type, one)) for one in spec.fields))
 
 
 def _help(kind: type, field: StructFieldSpec) -> str | None:
-    """The help of a field: that of its type, its docstring or comment, or its line in the docstring of its class."""
-    notes = [note.text for note in getattr(field.type, "__metadata__", ()) if isinstance(note, Help)]
-    text = notes[0] if notes else field.helptext() if callable(field.helptext) else field.helptext
-    text = text or _line_in_docstring(kind, field.name)
-    if text is None:
-        return None
-    for word, (module, name) in CHOICES.items():
-        if word in text:
-            choices = getattr(import_module(module), name)
-            text = text.replace(word, choices.choices if isinstance(choices, Registry) else choices())
-    return " ".join(text.split())
-
-
-def _line_in_docstring(kind: type, name: str) -> str | None:
-    """What the docstrings of a class and its bases say of a field, in lines such as `name  text`."""
+    """The help text of a field: its docstring, or its line `name  text` in the docstring of its class or a base."""
+    if text := field.helptext() if callable(field.helptext) else field.helptext:
+        return " ".join(text.split())
     for cls in kind.__mro__:
         lines = iter((getdoc(cls) or "").splitlines())
         for line in lines:
             names = re.match(r"(\w+(?:, \w+)*)  +(?=\S)", line)
-            if names and name in names[1].split(", "):
+            if names and field.name in names[1].split(", "):
                 more = takewhile(lambda line: line.startswith("  "), lines)
                 return " ".join([line[names.end() :], *map(str.strip, more)])
     return None
-
-
-def _refusing(make: Callable[..., Any]) -> Callable[..., Any]:
-    def made(**values: Any) -> Any:
-        try:
-            return make(**values)
-        except InputError as error:
-            raise _RefusedError(str(error)) from None
-
-    return made
-
-
-@_REGISTRY.primitive_rule
-def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | UnsupportedTypeAnnotationError | None:
-    """A value or nothing: the help names the value alone, and the word none stands for nothing."""
-    kinds = get_args(info.type)
-    if get_origin(info.type) is tuple or len(kinds) != 2 or type(None) not in kinds:
-        return None
-    (kind,) = (kind for kind in kinds if kind is not type(None))
-    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
-    if not isinstance(spec, PrimitiveConstructorSpec):
-        return spec
-    return replace(
-        spec,
-        instance_from_str=lambda words: None if words == ["none"] else spec.instance_from_str(words),
-        is_instance=lambda value: value is None or spec.is_instance(value),
-        str_from_instance=lambda value: ["none"] if value is None else spec.str_from_instance(value),
-    )

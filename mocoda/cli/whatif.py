@@ -3,53 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import arg
 
 from mocoda.cli.dynamics import MODEL_FILES, DynamicsOptions
-from mocoda.cli.options import (
-    AS_IT_SAYS,
-    NO_GRAPH,
-    Data,
-    Device,
-    Folder,
-    GraphOptions,
-    Overwrite,
-    ReadOptions,
-    Seed,
-    check_device,
-    console,
-    content_of,
-)
-from mocoda.cli.parser import Command, Flat
+from mocoda.cli.options import Device, Folder, OnData, check_device, show
+from mocoda.cli.parser import Flat
 from mocoda.engine.errors import InputError, unknown_name
 
 
-@dataclass(frozen=True)
-class WhatIf(Command):
+@dataclass(frozen=True, kw_only=True)
+class WhatIf(OnData):
     """Ask what would have happened in a recorded step if some of its factors had been different."""
 
-    data: Data
     row: int
     """Number of the step in the data, counted from 0."""
-    change: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]")]
-    """Factors and their values, such as y=0.3 or, for one with several columns, cup=0.1,0.2."""
+    change: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]", help_behavior_hint="(required)")]
+    """Factors and their new values, such as y=0.3, or cup=0.1,0.2 for a factor with several columns."""
     parents: Flat[Any]
     model: Flat[DynamicsOptions]
     resample: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
-    """Factors to draw given all the others. The rest stays as it was."""
-    reading: Flat[ReadOptions] = AS_IT_SAYS
-    world: Flat[GraphOptions] = NO_GRAPH
+    """Factors to draw anew, given all others. All other factors stay as they were recorded."""
     least_support: float = 0.01
-    """Refuse questions that are rarer than all but this share of the data; 0 answers any."""
-    seed: Seed = 0
+    """Refuse questions that are rarer than all but this share of the data; 0 answers any question."""
     device: Device = "cpu"
     out: Folder = Path("runs/whatif")
     """Folder that keeps the trained model: a second question about the same data is answered at once."""
-    overwrite: Overwrite = False
 
     @classmethod
     def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
@@ -67,19 +49,18 @@ class WhatIf(Command):
         self.model.check(self.out)
         changes = dict(map(_change, self.change))
         check_device(self.device)
-        recorded = self.reading.read(self.data).to(self.device)
-        world = self.world.load(recorded, self.data)
+        recorded, world = self.read(self.device)
         for name in (*changes, *self.resample):
             if name not in world.graph.factors:
                 raise unknown_name("factor", name, world.graph.factors)
         if not 0 <= self.row < len(recorded):
             raise InputError(f"row must be a row of {self.data!r}, from 0 to {len(recorded) - 1}, got {self.row}.")
         if self.model.model is None:
-            settings = {**asdict(self.world), **asdict(self.model), "seed": self.seed, "device": self.device}
-            settings |= {"content": content_of(recorded), "graph_file": getattr(world, "fingerprint", None)}
+            question = ("row", "change", "resample", "parents", "least_support")
+            settings = self.identity(recorded, world, "data", *question)
             with RunFolder(self.out, "whatif", settings, MODEL_FILES, self.overwrite) as run:
                 self.model.fit(run.path, recorded, world.graph, self.seed, run.progress)
-        console.print(
+        show(
             what_if(
                 recorded[self.row : self.row + 1],
                 changes,

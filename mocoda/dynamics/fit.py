@@ -31,8 +31,7 @@ from mocoda.engine.networks import Weights, linear, linear_weights, mlp, mlp_wei
 from mocoda.engine.optimise import Adam, Captured, fast_products, in_turn
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
-from mocoda.graph.local_graph import LocalGraph
-from mocoda.graph.probes import probe_rows
+from mocoda.graph.local_graph import LocalGraph, probe_rows
 
 ARCHITECTURES = ("full", "global", "local")
 VARIANCE_FLOOR = 1e-6

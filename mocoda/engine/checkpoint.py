@@ -1,4 +1,4 @@
-"""Files of what is trained: graphs, dynamics models, policies, learned rewards and checkpoints, all in one format.
+"""One file format for all that is trained: graphs, dynamics models, policies, learned rewards and checkpoints.
 
 A file is safetensors: the tensors, and a header of JSON values with the file's kind, the version of the format (which
 is not the package's), settings, fingerprints of the data and the graph where they are known, a checksum and, for
@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -86,7 +85,7 @@ def load_trained(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[s
 
 @contextmanager
 def reading(path: str | Path, kind: str) -> Iterator[None]:
-    """Whatever the contents of a file raise in this block becomes one InputError that says the way out."""
+    """Turns whatever a file's contents raise inside the block into one InputError that says what to do."""
     try:
         yield
     except (OSError, safetensors.SafetensorError, *DAMAGE) as error:
@@ -109,7 +108,7 @@ def _header(metadata: Mapping[str, str], kind: str) -> dict[str, Any]:
     if "mocoda" not in metadata:
         raise InputError("it was not written by mocoda")
     try:
-        header = json.loads(metadata["mocoda"], parse_constant=_constant, parse_float=_float, parse_int=_integer)
+        header = json.loads(metadata["mocoda"], parse_constant=_constant)
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
@@ -135,18 +134,6 @@ def _constant(written: str) -> float:
     if written == "NaN":
         raise InputError("its header has NaN for a number")
     return float(written)
-
-
-def _float(written: str) -> float:
-    number = float(written)
-    if math.isinf(number):
-        raise InputError(f"its header has a number that is too large, {written[:20]}")
-    return number
-
-
-def _integer(written: str) -> int:
-    _float(written)
-    return int(written)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -188,7 +175,7 @@ def from_settings(cls: type[Settings], settings: object) -> Settings:
 
 
 def _fits(value: object, annotation: Any) -> bool:
-    """Whether a JSON value can be what the annotation says; annotations that JSON does not have fit anything."""
+    """Whether a JSON value fits a type annotation; other annotations than JSON's types fit anything."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in arguments)
@@ -205,7 +192,7 @@ def _with_tuples(value: Any) -> Any:
 
 
 class Checkpoint:
-    """A file with a training's tensors and how far it has come, rewritten whole every `interval` seconds.
+    """A file with a training's tensors and progress, rewritten every `interval` seconds.
 
     identity  what makes two trainings the same, as JSON values: only then the file is used
     """
@@ -238,7 +225,7 @@ class Checkpoint:
             return done
 
     def offer(self, done: int, tensors: Callable[[], Mapping[str, Tensor]]) -> None:
-        """Saves if it is time to."""
+        """Saves the tensors if `interval` seconds have passed since the last time."""
         if self.path is None or time.monotonic() - self.saved_at < self.interval:
             return
         save_trained(self.path, "checkpoint", tensors(), {"settings": {"identity": self.identity, "done": done}})
@@ -252,7 +239,7 @@ def fingerprint(*tensors: Tensor) -> str:
     """A short hash of the numbers in the tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
-        for block in tensor.detach().reshape(-1).split(LARGE):  # a table may be larger than what memory is left
+        for block in tensor.detach().reshape(-1).split(LARGE):  # copies of a whole table may not fit into memory
             if block.stride() != (1,):  # torch calls one repeated number contiguous, but cannot view its bytes
                 block = block.clone(memory_format=torch.contiguous_format)
             numbers = _condensed(block) if len(block) == LARGE else block
@@ -261,7 +248,7 @@ def fingerprint(*tensors: Tensor) -> str:
 
 
 def _condensed(block: Tensor) -> Tensor:
-    """Sums of a block's bits that change if any number does, or moves: to hash gigabytes as they are takes minutes."""
+    """Sums of a block's bits, which change if any number changes or moves: to hash gigabytes whole takes minutes."""
     bits: Tensor = block.view(torch.int32).unflatten(0, (-1, 1_024)).long()
     return (bits * torch.arange(1, 2_048, 2, device=block.device)).sum(1)
 

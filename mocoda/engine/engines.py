@@ -11,7 +11,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -21,23 +21,19 @@ from mocoda.engine.workers import PATIENCE, Workers, one_thread
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
-Notice = Callable[[str], None]  # is told of deaths, in a sentence
+Notice = Callable[[str], None]  # called with a sentence when a process has died
 
 ENGINES = ("processes", "ray")
 
 
 class Engine(Protocol):
-    """Does jobs, and does those again whose process died."""
+    """Does jobs, and repeats those whose process died."""
 
     def run(self, work: Callable[[Job], Answer], jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer]]:
-        """Each job and its answer, as they are done. An error that the work raises is raised here.
+        """Yields each job with its answer as soon as it is done. An error that the work raises is raised here.
 
         work  a function that other processes can import, or an object like one; jobs and answers are sent as pickles
         """
-        ...
-
-    def ready(self) -> AbstractContextManager[object]:
-        """A block in which several `run`s share what has to be started for them; one alone needs no such block."""
         ...
 
 
@@ -58,9 +54,6 @@ class Processes:
         with Workers(work, self.workers, died) as pool:
             yield from pool.as_done(jobs)
 
-    def ready(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
 
 @dataclass(frozen=True)
 class RayTasks:
@@ -80,7 +73,7 @@ class RayTasks:
             return
         with self.ready() as ray:
             held, here = ray.put(work), (str(Path.cwd()), sys.path)
-            # Retries are ours, so that they can be told of, and end.
+            # We retry ourselves, to report it and to give up in the end.
             do = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=0)(_do)
             running = {do.remote([held], held.hex(), here, job): job for job in todo}
             deaths: Counter[int] = Counter()
@@ -109,7 +102,7 @@ class RayTasks:
 
     @contextmanager
     def ready(self) -> Iterator[Any]:
-        """Ray, connected; one that was started for the block ends with it."""
+        """A block with a connection to Ray, which several calls of `run` share; a Ray that it starts ends with it."""
         ray = ray_package()
         connected = ray.is_initialized()
         if not connected:
@@ -151,9 +144,9 @@ def make_engine(
 
     workers  processes at most: of this machine, or of a Ray that is started for the work; None: one per core
     address  with "ray": that of a cluster which runs already, "auto" for the one that this machine is part of. Without
-             it, a Ray of this machine is started, and ended with the work
+             it, a Ray is started on this machine, and ended with the work
     gpus     with "ray": GPUs that each job asks for; 0.25 lets four share one
-    notice   is told, in a sentence, of processes that died
+    notice   called with a sentence when a process has died
     """
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)
@@ -176,7 +169,7 @@ def _loopback(ray: Any) -> Iterator[None]:
 
 
 def _cause(error: Any) -> Exception:
-    """What went wrong in a worker."""
+    """The error that a job raised in a Ray worker."""
     cause = error.cause if isinstance(error.cause, Exception) else error
     if "No module named" in str(cause):  # Ray's own text around it has many lines
         missing = str(cause).rpartition("No module named ")[2].partition("\n")[0].strip(" '")
@@ -185,7 +178,7 @@ def _cause(error: Any) -> Exception:
 
 
 def _check_address(address: str | None) -> None:
-    """Refuses an address where nobody answers, for which Ray would wait for minutes."""
+    """Refuses an address where nobody answers; Ray itself would wait for minutes."""
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         try:
@@ -198,7 +191,7 @@ _KEPT: dict[str, Any] = {}
 
 
 def _do(held: list[Any], key: str, there: tuple[str, list[str]], job: Any) -> Any:
-    """What a Ray worker does. It keeps the work between jobs, with all that the work has prepared.
+    """Runs in a Ray worker, which keeps the work, and what it has prepared, between jobs.
 
     there  the folder of the process that asks for it, and where that finds modules
     """
@@ -220,8 +213,8 @@ def _do(held: list[Any], key: str, there: tuple[str, list[str]], job: Any) -> An
 
 
 def ray_package() -> Any:
-    """Ray, or a sentence that says how to get it."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would tell its makers
+    """Imports Ray, or says how to install it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as future versions do; else it warns
     try:
         import ray

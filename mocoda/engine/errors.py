@@ -1,4 +1,4 @@
-"""What people see when their input cannot be used."""
+"""Errors whose messages tell users what is wrong with their input, and what to do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """Something handed to mocoda cannot be used; the message says what, what was expected and the way out."""
+    """Input cannot be used; the message says what was expected, what was given and what to do."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
-    """The error for a name that does not exist: it lists the ones that do, and the nearest."""
+    """The error for a name that does not exist: it lists those that do, and suggests the nearest."""
     names = list(known)
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -21,7 +21,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 
 def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The keys in which two settings differ, for a message."""
+    """The keys in which two settings differ, as part of a message."""
     return ", ".join(sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key)))
 
 

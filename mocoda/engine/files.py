@@ -1,4 +1,4 @@
-"""Files appear complete or not at all, and never in the place of a file that is somebody else's."""
+"""Writes files whole or not at all, and never over a file that the caller did not mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAY = 86_400  # seconds
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises unless a file can be written there; makes nothing. Call it before long work."""
+    """Raises unless a file can be written there, without writing anything. Call it before long work."""
     target = Path(path)
     try:
         reason = _why_not_writable(target)
@@ -55,7 +55,7 @@ def _why_not_writable(target: Path) -> str | None:
 
 
 def check_target(path: str | Path, *, inputs: Iterable[str | Path] = (), overwrite: bool = False) -> None:
-    """`check_writable`, and refuses a file that is there already, unless `overwrite`, and one of the inputs always."""
+    """Like `check_writable`, but also refuses an existing file, unless `overwrite`, and always one of the inputs."""
     check_writable(path)
     target = Path(path)
     if not target.exists():
@@ -173,7 +173,7 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def hdf5_disk(path: Path, mode: str = "w+") -> Iterator[Disk]:
-    """A file that `h5py.File` can write to; the first error of the disk is raised when the block ends."""
+    """A file for `h5py.File` to write to; a full disk is an ordinary OSError, raised when the block ends."""
     with io.FileIO(path, mode) as raw:
         disk = Disk(raw)
         try:

@@ -23,8 +23,8 @@ try:
 except ImportError:  # a torch without CUDA comes without it
     available = False
 
-FEW = 4  # outputs up to which the last layer is a sum along each row, and not a product of matrices
-LEAST = 16  # rows and columns of the smallest matrix that tensor cores take
+MAX_OUTPUTS = 4  # outputs up to which the last layer is a sum along each row, and not a product of matrices
+MIN_SIDE = 16  # rows and columns of the smallest matrix that tensor cores take
 # Rows and columns of a block in the backward kernels. 32 float32 are a cache line; 5 networks of 512 columns still make
 # 80 programs; and larger blocks need more registers than leave room for several programs per processor.
 SIDE = 32
@@ -77,10 +77,10 @@ class _Mlp(torch.autograd.Function):
             bias_g = [g.new_empty(many, 1, tensor.shape[-1]) for tensor in (*hidden, g)]
             weight_g[0] = g.new_empty(many, ctx.inputs, hidden[0].shape[-1])
             weight_g[-1] = torch.empty_like(last)
-        if outputs <= FEW:
+        if outputs <= MAX_OUTPUTS:
             masked, grid = torch.empty_like(h), (triton.cdiv(h.shape[-1], SIDE), many)
             gradients = (masked, weight_g[-1], bias_g[-1], bias_g[-2])
-            last_backward[grid](g, last, h, *gradients, rows, outputs, h.shape[-1], LEAST, SIDE, SIDE, True)
+            last_backward[grid](g, last, h, *gradients, rows, outputs, h.shape[-1], MIN_SIDE, SIDE, SIDE, True)
         else:
             if ctx.learns:
                 weight_g[-1], bias_g[-1] = torch.bmm(h.float().mT, g), g.sum(1, keepdim=True)
@@ -125,7 +125,7 @@ def _forward(
         _bias_relu[triton.cdiv(rows, 32), triton.cdiv(width, 128), many](h, bias, rows, width, 32, 128)
     if kept is not None:
         kept.append(h)
-    if weights[-1].shape[-1] > FEW:
+    if weights[-1].shape[-1] > MAX_OUTPUTS:
         return torch.baddbmm(biases[-1], h.float(), weights[-1])
     return last_layer(h, weights[-1], biases[-1])
 
@@ -158,7 +158,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _padded(inputs: int) -> int:
-    return max(LEAST, int(triton.next_power_of_2(inputs)))
+    return max(MIN_SIDE, int(triton.next_power_of_2(inputs)))
 
 
 def kernel(function: Callable[..., Any]) -> Any:

@@ -95,7 +95,7 @@ def _normed_mlp(weights: Weights, name: str, x: Tensor, layers: int) -> Tensor:
             x = normed.gelu_norm(linear(weights, f"{name}.{layer}", x), *own[1:])
     last = f"{name}.{layers - 1}"
     weight, bias = weights[f"{last}.weight"], weights[f"{last}.bias"]
-    if fused.usable(x) and weight.shape[-1] <= normed.FEW:
+    if fused.usable(x) and weight.shape[-1] <= normed.MAX_OUTPUTS:
         return normed.fused_last(x, weight, bias)
     return linear(weights, last, x.float())
 

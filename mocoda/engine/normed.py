@@ -27,8 +27,8 @@ if available:
 EPSILON = 1e-6  # added to the variance
 SLOPE, CUBE = math.sqrt(2 / math.pi), 0.044715  # gelu(h) = h/2 · (1 + tanh(SLOPE · (h + CUBE · h³)))
 STRIP = 16  # rows of a program of the backward kernel, which sums over them
-WARP = 512  # columns of a row for each warp: 16 numbers a thread. Sums along a row stay within it, and nobody waits
-FEW = 8  # outputs up to which the last layer is a pass over its inputs
+WARP = 512  # columns of a row per warp, 16 numbers per thread: sums along a row need no synchronisation
+MAX_OUTPUTS = 8  # outputs up to which the last layer is a pass over its inputs
 ALIGNED = 8  # inputs are padded to a multiple of it: tensor cores want rows that start at 16 bytes
 
 
@@ -148,7 +148,7 @@ class _FusedLast(torch.autograd.Function):
         weight_g = bias_g = None
         if any(ctx.needs_input_grad[1:]):
             weight_g, bias_g = torch.empty_like(weight), weight.new_empty(many, 1, outputs)
-        sizes = (rows, outputs, width, fused.LEAST, fused.SIDE, fused.SIDE)
+        sizes = (rows, outputs, width, fused.MIN_SIDE, fused.SIDE, fused.SIDE)
         grid = (triton.cdiv(width, fused.SIDE), many)
         fused.last_backward[grid](g, weight, h, h_g, weight_g, bias_g, None, *sizes, False)
         return h_g, weight_g, bias_g

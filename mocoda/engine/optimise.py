@@ -1,4 +1,4 @@
-"""Runs many updates of weights as one program.
+"""Runs many updates of weights as one program, and Adam over the weights of many runs.
 
 An update is a function of tensors: it reads its slice of a chunk (batch indices, noise), changes the weights in place
 and returns its losses. On the CPU a chunk is a loop; on a GPU it is one captured CUDA graph with the same arithmetic.
@@ -83,7 +83,7 @@ def in_turn(update: Work) -> Work:
 
 
 def side_by_side(works: Sequence[Callable[[], Tensor]], device: torch.device) -> list[Tensor]:
-    """Calls functions that write nothing which another of them reads; a GPU works on all at once, a CPU in turn."""
+    """Calls functions that do not depend on each other: a GPU runs them concurrently, a CPU in turn."""
     if device.type != "cuda" or len(works) == 1:
         return [work() for work in works]
     here, results = torch.cuda.current_stream(device), []
@@ -99,7 +99,7 @@ def side_by_side(works: Sequence[Callable[[], Tensor]], device: torch.device) ->
 
 @cache
 def _streams(device: torch.device, count: int) -> list[torch.cuda.Stream]:
-    """Always the same ones: each keeps memory of its own."""
+    """Always the same streams, as each keeps its own memory."""
     return [torch.cuda.Stream(device) for _ in range(count)]
 
 
@@ -136,17 +136,17 @@ class Adam:
         )
 
     def step(self, loss: Tensor) -> None:
-        """Finds the gradients of the loss and descends them."""
+        """Does one step of gradient descent on the loss."""
         self.differentiate(loss)
         self.descend()
 
     def differentiate(self, loss: Tensor) -> None:
-        """Finds the gradients of the loss, for `descend`."""
+        """Computes the gradients of the loss, for `descend`."""
         for weight, gradient in zip(self.weights, torch.autograd.grad(loss, self.weights), strict=True):
             weight.grad = gradient.contiguous()  # the fused kernel wants it laid out as its weight is
 
     def descend(self) -> None:
-        """Changes the weights by the gradients that were found last."""
+        """Updates the weights by the gradients that were computed last."""
         self.optimiser.step()
 
     def state(self) -> dict[str, Tensor]:
@@ -158,7 +158,7 @@ class Adam:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes what is its own of the tensors; a weight that no step has changed yet has none."""
+        """Restores this optimiser's state; a weight that has not been updated yet has none."""
         for i, weight in enumerate(self.weights):
             prefix = f"{self.name}.{i}."
             own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

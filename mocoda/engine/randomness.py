@@ -64,14 +64,14 @@ class Stream:
         return torch.searchsorted(cumulative, drawn, right=True).clamp_(max=len(weights) - 1)
 
     def category_per_row(self, weights: Tensor) -> Tensor:
-        """One index a row of `weights` (N, K), each drawn in proportion to the row's weights."""
+        """One index per row of `weights` (N, K), drawn in proportion to the row's weights."""
         cumulative = weights.cumsum(1)
         drawn = self.uniform(len(weights), 1, dtype=weights.dtype) * cumulative[:, -1:]
         return (cumulative <= drawn).sum(1).clamp_(max=weights.shape[1] - 1)
 
 
 class Shapes(Stream):
-    """Stands in for a stream where only the shapes of fresh weights are needed: its tensors have no numbers."""
+    """Stands in for a stream where only the shapes of new weights are needed: its tensors hold no numbers."""
 
     def __init__(self) -> None:
         """A stream without a seed."""
@@ -87,13 +87,13 @@ class Shapes(Stream):
 
 
 def generator(*seed: int) -> Random:
-    """numpy's generator, for simulations, which draw one number at a time."""
+    """numpy's generator with this seed, for simulators, which draw one number at a time."""
     return np.random.default_rng(seed)
 
 
 @contextmanager
 def numpy_seed(random: Random) -> Iterator[None]:
-    """Seeds numpy's global generator for code of others that draws from it, and puts it back as it was."""
+    """Seeds numpy's global generator for foreign code that draws from it; restores its state after the block."""
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(random.integers(2**31))  # noqa: NPY002
     try:
@@ -103,12 +103,12 @@ def numpy_seed(random: Random) -> Iterator[None]:
 
 
 def tally(random: Random, draws: Any, shares: Any) -> Any:
-    """How often each outcome comes up in so many draws, given the outcomes' shares: numpy's multinomial by row."""
+    """Counts of each outcome in `draws` draws with probabilities `shares`, row by row: numpy's multinomial."""
     return random.multinomial(draws, shares)
 
 
 def as_stream(seed: int | Stream, *labels: str | int, device: torch.device | str) -> Stream:
-    """The stream called `labels` under a user's seed, or under the stream of the stage that calls."""
+    """The stream named `labels` below a user's seed, or below the stream of the calling stage."""
     if isinstance(seed, Stream):
         return Stream(seed.seed, *seed.labels, *labels, device=device)
     return Stream(seed, *labels, device=device)

@@ -1,4 +1,4 @@
-"""What people choose by name: recipes, agents, tasks, file formats and experiments each have one registry."""
+"""Registries of what users choose by name: recipes, agents, tasks, file formats, graph learners and so on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._entries)
 
     def make(self, name: str, **settings: Any) -> Any:
-        """What the choice called `name` makes of these settings, each of which must be one that it has."""
+        """Calls the choice `name` with these settings; refuses settings that it does not have."""
         factory = self[name]
         assert callable(factory)
         known = settings_of(factory)
@@ -66,7 +66,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @property
     def summary(self) -> str:
-        """Every choice with the first line of its docstring, a line each."""
+        """Every choice with the first line of its docstring, one per line."""
         return "\n".join(f"{name}: {_first_line(entry)}" for name, entry in self._entries.items())
 
 

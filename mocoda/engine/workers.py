@@ -40,7 +40,7 @@ GRACE = 2.0  # seconds that threads have to end after an error
 
 
 class Workers(Generic[Job, Answer]):
-    """Processes that do `work`, inside a `with` block.
+    """A pool of processes that do `work`, inside a `with` block.
 
     work   a function that other processes can import; its jobs and answers are sent as pickles
     count  processes at most, each started when there is a job for it; None: one per core; 0: this process does each
@@ -81,7 +81,7 @@ class Workers(Generic[Job, Answer]):
             thread.join(None if kind is None else GRACE)
 
     def submit(self, job: Job) -> int:
-        """The number under which the job's answer can be had."""
+        """Queues a job; returns the number by which `result` gives its answer."""
         number = next(self._numbers)
         future: Future[Answer] = Future()
         self._answers[number] = future
@@ -100,11 +100,11 @@ class Workers(Generic[Job, Answer]):
         return self._answers[number].done()
 
     def result(self, number: int) -> Answer:
-        """The job's answer, as soon as it is there, and once; an error that the work raised is raised here."""
+        """Waits for a job's answer and returns it, once; raises the error that the work raised."""
         return self._answers.pop(number).result()
 
     def map(self, jobs: Iterable[Job], ahead: int | None = None) -> Iterator[Answer]:
-        """The answers in the order of the jobs, which may go on for ever.
+        """Yields the answers in the order of the jobs, of which there may be infinitely many.
 
         ahead  jobs taken before an answer is waited for; None: enough that no process is idle
         """
@@ -118,7 +118,7 @@ class Workers(Generic[Job, Answer]):
             yield self.result(waiting.popleft())
 
     def as_done(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer]]:
-        """Each job and its answer, those that are done first come first. Few jobs are taken ahead."""
+        """Yields each job with its answer as soon as it is done. Few jobs are taken ahead."""
         waiting: dict[Future[Answer], tuple[int, Job]] = {}
         for job in jobs:
             number = self.submit(job)
@@ -134,7 +134,7 @@ class Workers(Generic[Job, Answer]):
             yield job, self.result(number)
 
     def _serve(self) -> None:
-        """Gives jobs to one process until the block ends, and replaces the process if it dies."""
+        """Runs in a thread: gives jobs to one process until the block ends, and replaces the process if it dies."""
         process: _Process | None = None
         while (task := self._jobs.get()) is not None:
             job, future = task
@@ -226,7 +226,7 @@ def _read(reply: bytes) -> Any:
 
 
 def _work(work: Callable[[Any], Any], pipe: Connection) -> None:
-    """What a process does."""
+    """Runs in a worker process: does jobs until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     torch.set_num_threads(1)  # there is a process for every core already
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -253,7 +253,7 @@ def _pickled(error: Exception) -> bytes:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when the one that started it is no more, whatever it is doing."""
+    """Ends this process, whatever it is doing, when the one that started it has ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -261,7 +261,7 @@ def _end_with_parent() -> None:
 
 
 def _do_here(work: Callable[[Job], Answer], job: Job, future: Future[Answer]) -> None:
-    """As another process would: with one thread."""
+    """Does a job in this process, with one thread, as a worker would."""
     with one_thread():
         try:
             future.set_result(work(job))
@@ -275,7 +275,7 @@ def _cores() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch with one thread: numbers that do not depend on who computes them, and no waiting of threads for each other.
+    """Limits torch to one thread: the numbers are those of any other process, and no thread waits for another.
 
     On a busy machine, threads that share small products wait for the slowest after each.
     """
@@ -288,7 +288,7 @@ def one_thread() -> Iterator[None]:
 
 
 def in_threads(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """What the jobs return, as many at a time as torch has threads, with one each.
+    """Runs jobs in as many threads as torch has, each with one thread of torch's; returns their results.
 
     Torch would share each small product among its threads, and wait for the slowest after every one of them: where
     another program is busy on a core, that takes many times as long.

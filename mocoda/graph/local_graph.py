@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,11 @@ from mocoda.engine.errors import InputError, unknown_name
 
 Columns = int | slice | Sequence[int]
 MaskFunction = Callable[[Tensor], Tensor]
+MAX_CANDIDATES = 2_048  # recorded rows among which probes are searched, and as many recombined rows for each of
+SPREADS = (1.0, 1.25, 1.5)  # the factors by which these are stretched
+KEPT_ROWS = 32  # recorded rows to keep as probes
+MAX_PAIRS = 64  # pairs of probes on either side of an edge's boundary; at least one pair per edge
+HALVINGS = 12  # the rows of a pair are 2^12 times closer to each other than the rows that they were found between
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,7 +189,7 @@ class LocalGraph:
         shape = (len(rows), len(self.parents), len(self.children))
         if self.local is None:
             return self.sparsest.to(rows.device).expand(shape)
-        mask = self.local(rows)
+        mask = self._called(self.local, rows)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
             raise InputError(f"the mask must be a boolean tensor, got {got}. Return a comparison, or call .bool().")
@@ -200,6 +205,18 @@ class LocalGraph:
                 f"the mask leaves child {self.children[child]!r} without parents in row {row}; expected at least one."
             )
         return mask
+
+    def _called(self, local: MaskFunction, rows: Tensor) -> Tensor:
+        try:
+            return local(rows)
+        except (InputError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            name = getattr(local, "__qualname__", type(local).__name__)
+            raise InputError(
+                f"the local rule {name} raised {type(error).__name__}: {str(error).rstrip('.')}. It was given "
+                f"{len(rows)} rows of {self.width} columns, and must accept any, also ones that were never recorded."
+            ) from error
 
     def shares(self, rows: Array) -> Tensor:
         """The share of the rows (N, S + A) that have each edge: float64 (parents, children)."""
@@ -257,6 +274,55 @@ def _numbers(kind: str, name: str, columns: Columns) -> tuple[int, ...]:
     if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
         raise InputError(f"{kind} factor {name!r} must have different columns, counted from 0, got {list(numbers)}.")
     return numbers
+
+
+def probe_rows(graph: LocalGraph, rows: Tensor) -> Tensor:
+    """Rows at which the masks of other local rules would differ, found from recorded rows (N, S + A).
+
+    A rule is code and cannot be compared, but its masks can: a fitted model keeps these rows with their masks, and is
+    not loaded for a graph whose masks differ.
+    """
+    if graph.local is None:
+        return rows[:0]
+    recorded = rows[_spread(len(rows), MAX_CANDIDATES, rows.device)]
+    kept = recorded[_spread(len(recorded), KEPT_ROWS, rows.device)]
+    return torch.cat([kept, _boundary(graph, torch.cat([recorded, *_recombined(recorded)]))])
+
+
+def _boundary(graph: LocalGraph, candidates: Tensor) -> Tensor:
+    """Pairs of rows that are nearly the same, with an edge in one and not in the other."""
+    there = graph.mask(candidates).flatten(1)
+    edges = (there.any(0) & ~there.all(0)).nonzero()[:, 0].tolist()
+    if not edges:
+        return candidates[:0]
+    ones: list[Tensor] = []
+    others: list[Tensor] = []
+    edge_of: list[int] = []
+    for edge in edges:
+        with_edge, without = (which.nonzero()[:, 0] for which in (there[:, edge], ~there[:, edge]))
+        count = min(len(with_edge), len(without), max(1, MAX_PAIRS // len(edges)))
+        ones.append(with_edge[_spread(len(with_edge), count, there.device)])
+        others.append(without[_spread(len(without), count, there.device)].flip(0))
+        edge_of += [edge] * count
+    inside, outside = candidates[torch.cat(ones)], candidates[torch.cat(others)]
+    for _ in range(HALVINGS):
+        middle = (inside + outside) / 2
+        held = graph.mask(middle).flatten(1)[range(len(edge_of)), edge_of][:, None]
+        inside, outside = torch.where(held, middle, inside), torch.where(held, outside, middle)
+    return torch.cat([inside, outside])
+
+
+def _recombined(rows: Tensor) -> Iterator[Tensor]:
+    """Rows whose columns come from different recorded rows, stretched: factors that were apart in the data may meet."""
+    middle = rows.mean(0)
+    for number, spread in enumerate(SPREADS, 1):
+        mixed = torch.stack([column.roll(997 * number * i) for i, column in enumerate(rows.T)], 1)
+        yield middle + spread * (mixed - middle)
+
+
+def _spread(n: int, count: int, device: torch.device) -> Tensor:
+    """`count` of the numbers from 0 to n - 1, or all of them, evenly spread."""
+    return torch.arange(min(n, count), device=device) * n // max(1, min(n, count))
 
 
 def connected_components(mask: Tensor) -> Tensor:

@@ -12,22 +12,14 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
-from mocoda.parents.recipe import Draw, Model, Recipe, TaskHints, box_of
+from mocoda.parents.recipe import Draw, Model, ParentsWithDonors, Recipe, TaskHints, box_of
 from mocoda.parents.recombination import without_repeats
 
 MAX_ATTEMPTS, MIN_EXCHANGES = 1_000, 1_024  # batches of exchanges to try, and rows of each, at least
 
 
-class RecordedTransitions:
+class RecordedTransitions(ParentsWithDonors):
     """Base class of parents whose next states are recorded too."""
-
-    def draw(self, n: int, *, seed: int | Stream) -> Draw:
-        """n rows with their donors and next states."""
-        raise NotImplementedError
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        """n rows, (n, S + A)."""
-        return self.draw(n, seed=seed).rows
 
     def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
         """n rows (n, S + A) and their next states (n, S)."""

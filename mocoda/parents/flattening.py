@@ -14,7 +14,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.mocoda import Mocoda, inside
-from mocoda.parents.recipe import Draw, FeatureMap, Model, Parents, Region, TaskHints
+from mocoda.parents.recipe import Draw, FeatureMap, Model, Parents, ParentsWithDonors, Region, TaskHints
 
 MIN_PROPOSALS, MAX_PROPOSALS = 1_024, 65_536  # rows proposed at a time
 REFERENCE = 10_000  # proposals that the density is estimated from, and as many others that scale it
@@ -80,22 +80,20 @@ class MocodaP(MocodaU):
 
 
 @dataclass(frozen=True, eq=False)
-class FlattenedParents:
+class FlattenedParents(ParentsWithDonors):
     """Keeps proposals with a probability of min(1, scale / density), so that their features are near uniform.
 
+    recipe     its settings
     proposals  what is drawn before any is rejected
     features   rows (N, S + A) -> the features (N, F) to spread
     region     which rows may be drawn; None: all
     reference  (M, F), features of proposals, around which a kernel estimate gives the density
     """
 
-    name: str
+    recipe: MocodaU
     proposals: Parents
     features: FeatureMap
     region: Region | None
-    bandwidth: float
-    density_floor: float
-    acceptance: float
     reference: Tensor
     scale: float = 1.0
 
@@ -111,16 +109,7 @@ class FlattenedParents:
         """Estimates the density from some proposals, and the scale from others."""
         rows = inside(proposals, region, 2 * REFERENCE, as_stream(seed, "flatten", device=device)).rows
         known = _finite(features, rows[:REFERENCE], recipe.name)
-        unscaled = FlattenedParents(
-            recipe.name,
-            proposals,
-            features,
-            region,
-            recipe.bandwidth,
-            recipe.density_floor,
-            recipe.acceptance,
-            known,
-        )
+        unscaled = FlattenedParents(recipe, proposals, features, region, known)
         weights = unscaled.weights(rows[REFERENCE:])
         if float(weights.max()) < 1.01 * float(weights.min()):
             spread = known.std(0).mean()
@@ -132,23 +121,23 @@ class FlattenedParents:
         return replace(unscaled, scale=recipe.acceptance / float(weights.mean()))
 
     @property
+    def name(self) -> str:
+        return self.recipe.name
+
+    @property
     def source(self) -> dict[str, Any]:
         """What a table's source says of them: what it says of their proposals."""
         return getattr(self.proposals, "source", {})
 
     def weights(self, rows: Tensor) -> Tensor:
         """scale / density at each row (N, S + A): (N,), not yet capped at 1."""
-        density = kernel_density(self.reference, _finite(self.features, rows, self.name), self.bandwidth)
-        return self.scale / density.clamp(min=self.density_floor)
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        """n rows, (n, S + A)."""
-        return self.draw(n, seed=seed).rows
+        density = kernel_density(self.reference, _finite(self.features, rows, self.name), self.recipe.bandwidth)
+        return self.scale / density.clamp(min=self.recipe.density_floor)
 
     def draw(self, n: int, *, seed: int | Stream) -> Draw:
         """n rows, with the donors of the proposals."""
         stream = as_stream(seed, "flattened", device=self.reference.device)
-        size = min(MAX_PROPOSALS, max(MIN_PROPOSALS, math.ceil(1.1 * n / self.acceptance)))
+        size = min(MAX_PROPOSALS, max(MIN_PROPOSALS, math.ceil(1.1 * n / self.recipe.acceptance)))
         kept, have = [inside(self.proposals, self.region, 0, stream)], 0
         while have < n:
             drawn = inside(self.proposals, self.region, size, stream.child("batch", len(kept) - 1))

@@ -76,8 +76,7 @@ class GaussianMixture:
         scaled = ((points - shift) / scale).T.contiguous()
         stream = as_stream(seed, "mixture", device=points.device)
         features = _Features(len(scaled), points.device)
-        start = _kmeans_responsibilities(scaled, min(components, scaled.shape[1]), stream)
-        moments = features.moments(start.points, start.responsibilities)
+        moments = features.moments(*_kmeans(scaled, min(components, scaled.shape[1]), stream))
         weights, means, covariances = features.parameters(moments)
         likelihood = -math.inf
         for _ in range(max_iterations):
@@ -175,7 +174,7 @@ class Manifold:
 
     @staticmethod
     def of(rows: Tensor, graph: LocalGraph) -> Manifold:
-        """Those of recorded rows (N, S + A). Unit vectors have up to MAX_UNIT_COLUMNS adjacent columns of one factor."""
+        """Those of recorded rows (N, S + A); unit vectors have up to MAX_UNIT_COLUMNS adjacent columns of a factor."""
         low, high = rows.amin(0), rows.amax(0)
         squares, varies = rows.double().square(), (high > low).tolist()
         units = []
@@ -267,14 +266,8 @@ class _Features:
         return moments, likelihood.item()
 
 
-@dataclass(frozen=True)
-class _Start:
-    points: Tensor  # (D, M)
-    responsibilities: Tensor  # (K, M), one-hot
-
-
-def _kmeans_responsibilities(points: Tensor, components: int, stream: Stream) -> _Start:
-    """Greedy k-means++ and Lloyd's rounds on at most KMEANS_POINTS of the points (D, N). Empty clusters are dropped."""
+def _kmeans(points: Tensor, components: int, stream: Stream) -> tuple[Tensor, Tensor]:
+    """Greedy k-means++ and Lloyd's rounds on some of the points (D, N): those (D, M), and one-hot clusters (K, M)."""
     chosen = stream.permutation(points.shape[1])[: max(KMEANS_POINTS, 4 * components)]
     sample = points[:, chosen].T.contiguous()
     centres = sample[:1]
@@ -297,7 +290,7 @@ def _kmeans_responsibilities(points: Tensor, components: int, stream: Stream) ->
         if bool((labels == previous).all()):
             break
     member = torch.nn.functional.one_hot(labels, components).to(sample.dtype)
-    return _Start(sample.T, member[:, member.any(0)].T)
+    return sample.T, member[:, member.any(0)].T
 
 
 def _times(matrices: Tensor, which: Tensor, vectors: Tensor) -> Tensor:

@@ -53,10 +53,6 @@ class Draw(NamedTuple):
         """Overwrites the chosen rows, and their donors, in place."""
         self.rows[index], self.donors[index] = other.rows, other.donors
 
-    def replaced(self, which: Tensor, other: Draw) -> Draw:
-        """The same rows with the values `which` (n, S + A) of the other ones."""
-        return Draw(torch.where(which, other.rows, self.rows), torch.where(which, other.donors, self.donors))
-
     @staticmethod
     def join(parts: Sequence[Draw]) -> Draw:
         """The rows of all parts, in order."""
@@ -64,19 +60,8 @@ class Draw(NamedTuple):
         return Draw(*(None if arrays[0] is None else torch.cat(arrays) for arrays in columns))  # type: ignore[arg-type]
 
 
-@runtime_checkable
-class ParentsWithDonors(Protocol):
-    """A distribution that knows which recorded rows it takes its values from."""
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        """n rows, (n, S + A)."""
-
-    def draw(self, n: int, *, seed: int | Stream) -> Draw:
-        """The same rows, with their donors."""
-
-
-class RecombinedParents:
-    """Base class of distributions whose rows are made of recorded ones."""
+class ParentsWithDonors:
+    """Base class of distributions that know which recorded rows their values come from."""
 
     def draw(self, n: int, *, seed: int | Stream) -> Draw:
         """n rows, with their donors."""
@@ -85,6 +70,17 @@ class RecombinedParents:
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         """n rows, (n, S + A)."""
         return self.draw(n, seed=seed).rows
+
+
+class RecombinedParents(ParentsWithDonors):
+    """Base class of distributions whose rows are made of pieces of recorded ones.
+
+    recorded        (N, S + A)
+    by_local_graph  whether what touches is copied jointly
+    """
+
+    recorded: Tensor
+    by_local_graph: ClassVar[bool] = True
 
     def among(self, rows: Tensor) -> RecombinedParents:
         """The same, drawing from other recorded rows (N, S + A); what was learned about matches is kept."""

@@ -52,6 +52,7 @@ class MatchedParents(RecombinedParents):
     """
 
     name = "mocoda"
+    by_local_graph = False
 
     recorded: Tensor
     sets: tuple[tuple[int, ...], ...]
@@ -285,7 +286,9 @@ class GroupedParents(RecombinedParents):
         group = self.groups.first[kind][:, self.owner]
         for factor in stream.child("order").permutation(self.groups.first.shape[1]).tolist():
             here = self.groups.is_first[kind, factor].nonzero()[:, 0]
-            new = drawn.at(here).replaced(group[here] == factor, others.at(here))
+            own, theirs = group[here] == factor, others.at(here)
+            new_rows = torch.where(own, theirs.rows, drawn.rows[here])
+            new = Draw(new_rows, torch.where(own, theirs.donors, drawn.donors[here]))
             fits = ~self._differ(new.rows, kind[here])
             drawn.put(here[fits], new.at(fits))
         return drawn
@@ -346,6 +349,7 @@ class ComposedParents(RecombinedParents):
     name = "mocoda"
 
     grouped: GroupedParents
+    recorded: Tensor
     part: Tensor
     alone: Tensor
     joints: Mapping[tuple[int, int], Joint]
@@ -374,7 +378,7 @@ class ComposedParents(RecombinedParents):
         for rows in recorded.split(BLOCK):
             contacts = contacts_of(graph, part, rows)
             alone.append(torch.where(contacts.sum(2) == 1, contacts.float().argmax(2), NO_PART))
-        return ComposedParents(grouped, part, torch.cat(alone), {})
+        return ComposedParents(grouped, recorded, part, torch.cat(alone), {})
 
     def among(self, rows: Tensor) -> ComposedParents:
         other = ComposedParents._of(self.grouped.among(rows))
@@ -409,7 +413,7 @@ class ComposedParents(RecombinedParents):
         possible = ~contacts[:, own].any(1) & contacts[:, other].any(1)
         here, contacts = here[possible], contacts[possible]
         new, nothing = drawn.at(here), here.new_zeros(len(here), 0)
-        source, distance = joint.match.complete(new.rows, nothing, self.grouped.recorded[joint.rows], stream)
+        source, distance = joint.match.complete(new.rows, nothing, self.recorded[joint.rows], stream)
         new.donors[:, list(joint.match.rest)] = joint.rows[source][:, None]
         contacts[:, own, other] = contacts[:, other, own] = True
         fits = (distance <= joint.near) & (contacts_of(graph, self.part, new.rows) == contacts).all(2).all(1)

@@ -1,6 +1,6 @@
 """OGBench's cubes: a UR5e arm with a gripper moves cubes on a table, in the simulator of the package `ogbench`.
 
-`docs/cubes.md` has the tables of states and actions. A *world* is an environment object of OGBench's.
+`docs/tasks.md` has the tables of states and actions. A *world* is an environment object of OGBench's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """HookSweep2: a Fetch robot with a long hook, a table and two boxes (Section 5, Appendix C.2), on MuJoCo directly.
 
 The packaged Fetch model of gymnasium-robotics is edited in Python: a hook on the gripper, two boxes, a larger table.
-`docs/hooksweep.md` has the tables of actions, observations, rewards and starts.
+`docs/tasks.md` has the tables of actions, observations, rewards and starts.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from mocoda.analysis.coverage import joined
 from mocoda.analysis.missing_edges import MissingEdge, missing_edges, stand_ins_for
 from mocoda.analysis.rarity import LocalShare
 from mocoda.analysis.recommendation import choose_settings, recommend
-from mocoda.analysis.two_sample import Law
+from mocoda.analysis.two_samples import Law
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation, local_mask
 

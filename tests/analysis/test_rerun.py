@@ -19,7 +19,7 @@ pytest.importorskip("rerun")
 def tool(*words: object) -> str:
     """What Rerun's own command prints about recordings."""
     ended = subprocess.run(
-        [sys.executable, "-m", "rerun", "rrd", *map(str, words)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "rerun", "rrd", *map(str, words)], capture_output=True, text=True, timeout=250
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

@@ -20,7 +20,7 @@ import mocoda.augmentation.generation
 from mocoda import InputError, Transitions, concatenate
 from mocoda.augmentation import streaming
 from mocoda.augmentation.generation import Augmentation
-from mocoda.augmentation.streaming import FINISHED, UNFINISHED, augment_to_file, workers_for
+from mocoda.augmentation.streaming import FINISHED, UNFINISHED, augment_to_file
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation
 
@@ -203,8 +203,3 @@ def test_processes_are_sent_what_was_fitted_and_fit_nothing_again(tmp_path: Path
 def test_a_path_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^cannot write .*: it is a folder\."):
         augment_to_file(tmp_path, lambda: pytest.fail("prepared"), folder=tmp_path / "run")
-
-
-def test_several_processes_are_started_where_there_is_much_to_do() -> None:
-    assert workers_for(10_000, "cpu") == 0 == workers_for(10**9, "cuda")
-    assert 0 <= workers_for(10**9, "cpu") <= 3

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import ENVIRONMENT, Ended, below, mocoda, start
+from command_line import ENVIRONMENT, Ended, below, mocoda, rejects, start
 
 from mocoda import Policy, Task, Transitions, make_agent, make_task, train_agents
 from mocoda.data.transitions import ARRAYS
 from mocoda.engine.runs import RunFolder
-from mocoda.tasks import TASKS, hooksweep
+from mocoda.tasks import hooksweep
 
 ROWS = 5_000  # of four parts at least
 WORDS = ("collect", "hooksweep2", "--rows", str(ROWS), "--workers", "2", "--out", "data.hdf5")
@@ -72,7 +72,7 @@ def test_collect_writes_the_task_s_rows_and_leaves_no_parts(undisturbed: Path) -
 
 def test_a_killed_collection_goes_on_and_ends_with_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
     process = start(*WORDS, cwd=tmp_path)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 250
     while not parts(tmp_path) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -130,23 +130,18 @@ def test_other_errors_of_files_are_one_line_too(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    "words",
     [
-        ("hooksweep2 --rows 0", "rows must be at least 1, the number of transitions to record, got 0."),
-        ("hooksweep2 --variety vary", "there is no variety 'vary'; there are: plain, varied. Did you mean 'varied'?"),
-        ("hooksweep2 --workers -1", "workers must be a number of processes, or 0 for none but this one, got -1."),
-        (
-            "navigation --variety plain",
-            "the task 'navigation' has no variety to choose: remove --variety.",
-        ),
-        (
-            "navigation --workers 2",
-            "the task 'navigation' has no workers to choose: remove --workers.",
-        ),
+        "hooksweep2 --rows 0",
+        "hooksweep2 --variety vary",
+        "hooksweep2 --workers -1",
+        "navigation --variety plain",
+        "navigation --workers 2",
     ],
 )
-def test_a_collection_that_cannot_be_is_refused(words: str, message: str, tmp_path: Path) -> None:
-    assert here("collect", *words.split(), cwd=tmp_path) == (2, "", f"error: {message}\n")
+def test_a_collection_that_cannot_be_is_refused(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rejects("collect", *words.split())
     assert below(tmp_path) == []
 
 
@@ -209,47 +204,27 @@ def test_watch_chooses_an_agent(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    "words",
     [
-        (
-            "none",
-            "cannot read policy 'none': there is no such file. Train an agent and save it with `policy.save(path)`.",
-        ),
-        (
-            "trained --task navigation",
-            "no trained policy for 'navigation' comes with mocoda; there is one for: cube-double, hooksweep2.",
-        ),
-        (
-            "expert --task maze",
-            f"there is no task 'maze'; there are: {', '.join(TASKS)}.",
-        ),
-        ("expert --out sweep.avi", "a video's name must end in .mp4 or .gif, got 'sweep.avi'."),
-        ("expert --episodes 0", "episodes must be at least 1, got 0."),
-        ("expert --task navigation", "the task 'navigation' has no scripted expert; hooksweep2 has one."),
-        (
-            "expert --data emp",
-            "--data and --agent-seed choose among the agents of a folder, and 'expert' is none.",
-        ),
-        (
-            "FOLDER --data coda",
-            "no agent in 'FOLDER' has that data and seed; there are: emp with seed 0, emp with seed 1, mocoda with "
-            "seed 0, mocoda with seed 1.",
-        ),
-        (
-            "FOLDER --task navigation",
-            "the environment 'mocoda/Navigation2D-v0' draws no pictures, so there is nothing to watch.",
-        ),
-        ("EMPTY", "the folder 'EMPTY' holds no agents.json. `mocoda train` makes one."),
-        (
-            "expert --out FILE/x.mp4",
-            "cannot write 'FILE/x.mp4': 'FILE' is not a folder. Give a path in a folder that can be written.",
-        ),
+        "none",
+        "trained --task navigation",
+        "expert --task maze",
+        "expert --out sweep.avi",
+        "expert --episodes 0",
+        "expert --task navigation",
+        "expert --data emp",
+        "FOLDER --data coda",
+        "FOLDER --task navigation",
+        "EMPTY",
+        "expert --out FILE/x.mp4",
     ],
 )
-def test_what_cannot_be_watched_is_refused(words: str, message: str, agents: Path, tmp_path: Path) -> None:
-    names = {"FOLDER": str(agents), "EMPTY": str(tmp_path)}
-    (tmp_path / "FILE").write_text("mine")
-    for name, path in names.items():
-        words, message = words.replace(name, path), message.replace(name, path)
-    assert here("watch", *words.split(), cwd=tmp_path) == (2, "", f"error: {message}\n")
-    assert below(tmp_path) == ["FILE"]
+def test_what_cannot_be_watched_is_refused(
+    words: str, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text("mine")
+    Path("FOLDER").symlink_to(agents)
+    Path("EMPTY").mkdir()
+    rejects("watch", *words.split())
+    assert below(tmp_path) == ["EMPTY", "FILE", "FOLDER"]

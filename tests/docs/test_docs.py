@@ -23,19 +23,17 @@ from mocoda import (
     Agent,
     Dynamics,
     DynamicsConfig,
-    GraphConfig,
+    GateLearner,
     LearnedGraph,
     Policies,
     RewardConfig,
     Transitions,
-    audit,
     fit_dynamics_runs,
     fit_reward,
     learn_graph,
     make_agent,
     make_task,
     train_agents,
-    two_sample,
 )
 from mocoda.cli import read_command
 from mocoda.data.formats import FORMATS
@@ -43,8 +41,9 @@ from mocoda.engine.randomness import Stream
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "experiments").rglob("*.md"))]
 AT_MOST = {"rows": 2_000, "updates": 2, "seeds": 1, "episodes": 2, "workers": 1}  # of a command that is run here
-ONLY_READ = {"demo", "paper", "bench", "watch"}  # these take long, and have tests of their own
+ONLY_READ = {"demo", "watch"}  # these take long, and have tests of their own
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -101,7 +100,7 @@ def desk(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         Path(f"my_graph.{ending}").write_text((ROOT / f"examples/graphs/pushing.{ending}").read_text("utf-8"), "utf-8")
     graph, _, goals, _ = (block for *_, block in blocks((ROOT / "docs/graphs.md").read_text("utf-8"), "python"))
     Path("goal_graph.py").write_text(graph + goals, "utf-8")
-    *_, pendulum = (block for *_, block in blocks((ROOT / "docs/audit.md").read_text("utf-8"), "python"))
+    *_, pendulum = (block for *_, block in blocks((ROOT / "docs/check.md").read_text("utf-8"), "python"))
     Path("pendulum.py").write_text(pendulum, "utf-8")
     record_pendulum(100).save("pendulum.hdf5")
     navigation = make_task("navigation").collect(500, seed=0)
@@ -124,11 +123,11 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mocoda.dynamics.fit, "fit_dynamics_runs", small)
 
     def soon(*given: Any, config: object = None, **options: Any) -> LearnedGraph:
-        tiny = GraphConfig(runs=1, hidden=16, usual_steps=2, steps=2, batch=16)
-        return learn_graph(*given, config=tiny, **options)
+        tiny = GateLearner(runs=1, hidden=16, baseline_steps=2, steps=2, batch=16)
+        return learn_graph(*given, learner=tiny, **options)
 
     monkeypatch.setattr(mocoda.graph, "learn_graph", soon)
-    monkeypatch.setattr(sys.modules[learn_graph.__module__], "LEAST_ROWS", 500)
+    monkeypatch.setattr(sys.modules[learn_graph.__module__], "MIN_ROWS", 500)
 
     def few(datasets: Any, agent: str | Agent = "td3-bc", **options: Any) -> Policies:
         learner = make_agent(agent) if isinstance(agent, str) else agent
@@ -138,8 +137,6 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mocoda, "train_agents", few)
     brief = functools.partial(fit_reward, config=RewardConfig(updates=20))
     monkeypatch.setattr(mocoda.augmentation, "fit_reward", brief)
-    for place in (mocoda, sys.modules[audit.__module__]):
-        monkeypatch.setattr(place, "two_sample", functools.partial(two_sample, updates=20))
 
 
 @each_document
@@ -158,7 +155,7 @@ def test_the_code_and_the_commands_of_a_document_run_from_top_to_bottom(
                 run_small(words)
 
 
-@each_document
+@pytest.mark.parametrize("document", LINKING, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_relative_link_and_image_leads_to_a_file(document: Path) -> None:
     targets = [target for target in links(document.read_text("utf-8")) if not re.match(r"[a-z][a-z+.-]*:|#|//", target)]
     missing = [target for target in targets if not (document.parent / target.split("#")[0]).exists()]

@@ -14,8 +14,8 @@ from mocoda import Dynamics, DynamicsConfig, LocalGraph, Transitions, fit_dynami
 from mocoda.augmentation.support import disagreement, step_scale
 from mocoda.engine.networks import moments
 from mocoda.engine.randomness import Stream
-from mocoda.graph.meetings import never_met
-from mocoda.graph.usual import Table
+from mocoda.graph.learning.baseline import Table
+from mocoda.graph.learning.learn import never_met
 
 PUSHED = LocalGraph(
     state={"hand": 0, "box": [1, 2]},

@@ -27,7 +27,7 @@ NOTICES: list[str] = []
 @pytest.fixture(scope="module")
 def ray_of_two() -> Iterator[Engine]:
     """Real, on this machine, for all tests."""
-    engine = make_engine("ray", workers=2, notice=NOTICES.append)
+    engine = RayTasks(workers=2, notice=NOTICES.append)
     with ExitStack() as stack:
         stack.enter_context(engine.ready())
         yield engine

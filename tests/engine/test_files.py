@@ -5,29 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from approved import assert_approved, refused
 
 from mocoda import InputError
 from mocoda.engine.errors import file_error
-from mocoda.engine.files import check_target, check_writable, whole_file, write_json
+from mocoda.engine.files import check_target, check_writable, whole_file, whole_folder, write_json
 from mocoda.engine.runs import RunFolder
-
-
-def refusal(path: Path, **options: object) -> str:
-    with pytest.raises(InputError) as caught:
-        check_target(path, **options)  # type: ignore[arg-type]
-    return str(caught.value)
 
 
 def test_a_file_that_is_there_is_refused_unless_it_may_be_replaced(tmp_path: Path) -> None:
     path = tmp_path / "mine.png"
     check_target(path)
     path.write_text("mine")
-    message = f"there is a file {str(path)!r} already. Write to another one, or pass --overwrite."
-    assert refusal(path) == message
+    with refused():
+        check_target(path)
     check_target(path, overwrite=True)
     assert path.read_text() == "mine"
 
@@ -46,41 +43,99 @@ def test_an_input_is_never_written_over(tmp_path: Path, how: str, monkeypatch: p
         target.symlink_to(given)
     else:
         target.hardlink_to(given)
-    said = refusal(target, inputs=["minari:me/pushing-v0", given], overwrite=True)
-    assert said == f"{str(target)!r} is the input. Write to another file."
+    with refused():
+        check_target(target, inputs=["minari:me/pushing-v0", given], overwrite=True)
 
 
-@pytest.mark.parametrize(
-    ("length", "reason"), [(300, "File name too long"), (250, "its name has more than 223 bytes"), (223, None)]
-)
-def test_a_name_that_is_too_long_even_with_our_suffix_is_refused(
-    tmp_path: Path, length: int, reason: str | None
-) -> None:
-    path = tmp_path / ("ä" * (length // 2) + "x" * (length % 2))
-    if reason is None:
-        with whole_file(path) as part:
-            part.write_text("fits")
-        path.with_name(f"{path.name}.run").mkdir()
-        return
-    with pytest.raises(InputError) as caught:
-        check_writable(path)
-    assert str(caught.value) == f"cannot write {str(path)!r}: {reason}. Give a path in a folder that can be written."
+@pytest.mark.parametrize("length", [300, 250])
+def test_a_name_that_is_too_long_even_with_our_suffix_is_refused(tmp_path: Path, length: int) -> None:
+    with refused():
+        check_writable(tmp_path / ("ä" * (length // 2)))
 
 
-def test_an_error_of_the_file_system_is_one_sentence(tmp_path: Path) -> None:
-    assert file_error(PermissionError(13, "Permission denied", "data.npz")) == (
-        "cannot read or write 'data.npz': Permission denied."
-    )
-    assert file_error(OSError("odd")) == "a file cannot be read or written: odd."
-    assert file_error(OSError(28, "No space left on device")).startswith("the disk is full. Make room")
+def test_the_longest_name_has_room_for_our_suffixes(tmp_path: Path) -> None:
+    path = tmp_path / ("ä" * 111 + "x")
+    with whole_file(path) as part:
+        part.write_text("fits")
+    path.with_name(f"{path.name}.run").mkdir()
 
 
-def test_a_file_of_somebody_else_is_no_leftover(tmp_path: Path) -> None:
+def test_an_error_of_the_file_system_is_one_sentence() -> None:
+    assert_approved(file_error(PermissionError(13, "Permission denied", "data.npz")))
+    assert_approved(file_error(OSError("odd")))
+    assert_approved(file_error(OSError(28, "No space left on device")))
+
+
+# Temporary files
+
+KILLED = """
+import os, sys
+from mocoda.engine.files import whole_file
+with whole_file(sys.argv[1]) as part:
+    part.write_text("half")
+    print(part.name, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    """What a process leaves that is killed while it writes data.json."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "data.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not (tmp_path / "data.json").exists()
+    part = tmp_path / done.stdout.strip()
+    assert part.read_text() == "half"
+    return part
+
+
+def begin(path: Path) -> None:
+    with whole_file(path) as part:
+        part.write_text("{}")
+
+
+def test_what_a_killed_process_of_this_host_left_is_removed_by_the_next_writer_of_the_file(left: Path) -> None:
+    begin(left.parent / "other.json")
+    assert left.exists()
+    begin(left.parent / "data.json")
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("age", [0, 23 * 3_600, 25 * 3_600])
+def test_what_another_host_left_is_removed_when_it_is_a_day_old(left: Path, age: int) -> None:
+    """Its processes cannot be asked for: two containers that share a folder may have the same process ids."""
+    here = left.name.split(".")[-2].partition("-")[0]
+    other = left.rename(left.with_name(left.name.replace(here, "0123abcd")))
+    os.utime(other, (time.time() - age,) * 2)
+    begin(other.parent / "data.json")
+    assert other.exists() == (age < 24 * 3_600)
+
+
+def test_what_a_living_process_writes_and_files_of_others_are_no_leftovers(tmp_path: Path) -> None:
     own = tmp_path / ".data.json.notes.part"
     own.write_text("mine")
-    with whole_file(tmp_path / "data.json") as part:
-        part.write_text("{}")
+    with whole_file(tmp_path / "data.json") as one, whole_file(tmp_path / "data.json") as other:
+        assert one != other and one.exists() and other.exists()
+        other.write_text("{}")
+        one.write_text("{}")
     assert own.read_text() == "mine"
+
+
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_a_temporary_name_that_is_taken_is_not_written_to(
+    whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where somebody has guessed it, and made it a link to another file."""
+    monkeypatch.setattr("mocoda.engine.files.secrets.token_hex", lambda size: "0" * 2 * size)
+    monkeypatch.setattr("mocoda.engine.files._remove", lambda part: None)
+    with pytest.raises(InterruptedError), whole(tmp_path / "data") as part:
+        raise InterruptedError
+    part.rmdir() if part.is_dir() else part.unlink()
+    (tmp_path / "mine").write_text("mine")
+    part.symlink_to(tmp_path / "mine")
+    with pytest.raises(FileExistsError), whole(tmp_path / "data"):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 @pytest.fixture
@@ -96,48 +151,42 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 # In a process of its own: a full disk used to end it with a segmentation fault.
 WRITE = """
+import os
 import sys
 import torch
 from mocoda import Transitions
 from mocoda.data.formats import write
 from mocoda.data.transitions import save_stream
 from mocoda.engine.errors import file_error
-rows, to = int(sys.argv[1]), sys.argv[2]
-table = Transitions(torch.rand(rows, 8), torch.rand(rows, 2), torch.rand(rows, 8), reward=torch.rand(rows))
-try:
-    if to == "stream":
-        save_stream("stream.hdf5", (table for _ in range(1_000)))
-    else:
-        write(table, to)
-except OSError as error:
-    print(file_error(error))
+for given in sys.argv[1:]:
+    rows, _, to = given.partition(" ")
+    rows = int(rows)
+    table = Transitions(torch.rand(rows, 8), torch.rand(rows, 2), torch.rand(rows, 8), reward=torch.rand(rows))
+    try:
+        if to == "stream":
+            save_stream("stream.hdf5", (table for _ in range(1_000)))
+        else:
+            write(table, to)
+    except OSError as error:
+        print(to, file_error(error), [name for _, _, names in os.walk(".") for name in names])
 """
-
-
-@pytest.mark.parametrize(
-    ("rows", "to"),
-    [
-        (50_000, "x.hdf5"),
-        (13_431, "x.hdf5"),  # the last bytes find no room, when the file is closed
-        (1_000, "stream"),
-        (13_403, "d4rl:x.hdf5"),
-        (50_000, "x.npz"),
-        (50_000, "x.parquet"),
-        (5_000, "minari:me/x-v0"),
-        (20_000, "d3rlpy:x.h5"),
-    ],
+FULL = "the disk is full. Make room and run the same command again: it goes on from what is finished."
+TOO_LARGE = (
+    *("50000 x.hdf5", "13431 x.hdf5"),  # the latter's last bytes find no room, when the file is closed
+    *("1000 stream", "13403 d4rl:x.hdf5", "50000 x.npz", "50000 x.parquet", "5000 minari:me/x-v0", "20000 d3rlpy:x.h5"),
 )
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(rows: int, to: str, small_disk: Path) -> None:
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(small_disk: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WRITE, str(rows), to],
+        [sys.executable, "-c", WRITE, *TOO_LARGE],
         cwd=small_disk,
         env={**os.environ, "MINARI_DATASETS_PATH": str(small_disk)},
         capture_output=True,
         text=True,
     )
-    full = "the disk is full. Make room and run the same command again: it goes on from what is finished.\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, full, "")
-    assert [path.name for path in small_disk.rglob("*") if path.is_file()] == []
+    said = "".join(f"{given.partition(' ')[2]} {FULL} []\n" for given in TOO_LARGE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
 
 
 def test_a_run_that_begins_on_a_full_disk_is_begun_again(small_disk: Path) -> None:

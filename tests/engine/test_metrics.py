@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from agents_world import HILL, all_same, each_rewarded_agent, recorded, small
+from agents_world import HILL, each_rewarded_agent, small
 from approved import refused
 from point_task import PointTask
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
-from mocoda import InputError, MetricLog, Policies, make_task, train_agents
+from mocoda import MetricLog, Policies, make_task, train_agents
 from mocoda.agents import train as learning
 from mocoda.cli import read_command
 from mocoda.engine.checkpoint import Checkpoint
@@ -96,12 +96,6 @@ def test_losses_are_means_over_the_updates_that_moved_a_group(monkeypatch: pytes
         torch.testing.assert_close(torch.tensor([metric.value for metric in found]), expected)
 
 
-def test_a_group_that_did_not_move_has_no_loss() -> None:
-    told: list[Metric] = []
-    train(told.extend, updates=3, evaluate_every=1)
-    assert sorted({metric.update for metric in told if metric.name == "loss/actor"}) == [2]
-
-
 def test_every_stage_counts_its_own_updates() -> None:
     told: list[Metric] = []
     train(told.extend, "bcq", updates=4)
@@ -116,14 +110,6 @@ def sorted_names(metrics: Sequence[Metric]) -> list[str]:
     return sorted({metric.name for metric in metrics})
 
 
-def test_without_a_task_there_are_losses_alone() -> None:
-    told: list[Metric] = []
-    train_agents({"one": recorded()}, small("sac"), seeds=[0], updates=7, evaluate_every=4, report=told.extend)
-    assert [(metric.update, metric.name) for metric in told if metric.name.startswith("loss/")] == [
-        *((4, "loss/critic"), (4, "loss/actor"), (7, "loss/critic"), (7, "loss/actor"))
-    ]
-
-
 def test_evaluations_in_other_processes_are_reported_when_they_are_known() -> None:
     told: list[Metric] = []
     task = PointTask()
@@ -134,10 +120,6 @@ def test_evaluations_in_other_processes_are_reported_when_they_are_known() -> No
     for measure in ("steps", "success", "return"):
         found = [(metric.update, metric.value) for metric in told if metric.name == measure]
         assert found == list(zip([2, 4, 6, 8], curves[measure][0].tolist(), strict=True))
-
-
-def test_a_report_changes_nothing() -> None:
-    assert all_same(train(), train(lambda metrics: None))
 
 
 def test_a_continued_training_tells_its_earlier_evaluations_again(
@@ -168,11 +150,6 @@ def test_a_continued_training_tells_its_earlier_evaluations_again(
 
 
 # Files
-
-
-def test_a_log_without_metrics_makes_no_files(tmp_path: Path) -> None:
-    MetricLog(tmp_path / "log").add([])
-    assert not (tmp_path / "log").exists()
 
 
 def test_jsonl_and_csv_hold_the_same_in_long_format(tmp_path: Path) -> None:
@@ -225,13 +202,6 @@ def test_after_a_kill_the_files_are_sound_and_go_on(kill: Callable[[Path], None]
     expected = [*simple, Metric(3, "a", 0, "success", 0.75), Metric(4, "a", 0, "success", 1.0)]
     assert jsonl(tmp_path) == from_csv(tmp_path) == expected
     assert sorted(events(tmp_path)) == sorted(expected)
-
-
-def test_sound_files_are_left_alone(tmp_path: Path) -> None:
-    MetricLog(tmp_path).add(SOME)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    MetricLog(tmp_path)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("content", ["hello\n", "[1]\n", '{"update": 1}\n', "\n", "1\n"])
@@ -295,13 +265,6 @@ def test_a_run_of_other_settings_takes_the_place_of_metrics_and_of_nothing_else(
     with RunFolder(tmp_path, "x", {"n": 2}):
         left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == ["config.json", "files.jsonl", "tensorboard", "tensorboard/notes", "tensorboard/notes/mine.txt"]
-
-
-def test_metrics_of_somebody_else_are_not_written_to(tmp_path: Path) -> None:
-    (tmp_path / "metrics.csv").write_text("epoch,loss\n")
-    with pytest.raises(InputError), RunFolder(tmp_path, "x", {}):
-        MetricLog(tmp_path).add(SOME)
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
 
 
 def test_train_writes_metrics_always_and_events_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mocoda.engine.networks import half_precision, linear, linear_weights, mlp, mlp_weights, softplus
+from mocoda.engine.networks import linear, linear_weights, mlp, mlp_weights, softplus
 from mocoda.engine.normed import EPSILON, gelu_norm
 from mocoda.engine.randomness import Stream
 
@@ -22,17 +22,6 @@ def stream(*labels: str | int) -> Stream:
 def every(leading: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The index of each network among the leading axes."""
     return list(itertools.product(*map(range, leading)))
-
-
-@pytest.mark.parametrize("leading", LEADING)
-def test_linear_equals_torch_linear_of_each_network_in_turn(leading: tuple[int, ...]) -> None:
-    weights = linear_weights("layer", leading, 5, 4, stream("weights"))
-    x = stream("x").normal(*leading, 7, 5)
-    y = linear(weights, "layer", x)
-    assert y.shape == (*leading, 7, 4)
-    for index in every(leading):
-        expected = F.linear(x[index], weights["layer.weight"][index].T, weights["layer.bias"][index][0])
-        torch.testing.assert_close(y[index], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("leading", LEADING)
@@ -97,19 +86,6 @@ def test_inputs_that_lack_or_share_leading_axes_go_to_every_network(shared: tupl
     assert mlp(weights, "net", x).equal(mlp(weights, "net", written_out))
 
 
-def test_inputs_with_more_leading_axes_than_the_weights_are_refused() -> None:
-    weights = linear_weights("layer", (3,), 5, 4, stream("weights"))
-    with pytest.raises(RuntimeError, match="expand"):
-        linear(weights, "layer", stream("x").normal(2, 3, 7, 5))
-
-
-@pytest.mark.parametrize("leading", LEADING)
-def test_zero_rows_give_zero_rows(leading: tuple[int, ...]) -> None:
-    weights = mlp_weights("net", leading, (5, 6, 4), stream("weights"))
-    assert mlp(weights, "net", torch.zeros(*leading, 0, 5)).shape == (*leading, 0, 4)
-    assert mlp(weights, "net", torch.zeros(0, 5)).shape == (*leading, 0, 4)
-
-
 def test_fresh_weights_have_the_stated_names_shapes_and_bound() -> None:
     weights = mlp_weights("net", (2, 3), (16, 9, 4), stream("weights"))
     assert {name: tuple(w.shape) for name, w in weights.items()} == {
@@ -128,28 +104,11 @@ def test_fresh_weights_have_the_stated_names_shapes_and_bound() -> None:
         assert float(weights[f"net.{layer}.weight"].std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
 
 
-def test_the_same_stream_gives_the_same_weights_and_another_gives_others() -> None:
-    one, again, other = (linear_weights("layer", (2,), 5, 4, stream(label)) for label in ("a", "a", "b"))
-    assert one["layer.weight"].equal(again["layer.weight"]) and one["layer.bias"].equal(again["layer.bias"])
-    assert not one["layer.weight"].equal(other["layer.weight"])
-
-
 def test_an_mlp_does_not_count_the_layers_of_another_network() -> None:
     net = mlp_weights("net", (), (5, 6, 4), stream("weights"))
     others = mlp_weights("network", (), (5, 6, 6, 4), stream("x")) | linear_weights("embed.net", (), 5, 4, stream("y"))
     x = stream("x").normal(7, 5)
     assert mlp(net | others, "net", x).equal(mlp(net, "net", x))
-
-
-def test_gradients_of_stacked_networks_are_those_of_each_network_alone() -> None:
-    weights = {n: w.requires_grad_() for n, w in mlp_weights("net", (3,), (5, 6, 4), stream("weights")).items()}
-    x = stream("x").normal(3, 7, 5)
-    together = torch.autograd.grad(mlp(weights, "net", x).square().sum(), list(weights.values()))
-    for number in range(3):
-        own = {name: w.detach()[number].clone().requires_grad_() for name, w in weights.items()}
-        alone = torch.autograd.grad(mlp(own, "net", x[number]).square().sum(), list(own.values()))
-        for a, t in zip(alone, together, strict=True):
-            torch.testing.assert_close(a, t[number], rtol=1e-5, atol=1e-5)
 
 
 # Widths that are no whole cache lines
@@ -230,14 +189,6 @@ def test_so_are_few_rows_when_threads_share_them(batch: int) -> None:
     finally:
         torch.set_num_threads(before)
     assert all(a.equal(t[:1]) for a, t in zip(alone, together, strict=True))
-
-
-def test_half_precision_is_nothing_to_a_cpu() -> None:
-    weights, x = mlp_weights("net", (3,), (5, 16, 4), stream("weights")), stream("x").normal(3, 7, 5)
-    plain = mlp(weights, "net", x)
-    for wanted in (True, False):
-        with half_precision(wanted):
-            assert mlp(weights, "net", x).equal(plain)
 
 
 # Softplus

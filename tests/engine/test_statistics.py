@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -34,19 +32,10 @@ def drawn(n: int, label: str = "values") -> list[float]:
 # Against scipy
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 20, 101])
-def test_the_interquartile_mean_is_scipys_trimmed_mean(n: int) -> None:
-    assert interquartile_mean(drawn(n)) == pytest.approx(scipy.stats.trim_mean(drawn(n), 0.25), rel=1e-12)
-
-
 @given(values)
 @LAW
-def test_that_holds_for_all_values(some: list[float]) -> None:
+def test_the_interquartile_mean_is_scipys_trimmed_mean(some: list[float]) -> None:
     assert interquartile_mean(some) == pytest.approx(scipy.stats.trim_mean(some, 0.25), rel=1e-9, abs=1e-9)
-
-
-def test_the_interquartile_mean_does_not_feel_the_tails() -> None:
-    assert interquartile_mean([1.0, 2.0, 3.0, 1e9]) == interquartile_mean([-1e9, 2.0, 3.0, 4.0]) == 2.5
 
 
 @given(values.filter(lambda some: len(some) > 1))
@@ -71,12 +60,6 @@ def test_the_interval_is_nearly_scipys(n: int) -> None:
     assert (low, high) == pytest.approx((found.low, found.high), abs=0.05 * float(np.std(some)))
 
 
-def test_the_interval_is_nearly_the_normal_one_for_many_seeds() -> None:
-    some = drawn(400)
-    error = 1.96 * float(np.std(some, ddof=1)) / math.sqrt(400)
-    assert bootstrap_interval(some) == pytest.approx((np.mean(some) - error, np.mean(some) + error), abs=0.1 * error)
-
-
 def test_the_interval_of_another_statistic_and_share() -> None:
     some = drawn(30)
     low, high = bootstrap_interval(some, lambda resampled: resampled.median(-1).values, share=0.5)
@@ -85,20 +68,9 @@ def test_the_interval_of_another_statistic_and_share() -> None:
     assert {low, high, *wide} <= set(some)  # torch's median is one of the values
 
 
-def test_the_same_values_have_the_same_interval() -> None:
-    assert bootstrap_interval(drawn(7)) == bootstrap_interval(drawn(7))
-
-
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 5), (3, 8), (20, 17)])
-def test_the_probability_of_improvement_is_mann_and_whitneys(n: int, m: int) -> None:
-    ours, theirs = drawn(n, "ours"), drawn(m, "theirs")
-    statistic = scipy.stats.mannwhitneyu(ours, theirs).statistic
-    assert probability_of_improvement(ours, theirs, lower_is_better=False) == pytest.approx(statistic / (n * m))
-
-
 @given(whole, whole)
 @LAW
-def test_that_holds_with_ties(ours: list[float], theirs: list[float]) -> None:
+def test_the_probability_of_improvement_is_mann_and_whitneys(ours: list[float], theirs: list[float]) -> None:
     pairs = len(ours) * len(theirs)
     found = probability_of_improvement(ours, theirs, lower_is_better=False)
     assert found == pytest.approx(sum((a > b) + 0.5 * (a == b) for a in ours for b in theirs) / pairs)
@@ -119,28 +91,15 @@ def test_to_be_better_and_to_be_worse_are_one_together(ours: list[float], theirs
         assert probability_of_improvement(ours, ours, lower_is_better=lower) == pytest.approx(0.5)
 
 
-def test_lower_is_better_where_steps_are_counted() -> None:
-    assert probability_of_improvement([10.0, 11.0], [20.0, 30.0], lower_is_better=True) == 1
-    assert probability_of_improvement([10.0, 11.0], [20.0, 30.0], lower_is_better=False) == 0
-    assert probability_of_improvement([10.0, 30.0], [20.0, 10.0], lower_is_better=True) == 0.375
-
-
 @given(values)
 @LAW
-def test_everything_lies_between_the_lowest_and_the_highest_value(some: list[float]) -> None:
+def test_a_summary_lies_between_the_lowest_and_the_highest_value(some: list[float]) -> None:
     summary = summarise(some)
     slack = 1e-9 * (1 + max(map(abs, some)))
     lowest, highest = min(some) - slack, max(some) + slack
     assert lowest <= summary.low <= summary.high <= highest
     assert lowest <= summary.mean <= highest and lowest <= summary.iqm <= highest
     assert 0 <= summary.std <= highest - lowest + slack
-
-
-@given(whole)
-@LAW
-def test_the_interval_contains_the_mean(some: list[float]) -> None:
-    low, high = bootstrap_interval(some)
-    assert low - 1e-9 <= np.mean(some) <= high + 1e-9
 
 
 @given(whole, st.integers(-50, 50), st.sampled_from([0.25, 0.5, 2.0, 4.0]))
@@ -152,24 +111,3 @@ def test_shifted_and_scaled_values_have_a_shifted_and_scaled_summary(
     for name in ("mean", "iqm", "low", "high"):
         assert getattr(after, name) == pytest.approx(shift + scale * getattr(before, name), abs=1e-9)
     assert after.std == pytest.approx(scale * before.std, abs=1e-9)
-
-
-@given(whole, whole, st.integers(-50, 50), st.sampled_from([0.25, 0.5, 2.0, 4.0]))
-@LAW
-def test_units_do_not_change_the_probability_of_improvement(
-    ours: list[float], theirs: list[float], shift: int, scale: float
-) -> None:
-    one, other = ([shift + scale * value for value in some] for some in (ours, theirs))
-    found = probability_of_improvement(one, other, lower_is_better=True)
-    assert found == probability_of_improvement(ours, theirs, lower_is_better=True)
-
-
-@given(values)
-@LAW
-def test_the_order_of_seeds_does_not_matter(some: list[float]) -> None:
-    shuffled = sorted(some)
-    for one, other in zip(summarise(some)[:3], summarise(shuffled)[:3], strict=True):
-        assert one == pytest.approx(other, rel=1e-7, abs=1e-7)
-    assert probability_of_improvement(some, [0.0, 1.0], lower_is_better=True) == pytest.approx(
-        probability_of_improvement(shuffled, [0.0, 1.0], lower_is_better=True)
-    )

@@ -15,6 +15,7 @@ import safetensors
 import safetensors.torch
 import torch
 from agents_world import S, recorded, small
+from approved import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -127,14 +128,6 @@ def same(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:
     return all(a.equal(b) for a, b in zip(one, other, strict=True))
 
 
-def refusal(example: Example, path: Path) -> str:
-    before = path.read_bytes() if path.is_file() else b""
-    with pytest.raises(InputError) as caught:
-        example.numbers(path)
-    assert not path.is_file() or path.read_bytes() == before
-    return str(caught.value)
-
-
 # What is written is read
 
 
@@ -234,48 +227,28 @@ def make_folder(path: Path) -> None:
     path.mkdir()
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda path: path.unlink(), "there is no such file"),
-    "folder": (make_folder, "it is not a file"),
-    "other program": (
-        lambda path: safetensors.torch.save_file({"a": torch.zeros(2)}, path, {"format": "pt"}),
-        "it was not written by mocoda",
-    ),
-    "unversioned": (
-        lambda path: rewritten(path, {"architecture": "local", "config": {}}),
-        "it was written before mocoda's files had a format version, and such files are no longer read",
-    ),
-    "format of tomorrow": (
-        lambda path: change_header(path, format=FORMAT + 1),
-        f"its format is {FORMAT + 1}, and this version of mocoda reads formats up to {FORMAT}",
-    ),
-    "format in words": (
-        lambda path: change_header(path, format="one"),
-        f"its format is 'one', and this version of mocoda reads formats up to {FORMAT}",
-    ),
-    "other kind": (
-        lambda path: change_header(path, kind="cake"),
-        "it holds another kind of object, 'cake'",
-    ),
-    "no settings": (
-        lambda path: rewritten(path, {k: v for k, v in header_of(path).items() if k != "settings"}),
-        "its header must have 'settings', a JSON object",
-    ),
-    "header that is a list": (lambda path: rewritten(path, "[1]"), "its header must be a JSON object, got list"),
-    "NaN": (lambda path: rewritten(path, '{"format": NaN}'), "its header has NaN for a number"),
-    "overflow": (lambda path: rewritten(path, '{"format": 1e999}'), "its header has a number that is too large, 1e999"),
-    "large integer": (
-        lambda path: rewritten(path, '{"format": 1' + 400 * "0" + "}"),
-        f"its header has a number that is too large, 1{19 * '0'}",
-    ),
-    "no JSON": (
-        lambda path: rewritten(path, '{"format": '),
-        "its header is not JSON (Expecting value: line 1 column 12 (char 11))",
-    ),
-    "changed number": (
-        lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
-        "its contents have changed since it was written",
-    ),
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: path.unlink(),
+    "folder": make_folder,
+    "other program": lambda path: safetensors.torch.save_file({"a": torch.zeros(2)}, path, {"format": "pt"}),
+    "unversioned": lambda path: rewritten(path, {"architecture": "local", "config": {}}),
+    "format of tomorrow": lambda path: change_header(path, format=FORMAT + 1),
+    "format in words": lambda path: change_header(path, format="one"),
+    "other kind": lambda path: change_header(path, kind="cake"),
+    "no settings": lambda path: rewritten(path, {k: v for k, v in header_of(path).items() if k != "settings"}),
+    "header that is a list": lambda path: rewritten(path, "[1]"),
+    "NaN": lambda path: rewritten(path, '{"format": NaN}'),
+    "large integer": lambda path: rewritten(path, '{"format": 1' + 400 * "0" + "}"),
+    "no JSON": lambda path: rewritten(path, '{"format": '),
+    "deep": lambda path: rewritten(path, "[" * 100_000),
+    "changed number": lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_bytes(b"text that is long enough to have a header"),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-10]),
+    "cut in the header": lambda path: path.write_bytes(path.read_bytes()[:60]),
+    "no tensor": lambda path: change_tensor(path, lambda t: t.pop(first(t))),
+    "shape": lambda path: change_tensor(path, lambda t: t.update({first(t): torch.zeros(1)})),
+    "type": lambda path: change_tensor(path, lambda t: t.update({first(t): t[first(t)].double()})),
 }
 
 
@@ -298,25 +271,13 @@ def test_a_damaged_file_is_refused_in_one_sentence_with_the_way_out(
 ) -> None:
     path = tmp_path / "file"
     example.write(path)
-    change, reason = DAMAGES[damage]
-    change(path)
+    DAMAGES[damage](path)
     if example.kind == "checkpoint" and damage in ("missing", "folder"):
         return  # one starts a training, and the other is refused as no place to write
-    kind = files.KINDS[example.kind]
-    assert refusal(example, path) == f"cannot read {kind.words} {str(path)!r}: {reason}. {kind.way_out}"
-
-
-@each_example
-@pytest.mark.parametrize("content", [b"", b"text that is long enough to have a header", -10, 60, 4])
-def test_a_file_that_is_cut_off_or_no_safetensors_is_refused(
-    example: Example, content: bytes | int, tmp_path: Path
-) -> None:
-    path = tmp_path / "file"
-    example.write(path)
-    path.write_bytes(content if isinstance(content, bytes) else path.read_bytes()[:content])
-    kind, message = files.KINDS[example.kind], refusal(example, path)
-    assert message.startswith(f"cannot read {kind.words} {str(path)!r}: it is damaged, or not a safetensors file (")
-    assert message.endswith(f"). {kind.way_out}") and "\n" not in message
+    before = path.read_bytes() if path.is_file() else b""
+    with refused():
+        example.numbers(path)
+    assert not path.is_file() or path.read_bytes() == before
 
 
 @each_example
@@ -337,33 +298,12 @@ def test_a_file_without_permission_or_with_too_long_a_name_is_refused(
         load_trained(tmp_path / ("x" * 300), example.kind)
 
 
-WRONG_TENSORS: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
-    "missing": (lambda t: t.pop(first(t)), "its tensor '.*' is missing"),
-    "shape": (
-        lambda t: t.update({first(t): torch.zeros(1)}),
-        r"its tensor '.*' must be torch.float32 of shape .*, got torch.float32 of shape \(1,\)",
-    ),
-    "type": (lambda t: t.update({first(t): t[first(t)].double()}), "must be torch.float32 .*, got torch.float64"),
-}
-
-
-@each_example
-@pytest.mark.parametrize("wrong", WRONG_TENSORS)
-def test_tensors_that_are_not_the_settings_own_are_refused(example: Example, wrong: str, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    example.write(path)
-    change, reason = WRONG_TENSORS[wrong]
-    change_tensor(path, change)
-    with pytest.raises(InputError, match=reason):
-        example.numbers(path)
-
-
 @pytest.mark.parametrize("kind", ["dynamics", "policy", "reward"])
 def test_a_tensor_too_many_is_refused(kind: str, tmp_path: Path) -> None:
     EXAMPLES[kind].write(tmp_path / "file")
     change_tensor(tmp_path / "file", lambda tensors: tensors.update(extra=torch.zeros(2)))
-    message = refusal(EXAMPLES[kind], tmp_path / "file")
-    assert "it has a tensor 'extra' that does not belong to it" in message
+    with refused():
+        EXAMPLES[kind].numbers(tmp_path / "file")
 
 
 def test_the_optimisers_numbers_of_a_checkpoint_are_checked_too(tmp_path: Path) -> None:
@@ -377,41 +317,40 @@ def test_the_optimisers_numbers_of_a_checkpoint_are_checked_too(tmp_path: Path) 
                 tensors[name] = to
 
         change_tensor(path, change)
-        assert refusal(EXAMPLES["fit's checkpoint"], path).endswith("Delete it to start again, or give another path.")
+        with refused():
+            fitting(path)
 
 
 @pytest.mark.parametrize(
-    ("kind", "keys", "to", "reason"),
+    ("kind", "keys", "to"),
     [
-        ("dynamics", ("family",), "locale", "there is no dynamics family 'locale'; there are: local, global, .*"),
-        ("dynamics", ("config", "memberz"), 3, "there is no setting of DynamicsConfig called 'memberz'; .*"),
-        ("dynamics", ("config", "members"), "two", "the setting 'members' of DynamicsConfig cannot be 'two'"),
-        ("dynamics", ("config", "members"), True, "the setting 'members' of DynamicsConfig cannot be True"),
-        ("dynamics", ("config", "hidden"), [4, 0.5], r"the setting 'hidden' of DynamicsConfig cannot be \[4, 0.5\]"),
-        ("dynamics", ("config", "members"), 0, "members must be at least 1, got 0"),
-        ("dynamics", ("config",), [], "the settings of DynamicsConfig must be a JSON object, got list"),
-        ("dynamics", ("graph",), "mine", "it does not say which graph it was fitted to"),
-        ("policy", ("agent", "hidden"), None, "the setting 'hidden' of TD3BC cannot be None"),
-        ("policy", ("agent", "hiden"), 3, "there is no setting of TD3BC called 'hiden'; there are: .*"),
-        ("policy", ("agent", "discount"), 3, "discount must lie between 0 and 1, got 3"),
-        ("policy", ("agent",), {"hidden": [4]}, "it does not say its agent"),
-        ("policy", ("state_width",), "three", "its state_width must be an integer of at least 1, got 'three'"),
-        ("policy", ("columns",), ["x"], r"its columns must be 5 names, got \['x'\]"),
-        ("reward", ("ends",), "never", "its settings are not those of a learned reward"),
-        ("reward", ("unit",), [0.0], "its contents make no sense .*"),
-        ("fit's checkpoint", ("done",), "all", "it does not say which training it belongs to and how far that came"),
-        ("fit's checkpoint", ("identity",), [], "it does not say which training it belongs to and how far that came"),
-        ("fit's checkpoint", ("identity", "seeds"), [3], "it belongs to another training, which differs in seeds"),
+        ("dynamics", ("family",), "locale"),
+        ("dynamics", ("config", "memberz"), 3),
+        ("dynamics", ("config", "members"), "two"),
+        ("dynamics", ("config", "members"), True),
+        ("dynamics", ("config", "hidden"), [4, 0.5]),
+        ("dynamics", ("config", "members"), 0),
+        ("dynamics", ("config",), []),
+        ("dynamics", ("graph",), "mine"),
+        ("policy", ("agent", "hidden"), None),
+        ("policy", ("agent", "hiden"), 3),
+        ("policy", ("agent", "discount"), 3),
+        ("policy", ("agent",), {"hidden": [4]}),
+        ("policy", ("state_width",), "three"),
+        ("policy", ("columns",), ["x"]),
+        ("reward", ("ends",), "never"),
+        ("reward", ("unit",), [0.0]),
+        ("fit's checkpoint", ("done",), "all"),
+        ("fit's checkpoint", ("identity",), []),
+        ("fit's checkpoint", ("identity", "seeds"), [3]),
     ],
-)  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(
-    kind: str, keys: tuple[str, ...], to: Any, reason: str, tmp_path: Path
-) -> None:
-    path, example = tmp_path / "file", EXAMPLES[kind]
-    example.write(path)
+)
+def test_settings_that_make_no_sense_are_refused(kind: str, keys: tuple[str, ...], to: Any, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    EXAMPLES[kind].write(path)
     change_setting(path, *keys, to=to)
-    with pytest.raises(InputError, match=f"': {reason}[.?] {files.KINDS[example.kind].way_out[:10]}"):
-        example.numbers(path)
+    with refused():
+        EXAMPLES[kind].numbers(path)
 
 
 def test_settings_that_a_file_does_not_have_keep_their_defaults(tmp_path: Path) -> None:
@@ -475,7 +414,7 @@ def test_whatever_happens_to_a_file_it_is_refused_in_one_line_or_read_as_somethi
 ) -> None:
     example.write(tmp_path / "sound")
     expected, outcomes = example.numbers(tmp_path / "sound"), []
-    for number in range(200):
+    for number in range(80):
         path = tmp_path / f"{number}"
         shutil.copy(tmp_path / "sound", path)
         mutate(path, generator(number))
@@ -488,7 +427,7 @@ def test_whatever_happens_to_a_file_it_is_refused_in_one_line_or_read_as_somethi
         outcomes.append(True)
         assert [one.shape for one in given] == [other.shape for other in expected]
         assert mutate is mutated_header or same(given, expected)  # the checksum finds every other change
-    assert outcomes.count(False) > 50
+    assert outcomes.count(False) > 20
 
 
 # The graph's local rule
@@ -502,13 +441,8 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_under_a_changed_rule_is_refused_with_the_way_out(model_file: Path) -> None:
-    with pytest.raises(InputError) as caught:
+    with refused():
         Dynamics.load(model_file, corner(0.6))
-    message = str(caught.value)
-    assert message.startswith(
-        f"{str(model_file)!r} was fitted to another graph than {corner()!r}: the local rules give other edges at "
-    )
-    assert message.endswith(" rows kept in the file. Load it with the graph it was fitted to, or fit again.")
 
 
 moved = st.floats(-0.5, 1.5).filter(lambda threshold: abs(threshold - 0.5) > 0.005)
@@ -521,46 +455,12 @@ def test_every_changed_threshold_is_noticed(model_file: Path, threshold: float) 
             Dynamics.load(model_file, graph)
 
 
-@pytest.mark.parametrize("threshold", [0.1, 0.25, 0.5, 0.66, 0.9])
-def test_the_rule_it_was_fitted_to_is_always_taken(threshold: float, tmp_path: Path) -> None:
-    fit_dynamics(DATA, corner(threshold), "global", config=TINY).to("cpu").save(tmp_path / "model")
-    Dynamics.load(tmp_path / "model", corner(threshold)).save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "model").read_bytes()
-    with pytest.raises(InputError, match="was fitted to another graph"):
-        Dynamics.load(tmp_path / "again", corner(threshold + 0.01))
-
-
 @pytest.mark.parametrize("architecture", ["full", "global", "local"])
 def test_a_checkpoint_under_a_changed_rule_is_refused(architecture: str, tmp_path: Path) -> None:
     fit = functools.partial(fit_dynamics, DATA, dynamics=architecture, config=TINY, checkpoint=tmp_path / "file")
     fit(graph=corner())
     with pytest.raises(InputError, match=r"belongs to another training, which differs in .*rules\. Delete it"):
         fit(graph=corner(0.51))
-
-
-def test_a_fingerprint_of_a_graph_depends_on_structure_rows_and_rule() -> None:
-    rows, graph = DATA.rows, corner()
-    probes = torch.cat([rows, rows.flip(0) + 0.4])
-    found = graph.fingerprint(probes)
-    assert found == corner().fingerprint(probes.clone()) and len(found) == 16
-    assert found != corner(0.7).fingerprint(probes)
-    assert found != graph.fingerprint(probes[1:])
-    assert found != LocalGraph(state=graph.state, action=graph.action, edges=graph.edges).fingerprint(probes)
-
-
-def test_a_rule_that_fails_at_other_than_recorded_rows_is_told_apart_by_these(tmp_path: Path) -> None:
-    def picky(sign: float) -> LocalGraph:
-        def local(rows: Tensor) -> Tensor:
-            if len(rows) != len(DATA) and not all(bool((DATA.rows == row).all(1).any()) for row in rows):
-                raise KeyError("I do not know this row.")
-            return corner().sparsest.expand(len(rows), 4, 2) | (sign * rows[:, 2] > 0)[:, None, None]
-
-        return LocalGraph(state=corner().state, action=corner().action, edges=corner().edges, local=local)
-
-    fit_dynamics(DATA, picky(1), "global", config=TINY).save(tmp_path / "model")
-    Dynamics.load(tmp_path / "model", picky(1))
-    with pytest.raises(InputError, match="was fitted to another graph"):
-        Dynamics.load(tmp_path / "model", picky(-1))
 
 
 def test_a_file_whose_header_holds_infinity_is_read(tmp_path: Path) -> None:

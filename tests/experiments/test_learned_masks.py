@@ -18,7 +18,7 @@ from experiments.learned_masks import TESTED, LearnedMasks, draw_masks, near_mas
 from experiments.table1 import Table1
 from experiments.table2 import Table2
 from experiments.table3 import Table3
-from mocoda import DynamicsConfig, GraphConfig, InputError, load_graph, make_agent
+from mocoda import DynamicsConfig, GateLearner, InputError, load_graph, make_agent
 from mocoda.engine.figure_style import BLUE
 from mocoda.graph.learned import LearnedGraph
 from mocoda.tasks.hooksweep import HookSweep2
@@ -29,7 +29,7 @@ TINY = LearnedMasks(
     "tiny",
     seeds=1,
     sizes="tiny",
-    graphs=GraphConfig(runs=1, hidden=16, usual_steps=4, steps=4, batch=16),
+    graphs=GateLearner(runs=1, hidden=16, baseline_steps=4, steps=4, batch=16),
     caution=0.1,
 )
 

@@ -9,10 +9,12 @@ import torch
 
 import mocoda
 from experiments.experiment import Run
-from experiments.masks import METHODS, Masks, Training, dense
+from experiments.masks import Masks, dense
+from experiments.masks.mechanisms import Training
+from experiments.masks.methods import METHODS
 from experiments.random_dag import RandomDag
 from mocoda.engine.statistics import area_under_curve
-from mocoda.graph import gates
+from mocoda.graph import learned
 
 pytestmark = pytest.mark.cuda
 TRAINED = ("gradient", "drop-one", "redrawn", "cai")
@@ -38,7 +40,7 @@ def test_a_gradient_finds_actions_that_move_both_coordinates() -> None:
 def test_a_graph_is_learned_in_captured_programs() -> None:
     task = mocoda.make_task("navigation")
     data, rows = (task.collect(4_000, seed=seed).to("cuda") for seed in (0, 1))
-    graph = mocoda.learn_graph(data, config=mocoda.GraphConfig(runs=2, usual_steps=300, steps=600))
+    graph = mocoda.learn_graph(data, learner=mocoda.GateLearner(runs=2, baseline_steps=300, steps=600))
     found = area_under_curve(graph.edge_probability(rows.rows)[:, 3, 0], task.graph.mask(rows.rows)[:, 3, 0])["auroc"]
     assert found > 0.95
 
@@ -46,16 +48,16 @@ def test_a_graph_is_learned_in_captured_programs() -> None:
 def test_probabilities_are_those_of_a_cpu_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     task = RandomDag(5)
     data = task.collect(3_000, seed=0).to("cuda")
-    graph = mocoda.learn_graph(data, config=mocoda.GraphConfig(runs=2, usual_steps=55, steps=55), unseen="apart")
+    graph = mocoda.learn_graph(data, learner=mocoda.GateLearner(runs=2, baseline_steps=55, steps=55), unseen="apart")
     whole, rows = graph.edge_probability(data.rows), data.rows.cpu()
     assert torch.allclose(whole.cpu(), graph.edge_probability(rows), atol=1e-3)
-    monkeypatch.setattr(gates, "MOST", 1)
+    monkeypatch.setattr(learned, "MAX_EDGES", 1)
     assert torch.allclose(whole, graph.edge_probability(data.rows), atol=1e-4)
 
 
 def test_a_model_of_a_learned_graph_is_saved_and_read(tmp_path: Path) -> None:
     data = mocoda.make_task("navigation").collect(2_000, seed=0).to("cuda")
-    graph = mocoda.learn_graph(data, config=mocoda.GraphConfig(runs=1, usual_steps=55, steps=55))
+    graph = mocoda.learn_graph(data, learner=mocoda.GateLearner(runs=1, baseline_steps=55, steps=55))
     config = mocoda.DynamicsConfig(members=2, hidden=(16,), features=8, epochs=1)
     model = mocoda.fit_dynamics(data, graph, "local", seed=0, config=config)
     graph.save(tmp_path / "learned.graph")

@@ -12,7 +12,7 @@ from graph_texts import EDGES, NAMES, PYTHON, ROWS, TOML, refusal, write
 
 from mocoda import load_graph
 from mocoda.graph.columns import ColumnNames
-from mocoda.graph.graph_file import LARGEST
+from mocoda.graph.graph_file import MAX_BYTES
 
 OTHERS = 'state = {"gripper": slice(0, 3), "box2": "box2", "box1": '
 ACTION = 'action = {"push": "push"}'
@@ -44,7 +44,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["g.py", "g.toml"])
 def test_a_huge_file_is_not_read(name: str, tmp_path: Path) -> None:
-    file = write(tmp_path, "#" * (LARGEST + 1), name)
+    file = write(tmp_path, "#" * (MAX_BYTES + 1), name)
     assert refusal(lambda: load_graph(file, NAMES)) == (
         f"{str(file)!r} has over 1,000,000 bytes; a graph is a page of text. Is it another file?"
     )

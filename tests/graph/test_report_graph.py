@@ -14,18 +14,18 @@ from matplotlib.image import imread
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from rich.console import Console
 
-import mocoda.graph.figure
+import mocoda.graph.diagram
 from mocoda import LocalGraph, load_graph
 from mocoda.cli.graph import Graph
 from mocoda.engine.errors import InputError
-from mocoda.graph.figure import dependency_table, draw_graph
+from mocoda.graph.diagram import dependency_table, draw_graph
 
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that would have been saved."""
     kept: list[Figure] = []
-    monkeypatch.setattr(mocoda.graph.figure, "save", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(mocoda.graph.diagram, "save", lambda figure, path: kept.append(figure))
     return kept
 
 

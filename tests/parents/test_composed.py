@@ -129,12 +129,6 @@ def test_the_hook_is_where_that_box_was_swept() -> None:
     assert float((drawn[swept(drawn)[:, 1]][:, 1] > 0.5).float().mean()) > 0.3
 
 
-def test_the_same_seed_gives_the_same_rows(rows: Tensor) -> None:
-    assert composed().sample(12_000, seed=0).equal(rows)
-    assert not composed().sample(12_000, seed=1).equal(rows)
-    assert composed().sample(0, seed=0).shape == (0, 5)
-
-
 def test_other_rows_take_the_place_of_the_recorded_ones() -> None:
     assert composed().source["neighbourhoods"]["drawn"] == "composed"
     other = collect(3_000, seed=1)

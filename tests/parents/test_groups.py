@@ -186,12 +186,6 @@ def test_mixtures_are_projected_unless_they_are_the_paper_s() -> None:
     assert manifold.outside(published).float().mean(0).max() > 0.2 and broken(manifold, published) > 0.5
 
 
-def test_the_same_seed_draws_the_same_rows() -> None:
-    parents = grouped()
-    assert parents.sample(100, seed=3).equal(parents.sample(100, seed=3))
-    assert not parents.sample(100, seed=3).equal(parents.sample(100, seed=4))
-
-
 @pytest.mark.long
 def test_with_a_model_rows_are_confirmed_as_often_as_recorded_ones() -> None:
     data = world.collect(20_000, seed=0)

@@ -16,13 +16,12 @@ from parents_world import DATA
 from scipy.stats import ks_2samp
 from torch import Tensor
 
-from experiments.columns import PUBLISHED
 from mocoda import fit_parents
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents import Mocoda, matching
+from mocoda.parents import Mocoda
 from mocoda.parents.matching import Metric, Nearest
 from mocoda.parents.recombination import MatchedParents
 from mocoda.tasks.navigation import GRAPH
@@ -71,15 +70,6 @@ def test_disjoint_sets_are_resampled_exactly(rows: int, passes: int, seed: int) 
         columns = list(GRAPH.columns(names))
         recorded = counts(data.rows[:, columns])
         assert counts(drawn[:, columns]) == Counter({row: passes * count for row, count in recorded.items()})
-
-
-def test_disjoint_sets_become_independent() -> None:
-    x = np.random.default_rng(0).normal(size=4_000)
-    data = table(np.stack([x, x, x, x], 1), 2)
-    graph = LocalGraph(state={"x": 0, "y": 1}, action={"dx": 0, "dy": 1}, edges={"x": ["x", "dx"], "y": ["y", "dy"]})
-    drawn = matched(data, graph).sample(4_000, seed=0)
-    assert drawn[:, 0].equal(drawn[:, 2]) and drawn[:, 1].equal(drawn[:, 3])
-    assert abs(float(torch.corrcoef(drawn.T)[0, 1])) < 0.05
 
 
 def test_overlapping_sets_keep_their_law_and_what_they_do_not_share_becomes_independent() -> None:
@@ -167,18 +157,6 @@ def test_the_search_finds_what_a_slow_one_finds(rows: int, columns: int, seed: i
         assert float((everything < distance.square()[:, None]).float().mean()) < 3 / min(100, rows // 10)
 
 
-def test_so_it_does_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "STRIDE", 1)  # all rows are candidates
-    monkeypatch.setitem(matching.MAX_CANDIDATES, "cpu", 10_000)
-    stream = Stream(0, "test")
-    points, queries, never = stream.normal(8_192, 10), 2 * stream.normal(1_500, 10), stream.integers(8_192, 1_500, 3)
-    found, distance = Nearest.among(points).find(queries, never, Stream(0, "search"))
-    everything = torch.cdist(queries.double(), points.double()).square().scatter(1, never, torch.inf)
-    assert not (found[:, None] == never).any()
-    assert (distance.square() <= everything.amin(1) + 3e-4).all()
-    assert float((found == everything.argmin(1)).float().mean()) > 0.99
-
-
 def test_rows_that_are_equally_near_are_drawn_alike() -> None:
     found, _ = Nearest.among(torch.zeros(1_000, 2)).find(
         torch.zeros(20_000, 2), torch.zeros(20_000, 1, dtype=torch.long), Stream(0, "search")
@@ -234,12 +212,6 @@ def test_repeated_and_constant_columns_do_no_harm() -> None:
     assert float((drawn[:, 5] - turned.sin()).std()) < 0.08 and float((drawn[:, 6] - turned.cos()).std()) < 0.08
 
 
-@pytest.mark.parametrize("value", [0.0, 3.0])
-def test_data_without_any_spread_is_drawn_as_it_is(value: float) -> None:
-    data = table(np.full((60, 4), value))
-    assert matched(data, OVERLAP).sample(30, seed=0).equal(torch.full((30, 4), value))
-
-
 # What moves along
 
 
@@ -259,15 +231,6 @@ def test_what_is_relative_moves_along_with_what_it_is_measured_from() -> None:
     assert float(gaps[1].std()) < float(gaps[0].std())
     for column in range(2):  # each gap is a recorded one, to rounding
         assert float((gaps[1][:, column, None] - recorded[:, column]).abs().amin(1).max()) < 1e-6
-
-
-def test_mixtures_do_not_look_at_what_is_relative() -> None:
-    data = table(held(200, 0))
-    one, other = (
-        fit_parents(data, replace(OVERLAP, relative=moves), Mocoda(components=2, **PUBLISHED)).sample(50, seed=0)
-        for moves in ({}, {1: 0})
-    )
-    assert one.equal(other)
 
 
 # Recipes and their settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,6 +84,20 @@ def test_joint_density_is_marginal_times_conditional(case: tuple[GaussianMixture
     marginal = mixture.marginal(known).log_prob(points[:, known]).numpy()
     conditional = [log_conditional(mixture, known, unknown, point) for point in points]
     np.testing.assert_allclose(mixture.log_prob(points).numpy(), marginal + conditional, rtol=1e-7, atol=1e-7)
+
+
+@LAW
+@given(mixtures_and_known(), st.sampled_from([np.float32, np.float64]), st.booleans(), seeds)
+def test_complete_keeps_known_columns_to_the_bit(
+    case: tuple[GaussianMixture, list[int]], dtype: Any, as_torch: bool, seed: int
+) -> None:
+    mixture, known = case
+    points = (10 * np.random.default_rng(seed).normal(size=(9, mixture.means.shape[1]))).astype(dtype)
+    original = points.tobytes()
+    completed = mixture.complete(torch.from_numpy(points) if as_torch else points, known=known, seed=seed)
+    assert completed[:, known].numpy().tobytes() == points[:, known].tobytes()
+    assert completed.shape == points.shape and torch.isfinite(completed).all()
+    assert points.tobytes() == original
 
 
 @LAW

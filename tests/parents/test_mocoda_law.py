@@ -77,36 +77,6 @@ def test_every_parent_set_keeps_its_distribution(columns: list[int]) -> None:
     assert abs(told_apart(sample[:, columns], fresh[:, columns]) - 0.5) < 0.05
 
 
-def test_whole_rows_do_not_keep_their_distribution() -> None:
-    # What the tests above find equal within a set, they find different across sets: they have the power to see it.
-    fresh = two_ways(1_500, 1)
-    sample = sampled(two_ways(12_000, 0), DISJOINT, 1_500, components=2)
-    assert energy_test(sample[:600], fresh[:600]) < 0.005
-    assert told_apart(sample, fresh) > 0.7
-
-
-@pytest.mark.parametrize(("one", "other"), [(0, 1), (0, 3), (2, 1), (2, 3)])
-def test_features_in_no_common_set_become_independent(one: int, other: int) -> None:
-    data = two_ways(12_000, 0)
-    sample = sampled(data, DISJOINT, 20_000, components=2)
-    assert independence_test(data[:300, one], data[:300, other]) < 0.005
-    assert independence_test(sample[:400, one], sample[:400, other]) > 0.005
-    assert abs(correlations(sample)[one, other]) < 4 / math.sqrt(20_000)
-
-
-def test_one_set_of_everything_keeps_everything() -> None:
-    graph = LocalGraph(
-        state=DISJOINT.state,
-        action=DISJOINT.action,
-        edges=DISJOINT.edges,
-        given_parent_sets=[["x", "y", "dx", "dy"]],
-    )
-    data, fresh = two_ways(12_000, 0), two_ways(600, 1)
-    sample = sampled(data, graph, 20_000, components=2)
-    np.testing.assert_allclose(correlations(sample), correlations(data), atol=0.03)
-    assert energy_test(sample[:600], fresh) > 0.005
-
-
 # Overlapping parent sets
 
 
@@ -132,15 +102,6 @@ def test_given_what_they_share_overlapping_sets_become_independent() -> None:
     assert independence_test(a[near][:300], b[near][:300]) > 0.005
     # Through g they stay dependent: the mixtures were joined, not drawn apart.
     assert independence_test(a[:300], b[:300]) < 0.005
-
-
-def test_a_factor_that_nothing_depends_on_is_drawn_on_its_own() -> None:
-    data = common_cause(12_000, 0)
-    assert ("u",) in OVERLAP.parent_sets
-    sample = sampled(data, OVERLAP, 20_000, components=2)
-    assert ks_2samp(sample[:1_500, 3], common_cause(1_500, 1)[:, 3]).pvalue > 0.001
-    assert correlations(data)[3, 1] > 0.2
-    np.testing.assert_allclose(correlations(sample)[3, :3], 0.0, atol=4 / math.sqrt(20_000))
 
 
 def pairs_graph(pairs: Sequence[tuple[str, str]], names: str) -> LocalGraph:

@@ -13,7 +13,6 @@ from parents_world import DATA, TASK
 from scipy.stats import ks_2samp
 from torch import Tensor
 
-from experiments.columns import PUBLISHED
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Mocoda, fit_parents, make_recipe
@@ -101,13 +100,6 @@ def test_within_every_neighbourhood_the_parent_sets_keep_their_distribution(rows
         assert abs(float(np.corrcoef(mine[:, [0, 2]].T)[0, 1])) < 4 / math.sqrt(len(mine))
 
 
-def test_without_neighbourhoods_the_sparsest_graph_s_sets_are_all_that_is_kept() -> None:
-    plain = fit_parents(DATA_XY, GRAPH_XY, Mocoda(components=4, **PUBLISHED))
-    assert isinstance(plain, MixtureParents)
-    mine = plain.sample(6_000, seed=1)
-    assert float(np.corrcoef(mine[right(mine)][:, :2].T)[0, 1]) > -0.2
-
-
 @pytest.mark.parametrize(
     ("recipe", "options"),
     [
@@ -127,11 +119,6 @@ def test_every_sample_lies_in_a_recorded_neighbourhood(recipe: str, options: dic
     assert (drawn[coupled(drawn), 2].abs() < 0.15).all()
     assert isinstance(parents, StratifiedParents if recipe == "mocoda" else FlattenedParents)
     assert parents.sample(0, seed=0).shape == (0, 4)
-
-
-def test_unstratified_rows_move_right_in_the_quadrant() -> None:
-    drawn = fit_parents(DATA, GRAPH, Mocoda(components=8, **PUBLISHED)).sample(5_000, seed=2)
-    assert (drawn[coupled(drawn), 2].abs() > 0.15).float().mean() > 0.2
 
 
 def test_what_falls_outside_its_neighbourhood_is_rejected(parents: StratifiedParents) -> None:

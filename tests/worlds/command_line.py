@@ -11,6 +11,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from approved import assert_approved
+
 from mocoda.cli import main
 
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
@@ -80,6 +82,11 @@ def refused(*words: object) -> str:
     ended = mocoda(*words)
     assert (ended.code, ended.out, ended.err[:7], ended.err[-1:]) == (2, "", "error: ", "\n"), ended
     return ended.err[7:-1]
+
+
+def rejects(*words: object) -> None:
+    """Expects a command to be refused with the approved message."""
+    assert_approved(refused(*words))
 
 
 def start(*words: object, cwd: Path, script: str | None = None) -> subprocess.Popen[str]:

@@ -62,7 +62,7 @@ def run(errand: Errand) -> Any:
 def _meet(folder: Path) -> int:
     """Waits for another process that is to come to the same folder."""
     (folder / str(os.getpid())).touch()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 250
     while len(list(folder.iterdir())) < 2 and time.monotonic() < end:
         time.sleep(0.01)
     return os.getpid()

@@ -25,7 +25,7 @@ from mocoda.analysis.page.row_browser import (
 from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves, two_sample_panel
 from mocoda.analysis.page.scene import scene_of
 from mocoda.analysis.row_audit import Audit
-from mocoda.analysis.two_sample import TwoSample
+from mocoda.analysis.two_samples import TwoSample
 from mocoda.augmentation import fit_support
 from mocoda.augmentation.support import RECORDED
 from mocoda.data.formats.shard_folder import Excerpt

@@ -13,7 +13,7 @@ from mocoda.agents.evaluation import MEASURES
 from mocoda.analysis.advice import Advice
 from mocoda.analysis.recommendation import HARDLY_SEPARABLE
 from mocoda.analysis.row_audit import Audit, summary, tables
-from mocoda.analysis.two_sample import TwoSample
+from mocoda.analysis.two_samples import TwoSample
 from mocoda.engine.errors import InputError
 from mocoda.engine.metrics import JSONL, Metric, read_metrics
 from mocoda.engine.runs import settings_of

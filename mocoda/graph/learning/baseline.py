@@ -1,4 +1,4 @@
-"""What a learned graph begins with: the data as a table to learn from, and the parents that a child needs in most rows.
+"""The baseline of a learned graph: the parents that a child needs in most rows, and what these explain.
 
 Axes: R runs, C children, P parents, N rows, B rows of a batch, W columns of a row, K columns of the widest child.
 """
@@ -9,64 +9,46 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError
-from mocoda.engine.networks import input_scaling, linear, linear_weights, mlp, mlp_weights, moments, varies
-from mocoda.engine.progress import Progress
+from mocoda.engine.networks import Weights, input_scaling, linear, linear_weights, mlp, mlp_weights, moments, varies
+from mocoda.engine.optimise import Adam, Captured, in_turn
+from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
-from mocoda.graph.descent import CHUNK, descend, drawn_rows
-from mocoda.graph.gates import Layout
+from mocoda.graph.learning.gate_networks import Layout
 from mocoda.graph.local_graph import LocalGraph
 
-HELD_OUT, MOST_HELD_OUT = 0.125, 4_000  # share and number of rows that nothing is trained on
-TAIL = 2.0  # degrees of freedom of the errors' distribution: a row that cannot be explained counts, but not for all
-USUAL, RARELY = 1.0, 0.25  # a usual parent gains a child more nats than the first in all but this share of the rows
-COARSE, ROUNDING = 3.0, 0.02  # standard deviations below which errors count by their squares, at first and at last
-FEW = 6  # parents for which GraphConfig.usual_steps suffice; so many more take twice as long to be told apart
-LOOKS = 8  # how often it is looked at what is not yet learned
-SCALES = (-7.0, 3.0)  # of log scales that are predicted
+if TYPE_CHECKING:
+    from mocoda.graph.learning.gates import GateLearner
 
-
-@dataclass(frozen=True)
-class GraphConfig:
-    """How the networks that learn a graph are built and trained."""
-
-    runs: int = 2  # networks of a kind, trained as one program, whose probabilities are averaged
-    hidden: int = 64
-    usual_steps: int = 600  # to find the usual parents, of six; four times as many to learn what they explain
-    steps: int = 2_000  # to find the others
-    batch: int = 256
-    learning_rate: float = 3e-3
-
-    def __post_init__(self) -> None:
-        for name in ("runs", "hidden", "usual_steps", "steps", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if not self.learning_rate > 0:
-            raise InputError(f"learning_rate must be positive, got {self.learning_rate}.")
-
-    @staticmethod
-    def quick() -> GraphConfig:
-        """Less time and a coarser graph."""
-        return GraphConfig(runs=1, hidden=32, usual_steps=400, steps=400)
+CHUNK_UPDATES = 10  # updates that a GPU runs as one program
+Draw = Callable[[int, int], dict[str, Tensor]]  # first update, number U of updates -> tensors (U, ...)
+HELD_OUT_SHARE, MAX_HELD_OUT_ROWS = 0.125, 4_000  # of the rows, which no network is trained on
+DEGREES_OF_FREEDOM = 2.0  # of Student's t, the distribution of the errors: unexplained rows count, but not too much
+# A baseline parent improves the log likelihood of a child by MIN_GAIN nats in all but the share GAIN_QUANTILE of rows.
+MIN_GAIN, GAIN_QUANTILE = 1.0, 0.25
+FIRST_ROUNDING, LAST_ROUNDING = 3.0, 0.02  # standard deviations below which errors count by their squares
+PARENTS_PER_SCHEDULE = 6  # `baseline_steps` suffice for this many parents; training time grows with their number
+REWEIGHTINGS = 8  # how often sampling weights are refreshed during a training
+LOG_SCALES = (-7.0, 3.0)  # range of the log scales that are predicted
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The data, ready to learn from."""
+    """The recorded rows as networks learn from them: standardised, and split into training and held-out rows."""
 
     graph: LocalGraph
     stream: Stream
     rows: Tensor  # (N, W)
     target: Tensor  # (C, N, K), each child's change, standardised; 0 where a child has fewer columns
     scaling: dict[str, Tensor]
-    train: Tensor  # numbers of the rows to train on
-    held_out: Tensor  # and of others
+    train: Tensor  # numbers of the training rows
+    held_out: Tensor  # numbers of the held-out rows
 
     @staticmethod
     def of(data: Transitions, graph: LocalGraph, stream: Stream) -> Table:
@@ -79,7 +61,7 @@ class Table:
         standard = torch.where(deviation > 0, (change - mean.float()) / deviation.float(), 0.0)
         padded = pad(standard, (0, graph.width - graph.state_width + 1))
         order = stream.child("split").permutation(len(rows))
-        held_out = min(MOST_HELD_OUT, round(HELD_OUT * len(rows)))
+        held_out = min(MAX_HELD_OUT_ROWS, round(HELD_OUT_SHARE * len(rows)))
         target = padded[:, layout.children].movedim(0, 1).contiguous()
         return Table(graph, stream, rows, target, scaling, order[held_out:], order[:held_out])
 
@@ -107,11 +89,11 @@ class Table:
         return (values * self.counted).sum(-1)
 
     def pairs(self, index: Tensor) -> Tensor:
-        """What is said of each child and parent, (R, C, P, B, features), in rows numbered (R, C, B)."""
+        """Features of each child and parent (R, C, P, B, features) in rows numbered (R, C, B)."""
         return self.layout.pairs(self.rows[index], self.scaling)
 
     def targets(self, index: Tensor) -> Tensor:
-        """(R, C, B, K) of rows numbered (R, C, B)."""
+        """Each child's targets (R, C, B, K) in rows numbered (R, C, B)."""
         return self.target[torch.arange(len(self.target), device=index.device)[:, None], index]
 
 
@@ -125,47 +107,47 @@ def _spread_of_differences(rows: Tensor, layout: Layout) -> Tensor:
 
 def surprise_of(error: Tensor, log_scale: Tensor) -> Tensor:
     """Negative log likelihood of errors by Student's t, less a constant."""
-    return log_scale + (TAIL + 1) / 2 * torch.log1p(error.square() * torch.exp(-2 * log_scale) / TAIL)
+    return log_scale + (DEGREES_OF_FREEDOM + 1) / 2 * torch.log1p(
+        error.square() * torch.exp(-2 * log_scale) / DEGREES_OF_FREEDOM
+    )
 
 
-def absolute(error: Tensor, rounding: float | Tensor = ROUNDING) -> Tensor:
-    """Errors by their size; those much smaller than `rounding` by their squares."""
+def absolute(error: Tensor, rounding: float | Tensor = LAST_ROUNDING) -> Tensor:
+    """The absolute error, rounded off below `rounding`, where it becomes quadratic."""
     return (error.square() + rounding**2).sqrt() - rounding
 
 
 def forgiving(error: Tensor, rounding: Tensor) -> Tensor:
-    """Errors by their squares up to about `rounding`, and hardly more beyond: what fits many rows exactly beats a
+    """A loss that is quadratic up to about `rounding` and grows slowly beyond: fitting many rows exactly beats a
     compromise between these and others."""
     return rounding * torch.log1p((error / rounding).square())
 
 
 def roundings(start: int, updates: int, steps: int, device: torch.device) -> Tensor:
-    """What errors are rounded by in updates from `start` on, (U,).
-
-    Large errors count by their squares at first, so that all is learned, and later by their size, so that what most
-    rows do is learned exactly.
-    """
+    """The rounding of errors in each update from `start` on, (U,): large at first, so that every row is learned, and
+    small later, so that most rows are learned exactly."""
     share = (torch.arange(start, start + updates, device=device) / (0.7 * steps)).clamp(max=1)
-    return COARSE * (share * math.log(ROUNDING / COARSE)).exp()
+    return FIRST_ROUNDING * (share * math.log(LAST_ROUNDING / FIRST_ROUNDING)).exp()
 
 
-def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tensor:
+def baseline_parents(table: Table, learner: GateLearner, progress: Progress) -> Tensor:
     """The parents that each child needs in nearly all rows, bool (C, P)."""
     stream = table.stream.child("usual")
     children, parents = table.itself.shape
-    shape = (config.runs, children, config.batch)
-    sizes = (table.graph.width + parents, config.hidden, config.hidden, 2 * table.target.shape[-1])
-    weights = mlp_weights("mlp", (config.runs, children), sizes, stream.child("weights"))
+    shape = (learner.runs, children, learner.batch)
+    sizes = (table.graph.width + parents, learner.hidden, learner.hidden, 2 * table.target.shape[-1])
+    weights = mlp_weights("mlp", (learner.runs, children), sizes, stream.child("weights"))
 
     def surprise(index: Tensor, keep: Tensor) -> Tensor:
         seen = torch.cat([table.inputs[index] * (keep @ table.layout.owned), keep], -1)
         mean, log_scale = mlp(weights, "mlp", seen).chunk(2, -1)
-        scale = log_scale.clamp(math.log(ROUNDING), SCALES[1])  # finer errors are the network's own
+        # Smaller errors are the network's approximation errors.
+        scale = log_scale.clamp(math.log(LAST_ROUNDING), LOG_SCALES[1])
         return table.per_column(surprise_of(mean - table.targets(index), scale))
 
     def draw(start: int, updates: int) -> dict[str, Tensor]:
         index = table.train[stream.integers(len(table.train), updates, *shape)]
-        # Any parents may be left out, mostly few.
+        # Any parents may be left out, most often few.
         drawn = stream.uniform(updates, *shape, parents) > stream.uniform(updates, *shape, 1).square()
         return {"rows": index, "keep": (drawn | table.itself[:, None]).float()}
 
@@ -176,63 +158,63 @@ def usual_parents(table: Table, config: GraphConfig, progress: Progress) -> Tens
         weights,
         loss,
         draw,
-        rate=config.learning_rate,
-        steps=config.usual_steps * math.ceil(parents / FEW),
+        rate=learner.learning_rate,
+        steps=learner.baseline_steps * math.ceil(parents / PARENTS_PER_SCHEDULE),
         decay=1e-5,
         progress=progress,
-        stage="usual parents",
+        stage="baseline parents",
     )
-    return _needed(table, surprise, config.runs)
+    return _needed(table, surprise, learner.runs)
 
 
-def left_by(
-    usual: Tensor, table: Table, counts: Tensor, config: GraphConfig, stream: Stream, progress: Progress
+def residuals_of(
+    baseline: Tensor, table: Table, counts: Tensor, learner: GateLearner, stream: Stream, progress: Progress
 ) -> Tensor:
-    """What the usual parents leave to be explained (R, C, N, K): standardised changes less what most rows do.
+    """What the baseline parents do not explain (R, C, N, K): standardised changes less the prediction for most rows.
 
-    usual   the usual parents, bool (C, P)
-    counts  by how much each row counts, float (C, N)
+    baseline  the baseline parents, bool (C, P)
+    counts    the weight of each row, float (C, N)
     """
-    children, columns, wide = len(usual), table.target.shape[-1], table.graph.width
-    leading, sizes = (config.runs, children), (wide, config.hidden, config.hidden, columns)
+    children, columns, wide = len(baseline), table.target.shape[-1], table.graph.width
+    leading, sizes = (learner.runs, children), (wide, learner.hidden, learner.hidden, columns)
     weights = mlp_weights("mlp", leading, sizes, stream.child("weights"))
     weights |= linear_weights("skip", leading, wide, columns, stream.child("skip"))
-    rate, steps = 10 / 3 * config.learning_rate, 4 * config.usual_steps
-    seen = usual.float()[:, None] @ table.layout.owned  # (C, 1, W)
-    each = torch.arange(children, device=usual.device)[:, None]
+    rate, steps = 10 / 3 * learner.learning_rate, 4 * learner.baseline_steps
+    seen = baseline.float()[:, None] @ table.layout.owned  # (C, 1, W)
+    each = torch.arange(children, device=baseline.device)[:, None]
 
     def predict(index: Tensor) -> Tensor:
         inputs = table.inputs[index] * seen
         return mlp(weights, "mlp", inputs) + linear(weights, "skip", inputs)
 
     @torch.no_grad()
-    def left() -> Tensor:
-        blocks = torch.arange(len(table.rows), device=usual.device).split(8_192)
+    def residuals() -> Tensor:
+        blocks = torch.arange(len(table.rows), device=baseline.device).split(8_192)
         return torch.cat([table.target[:, block] - predict(block.expand(*leading, -1)) for block in blocks], 2)
 
-    often = torch.ones(children, len(table.train), device=usual.device)
-    every = max(CHUNK, steps // LOOKS // CHUNK * CHUNK)
+    often = torch.ones(children, len(table.train), device=baseline.device)
+    every = max(CHUNK_UPDATES, steps // REWEIGHTINGS // CHUNK_UPDATES * CHUNK_UPDATES)
 
     def draw(start: int, updates: int) -> dict[str, Tensor]:
         nonlocal often
-        if start and start % every == 0:  # what is not yet learned is shown more often
-            size = (table.per_column(absolute(left())).mean(0) * counts)[:, table.train]
+        if start and start % every == 0:  # rows that are not yet learned are sampled more often
+            size = (table.per_column(absolute(residuals())).mean(0) * counts)[:, table.train]
             often = 1 + (size / size.mean(-1, keepdim=True).clamp(min=1e-12)).clamp(max=2)
-        index = table.train[drawn_rows(often, (*leading, config.batch), updates, stream)]
-        return {"rows": index, "rounding": roundings(start, updates, steps, usual.device)}
+        index = table.train[drawn_rows(often, (*leading, learner.batch), updates, stream)]
+        return {"rows": index, "rounding": roundings(start, updates, steps, baseline.device)}
 
     def loss(given: Mapping[str, Tensor]) -> Tensor:
         index = given["rows"]
         error = predict(index) - table.targets(index)
         return (table.per_column(forgiving(error, given["rounding"])) * counts[each, index]).mean(-1).sum()
 
-    descend(weights, loss, draw, rate=rate, steps=steps, progress=progress, stage="usual behaviour")
-    return left()
+    descend(weights, loss, draw, rate=rate, steps=steps, progress=progress, stage="baseline behaviour")
+    return residuals()
 
 
 @torch.no_grad()
 def _needed(table: Table, surprise: Callable[[Tensor, Tensor], Tensor], runs: int) -> Tensor:
-    """All parents, less, one after the other, those without which held-out rows are predicted as well; bool (C, P)."""
+    """The parents (C, P) that remain after removing, one by one, those that held-out rows can be predicted without."""
     children, parents = table.itself.shape
     index = table.held_out[:1_000].expand(runs, children, -1)
 
@@ -246,10 +228,48 @@ def _needed(table: Table, surprise: Callable[[Tensor, Tensor], Tensor], runs: in
         for parent in range(parents):
             without = kept.clone()
             without[:, parent] = False
-            cost[:, parent] = (surprises(without) - whole).quantile(RARELY, -1)
+            cost[:, parent] = (surprises(without) - whole).quantile(GAIN_QUANTILE, -1)
         cost = torch.where(kept & ~table.itself, cost, math.inf)
-        least = one_hot(cost.argmin(1), parents).bool() & (cost < USUAL)
+        least = one_hot(cost.argmin(1), parents).bool() & (cost < MIN_GAIN)
         if not bool(least.any()):
             break
         kept = kept & ~least
     return kept
+
+
+def descend(
+    weights: Weights,
+    loss: Callable[[Mapping[str, Tensor]], Tensor],
+    draw: Draw,
+    *,
+    rate: float,
+    steps: int,
+    decay: float = 0.0,
+    progress: Progress = silent,
+    stage: str = "",
+) -> dict[str, Tensor]:
+    """Adam with a learning rate that falls along a cosine; returns the trained weights.
+
+    loss  of what `draw` gives for one update; all random numbers must be drawn there
+    """
+    adam = Adam([weight.requires_grad_() for weight in weights.values()], rate, decay)
+
+    def update(given: Mapping[str, Tensor], phase: int) -> Tensor:
+        value = loss(given)
+        adam.step(value)
+        return value.detach()
+
+    chunk = Captured(in_turn(update), next(iter(weights.values())).device)
+    for start in range(0, steps, CHUNK_UPDATES):
+        updates = min(CHUNK_UPDATES, steps - start)
+        adam.learning_rate.fill_(rate * 0.5 * (1 + math.cos(math.pi * start / steps)))
+        chunk(draw(start, updates))
+        progress(stage, start + updates, steps)
+    return {name: weight.detach() for name, weight in weights.items()}
+
+
+def drawn_rows(often: Tensor, shape: tuple[int, int, int], updates: int, stream: Stream) -> Tensor:
+    """Row numbers (U, R, C, B), drawn for each child in proportion to `often` (C, M)."""
+    runs, _, batch = shape
+    drawn = [stream.categories(own, updates * runs * batch) for own in often]
+    return torch.stack([own.view(updates, runs, batch) for own in drawn], 2)
