@@ -53,28 +53,6 @@ def is_ours(path: Path) -> bool:
         return "format" in file.attrs and file.id.links.exists(b"state")
 
 
-def stored_arrays(file: h5py.File) -> list[str]:
-    """Checks that a file is one of ours, of this version and complete; returns the names of its arrays."""
-    name, held = file.filename, {*file}  # names only: `in file` would follow links
-    if text_at(file, "format") != FORMAT:
-        raise InputError(
-            f"{name!r} is HDF5 but not a {FORMAT} file: its attribute 'format' is missing or other. mocoda.read reads "
-            "it if its arrays have names such as observations and actions."
-        )
-    missing = [key for key in ("format_version", "columns", "source") if key not in file.attrs]
-    missing += [key for key in ("state", "action", "next_state", "terminal") if key not in held]
-    if missing:
-        raise InputError(f"{name!r} lacks {', '.join(missing)}; it was not written by mocoda, or damaged since.")
-    version = int(file.attrs["format_version"])
-    if not 1 <= version <= FORMAT_VERSION:
-        raise InputError(
-            f"{name!r} has format version {version}; this mocoda reads versions up to {FORMAT_VERSION}. Read it with "
-            "the mocoda that wrote it (its attribute 'versions' says which)."
-        )
-    notes = [PROVENANCE + key for key in file["provenance"]] if "provenance" in held else []
-    return [*(key for key in ARRAYS if key in held), *notes]
-
-
 def read_ours(place: str) -> Contents:
     """Reads what `Transitions.load` does, but from a file that may be damaged or of another origin."""
     with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
