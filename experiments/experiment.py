@@ -15,9 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import versions, write_json
-from mocoda.engine.optimise import device_name
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.runs import STATES, RunFolder
 from mocoda.engine.statistics import mean_and_std
@@ -276,3 +277,10 @@ def measured(results: Mapping[str, Any]) -> str:
     config = results["config"]
     seeds = f", {config['seeds']} seeds" if config.get("seeds", 1) > 1 else ""
     return f"Measured with preset `{results['preset']}`{seeds}, in {results['seconds']:,.0f} s on {results['device']}."
+
+
+def device_name(device: str) -> str:
+    """The device in words, for results."""
+    return (
+        torch.cuda.get_device_name(device) if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
+    )

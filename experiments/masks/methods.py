@@ -18,8 +18,8 @@ from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.registry import Registry
 from mocoda.graph.learning import GateLearner, GradientLearner, learn_graph
-from mocoda.graph.local_graph import LocalGraph
 from mocoda.graph.learning.learn import PLACE_COLUMNS
+from mocoda.graph.local_graph import LocalGraph
 
 BLOCK = 2_048  # rows that are scored at a time
 Scores = Callable[[Transitions], Tensor]  # N transitions -> float (N, parents, children); larger: likelier an edge

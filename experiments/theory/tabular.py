@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.randomness import Random, Stream, tally
+from mocoda.engine.randomness import Random, Stream
 
 STRUCTURES = ("full", "global", "local")
 Tables = tuple[Tensor, ...]  # per mechanism, (configurations, child values)
@@ -132,7 +132,7 @@ class TabularMDP:
 
     def draw(self, samples: int, random: Random) -> Counts:
         """So many transitions from state-actions that are drawn uniformly."""
-        visits = tally(random, samples, np.full(self.pairs, 1 / self.pairs))
+        visits = random.multinomial(samples, np.full(self.pairs, 1 / self.pairs))
         visited = visits.nonzero()[0]
         return self.draw_at(torch.from_numpy(visited), torch.from_numpy(visits[visited]), random)
 
@@ -199,7 +199,7 @@ def shares(weights: Tensor) -> Tensor:
 def drawn(probabilities: Tensor, draws: int | Tensor, random: Random) -> Tensor:
     """How often each outcome comes up in so many draws, per row of (N, C)."""
     times = draws.numpy() if isinstance(draws, Tensor) else draws
-    return torch.from_numpy(tally(random, times, probabilities.numpy()))
+    return torch.from_numpy(random.multinomial(times, probabilities.numpy()))
 
 
 def l1_distances(one: Tensor, other: Tensor) -> Tensor:

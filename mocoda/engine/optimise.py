@@ -165,10 +165,3 @@ class Adam:
             if own:
                 check_tensors(own, {"step": weight.new_empty(()), "exp_avg": weight, "exp_avg_sq": weight})
             self.optimiser.state[weight].update({name: value.to(weight.device) for name, value in own.items()})
-
-
-def device_name(device: str) -> str:
-    """The device in words, for results."""
-    return (
-        torch.cuda.get_device_name(device) if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
-    )

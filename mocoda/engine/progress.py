@@ -47,32 +47,15 @@ class Bars:
     """Shows a bar for every stage, on a terminal."""
 
     def __init__(self) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            ProgressColumn,
-            Task,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.text import Text
 
-        class Speed(ProgressColumn):
-            """Steps per second."""
-
-            def render(self, task: Task) -> Text:
-                return Text(f"{task.speed:,.0f}/s" if task.speed and task.speed >= 1 else "", "progress.data.speed")
-
-        self.bars = Progress(
-            TextColumn("{task.description:>24}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            Speed(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        self.bars = progress.Progress(
+            progress.TextColumn("{task.description:>24}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=Console(stderr=True),
         )
         self.stages: dict[str, Any] = {}

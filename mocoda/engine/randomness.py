@@ -10,7 +10,6 @@ import hashlib
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -100,11 +99,6 @@ def numpy_seed(random: Random) -> Iterator[None]:
         yield
     finally:
         np.random.set_state(before)  # noqa: NPY002
-
-
-def tally(random: Random, draws: Any, shares: Any) -> Any:
-    """Counts of each outcome in `draws` draws with probabilities `shares`, row by row: numpy's multinomial."""
-    return random.multinomial(draws, shares)
 
 
 def as_stream(seed: int | Stream, *labels: str | int, device: torch.device | str) -> Stream:

@@ -64,18 +64,9 @@ class Registry(Mapping[str, T], Generic[T]):
         *first, last = self._entries
         return f"{', '.join(first)} or {last}" if first else last
 
-    @property
-    def summary(self) -> str:
-        """Every choice with the first line of its docstring, one per line."""
-        return "\n".join(f"{name}: {_first_line(entry)}" for name, entry in self._entries.items())
-
 
 def settings_of(factory: Callable[..., Any]) -> list[str]:
     """The names of the settings that a dataclass, or a function, takes."""
     if is_dataclass(factory):
         return [field.name for field in fields(factory) if field.init]
     return list(inspect.signature(factory).parameters)
-
-
-def _first_line(entry: object) -> str:
-    return (inspect.getdoc(entry) or "").partition("\n")[0].rstrip(".")

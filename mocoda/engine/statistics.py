@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ Cell = dict[str, Any]  # JSON values
 
 
 class Summary(NamedTuple):
-    """Several seeds in five numbers; `iqm` is the interquartile mean, `low` and `high` are the 95% CI of the mean."""
+    """Five numbers that describe several seeds; `low` and `high` are the 95% CI of the mean."""
 
     mean: float
     std: float
@@ -27,7 +27,7 @@ class Summary(NamedTuple):
 
 
 def summarise(values: Sequence[float]) -> Summary:
-    """Summarises one value a seed."""
+    """Summarises one value per seed."""
     return Summary(*mean_and_std(values), interquartile_mean(values), *bootstrap_interval(values))
 
 
@@ -44,16 +44,13 @@ def interquartile_mean(values: Sequence[float]) -> float:
     return float(ordered[cut : len(values) - cut].mean())
 
 
-def bootstrap_interval(
-    values: Sequence[float],
-    statistic: Callable[[Tensor], Tensor] = lambda resampled: resampled.mean(-1),
-    share: float = 0.95,
-) -> tuple[float, float]:
-    """The percentile bootstrap CI of a statistic (..., n) -> (...); the same for the same values."""
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% percentile bootstrap CI of the mean; the same for the same values."""
     tensor = torch.tensor(values, dtype=torch.float64)
     chosen = Stream(0, "bootstrap", len(values)).integers(len(values), RESAMPLES, len(values))
-    ends = torch.tensor([(1 - share) / 2, (1 + share) / 2], dtype=torch.float64)
-    low, high = statistic(tensor[chosen]).quantile(ends).tolist()
+    low, high = (
+        tensor[chosen].mean(-1).quantile(torch.tensor([(1 - 0.95) / 2, (1 + 0.95) / 2], dtype=torch.float64)).tolist()
+    )
     return low, high
 
 

@@ -95,10 +95,6 @@ class Workers(Generic[Job, Answer]):
             thread.start()
         return number
 
-    def done(self, number: int) -> bool:
-        """Whether the job's answer, or its error, is there."""
-        return self._answers[number].done()
-
     def result(self, number: int) -> Answer:
         """Waits for a job's answer and returns it, once; raises the error that the work raised."""
         return self._answers.pop(number).result()

@@ -96,20 +96,6 @@ def test_losses_are_means_over_the_updates_that_moved_a_group(monkeypatch: pytes
         torch.testing.assert_close(torch.tensor([metric.value for metric in found]), expected)
 
 
-def test_every_stage_counts_its_own_updates() -> None:
-    told: list[Metric] = []
-    train(told.extend, "bcq", updates=4)
-    counted = {name: sorted({metric.update for metric in told if metric.name == name}) for name in sorted_names(told)}
-    assert counted == {
-        **{"loss/critic": [3, 4], "loss/sampler": [3, 5], "critic/q_mean": [3, 4], "critic/q_max": [3, 4]},
-        **{"return": [3], "steps": [3], "success": [3]},
-    }
-
-
-def sorted_names(metrics: Sequence[Metric]) -> list[str]:
-    return sorted({metric.name for metric in metrics})
-
-
 def test_evaluations_in_other_processes_are_reported_when_they_are_known() -> None:
     told: list[Metric] = []
     task = PointTask()

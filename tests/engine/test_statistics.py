@@ -60,14 +60,6 @@ def test_the_interval_is_nearly_scipys(n: int) -> None:
     assert (low, high) == pytest.approx((found.low, found.high), abs=0.05 * float(np.std(some)))
 
 
-def test_the_interval_of_another_statistic_and_share() -> None:
-    some = drawn(30)
-    low, high = bootstrap_interval(some, lambda resampled: resampled.median(-1).values, share=0.5)
-    wide = bootstrap_interval(some, lambda resampled: resampled.median(-1).values)
-    assert wide[0] < low < high < wide[1]
-    assert {low, high, *wide} <= set(some)  # torch's median is one of the values
-
-
 @given(whole, whole)
 @LAW
 def test_the_probability_of_improvement_is_mann_and_whitneys(ours: list[float], theirs: list[float]) -> None:

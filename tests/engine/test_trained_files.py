@@ -145,18 +145,6 @@ def test_what_is_read_gives_the_numbers_of_what_was_written_and_the_file_never_v
     assert same(example.numbers(first), example.numbers(tmp_path / "deep" / "other"))
 
 
-def test_a_file_says_which_data_it_comes_from(tmp_path: Path) -> None:
-    other = fit_reward(recorded(41), config=RewardConfig(hidden=(4,), updates=5))
-    assert learned().fingerprints["data"] != other.fingerprints["data"]
-    learned().save(tmp_path / "reward")
-    assert LearnedReward.load(tmp_path / "reward").fingerprints == learned().fingerprints
-    trained().save(tmp_path / "policy")
-    assert Policy.load(tmp_path / "policy").fingerprints == trained().fingerprints
-    fitted().save(tmp_path / "model")
-    assert Dynamics.load(tmp_path / "model", corner()).to("cpu").fingerprints == fitted().fingerprints
-    assert set(fitted().fingerprints) == {"data", "graph"}
-
-
 @pytest.mark.parametrize("kind", ["dynamics", "policy", "reward"])
 def test_files_of_format_1_are_read_and_give_the_numbers_they_gave(kind: str) -> None:
     """The promise to old files: these are never written again."""
@@ -165,17 +153,6 @@ def test_files_of_format_1_are_read_and_give_the_numbers_they_gave(kind: str) ->
     assert len(given) == len(expected)
     for one, other in zip(given, expected, strict=True):
         assert torch.allclose(one.double(), torch.tensor(other).double(), atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["dynamics", "policy", "reward"])
-def test_the_versions_of_packages_are_only_information(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as later:
-        later.setattr(files, "VERSION", "7.0.0")
-        EXAMPLES[kind].write(tmp_path / "file")
-    assert load_trained(tmp_path / "file", kind)[1]["versions"]["mocoda"] == "7.0.0"
-    EXAMPLES[kind].numbers(tmp_path / "file")
 
 
 # Damage

@@ -67,20 +67,6 @@ def test_a_chunk_is_its_updates_in_turn_and_returns_what_they_returned() -> None
     assert results[0].shape == (4, 3)
 
 
-@pytest.mark.parametrize("phase", [0, 1, 7])
-def test_updates_are_numbered_from_the_phase(phase: int) -> None:
-    told: list[int] = []
-
-    def update(part: Tensors, number: int) -> Tensor:
-        told.append(number)
-        return number * part["a"]
-
-    chunk = in_turn(update)
-    assert chunk({"a": torch.ones(3)}, phase).tolist() == [phase, phase + 1, phase + 2]
-    assert chunk({"a": torch.ones(1)}, phase).tolist() == [phase]
-    assert told == [phase, phase + 1, phase + 2, phase]
-
-
 def test_fast_products_end_with_their_block_whatever_happens_in_it() -> None:
     before = torch.get_float32_matmul_precision()
     with pytest.raises(RuntimeError, match=r"^inside$"), fast_products(torch.device("cuda")):
@@ -111,17 +97,6 @@ def test_adam_is_the_published_algorithm(weight_decay: float) -> None:
         torch.testing.assert_close(result.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_a_changed_learning_rate_takes_effect_at_the_next_step() -> None:
-    weights, targets = fresh((4, 3))
-    adam = Adam(weights, 0.01, 0.0)
-    (before,) = train(adam, targets, 3)
-    adam.learning_rate.fill_(0.0)
-    (after,) = train(adam, targets, 1)
-    assert after.equal(before)
-    adam.learning_rate.fill_(0.01)
-    assert not train(adam, targets, 1)[0].equal(before)
-
-
 @pytest.mark.parametrize("size", [1, 3, 12, 20, 24, 33, 64])
 def test_a_runs_steps_are_the_same_alone_and_in_company(size: int) -> None:
     weights, targets = fresh((3, size))
@@ -144,29 +119,6 @@ def test_adam_restored_from_its_state_goes_on_as_if_never_stopped(tmp_path: Path
     restored.restore(safetensors.torch.load_file(tmp_path / "state"))
     for resumed, expected in zip(train(restored, targets, 5), through, strict=True):
         assert resumed.equal(expected)
-
-
-def test_the_state_of_an_adam_goes_by_its_name_and_restores_no_other(tmp_path: Path) -> None:
-    """Of several optimisers in one file; one name may begin with another's."""
-    names = ("actor", "actors", "a")
-
-    def optimisers() -> dict[str, Adam]:
-        return {name: Adam([stream(name).normal(3).requires_grad_()], 0.01, name=name) for name in names}
-
-    target, through, halfway = [torch.ones(3)], optimisers(), optimisers()
-    expected = {name: train(adam, target, 3 + i)[0] for i, (name, adam) in enumerate(through.items())}
-    for i, adam in enumerate(halfway.values()):
-        train(adam, target, 1 + i)
-    state = {key: value for adam in halfway.values() for key, value in adam.state().items()}
-    assert set(state) == {f"{name}.0.{part}" for name in names for part in ("step", "exp_avg", "exp_avg_sq")}
-    save_trained(tmp_path / "state", "checkpoint", state, BARE)
-    loaded, _ = load_trained(tmp_path / "state", "checkpoint")
-    for i, (name, adam) in enumerate(halfway.items()):
-        resumed = Adam([adam.weights[0].detach().clone().requires_grad_()], 0.01, name=name)
-        resumed.restore(loaded)
-        assert resumed.state().keys() == adam.state().keys()
-        assert float(resumed.state()[f"{name}.0.step"]) == 1 + i
-        assert train(resumed, target, 2)[0].equal(expected[name])
 
 
 # Checkpoint

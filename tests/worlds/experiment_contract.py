@@ -13,8 +13,8 @@ import pytest
 import rich.console
 
 from experiments import Experiment, Measured
+from experiments.experiment import device_name
 from mocoda.engine.files import versions
-from mocoda.engine.optimise import device_name
 
 HEADING = ("table", "preset", "metric", "device", "seconds", "versions", "config")
 
