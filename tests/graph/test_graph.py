@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from approved import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csgraph
 from torch import Tensor
 
-from mocoda.engine.errors import InputError
 from mocoda.graph.local_graph import LocalGraph, connected_components
-
-
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(InputError) as error:
-        call()
-    return str(error.value)
 
 
 def graph(**replaced: Any) -> LocalGraph:
@@ -59,91 +52,32 @@ def test_factors_may_be_interleaved_and_in_any_order() -> None:
     assert made.factors["thing"] == (0,)
 
 
-def test_the_repr_prints_the_edges() -> None:
-    edges = "left' <- left, pull, right' <- right, push, thing' <- thing"
-    assert repr(graph()) == f"LocalGraph({edges})"
-    assert repr(graph(local=torch.sin)) == f"LocalGraph({edges}, and local edges)"
-
-
 @pytest.mark.parametrize(
-    ("replaced", "message"),
+    "replaced",
     [
-        (
-            {"state": {"left": [0, 1], "right": [1, 2], "thing": 3}},
-            "state column 1 belongs to both 'left' and 'right'; a column has one factor.",
-        ),
-        (
-            {"action": {"pull": slice(0, 2), "push": 1}},
-            "action column 1 belongs to both 'pull' and 'push'; a column has one factor.",
-        ),
-        (
-            {"state": {"left": 0, "right": 2, "thing": 5}},
-            "state columns [1, 3, 4] belong to no factor; expected every column up to 5.",
-        ),
-        (
-            {"action": {"pull": 1, "push": 2}},
-            "action columns [0] belong to no factor; expected every column up to 2.",
-        ),
-        (
-            {"state": {"left": slice(0, None), "right": 1, "thing": 2}},
-            "state factor 'left' is an open slice; say where it ends.",
-        ),
-        (
-            {"action": {"pull": 0, "push": slice(1, None)}},
-            "action factor 'push' is an open slice; say where it ends.",
-        ),
-        (
-            {"state": {"left": -1, "right": 0, "thing": 1}},
-            "state factor 'left' must have different columns, counted from 0, got [-1].",
-        ),
-        (
-            {"state": {"left": 0, "right": [1, -2], "thing": 2}},
-            "state factor 'right' must have different columns, counted from 0, got [1, -2].",
-        ),
-        (
-            {"state": {"left": 0, "right": [], "thing": 1}},
-            "state factor 'right' must have different columns, counted from 0, got [].",
-        ),
-        (
-            {"state": {"left": 0, "right": 1, "thing": slice(2, -1)}},
-            "state factor 'thing' must have different columns, counted from 0, got [].",
-        ),
-        (
-            {"action": {"left": 0, "push": 1, "thing": 2}},
-            "the names ['left', 'thing'] stand for both state and action factors; every factor needs its own name.",
-        ),
-        (
-            {"edges": {"left": ["left"], "right": [], "thing": ["thing"]}},
-            "child 'right' has no parents in edges; expected at least one, such as 'right' itself.",
-        ),
-        (
-            {"edges": {"left": ["left"], "right": ["right"]}},
-            "child 'thing' has no parents in edges; expected at least one, such as 'thing' itself.",
-        ),
-        (
-            {"edges": {"left": ["left"], "right": ["right"], "thing": ["thnig"]}},
-            "there is no factor 'thnig'; there are: left, right, thing, pull, push. Did you mean 'thing'?",
-        ),
-        (
-            {"edges": {"left": ["left"], "right": ["zzz"], "thing": ["thing"]}},
-            "there is no factor 'zzz'; there are: left, right, thing, pull, push.",
-        ),
-        (
-            {"edges": {"left": ["left"], "rihgt": ["right"], "thing": ["thing"]}},
-            "there is no state factor 'rihgt'; there are: left, right, thing. Did you mean 'right'?",
-        ),
-        (
-            {"edges": {"left": ["left"], "right": ["right"], "thing": ["thing"], "pull": ["thing"]}},
-            "edges name 'pull' as a child, but it is an action; only state factors have parents.",
-        ),
-        (
-            {"given_parent_sets": [["left", "pul"]]},
-            "there is no factor 'pul'; there are: left, right, thing, pull, push. Did you mean 'pull'?",
-        ),
+        {"state": {"left": [0, 1], "right": [1, 2], "thing": 3}},
+        {"action": {"pull": slice(0, 2), "push": 1}},
+        {"state": {"left": 0, "right": 2, "thing": 5}},
+        {"action": {"pull": 1, "push": 2}},
+        {"state": {"left": slice(0, None), "right": 1, "thing": 2}},
+        {"action": {"pull": 0, "push": slice(1, None)}},
+        {"state": {"left": -1, "right": 0, "thing": 1}},
+        {"state": {"left": 0, "right": [1, -2], "thing": 2}},
+        {"state": {"left": 0, "right": [], "thing": 1}},
+        {"state": {"left": 0, "right": 1, "thing": slice(2, -1)}},
+        {"action": {"left": 0, "push": 1, "thing": 2}},
+        {"edges": {"left": ["left"], "right": [], "thing": ["thing"]}},
+        {"edges": {"left": ["left"], "right": ["right"]}},
+        {"edges": {"left": ["left"], "right": ["right"], "thing": ["thnig"]}},
+        {"edges": {"left": ["left"], "right": ["zzz"], "thing": ["thing"]}},
+        {"edges": {"left": ["left"], "rihgt": ["right"], "thing": ["thing"]}},
+        {"edges": {"left": ["left"], "right": ["right"], "thing": ["thing"], "pull": ["thing"]}},
+        {"given_parent_sets": [["left", "pul"]]},
     ],
 )
-def test_a_graph_that_cannot_be_is_refused(replaced: dict[str, Any], message: str) -> None:
-    assert refusal(lambda: graph(**replaced)) == message
+def test_a_graph_that_cannot_be_is_refused(replaced: dict[str, Any]) -> None:
+    with refused():
+        graph(**replaced)
 
 
 # --- parent sets
@@ -232,36 +166,32 @@ def test_with_a_local_function_each_row_has_its_own_edges() -> None:
 @pytest.mark.parametrize("local", [None, touching], ids=["sparsest", "local"])
 @pytest.mark.parametrize("shape", [(3, 7), (8,), (3, 8, 1)])
 def test_rows_of_another_shape_are_refused(shape: tuple[int, ...], local: Any) -> None:
-    assert refusal(lambda: graph(local=local).mask(torch.zeros(shape))) == (
-        f"rows must have shape (N, 8), the graph's 5 state and 3 action columns, got {shape}."
-    )
+    with refused():
+        graph(local=local).mask(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 3, 5), (2, 5, 3), (3, 5, 3, 1)])
 def test_a_mask_of_the_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
     made = graph(local=lambda rows: torch.ones(shape, dtype=torch.bool))
-    assert refusal(lambda: made.mask(ROWS)) == (
-        f"the mask must have shape (rows, parents, children) = (3, 5, 3), got {shape}. "
-        "Parents are left, right, thing, pull, push; children are left, right, thing."
-    )
+    with refused():
+        made.mask(ROWS)
 
 
 @pytest.mark.parametrize(
-    ("mask", "got"),
+    "mask",
     [
-        (torch.ones(3, 5, 3), "torch.float32"),
-        (torch.ones(3, 5, 3, dtype=torch.uint8), "torch.uint8"),
-        (np.ones((3, 5, 3), bool), "ndarray"),
-        ([[[True] * 3] * 5] * 3, "list"),
-        (None, "NoneType"),
+        torch.ones(3, 5, 3),
+        torch.ones(3, 5, 3, dtype=torch.uint8),
+        np.ones((3, 5, 3), bool),
+        [[[True] * 3] * 5] * 3,
+        None,
     ],
     ids=["float", "byte", "numpy", "list", "nothing"],
 )
-def test_a_mask_that_is_not_a_boolean_tensor_is_refused(mask: object, got: str) -> None:
+def test_a_mask_that_is_not_a_boolean_tensor_is_refused(mask: object) -> None:
     made = graph(local=lambda rows: mask)
-    assert refusal(lambda: made.mask(ROWS)) == (
-        f"the mask must be a boolean tensor, got {got}. Return a comparison, or call .bool()."
-    )
+    with refused():
+        made.mask(ROWS)
 
 
 def test_a_mask_that_leaves_a_child_without_parents_is_refused() -> None:
@@ -271,9 +201,8 @@ def test_a_mask_that_leaves_a_child_without_parents_is_refused() -> None:
         mask[2, :, 0] = False
         return mask
 
-    assert refusal(lambda: graph(local=local).mask(ROWS)) == (
-        "the mask leaves child 'thing' without parents in row 1; expected at least one."
-    )
+    with refused():
+        graph(local=local).mask(ROWS)
 
 
 # --- components

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from approved import refused
 from graph_texts import NAMES, PYTHON, ROWS, TOML, write
 
 from mocoda import load_graph
-from mocoda.engine.errors import InputError
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.hooksweep import COLUMNS, GRAPH
 
@@ -29,27 +29,18 @@ def test_models_do_not_depend_on_what_is_relative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("relative", "expected"),
+    "relative",
     [
-        ({3: 0}, "relative names the column 3; a row has 3 columns, counted from 0, the state's first."),
-        ({0: -1}, "relative names the column -1; a row has 3 columns, counted from 0, the state's first."),
-        ({"box": 0}, "relative names the column 'box'; a row has 3 columns, counted from 0, the state's first."),
-        (
-            {2: 1, 1: 0},
-            "relative measures column 2 from column 1, which is itself measured from 0; an origin is a column of its "
-            "own.",
-        ),
-        (
-            {1: 1},
-            "relative measures column 1 from column 1, which is itself measured from 1; an origin is a column of its "
-            "own.",
-        ),
+        {3: 0},
+        {0: -1},
+        {"box": 0},
+        {2: 1, 1: 0},
+        {1: 1},
     ],
 )
-def test_columns_that_cannot_be_relative_are_refused(relative: dict[int, int], expected: str) -> None:
-    with pytest.raises(InputError) as error:
+def test_columns_that_cannot_be_relative_are_refused(relative: dict[int, int]) -> None:
+    with refused():
         replace(PLAIN, relative=relative)
-    assert str(error.value) == expected
 
 
 def test_graph_files_name_the_columns(tmp_path: Path) -> None:
@@ -60,25 +51,14 @@ def test_graph_files_name_the_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        (
-            "relative = ['box1.x']",
-            "relative must map a column's name to that of the column it is measured from, got ['box1.x'].",
-        ),
-        (
-            "relative = {'box1.x': 'griper.x'}",
-            "there is no column 'griper.x'; there are: gripper.x, gripper.y, gripper.z, box1.x, box1.y, box2.x, "
-            "box2.y, push.x, push.y. Did you mean 'gripper.x'?",
-        ),
-        (
-            "relativ = {}",
-            "'relativ' means nothing in a graph file. Did you mean 'relative'? If not, call it '_relativ'.",
-        ),
+        "relative = ['box1.x']",
+        "relative = {'box1.x': 'griper.x'}",
+        "relativ = {}",
     ],
 )
-def test_graph_files_that_name_other_columns_are_refused(text: str, expected: str, tmp_path: Path) -> None:
+def test_graph_files_that_name_other_columns_are_refused(text: str, tmp_path: Path) -> None:
     file = write(tmp_path, PYTHON + text)
-    with pytest.raises(InputError) as error:
+    with refused():
         load_graph(file, NAMES)
-    assert str(error.value) == f"{str(file)!r}: {expected}"

@@ -77,14 +77,12 @@ class GateLearner(GraphLearner):
     name = "gates"
     caution = MIN_EDGE_SHARE  # the probability of an edge without evidence, so that any evidence keeps it
 
-    runs: int = 2  # networks of each kind, trained as one program, whose probabilities are averaged
-    hidden: int = 64  # width of their hidden layers
-    baseline_steps: int = (
-        600  # updates to find the baseline parents, of up to six factors; four times as many to fit them
-    )
-    steps: int = 2_000  # updates to find the other edges
-    batch: int = 256  # rows of each update
-    learning_rate: float = 3e-3
+    runs: int = 2  # Networks of each kind, trained as one program, whose probabilities are averaged.
+    hidden: int = 64  # Width of their hidden layers.
+    baseline_steps: int = 600  # Updates to find the baseline parents among six factors; four times as many fit them.
+    steps: int = 2_000  # Updates to find the other edges.
+    batch: int = 256  # Rows of each update.
+    learning_rate: float = 3e-3  # Step size of Adam.
 
     def __post_init__(self) -> None:
         for name in ("runs", "hidden", "baseline_steps", "steps", "batch"):

@@ -33,13 +33,11 @@ class GradientLearner(GraphLearner):
     name = "gradient"
     caution = 0.5
 
-    hidden: tuple[int, ...] = (128, 128)  # widths of the hidden layers
-    steps: int = 5_000  # updates
-    batch: int = 256  # rows of each update
-    learning_rate: float = 1e-3
-    sensitivity: float = (
-        2e-3  # sum of absolute derivatives, in standard deviations, at which an edge is as likely as not
-    )
+    hidden: tuple[int, ...] = (128, 128)  # Widths of the hidden layers.
+    steps: int = 5_000  # Updates.
+    batch: int = 256  # Rows of each update.
+    learning_rate: float = 1e-3  # Step size of Adam.
+    sensitivity: float = 2e-3  # Sum of absolute derivatives, in standard deviations, where an edge has probability 0.5.
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
