@@ -14,7 +14,7 @@ from mocoda.engine.errors import InputError, file_error
 from mocoda.engine.files import VERSION, discard_unfinished
 
 if TYPE_CHECKING:
-    from mocoda.cli.parser import Command
+    from mocoda.cli.options import Command
 
 __all__ = ["COMMANDS", "command_of", "main", "read_command"]
 
@@ -61,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def read_command(words: Sequence[str]) -> Command:
     """The command that the words describe, ready to run."""
-    from mocoda.cli.parser import parse
+    from mocoda.cli.options import parse
 
     name, *options = words
     return parse(command_of(name), options, name)

@@ -16,11 +16,14 @@ from mocoda.cli.options import (
     LOCAL,
     READABLE,
     TASKS,
+    Command,
     Device,
     EngineOptions,
     File,
     Flag,
+    Flat,
     Folder,
+    Maybe,
     Overwrite,
     ReadOptions,
     Seed,
@@ -30,8 +33,8 @@ from mocoda.cli.options import (
     say,
     show,
     task_of,
+    value_of,
 )
-from mocoda.cli.parser import Command, Flat, Maybe, value_of
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_target, write_json
 

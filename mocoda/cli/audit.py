@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Fixed, arg
 
-from mocoda.cli.options import AS_IT_SAYS, Folder, OnData, ReadOptions, check_out, say, show, task_of
-from mocoda.cli.parser import Maybe
+from mocoda.cli.options import AS_IT_SAYS, Folder, Maybe, OnData, ReadOptions, check_out, say, show, task_of
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
 

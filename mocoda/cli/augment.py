@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from mocoda.cli.dynamics import MODEL_FILES, DynamicsOptions
 from mocoda.cli.options import (
     LOCAL,
+    MODEL_FILES,
     Device,
+    DynamicsOptions,
     EngineOptions,
+    Flat,
+    Maybe,
     OnData,
     Out,
     check_device,
@@ -23,9 +26,9 @@ from mocoda.cli.options import (
     run_folder_of,
     say,
     say_left_out,
+    value_of,
 )
 from mocoda.cli.pages import check_page, write_page
-from mocoda.cli.parser import Flat, Maybe, value_of
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.progress import PlainProgress, Progress
 

@@ -16,8 +16,11 @@ from mocoda.cli.options import (
     READABLE,
     TASKS,
     WRITABLE,
+    Command,
     Data,
     Flag,
+    Flat,
+    Maybe,
     MaybeData,
     OnData,
     Out,
@@ -32,7 +35,6 @@ from mocoda.cli.options import (
     say_left_out,
     show,
 )
-from mocoda.cli.parser import Command, Flat, Maybe
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import check_target, write_json
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mocoda.cli.options import Folder, say
-from mocoda.cli.parser import Command
+from mocoda.cli.options import Command, Folder, say
 from mocoda.engine.files import whole_file
 
 if TYPE_CHECKING:

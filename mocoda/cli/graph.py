@@ -11,9 +11,12 @@ from tyro.conf import Positional, arg
 
 from mocoda.cli.options import (
     AS_IT_SAYS,
+    Command,
     Device,
     Flag,
+    Flat,
     Folder,
+    Maybe,
     MaybeData,
     OnData,
     Overwrite,
@@ -22,8 +25,8 @@ from mocoda.cli.options import (
     check_device,
     say,
     show,
+    value_of,
 )
-from mocoda.cli.parser import Command, Flat, Maybe, value_of
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_target, write_json
 

@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from mocoda.cli.options import NO_GRAPH, READABLE, File, GraphOptions, MaybeData, Overwrite, Seed, say
-from mocoda.cli.parser import Command, Flat, Maybe
+from mocoda.cli.options import (
+    NO_GRAPH,
+    READABLE,
+    Command,
+    File,
+    Flat,
+    GraphOptions,
+    Maybe,
+    MaybeData,
+    Overwrite,
+    Seed,
+    say,
+)
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_target
 

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from mocoda.cli.dynamics import MODEL_FILES, DynamicsOptions
-from mocoda.cli.options import Device, Folder, OnData, check_device, show
-from mocoda.cli.parser import Flat
+from mocoda.cli.options import MODEL_FILES, Device, DynamicsOptions, Flat, Folder, OnData, check_device, show
 from mocoda.engine.errors import InputError, unknown_name
 
 

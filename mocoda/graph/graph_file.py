@@ -117,7 +117,7 @@ def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
             local, task = functions.get("local"), _task(file, functions, _about_goals(defined))
             task["box"] = _box(defined.get("box"), graph)
     if local is not None:
-        graph = replace(graph, local=_errors_name(file)(local_mask(graph, names, local)))
+        graph = replace(graph, local=partial(_naming, file, local_mask(graph, names, local)))
     return FileTask(file.stem, graph, hashlib.sha256(text).hexdigest()[:16], **task)
 
 
@@ -269,6 +269,12 @@ def _about_goals(defined: Mapping[str, Any]) -> bool:
     return "achieved" in defined or (
         isinstance(reward, FunctionType) and len(inspect.signature(reward).parameters) == 4
     )
+
+
+def _naming(file: Path, rule: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """A local rule whose errors name the file; unlike a decorated function, it can be sent to other processes."""
+    with _errors_name(file):
+        return rule(rows)
 
 
 def _called(file: Path, name: str, function: Callable[..., Any], *given: Any) -> Any:

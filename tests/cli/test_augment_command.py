@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from command_line import SLOW, TINY, below, done, rejects, start
 
 from mocoda import Transitions, augment, fit_dynamics, fit_parents, fit_reward, make_task
 from mocoda.augmentation import RewardConfig
+from mocoda.data.formats import FORMATS
 from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.checkpoint import load_trained
 from mocoda.engine.runs import settings_of
@@ -141,6 +143,31 @@ def test_other_processes_read_the_graph_file_themselves_and_make_the_same_rows()
     Path("out.hdf5").unlink()
     done(*words, "--workers", 1)
     assert Path("out.hdf5").read_bytes() == alone
+
+
+COUNTED = """
+from pathlib import Path
+with Path("runs.txt").open("a") as file:
+    file.write("x")
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--workers", 1], ["--episodes", 3, "--recipe", "coda"], ["--shards", 2]])
+def test_the_graph_file_runs_once_and_the_data_is_read_once(
+    more: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("counted.py").write_text(COUNTED + REWARDED)
+    reads: list[str] = []
+
+    def counting(place: str, **how: Any) -> Any:
+        reads.append(place)
+        return read(place, **how)
+
+    read = FORMATS["mocoda"].read
+    monkeypatch.setitem(FORMATS._entries, "mocoda", replace(FORMATS["mocoda"], read=counting))
+    words = ["augment", "walks.hdf5", "--graph", "counted.py", *(["--rows", 120, *TINY] if "coda" not in more else [])]
+    done(*words, *more, "--out", "folder" if "--shards" in more else "out.hdf5")
+    assert (reads, Path("runs.txt").read_text()) == (["walks.hdf5"], "x")
 
 
 GOALS = """
