@@ -186,7 +186,8 @@ class _Process:
         self.process = SPAWN.Process(target=_work, args=(work, there), daemon=True)
         try:
             if start:
-                self.process.start()
+                with _safe_path():
+                    self.process.start()
         finally:
             there.close()  # so that a death ends the pipe
 
@@ -203,6 +204,19 @@ class _Process:
         if self.process.pid is not None:
             self.process.kill()
             self.process.join()
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Processes that start inside do not import from the current folder, where a signal.py would be run."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
+        if before is not None:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _read(reply: bytes) -> Any:

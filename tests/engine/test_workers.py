@@ -103,6 +103,14 @@ def test_jobs_may_go_on_for_ever_and_few_are_taken_ahead(some: Runners, ahead: i
     assert len(taken) == 9 + (2 * some.count if ahead is None else ahead)
 
 
+def test_processes_run_no_module_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("signal.py").write_text("open('executed', 'w')")
+    with Workers(abs, 1) as runners:
+        assert list(runners.map([-1])) == [1]
+    assert not Path("executed").exists() and "PYTHONSAFEPATH" not in os.environ
+
+
 def test_a_negative_number_of_processes_is_refused() -> None:
     with refused():
         Workers(run, -1)
