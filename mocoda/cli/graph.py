@@ -46,7 +46,6 @@ class Graph(Command):
 
     kind = "learner"
 
-    settings: Flat[Any]
     file: Annotated[Positional[str], arg(metavar="GRAPH|DATA")]
     """Graph file: Python (which is run), TOML, or learned (FILE.graph). With --learn or --graph, the data."""
     data: MaybeData = None
@@ -72,6 +71,7 @@ class Graph(Command):
     """Learn in less time, but less accurately."""
     explain: Flag = False
     """Propose written rules for the edges of a learned graph."""
+    settings: Flat[Any] = None
     seed: Seed = 0
     device: Device = "cpu"
     overwrite: Overwrite = False
