@@ -53,7 +53,7 @@ def column_recipe(column: str, **settings: Any) -> Recipe:
     """The recipe of a column, with those of an experiment's settings that it has: only mixtures have components."""
     name, density, _, stratified = Column.of(column)
     known = settings_of(RECIPES[name])
-    chosen = PUBLISHED | settings | {"density": density, "stratified": stratified}
+    chosen = PUBLISHED | {"density": density, "stratified": stratified} | settings
     return make_recipe(name, **{key: value for key, value in chosen.items() if key in known})
 
 

@@ -83,6 +83,8 @@ def rendered_front() -> str:
 
 def render(names: list[str]) -> list[Path]:
     """Makes the blocks of READMEs anew, with the index and the project's own; returns the files that changed."""
+    for name in names:
+        find_kind(name)
     changed = []
     for file, make in [
         *((folder_of(name) / "README.md", lambda name=name: rendered(name)) for name in names),

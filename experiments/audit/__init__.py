@@ -43,7 +43,7 @@ COLUMNS = (*BUILT_IN, *(name + end for name in BUILT_IN if name.startswith("moco
 REPLAYED = "replayed.safetensors"
 MARKS = {"support": ("s", GREEN), "disagreement": ("o", RED), "odds": ("^", BLUE)}
 FACTORS = ("o", "s", "^", "D", "v", "P", "X", "*")
-EPISODES = ("coda", "mocoda")
+EPISODES = {"coda": "cubes-episodes-coda.json", "mocoda": "cubes-episodes-mocoda.json"}
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,8 @@ class Audit(Experiment):
                 rows.append([TASKS[name], column_label(column), *texts, sparsest])
         columns = ("task", "rows", *(f"AUROC of {key}" for key in MARKS), "confirmed under the sparsest graph, %")
         episodes = []
-        for recipe in EPISODES:
-            found = read_json(folder / f"cubes-episodes-{recipe}.json")
+        for recipe, file in EPISODES.items():
+            found = read_json(folder / file)
             share, ends = 100 * found["confirmed"], [100 * end for end in found["interval"]]
             episodes.append([recipe, f"{share:.1f} ({ends[0]:.1f} to {ends[1]:.1f})"])
         return super().blocks(folder) | {

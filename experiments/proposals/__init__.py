@@ -27,7 +27,6 @@ from mocoda.tasks.navigation import Navigation
 
 FIRST = 100  # the first seed; no table uses it
 LOW, HIGH, TICKS = -0.1, 1.1, 61  # of the lattice of states on which values are computed
-DRAWN = 256  # actions at each of them
 DRAWS = {"mixture": Mocoda, "published": PublishedMocoda}
 LABELS = {"mixture": "as in the paper's text", "published": "as in the paper's code"}
 
@@ -44,6 +43,7 @@ class Proposals(Experiment):
     rows: int = 40_000
     episodes: int = 200
     components: int = 32
+    drawn: int = 256  # actions at each state of the lattice
 
     def __post_init__(self) -> None:
         self.check_positive("seeds", "rows", "episodes", "components")
@@ -59,7 +59,7 @@ class Proposals(Experiment):
                 parents = recipe.fit(data, task.graph, task=task, model=None, seed=seed)
                 assert isinstance(parents, MixtureParents)
                 stream = Stream(seed, "proposals", device=run.device)
-                proposed = proposals(parents, lattice().to(run.device), DRAWN, stream.child("lattice"))
+                proposed = proposals(parents, lattice().to(run.device), self.drawn, stream.child("lattice"))
                 for number in self.numbers:
                     values = true_values(task, proposed, number)
                     walked = walk(task, parents, values, number, self.episodes, stream)

@@ -9,35 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from experiment_contract import check_experiment, files_in
+from experiment_contract import results_of
+from tiny_experiments import TINY as ALL
 from torch import Tensor
 
-from experiments import Measured
-from experiments.entanglement import MODELS, VALUES, Entanglement, filling, reaches, recombined
+from experiments.entanglement import Entanglement, filling, reaches, recombined
 from experiments.entanglement.values import Lesson, ValueConfig, fit_values, true_values
-from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.networks import mlp
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.objects import EPISODE, HOME, Objects
 
-TINY = Entanglement(
-    "tiny",
-    seeds=2,
-    dynamics=DynamicsConfig(members=2, hidden=(16,), features=8, epochs=2, batch=256, learning_rate=3e-3),
-    values=ValueConfig(updates=120, hidden=(16,), batch=64),
-    counts=(1, 3),
-    episodes=6,
-    objects=2,
-    rows=2_000,
-    made=1_000,
-    components=3,
-    test_rows=50,
-)
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return TINY.run(device="cpu", folder=tmp_path_factory.mktemp("entanglement"))
+TINY: Entanglement = ALL["entanglement"]
 
 
 # Graphs over the horizon
@@ -148,29 +130,10 @@ def test_recombined_states_have_recorded_parts_and_so_many_at_home() -> None:
         assert not set(map(tuple, made.tolist())) & set(map(tuple, states.tolist()))
 
 
-# The whole
-
-
-def test_the_results_keep_the_contract_and_have_every_cell(measured: Measured, tmp_path: Path) -> None:
-    printed = check_experiment(TINY, measured, tmp_path)
-    assert files_in(tmp_path) == sorted(TINY.outputs)
-    results = measured.results
-    assert [cell["objects"] for cell in results["spread"]] == [1, 3]
-    assert list(results["recorded"]) == ["0", "1"]
-    assert sum(results["recorded"].values()) == pytest.approx(100, abs=3)
-    cells = {(cell["what"], cell["states"], cell["home"]): cell for cell in results["cells"]}
-    for name in (*MODELS, *VALUES):
-        for home in (0, 1):
-            cell = cells[name, "recombined", home]
-            assert len(cell["values"]) == 2 and f"{cell['mean']:.1f} ± {cell['std']:.1f}" in printed
-        assert cells[name, "recorded", None]["mean"] > 0
-
-
-def test_the_same_settings_give_the_same_numbers_and_a_seed_does_not_depend_on_the_others(
-    measured: Measured, tmp_path: Path
-) -> None:
-    def first(results: dict[str, Any]) -> dict[tuple[str, str, int | None], float]:
-        return {(cell["what"], cell["states"], cell["home"]): cell["values"][0] for cell in results["cells"]}
-
-    one = replace(TINY, seeds=1, counts=(1,)).run(device="cpu", folder=tmp_path)
-    assert first(one.results) == first(measured.results)
+def test_a_seed_does_not_depend_on_the_others(tmp_path: Path) -> None:
+    variants: tuple[dict[str, Any], ...] = ({}, {"seeds": 1, "counts": (1,)})
+    both, alone = (
+        results_of(replace(TINY, **changes), tmp_path / str(number)) for number, changes in enumerate(variants)
+    )
+    first = {(cell["what"], cell["states"], cell["home"]): cell["values"][0] for cell in both["cells"]}
+    assert first == {(cell["what"], cell["states"], cell["home"]): cell["values"][0] for cell in alone["cells"]}

@@ -1,37 +1,30 @@
-"""The exam of masks at a size that takes no time: its methods on a world with an obvious edge, and its experiment."""
+"""The exam of masks: its methods on a world with an obvious edge, and its experiment."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import experiments.masks.experiment
 import pytest
 import torch
-from experiment_contract import StopAt, StopError, check_experiment
-from experiments.masks.experiment import SHOWN, Cell, Masks, _length, dense
-from experiments.masks.heuristics import Distance, Given, Moved
-from experiments.masks.null_test import NullTest
+from approved import refused
+from experiment_contract import StopAt, StopError, results_of, timeless
+from tiny_experiments import TINY as ALL
 from torch import Tensor
 
+import experiments.masks
 import mocoda
-from experiments import Measured
-from experiments.masks import METHODS, Method, NotApplicableError, Training
-from experiments.masks.mechanisms import fit_mechanisms
-from mocoda import InputError, LocalGraph, Transitions
+from experiments.masks import Masks, _length, dense
+from experiments.masks.mechanisms import Training, fit_mechanisms
+from experiments.masks.methods import METHODS, Distance, Given, Method, Moved, NotApplicableError
+from mocoda import LocalGraph, Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import area_under_curve
 
 FAST = Training(hidden=(32, 32), updates=600, batch=64, learning_rate=3e-3)
-NAMES = (
-    "learned",
-    *("gradient", "drop-one", "redrawn", "attention", "cai", "code-book", "null-test"),
-    *("distance", "moved", "given", "dense", "sparsest"),
-)
-TRAINED = NAMES[1:8]
+TRAINED = ("gradient", "drop-one", "redrawn", "cai")
 GRAPH = LocalGraph(
     state={"lamp": slice(0, 2), "dog": slice(2, 5)},
     action={"call": slice(0, 2)},
@@ -65,11 +58,7 @@ def auroc(scores: Tensor, parent: int, child: int) -> float:
     return float(area_under_curve(scores[:, parent, child], truth[:, parent, child])["auroc"])
 
 
-# Methods
-
-
 def test_methods_are_settings_with_a_name_and_a_line_of_help() -> None:
-    assert tuple(METHODS)[: len(NAMES)] == NAMES
     kinds: dict[str, Any] = dict(METHODS)
     for name, kind in kinds.items():
         assert fields(kind) is not None and issubclass(kind, Method) and kind.name == name
@@ -86,10 +75,6 @@ def test_scores_are_numbers_an_edge_and_row_the_same_for_the_same_seed(name: str
     assert bool(torch.isfinite(scores).all()) and again.equal(scores) and not other.equal(scores)
     if METHODS[name].probability:
         assert float(scores.min()) >= 0 and float(scores.max()) <= 1
-    if name == "attention":
-        assert torch.allclose(scores.sum(1), torch.ones(50, 2), atol=1e-5)
-    if name == "code-book":
-        assert len(scores.flatten(1).unique(dim=0)) <= 16
 
 
 @pytest.mark.parametrize("name", ["gradient", "drop-one", "redrawn", "cai"])
@@ -97,18 +82,8 @@ def test_a_trained_method_finds_that_a_call_is_heard_by_lamplight_only(name: str
     assert auroc(scored(name), 2, 1) > 0.75
 
 
-def test_action_influence_says_nothing_of_other_edges_and_a_null_test_nothing_of_what_is_never_absent() -> None:
+def test_action_influence_says_nothing_of_other_edges() -> None:
     assert not bool(scored("cai")[:, :2].any())
-    data = world(300, 0)[0]
-    asked = NullTest(training=replace(FAST, updates=30)).fit(data, GRAPH, seed=0)(data)
-    assert bool(asked[:, 0].any()) and not bool(asked[:, 1:].any())
-
-
-def test_a_null_test_is_of_worlds_in_which_a_factor_can_be_absent() -> None:
-    data = mocoda.make_task("objects:2").collect(200, seed=0)
-    with pytest.raises(NotApplicableError) as error:
-        NullTest().fit(data, dense(mocoda.make_task("objects:2").graph), seed=0)
-    assert str(error.value) == "no factor is ever absent (all zeros) in the recorded rows."
 
 
 def test_distance_is_between_positions_by_name_or_else_the_first_two_columns() -> None:
@@ -136,9 +111,7 @@ def test_what_moved_more_than_usual_has_edges_from_everything() -> None:
     assert not bool(scores[:, :, 0].any())  # a lamp that never moves
 
 
-def test_always_dense_always_sparsest_and_the_given_mask() -> None:
-    assert bool((scored("dense") == 1).all())
-    assert bool((scored("sparsest") == torch.eye(3, 2)).all())
+def test_the_given_mask_is_that_of_the_task() -> None:
     task = mocoda.make_task("navigation")
     data = task.collect(300, seed=0)
     assert Given().fit(data, dense(task.graph), seed=0)(data).equal(task.graph.mask(data.rows).float())
@@ -156,7 +129,7 @@ def test_ours_scores_by_the_edge_probabilities_of_the_learned_graph(monkeypatch:
         return Graph()
 
     data = world(20, 0)[0]
-    monkeypatch.setattr("experiments.masks.learned.learn_graph", learn_graph)
+    monkeypatch.setattr("experiments.masks.methods.learn_graph", learn_graph)
     assert bool((METHODS["learned"]().fit(data, GRAPH, seed=7)(data) == 0.25).all())
 
 
@@ -172,64 +145,32 @@ def test_a_hidden_parent_does_not_reach_a_network() -> None:
 
 # The experiment
 
-TINY = Masks(
-    "tiny",
-    seeds=2,
-    worlds=("navigation", "dag:2"),
-    rows=(60, 200),
-    methods=("gradient", "null-test", "distance", "given", "sparsest"),
-    judged=300,
-    training=Training(hidden=(8,), updates=3, batch=16),
-)
+TINY: Masks = ALL["masks"]
 
 
-@cache
-def measured_in(folder: Path) -> Measured:
-    return TINY.run(device="cpu", folder=folder, workers=0)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("masks")
-
-
-def test_every_world_size_and_method_has_a_cell_with_all_measures(folder: Path) -> None:
-    measured = measured_in(folder)
-    printed = check_experiment(TINY, measured, folder / "written")
-    cells = {(c["world"], c["rows"], c["method"]): c for c in measured.results["cells"]}
-    assert len(cells) == 2 * 2 * 5
-    for (world_, _, name), cell in cells.items():
-        assert cell["truth"] == "exact"
-        skipped = name == "given" or (world_, name) == ("navigation", "null-test")
-        assert (cell["skipped"] is not None) == skipped
-        if not skipped:
-            assert {*SHOWN, "seconds", "edges", "share"} - {"auroc_known"} <= set(cell)
+def test_every_world_size_and_method_has_a_cell(tmp_path: Path) -> None:
+    cells = {(c["world"], c["rows"], c["method"]): c for c in results_of(TINY, tmp_path)["cells"]}
+    assert len(cells) == 2 * 2 * 3
+    for (name, _, method), cell in cells.items():
+        assert cell["truth"] == "exact" and (cell["skipped"] is not None) == (method == "given")
+        if method != "given":
             assert len(cell["auroc"]["values"]) == 2 and 0 <= cell["auroc"]["mean"] <= 1
-            assert cell["edges"]["mean"] == {"navigation": 4, "dag:2": 3}[world_]
-            assert (cell["calibration"] is None) == (name in ("gradient", "distance"))
-    assert cells["navigation", 200, "given"]["skipped"] == "it is the truth itself."
-    assert "Edges found from 200 recorded rows" in printed and "sparsest" in printed
+            assert cell["edges"]["mean"] == {"navigation": 4, "dag:2": 3}[name]
 
 
-def test_a_run_that_is_stopped_goes_on_with_what_is_missing(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_stopped_asks_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StopError):
-        TINY.run(device="cpu", folder=tmp_path, progress=StopAt("masks", 15), workers=0)
-    assert len([*(tmp_path / "cells").glob("*.json")]) == 15
-    made: list[str] = []
-    answer = Masks.answer
+        results_of(TINY, tmp_path, progress=StopAt(6))
+    kept, made = len([*(tmp_path / "cells").glob("*.json")]), []
+    examine = Masks.examine
 
-    def counted(self: Masks, sheet: Any, data: Transitions, name: str, seed: int) -> Cell:
+    def counted(self: Masks, sheet: Any, data: Transitions, name: str, seed: int) -> dict[str, Any]:
         made.append(name)
-        return answer(self, sheet, data, name, seed)
+        return examine(self, sheet, data, name, seed)
 
-    monkeypatch.setattr(Masks, "answer", counted)
-    (tmp_path / "cells" / "navigation-200-distance-0.json").unlink()
-    resumed = TINY.run(device="cpu", folder=tmp_path, workers=0)
-    assert len(made) == 2 * 2 * 2 * 5 - 15 + 1
-    whole = measured_in(folder).results["cells"]
-    assert resumed.results["resumed"] is True and _timeless(resumed.results["cells"]) == _timeless(whole)
+    monkeypatch.setattr(Masks, "examine", counted)
+    results_of(TINY, tmp_path)
+    assert kept > 0 and len(made) == 2 * 2 * 2 * 3 - kept
 
 
 def test_what_takes_longest_is_asked_first_and_alone(tmp_path: Path) -> None:
@@ -239,59 +180,41 @@ def test_what_takes_longest_is_asked_first_and_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_any_number_of_processes_gives_the_same_answers(folder: Path, tmp_path: Path) -> None:
-    seen: list[str] = []
+def test_any_number_of_processes_gives_the_same_answers(tmp_path: Path) -> None:
     few = replace(TINY, methods=("gradient", "distance"), rows=(60,))
-    spread_out = few.run(device="cpu", folder=tmp_path, workers=2, progress=lambda stage, *_: seen.append(stage))
-    alone = [c for c in measured_in(folder).results["cells"] if c["rows"] == 60 and c["method"] in few.methods]
-    assert _timeless(spread_out.results["cells"]) == _timeless(alone) and seen.count("masks") == 1 + 2 * 2
+    answers = [timeless(results_of(few, tmp_path / str(workers), workers=workers)["cells"]) for workers in (0, 2)]
+    assert answers[0] == answers[1]
 
 
 def test_where_masks_are_not_exact_the_truth_is_replayed_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiments.masks.truth, "is_exact", lambda task: False)
-    monkeypatch.setattr(experiments.masks.experiment, "is_exact", lambda task: False)
+    monkeypatch.setattr("experiments.masks.truth.is_exact", lambda task: False)
+    monkeypatch.setattr(experiments.masks, "is_exact", lambda task: False)
     small = replace(TINY, seeds=1, worlds=("objects:2",), rows=(60,), methods=("distance", "given"), replayed=250)
-    distance, given = small.run(device="cpu", folder=tmp_path, workers=0).results["cells"]
+    distance, given = results_of(small, tmp_path)["cells"]
     assert (distance["truth"], distance["skipped"], given["skipped"]) == ("replay", None, None)
-    assert given["auroc"]["mean"] > 0.9 and given["hamming"]["mean"] < 0.02
-    assert any(" -> object" in key for key in given)
-    whole = {name: given[name]["mean"] for name in ("auroc", "auroc_known")}
-    monkeypatch.setattr(
-        experiments.masks.experiment, "reproduced", lambda data, *_, **__: torch.zeros(len(data), 3) > 0
-    )
-    missed = small.run(device="cpu", folder=tmp_path / "missed", workers=0).results["cells"][1]
-    assert whole["auroc_known"] == whole["auroc"] and missed["auroc_known"] is None  # no "no edge" is known
-    kept = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert given["auroc"]["mean"] > 0.9 and any(" -> object" in key for key in given)
+    assert given["auroc_known"]["mean"] == given["auroc"]["mean"]
+    monkeypatch.setattr(experiments.masks, "reproduced", lambda data, *_, **__: torch.zeros(len(data), 3) > 0)
+    missed = results_of(small, tmp_path / "missed")["cells"][1]
+    assert missed["auroc_known"] is None  # no "no edge" is known
     parts = ("reproduced-objects-2", "truth-objects-2-test", "truth-objects-2-valid")
-    assert kept == [f"{part}.safetensors" for part in parts]
+    assert sorted(path.stem for path in tmp_path.glob("*.safetensors")) == list(parts)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "change",
     [
-        ({"worlds": ("maze",)}, "there is no task 'maze'; there are: "),
-        ({"methods": ("gradent",)}, "there is no method 'gradent'; there are: "),
-        ({"methods": ()}, "methods must be different ones, and at least one, got []."),
-        ({"rows": (5, 5)}, "rows must be different ones, and at least one, got [5, 5]."),
-        ({"rows": (0,)}, "rows must be at least 1, the number of recorded transitions, got [0]."),
-        ({"judged": 0}, "judged must be at least 1, got 0."),
+        {"worlds": ("maze",)},
+        {"methods": ("gradent",)},
+        {"methods": ()},
+        {"rows": (5, 5)},
+        {"rows": (0,)},
+        {"judged": 0},
     ],
+    ids=str,
 )
-def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as error:
-        replace(TINY, **changes)
-    assert str(error.value).startswith(message)
-
-
-def test_the_paper_s_preset_is_of_all_methods_and_of_the_worlds_of_the_issue() -> None:
-    paper = Masks.presets["paper"]
-    assert paper.methods == NAMES and (paper.seeds, paper.rows[0], paper.rows[-1]) == (5, 3_000, 300_000)
-    assert set(paper.worlds) == {"navigation", "hooksweep2", *(f"objects:{k}" for k in (2, 4, 8))} | {
-        f"dag:{k}" for k in (5, 10, 30)
-    }
-
-
-def _timeless(cells: list[dict[str, Any]]) -> Any:
-    return json.loads(json.dumps([{key: value for key, value in cell.items() if key != "seconds"} for cell in cells]))
+def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    with refused():
+        replace(TINY, **change)

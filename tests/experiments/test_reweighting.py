@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from experiment_contract import check_experiment, files_in
-from parents_world import DATA, entropy, message
+from approved import refused
+from experiment_contract import results_of
+from parents_world import DATA, entropy
+from tiny_experiments import TINY as ALL
 
-from experiments import Measured
 from experiments.columns import PUBLISHED
 from experiments.reweighting import ReweightedMocoda, Reweighting, by_volume, graph_of, imbalanced
 from mocoda.parents import GaussianMixture, Mocoda, fit_parents
 from mocoda.parents.mocoda import MixtureParents, StratifiedParents
 from mocoda.tasks.navigation import GRAPH
 
-TINY = Reweighting("tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=1_000, budget=100_000, components=4)
-COLUMNS = ["mocoda", "reweighting", "rejection", "exact rejection"]
+TINY: Reweighting = ALL["reweighting"]
 
 
 # The weights
@@ -101,13 +101,8 @@ def test_every_neighbourhood_is_reweighted() -> None:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return TINY.run(device="cpu", folder=tmp_path_factory.mktemp("reweighting"))
-
-
-@pytest.fixture
-def results(measured: Measured) -> dict[str, Any]:
-    return measured.results
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return results_of(TINY, tmp_path_factory.mktemp("reweighting"))
 
 
 def point(results: dict[str, Any], factors: int, column: str) -> dict[str, Any]:
@@ -131,7 +126,7 @@ def test_exact_rejection_pays_tenfold_for_every_factor(results: dict[str, Any]) 
 
 def test_the_acceptance_that_is_computed_is_the_one_that_is_counted(tmp_path: Path) -> None:
     settings = replace(TINY, factors=(2,), seeds=1, test_rows=5_000, budget=150_000)
-    found = point(settings.run(device="cpu", folder=tmp_path).results, 2, "exact rejection")
+    found = point(results_of(settings, tmp_path), 2, "exact rejection")
     proposed = 3 * 65_536  # all of the budget, in whole batches
     assert found["rows"] < 5_000
     assert proposed / found["rows"] == pytest.approx(found["proposals"], rel=0.15)
@@ -146,19 +141,7 @@ def test_reweighting_covers_what_mocoda_does_not(results: dict[str, Any]) -> Non
     assert point(results, 3, "mocoda")["covered"] <= 100
 
 
-def test_the_results_keep_the_contract_and_have_every_point(measured: Measured, tmp_path: Path) -> None:
-    printed = check_experiment(TINY, measured, tmp_path)
-    assert files_in(tmp_path) == sorted(TINY.outputs)
-    results = measured.results
-    assert [(p["factors"], p["column"]) for p in results["points"]] == [(k, c) for k in TINY.factors for c in COLUMNS]
-    assert all(len(p["values"]) == TINY.seeds and f"{p['covered']:.1f}  (" in printed for p in results["points"])
-    assert results["hopeless"] is None  # three factors are not enough
-
-
-def test_settings_that_cannot_be_are_refused() -> None:
-    assert message(replace, TINY, rare=1.0) == "rare must be a share above 0 and below 1, got 1.0."
-    assert message(replace, TINY, factors=()) == "factors must be numbers of factors, each 1 or more, got ()."
-
-
-def test_rows_of_the_quick_preset_suffice_to_see_every_combination() -> None:
-    assert (1 - 2.0**-10) ** Reweighting.presets["quick"].test_rows < 0.01
+@pytest.mark.parametrize("change", [{"rare": 1.0}, {"factors": ()}], ids=str)
+def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    with refused():
+        replace(TINY, **change)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from approved import refused
 from torch import Tensor
 
 from experiments.theory.tabular import STRUCTURES, Counts, TabularMDP, drawn, l1_distances, random_mdp, shares
-from mocoda import InputError
 from mocoda.engine.randomness import Stream, generator
 
 WORLDS: list[dict[str, Any]] = [
@@ -228,26 +228,14 @@ def test_distances_are_sums_of_absolute_differences() -> None:
     assert l1_distances(apart, apart.flip(0)).tolist() == [2.0, 2.0]
 
 
-# Errors
-
-
 @pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        ({"factors": 0}, "factors, values and actions must be at least 1, got 0, 2 and 2."),
-        ({"factors": 2, "overlap": 2}, "overlap must be from 0 to 1, the number of other factors, got 2."),
-        (
-            {"factors": 3, "switches": 2, "deciding": 1},
-            "switches must be from 0 to deciding, and deciding at most 3, the number of factors, got 2 and 1.",
-        ),
-    ],
+    "wanted", [{"factors": 0}, {"factors": 2, "overlap": 2}, {"factors": 3, "switches": 2, "deciding": 1}], ids=str
 )
-def test_worlds_that_cannot_be(wanted: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_worlds_that_cannot_be(wanted: dict[str, int]) -> None:
+    with refused():
         random_mdp(**wanted)
-    assert str(caught.value) == message
 
 
 def test_an_unknown_structure() -> None:
-    with pytest.raises(InputError, match="locl"):
+    with refused():
         random_mdp(2).structure("locl")

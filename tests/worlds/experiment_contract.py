@@ -1,4 +1,4 @@
-"""What every experiment must do, checked on one that is small."""
+"""Running experiments in tests: measured, stopped halfway, and compared."""
 
 from __future__ import annotations
 
@@ -7,41 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
-import numpy as np
-import pytest
-import rich.console
+from experiments.experiment import Experiment, Run, measure
+from mocoda.engine.progress import Progress, silent
 
-from experiments import Experiment, Measured
-from experiments.experiment import device_name
-from mocoda.engine.files import versions
-
-HEADING = ("table", "preset", "metric", "device", "seconds", "versions", "config")
+TIMES = {"seconds", "seconds_by_stage", "resumed", "epoch_seconds", "milliseconds"}
 
 
-def check_experiment(experiment: Experiment[Any], measured: Measured, folder: Path) -> str:
-    """Results say how they were made; they, and the figures, are written to the folder. Returns the printed table."""
-    results = measured.results
-    assert set(HEADING) < set(results)
-    assert (results["table"], results["preset"]) == (experiment.name, experiment.preset)
-    assert (results["metric"], results["versions"]) == (experiment.metric, versions())
-    assert results["device"] == device_name("cpu") and results["seconds"] >= 0
-    as_json = json.loads(json.dumps(results, allow_nan=False))
-    assert as_json["config"] == json.loads(json.dumps(experiment.config()))
-    for cell in cells_of(results):
-        assert cell["mean"] == pytest.approx(np.mean(cell["values"]), rel=1e-9)
-        assert cell["std"] == pytest.approx(np.std(cell["values"], ddof=1) if len(cell["values"]) > 1 else 0, rel=1e-9)
-    folder.mkdir(exist_ok=True)
-    table = experiment.write(measured, folder)
-    assert json.loads((folder / experiment.outputs[0]).read_text("utf-8")) == as_json
-    for name in experiment.outputs:
-        assert (folder / name).exists()
-        if name.endswith(".png"):
-            assert np.asarray(matplotlib.image.imread(folder / name)).std() > 0.01  # not blank
-    console = rich.console.Console(width=220)
-    with console.capture() as printed:
-        console.print(table)
-    return printed.get()
+def results_of(
+    experiment: Experiment, folder: Path, *, progress: Progress = silent, workers: int | None = 0
+) -> dict[str, Any]:
+    """What an experiment measures, as JSON reads it back."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = measure(experiment, Run(folder, workers=workers, progress=progress))
+    as_json: dict[str, Any] = json.loads(json.dumps(found, allow_nan=False))
+    return as_json
+
+
+def timeless(value: Any) -> Any:
+    """Results without what a clock says."""
+    if isinstance(value, dict):
+        return {key: timeless(inner) for key, inner in value.items() if key not in TIMES}
+    return list(map(timeless, value)) if isinstance(value, list) else value
 
 
 def cells_of(results: Any) -> Iterator[dict[str, Any]]:
@@ -56,27 +42,17 @@ def cells_of(results: Any) -> Iterator[dict[str, Any]]:
             yield from cells_of(value)
 
 
-def by_place(results: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """The cells of a table by row and column."""
-    return {(cell["row"], cell["column"]): cell for cell in results["cells"]}
-
-
-def files_in(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
 class StopError(Exception):
     """What stops a run halfway."""
 
 
 class StopAt:
-    """A progress callback that stops a run at a step of a stage, and keeps what it was called with."""
+    """A progress callback that stops a run at its n-th call, and counts its calls."""
 
-    def __init__(self, stage: str = "", done: int = 0) -> None:
-        self.where = (stage, done)
-        self.steps: list[tuple[str, int, int]] = []
+    def __init__(self, last: int = 0) -> None:
+        self.last, self.calls = last, 0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        self.steps.append((stage, done, total))
-        if (stage, done) == self.where:
+        self.calls += 1
+        if self.calls == self.last:
             raise StopError

@@ -9,7 +9,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from experiments.truth import (
+from torch import Tensor
+
+from experiments import sweeping_truth as truth
+from experiments.sweeping_truth import (
     CONFIRMED,
     MOVED,
     as_transitions,
@@ -19,9 +22,6 @@ from experiments.truth import (
     played_by_expert,
     successes,
 )
-from torch import Tensor
-
-from experiments import truth
 from mocoda import Dynamics, Parents, Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.hooksweep import COLUMNS, HookSweep2

@@ -1,0 +1,378 @@
+"""What is behind the smaller questions: worlds, judges, values and doses, against what can be known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from approved import refused
+from experiment_contract import results_of
+from tiny_experiments import TINY
+
+import experiments.stages
+from experiments.audit import Audit
+from experiments.columns import PUBLISHED, column_recipe
+from experiments.dose import Dose, Trial, changes
+from experiments.experiment import by_place
+from experiments.learned_masks import near_mask, with_graph
+from experiments.neighbourhoods import COLUMNS, Judge
+from experiments.proposals import HIGH, LOW, TICKS, interpolated, lattice, true_values
+from experiments.rewards import FORMS, _rewarded
+from experiments.worlds import Bodies, Knowing, NoisyWorld, bodies, navigation
+from mocoda import Policies, Transitions, fit_parents, make_task, train_agents
+from mocoda.engine.randomness import Stream
+from mocoda.parents import Mocoda
+from mocoda.tasks.hooksweep import HookSweep2
+from mocoda.tasks.navigation import Navigation, coupled
+from mocoda.tasks.objects import Objects
+
+each_world = pytest.mark.parametrize("world", [navigation(), bodies()], ids=lambda world: world.name)
+
+
+@cache
+def measured(name: str, folder: Path) -> dict[str, Any]:
+    return results_of(TINY[name], folder / name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("questions")
+
+
+# Worlds whose dynamics are known
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_masked_out_body_never_moves_another(count: int) -> None:
+    world = Bodies(count)
+    rows = world.collect(400, seed=0).rows
+    mask, truth = world.graph.mask(rows), world.step(rows)
+    for p, parent in enumerate(world.graph.parents):
+        other = rows.clone()
+        other[:, world.graph.columns([parent])] += 0.01
+        same = (world.graph.mask(other) == mask).all(2).all(1)
+        moved = (world.step(other) - truth).abs().reshape(len(rows), count, 2).amax(2) > 1e-6
+        assert not (moved & ~mask[:, p])[same].any()
+        if count > 1:
+            assert (moved & mask[:, p])[same].any()
+
+
+def test_bodies_that_are_near_share_the_push_and_recorded_pushes_are_gentle_then() -> None:
+    world = Bodies(2)
+    apart = torch.tensor([[0.2, 0.5, 0.8, 0.5, 1.0, 0.0], [0.2, 0.5, 0.8, 0.5, 0.0, 0.0]])
+    moved = world.step(apart)
+    torch.testing.assert_close(moved[0] - moved[1], torch.tensor([0.05, 0.0, 0.0, 0.0]))
+    near = torch.tensor([[0.5, 0.5, 0.575, 0.5, 1.0, 0.0], [0.5, 0.5, 0.575, 0.5, 0.0, 0.0]])
+    moved = world.step(near)
+    torch.testing.assert_close(moved[0] - moved[1], torch.tensor([0.025, 0.0, 0.025, 0.0]))
+    rows = world.collect(5_000, seed=0).rows
+    touching = world.graph.mask(rows)[:, 1, 0]
+    assert 0.02 < touching.float().mean() < 0.5
+    assert rows[touching, -2:].abs().max() <= 0.25 and rows[~touching, -2:].abs().max() > 0.9
+
+
+@each_world
+def test_the_graph_of_a_noisy_world_is_true(world: NoisyWorld) -> None:
+    """A parent that the mask leaves out changes its child by no bit, as long as the mask stays."""
+    stream = Stream(0, "test-whatif-paper")
+    rows, width = world.record(500, stream.child("rows")), world.graph.state_width
+    noise = stream.child("noise").normal(500, width)
+    other = world.record(500, stream.child("other"))
+    for number, columns in enumerate(world.graph.factors.values()):
+        changed = rows.clone()
+        changed[:, list(columns)] = other[:, list(columns)]
+        mask = world.graph.mask(rows)
+        stays = (mask == world.graph.mask(changed)).all(2).all(1)
+        same = world.step(changed, noise) == world.step(rows, noise)
+        for child, name in enumerate(world.graph.children):
+            out = stays & ~mask[:, number, child]
+            assert same[out][:, list(world.graph.factors[name])].all()
+
+
+@each_world
+def test_recorded_transitions_are_steps_with_their_noise(world: NoisyWorld) -> None:
+    data, noise = world.collect(100, Stream(3, "test"))
+    assert data.next_state.equal(world.step(data.rows, noise))
+    assert world.collect(100, Stream(3, "test"))[0].next_state.equal(data.next_state)
+    prediction = Knowing(world).predict(data.rows)
+    assert prediction.mean[0].equal(world.step(data.rows, torch.zeros_like(noise))) and not prediction.scale.any()
+
+
+# What if
+
+
+def test_kept_children_are_exact_and_knowing_the_dynamics_is_knowing_the_answer_only_without_noise(
+    folder: Path,
+) -> None:
+    for cell in measured("whatif", folder)["cells"]:
+        if cell["model"] == "knowing":
+            assert (cell["mean"] == 0) == (cell["world"] == "navigation")
+        elif cell["children"] == "not reached" and cell["model"] == "factored":
+            assert cell["values"] == [0.0, 0.0] and cell["inside"] == 100
+        else:
+            assert min(cell["values"]) > 0
+
+
+def test_every_child_is_in_one_group_and_every_question_in_one_bin_of_support(folder: Path) -> None:
+    results = measured("whatif", folder)
+    for world in ("navigation", "bodies"):
+        for model in ("unfactored", "knowing", "factored"):
+            own = [c["share"] for c in results["cells"] if (c["world"], c["model"]) == (world, model)]
+            assert sum(own) == pytest.approx(100)
+        bins = [cell for cell in results["supports"] if cell["world"] == world]
+        assert [cell["from"] for cell in bins] == sorted(cell["from"] for cell in bins)
+        assert 30 < sum(cell["share"] for cell in bins) <= 100  # of all children; the change does not reach the rest
+    with refused():
+        replace(TINY["whatif"], questions=0)
+
+
+# Neighbourhoods
+
+
+def test_the_judge_finds_one_recorded_row_in_a_hundred_and_all_that_was_never_seen() -> None:
+    task, tiny = Navigation(), TINY["neighbourhoods"]
+    judge = Judge.of(task, tiny, 0, "cpu")
+    recorded = task.collect(10_000, seed=5).rows
+    assert judge.unsupported(recorded).float().mean() < 0.04
+    right = recorded[coupled(recorded)].clone()
+    right[:, 2] = 0.6
+    assert judge.unsupported(right).all()
+    parents = fit_parents(task.collect(4_000, seed=0), task.graph, Mocoda(components=6, **PUBLISHED))
+    drawn = parents.sample(2_000, seed=0)
+    moving = coupled(drawn) & (drawn[:, 2] > 0.2)
+    assert moving.any() and judge.unsupported(drawn)[moving].all()
+
+
+def test_mixtures_per_neighbourhood_draw_less_that_is_unsupported(folder: Path) -> None:
+    found = {(cell["world"], cell["column"]): cell for cell in measured("neighbourhoods", folder)["cells"]}
+    for world in ("navigation", "2 bodies"):
+        share = {name: found[world, name]["unsupported_mean"] for name in ("recorded", *COLUMNS)}
+        assert share["recorded"] < share["mocoda, stratified"] < share["mocoda"]
+        for name in (name for name in COLUMNS if "stratified" in name):
+            assert sum(found[world, name]["fitted"]) + sum(found[world, name]["skipped"]) == 4_000
+    assert found["navigation", "mocoda, stratified"]["mean"] < found["navigation", "mocoda"]["mean"]
+
+
+# Composers
+
+
+def test_recombined_rows_have_every_parent_set_of_some_recorded_row_and_other_company() -> None:
+    task, tiny = Objects(2), TINY["composer"]
+    for recorded, recombined in zip(*tiny.object_test_rows(task, "cpu").values(), strict=True):
+        for names in task.graph.parent_sets:
+            columns = list(task.graph.columns(names))
+            before, after = (part[:, columns] for part in (recorded, recombined))
+            assert torch.equal(torch.unique(before, dim=0), torch.unique(after, dim=0))
+            assert not before.equal(after)
+        assert len({tuple(row) for row in recorded.tolist()} & {tuple(row) for row in recombined.tolist()}) < 10
+
+
+def test_a_shared_composer_has_fewer_parameters(folder: Path) -> None:
+    models = measured("composer", folder)["models"]
+    size = {(one["world"], one["composer"], one["depth"]): one["parameters"] for one in models}
+    assert size["2 objects", "shared, alike", 2] < size["2 objects", "shared", 2] < size["2 objects", "separate", 2]
+    assert all(one["epoch_seconds"] > 0 for one in models)
+
+
+# Rewards
+
+
+@pytest.mark.parametrize(
+    ("form", "rewards", "ends"),
+    [
+        ("-1/0", {-1.0, 0.0}, True),
+        ("0/1", {0.0, 1.0}, True),
+        ("-10/0", {-10.0, 0.0}, True),
+        ("-1/0, nothing ends", {-1.0, 0.0}, False),
+        ("+1/+2, nothing ends", {1.0, 2.0}, False),
+    ],
+)
+def test_a_form_has_the_rewards_that_it_is_called_by(form: str, rewards: set[float], ends: bool) -> None:
+    data = _rewarded(make_task("navigation").collect(2_000, seed=0), form)
+    assert data.reward is not None and form in FORMS
+    assert set(torch.unique(data.reward).tolist()) == rewards and bool(data.terminal.any()) == ends
+
+
+def test_equivalent_rewards_give_equal_cells(folder: Path) -> None:
+    cells = by_place(measured("rewards", folder))
+    for form in ("0/1", "-10/0"):
+        assert cells["td3-bc", form]["steps"] == pytest.approx(cells["td3-bc", "-1/0"]["steps"])
+
+
+# Proposals
+
+
+def test_more_proposals_are_walked_faster(folder: Path) -> None:
+    found = by_place(measured("proposals", folder))
+    for draws in ("mixture", "published"):
+        assert 18 < found[draws, "20"]["mean"] < found[draws, "2"]["mean"] <= 70
+
+
+def test_with_one_and_the_same_action_everywhere_the_values_are_its_steps() -> None:
+    task = Navigation()
+    diagonal = torch.full((TICKS**2, 4, 2), 1.0)  # all proposals are alike, so their number is all the same
+    values = true_values(task, diagonal, number=20)
+    torch.testing.assert_close(values, true_values(task, diagonal, number=1))
+    steps = interpolated(values, torch.tensor([[0.7, 0.7], [0.62, 0.62], [0.86, 0.7]]))
+    assert float(steps[0]) == pytest.approx(4, abs=0.6)  # 0.03 a step in the quadrant, to beyond 0.8
+    assert float(steps[1]) == pytest.approx(7, abs=1.5)  # interpolation near the goal costs about a step
+    assert float(steps[2]) == pytest.approx(70, abs=1)  # it passes the goal by
+
+
+def test_values_between_the_lattice_s_states_are_interpolated() -> None:
+    plane = torch.tensor([2.0, -3.0])
+    state = torch.tensor([[0.0, 0.0], [0.123, 0.777], [LOW, HIGH]])
+    found = interpolated(lattice() @ plane + 1, state)
+    torch.testing.assert_close(found, state @ plane + 1, rtol=0, atol=1e-3 * (HIGH - LOW))
+
+
+# Doses
+
+DOSE: Dose = TINY["dose"]
+
+
+@pytest.fixture(scope="module")
+def doses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Transitions]]:
+    """The data sets that agents are trained on."""
+    datasets: dict[str, list[Transitions]] = {}
+
+    def keep(given: Mapping[str, list[Transitions]], *agent: Any, **options: Any) -> Policies:
+        datasets.update(given)
+        return train_agents(given, *agent, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiments.stages, "train_agents", keep)
+        results_of(replace(DOSE, tasks=("navigation", "hooksweep2")), tmp_path_factory.mktemp("dose"))
+    return datasets
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("density", DOSE.densities)
+def test_a_dose_begins_with_the_recorded_rows_and_all_of_the_smaller_doses(
+    doses: dict[str, list[Transitions]], density: str
+) -> None:
+    for size in (120, 200, 150):
+        for seed in range(1 if size == 150 else 2):
+            tables = [
+                doses[name][seed] for name in (f"{size}-recorded", f"{size}-{density}-0.5", f"{size}-{density}-3")
+            ]
+            for dose, one, other in zip(DOSE.doses, tables, tables[1:], strict=False):
+                first = size + round(dose * size)
+                for name, array in other[:first].arrays().items():
+                    assert array.equal(one[:first].arrays()[name]), name
+            assert len(tables[-1]) == 4 * size
+    assert doses["200-recorded"][1].rows.equal(Navigation().collect(200, seed=1).rows)
+
+
+@pytest.mark.long
+def test_few_rows_are_repeated_with_other_goals_and_their_rewards(doses: dict[str, list[Transitions]]) -> None:
+    task = HookSweep2()
+    for name, copies in (("150-recorded", 3), ("150-matched-0.5", 2), ("150-matched-3", 1)):
+        (table,) = doses[name]
+        part = len(table) // copies
+        for number in range(copies):
+            own = table[number * part : (number + 1) * part]
+            assert own.rows.equal(table.rows[:part]) and own.goal is not None and own.reward is not None
+            assert own.reward.equal(task.label(own.state, own.action, own.next_state, own.goal)[0])
+        assert table.goal is not None and len(table.goal.unique(dim=0)) == len(table)
+
+
+@pytest.mark.parametrize(("task", "sign"), [("hooksweep2", 1), ("navigation", -1)])
+def test_a_dose_hurts_where_the_whole_interval_of_the_paired_change_is_worse(task: str, sign: int) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        count = int(rng.integers(2, 6))
+        reached = rng.normal(50, 5, (3, count)) + rng.normal(0, 10, (3, 1))
+        cells = [
+            {"task": task, "agent": "sac", "rows": 9, "density": "mixture" if dose else None, "dose": dose}
+            | {"values": (sign * values).tolist()}
+            for dose, values in zip((0.0, 1.0, 4.0), reached, strict=True)
+        ]
+        wanted = []
+        for one, other in pairwise(reached):
+            half = scipy.stats.t.ppf(0.975, count - 1) * (other - one).std(ddof=1) / count**0.5
+            wanted.append(bool((other - one).mean() + half < 0))
+        assert changes(cells) == wanted
+
+
+@pytest.mark.parametrize(
+    "change", [{"doses": (1.0, 4.0)}, {"doses": (0.0, 4.0, 4.0)}, {"tasks": ("objects",)}], ids=str
+)
+def test_doses_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    with refused():
+        replace(DOSE, **change)
+
+
+@pytest.mark.parametrize("change", [{"sizes": (5, 5)}, {"last": 3}], ids=str)
+def test_trials_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    trial: Trial = DOSE.navigation
+    with refused():
+        replace(trial, **change)
+
+
+# Audits
+
+AUDIT: Audit = TINY["audit"]
+
+
+def test_recorded_and_coda_s_rows_are_confirmed_where_a_state_says_all(folder: Path) -> None:
+    results = measured("audit", folder)
+    for name, found in results["tasks"].items():
+        assert found["recorded"] == {**found["recorded"], "rows": 120, "share": 1.0}
+        assert found["audits"]["coda"]["confirmed"] > 0.9
+        for one in found["audits"].values():
+            assert one["rows"] == 120 and one["by"]["recipe"]["recorded"] == found["recorded"]
+            assert set(one["by"]["factor"]) <= set(make_task(name).graph.children)
+
+
+@pytest.mark.long
+def test_hooksweep2_is_audited_within_a_centimetre(tmp_path: Path) -> None:
+    found = results_of(replace(AUDIT, tasks=("hooksweep2",)), tmp_path)["tasks"]["hooksweep2"]
+    assert set(found["tolerance"].values()) == {0.01} and found["recorded"]["share"] > 0.7
+
+
+def test_audits_that_make_no_sense_are_refused() -> None:
+    with refused():
+        replace(AUDIT, seeds=3)
+    with refused():
+        replace(AUDIT.navigation, columns=("emp-matched",))
+
+
+def test_columns_say_which_parents_they_are_of() -> None:
+    names = ("mocoda", "mocoda-matched", "mocoda-u-local")
+    settings: dict[str, Any] = {name: column_recipe(name, components=4) for name in names}
+    assert {name: (one.name, one.density, one.stratified) for name, one in settings.items()} == {
+        "mocoda": ("mocoda", "mixture", False),
+        "mocoda-matched": ("mocoda", "matched", False),
+        "mocoda-u-local": ("mocoda-u", "matched", True),
+    }
+
+
+# Learned masks
+
+
+def test_the_distance_rule_has_edges_between_what_is_near() -> None:
+    rows = torch.zeros(1, 20)
+    rows[:, 6:8] = torch.tensor([0.05, 0.05])  # box 1 at the gripper, box 2 far away
+    rows[:, 11:13] = 1.0
+    assert near_mask(rows)[0].int().tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1], [1, 1, 0]]
+
+
+def test_a_task_can_have_another_graph() -> None:
+    task = HookSweep2()
+    near = replace(task.graph, local=near_mask)
+    assert with_graph(task, near).graph is near and HookSweep2().graph is task.graph
+
+
+@pytest.mark.parametrize("change", [{"masks": ("drawn",)}, {"worlds": ()}, {"caution": 2}], ids=str)
+def test_masks_and_worlds_are_checked(change: dict[str, Any]) -> None:
+    with refused():
+        replace(TINY["learned-masks"], **change)

@@ -1,0 +1,147 @@
+"""Measurements of time and memory: kills, bytes, rates, and that both sides of a comparison do the same work."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from approved import refused
+from experiment_contract import results_of
+from tiny_experiments import TINY
+
+from experiments import speed
+from experiments.columns import PUBLISHED
+from experiments.scale import Scale, digest_of, remove_shards, resident, steady_rate
+from mocoda import DynamicsConfig, InputError, fit_dynamics, fit_parents, make_recipe, make_task
+
+SCALE: Scale = TINY["scale"]
+
+
+@pytest.mark.long
+def test_rows_killed_twice_are_the_same_bytes(tmp_path: Path) -> None:
+    results = results_of(SCALE, tmp_path, workers=2)
+    killed, whole = results["runs"]["killed"], results["runs"]["whole"]
+    assert results["same_bytes"] and (killed["starts"], whole["starts"]) == (3, 1)
+    first, second = killed["shards at kills"]
+    assert 4 <= first < 8 <= second < 12 and killed["seconds"] > whole["seconds"]
+    assert 100 < whole["memory"] < 4_000 and 18 < whole["bytes per row"] < 25
+    assert all(point["steady"] > 0 for point in results["scaling"])
+    assert not list(tmp_path.glob("shards-*"))  # nothing is left but numbers
+    again = results_of(SCALE, tmp_path, workers=2)  # measures nothing twice
+    assert again["runs"] == results["runs"] and again["seconds"] < 30
+
+
+def test_the_rate_counts_from_when_every_process_has_finished_a_shard(tmp_path: Path) -> None:
+    files = [tmp_path / str(number) for number in range(5)]
+    for file, at in zip(files, (103.0, 100.0, 101.0, 102.0, 104.0), strict=True):
+        file.touch()
+        os.utime(file, (at, at))
+    assert steady_rate(files, 500, 1) == 400 / 4 and steady_rate(files, 500, 2) == 300 / 3
+    assert steady_rate(files[:1], 500, 1) == 0.0
+
+
+def test_memory_is_that_of_a_process_and_its_children() -> None:
+    script = "import subprocess, sys; held = bytearray(80 << 20); subprocess.run([sys.executable, '-c', CHILD])"
+    child = "held = bytearray(120 << 20); print(flush=True); import time; time.sleep(60)"
+    words = [sys.executable, "-c", script.replace("CHILD", repr(child))]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, process_group=0)
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()
+        assert 200 < resident(process.pid) < 400
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_digest_is_of_all_bytes_in_order(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in "ab"]
+    for file in files:
+        file.write_text(file.name)
+    each = "".join(hashlib.sha256(file.name.encode()).hexdigest() for file in files)
+    assert digest_of(files) == hashlib.sha256(each.encode()).hexdigest() != digest_of(files[::-1])
+
+
+def test_only_what_a_run_has_made_is_removed(tmp_path: Path) -> None:
+    for name in ("shard-00000.parquet", "manifest.json", "mine.parquet"):
+        (tmp_path / name).touch()
+    remove_shards(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.parquet"]
+    (tmp_path / "mine.parquet").unlink()
+    remove_shards(tmp_path)
+    assert not tmp_path.exists()
+
+
+def test_a_disk_without_room_is_known_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^100,000,000,000,000 rows need 3,000,000,000,000,000 bytes, and "):
+        results_of(replace(SCALE, rows=10**14), tmp_path, workers=1)
+    assert not list(tmp_path.iterdir())
+    with refused():
+        replace(SCALE, kills=12)
+
+
+# Speed
+
+
+@cache
+def small_generator(device: str) -> tuple[Any, ...]:
+    task = make_task("navigation")
+    data = task.collect(300, seed=0)
+    small = DynamicsConfig(members=2, hidden=(8,), features=8, epochs=1, window=1, batch=64)
+    model = fit_dynamics(data, task.graph, config=small)
+    return task, data, fit_parents(data, task.graph, make_recipe("mocoda", components=2, **PUBLISHED)), model
+
+
+def test_both_sides_do_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"EM_POINTS": 400, "EM_COLUMNS": 3, "EM_COMPONENTS": 2, "EM_ITERATIONS": 3}
+    for name, value in (sizes | {"KDE_POINTS": 100, "KDE_PROPOSALS": 200}).items():
+        monkeypatch.setattr(speed, name, value)
+    ours, theirs = speed._kde("cpu")
+    assert np.allclose(np.log(np.asarray(ours())), np.asarray(theirs()), atol=1e-3)
+    ours, theirs = speed._em("cpu")
+    fitted, fitted_reference = ours(), theirs()
+    means = np.asarray(getattr(fitted, "means"))  # noqa: B009  (`ours` promises no type)
+    assert means.shape == np.asarray(getattr(fitted_reference, "means_")).shape == (2, 3)  # noqa: B009
+
+
+@pytest.mark.parametrize("missing", ["sklearn", "d3rlpy"])
+def test_without_what_is_compared_with_the_way_out_is_given(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with refused():
+        speed._check_packages("cpu")
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_both_td3_bcs_are_timed_as_often() -> None:
+    ours, theirs = speed._td3_bc(2)
+    assert len(ours) == len(theirs) == 2 and min(*ours, *theirs) > 0
+
+
+@pytest.mark.long
+def test_streaming_needs_no_more_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holding the rows would show."""
+    monkeypatch.setattr(speed, "_generator", small_generator)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of the child: quicker on a busy machine
+    few, many = (speed._streaming_memory(rows, "cpu") for rows in (100_000, 1_500_000))
+    table = 4 * 7 * 1_500_000 / 2**20  # what the rows themselves weigh: 40, where the measure varies by 10
+    assert max(few, many) > 1 and many < few + table / 2
+
+
+@pytest.mark.timeout(60)
+def test_a_streaming_child_that_dies_is_an_error_and_no_endless_wait(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(speed, "_generator", small_generator)
+    monkeypatch.setattr(speed, "_stream_to_disk", divmod)  # which fails on what it is given
+    with pytest.raises((EOFError, OSError, RuntimeError)):
+        speed._streaming_memory(1_000, "cpu")

@@ -1,0 +1,212 @@
+"""Every experiment at a size that takes little time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from experiments.audit import Audit
+from experiments.audit import Trial as AuditTrial
+from experiments.composer import Composer
+from experiments.cubes import CubesTable
+from experiments.dose import Dose, Trial
+from experiments.entanglement import Entanglement
+from experiments.entanglement.values import ValueConfig
+from experiments.learned_masks import LearnedMasks
+from experiments.masks import Masks
+from experiments.masks.mechanisms import Training
+from experiments.neighbourhoods import Neighbourhoods
+from experiments.proposals import Proposals
+from experiments.published_code import PublishedCode
+from experiments.rewards import Rewards
+from experiments.reweighting import Reweighting
+from experiments.scale import Scale
+from experiments.scarcity import Scarcity
+from experiments.speed import Speed
+from experiments.table1 import Table1
+from experiments.table2 import Table2
+from experiments.table3 import Table3
+from experiments.theory import Theory
+from experiments.whatif import WhatIfs
+from mocoda import DynamicsConfig, GateLearner, make_agent
+
+MODEL = DynamicsConfig(members=2, hidden=(16,), features=8, epochs=2, batch=128, window=1)
+SWEEPING = replace(MODEL, epoch_rows=512, validation=200)
+SMALL: dict[str, Any] = {"hidden": (16,), "batch": 32, "learning_rate": 0.01, "polyak": 0.1}
+SAMPLERS: dict[str, Any] = {"samplers": 2, "components": 2, "proposals": 3, "sampler_hidden": (8,)}
+AGENT = make_agent("td3-bc", **SMALL)
+SWEEPER = make_agent("td3-bc", **SMALL, decay=True, standardise=True)
+BCQ = make_agent("bcq", **SMALL, **SAMPLERS, sampler_updates=20, sampler_batch=32)
+WALKS = Trial(
+    (120, 200),
+    2,
+    replace(MODEL, epoch_rows=128, batch=64),
+    (AGENT,),
+    updates=20,
+    evaluations=2,
+    last=1,
+    episodes=2,
+    components=2,
+)
+SWEEPS = replace(WALKS, sizes=(150,), seeds=1, updates=2, goals=3)
+ROWS = AuditTrial(("coda", "mocoda", "mocoda-matched"), MODEL, rows=400, audited=120, components=4)
+ROBOT = replace(ROWS, columns=("mocoda", "mocoda-matched"), rows=300, audited=30)
+
+TINY: dict[str, Any] = {
+    "table1": Table1("tiny", seeds=2, dynamics=MODEL, rows=1_000, test_rows=300, components=4),
+    "table2": Table2(
+        "tiny",
+        seeds=2,
+        dynamics=MODEL,
+        agents=(AGENT, BCQ),
+        rows=1_500,
+        total=3_000,
+        updates=200,
+        evaluate_every=100,
+        episodes=3,
+        last=1,
+        components=4,
+    ),
+    "table3": replace(
+        Table3.presets["quick"],
+        preset="tiny",
+        dynamics=SWEEPING,
+        agents=(SWEEPER,),
+        updates={"td3-bc": 40},
+        evaluations=2,
+        rows=1_100,  # of one part of the recording
+        total=2_600,
+        episodes=1,
+        last=1,
+        final_episodes=2,
+        expert_episodes=6,  # of which one sweeps box 1
+        confirmed_rows=40,
+        components=4,
+    ),
+    "scarcity": Scarcity(
+        "tiny",
+        seeds=2,
+        sizes=(1_100, 400),
+        dynamics=replace(SWEEPING, epoch_rows=256, validation=100),
+        agent=SWEEPER,
+        total=1_500,
+        updates=20,
+        evaluate_every=10,
+        episodes=1,
+        last=1,
+        components=4,
+        expert_episodes=6,
+    ),
+    "theory": Theory(
+        "tiny",
+        seeds=2,
+        repetitions=40,
+        factors=(1, 2, 3),
+        full_factors=2,
+        fixed_factors=3,
+        shares=(1 / 64, 1 / 2),
+        epsilon=0.8,
+        resolution=2,
+    ),
+    "neighbourhoods": Neighbourhoods(
+        "tiny",
+        seeds=1,
+        dynamics=DynamicsConfig(members=2, hidden=(32,), features=16, epochs=4, batch=256, learning_rate=3e-3),
+        bodies=(2,),
+        rows=4_000,
+        test_rows=600,
+        judge_rows=8_000,
+        components=6,
+    ),
+    "reweighting": Reweighting(
+        "tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=1_000, budget=100_000, components=4
+    ),
+    "whatif": WhatIfs("tiny", seeds=2, dynamics=MODEL, rows=1_500, questions=400, components=4),
+    "composer": Composer(
+        "tiny",
+        seeds=1,
+        dynamics=MODEL,
+        object_seeds=2,
+        object_dynamics=MODEL,
+        depths=(1, 2),
+        objects=(2,),
+        rows=1_000,
+        object_rows=600,
+        test_rows=300,
+        components=4,
+    ),
+    "entanglement": Entanglement(
+        "tiny",
+        seeds=2,
+        dynamics=MODEL,
+        values=ValueConfig(updates=120, hidden=(16,), batch=64),
+        counts=(1, 3),
+        episodes=6,
+        objects=2,
+        rows=2_000,
+        made=1_000,
+        components=3,
+        test_rows=50,
+    ),
+    "rewards": replace(
+        Rewards.presets["quick"],
+        preset="tiny",
+        rows=400,
+        total=600,
+        updates=30,
+        evaluate_every=10,
+        episodes=3,
+        last=2,
+        agents=tuple(replace(agent, hidden=(8,), batch=16) for agent in Rewards.presets["quick"].agents),
+    ),
+    "published-code": PublishedCode("tiny", seeds=1, updates=20, evaluate_every=10, last=1, variants=("td3-bc",)),
+    "proposals": Proposals("tiny", seeds=1, numbers=(2, 20), rows=2_000, episodes=20, components=4, drawn=64),
+    "dose": Dose("tiny", seeds=2, navigation=WALKS, hooksweep2=SWEEPS, tasks=("navigation",), doses=(0.0, 0.5, 3.0)),
+    "cubes": replace(
+        CubesTable.presets["quick"],
+        preset="tiny",
+        dynamics=replace(MODEL, epoch_rows=200),
+        agent=make_agent("gciql", hidden=(16,), batch=16),
+        updates=20,
+        arms=("recorded", "mocoda", "added"),
+        rows=6_000,
+        total=6_400,
+    ),
+    "audit": Audit(
+        "tiny",
+        1,
+        ROWS,
+        ROWS,
+        replace(ROBOT, variety="varied"),
+        replace(ROBOT, variety="play"),
+        ("navigation", "objects"),
+    ),
+    "masks": Masks(
+        "tiny",
+        seeds=2,
+        worlds=("navigation", "dag:2"),
+        rows=(60, 200),
+        methods=("gradient", "distance", "given"),
+        judged=300,
+        training=Training(hidden=(8,), updates=3, batch=16),
+    ),
+    "learned-masks": LearnedMasks(
+        "tiny",
+        seeds=1,
+        sizes="tiny",
+        worlds=("navigation",),
+        graphs=GateLearner(runs=1, hidden=16, baseline_steps=4, steps=4, batch=16),
+        caution=0.1,
+    ),
+    "scale": replace(Scale.presets["quick"], preset="tiny", rows=200_000, counts=(1, 2), timed_rows=50_000),
+    "speed": Speed("tiny", seeds=1, repeats=1, parts=("kde",)),
+}
+# The sizes that other experiments take from the tables.
+TABLES: dict[Any, Any] = {
+    Table1: replace(TINY["table1"], components=2),
+    Table2: replace(
+        TINY["table2"], agents=(AGENT,), rows=1_000, total=1_100, updates=4, evaluate_every=2, columns=("mocoda",)
+    ),
+    Table3: replace(TINY["table3"], rows=1_100, total=1_200, updates={"td3-bc": 4}, confirmed_rows=10, components=2),
+}
+LONG = ("table3", "scarcity", "cubes", "scale")  # simulate robots, or start processes that are killed
