@@ -113,7 +113,7 @@ def test_both_sides_do_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert means.shape == np.asarray(getattr(fitted_reference, "means_")).shape == (2, 3)  # noqa: B009
 
 
-@pytest.mark.parametrize("missing", ["sklearn", "d3rlpy"])
+@pytest.mark.parametrize("missing", ["d3rlpy"])
 def test_without_what_is_compared_with_the_way_out_is_given(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with refused():
