@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +14,7 @@ import pytest
 from transition_tables import assert_identical, numbers, refusal, table
 
 from mocoda.data.transitions import Transitions, save_stream
-from mocoda.engine.errors import unknown_name
-from mocoda.engine.files import versions, whole_file, write_json
+from mocoda.engine.files import versions, write_json
 
 # --- files
 
@@ -206,53 +203,6 @@ def test_a_source_that_is_not_json_is_refused() -> None:
         "source must hold JSON values only, for it travels with the file (Object of type set is not JSON serializable)."
     )
     assert refusal(lambda: table(source={"made": {1, 2}})) == expected
-
-
-def test_a_whole_file_takes_its_name_only_when_the_block_ends_well(tmp_path: Path) -> None:
-    path = tmp_path / "note.txt"
-    with whole_file(path) as part:
-        assert part == tmp_path / f".note.txt.{os.getpid()}.part"
-        part.write_text("first")
-        assert not path.exists()
-    assert listing(tmp_path) == {"note.txt": b"first"}
-    with pytest.raises(KeyError), whole_file(path) as part:
-        part.write_text("second")
-        raise KeyError
-    assert listing(tmp_path) == {"note.txt": b"first"}
-
-
-def test_json_is_written_readable_and_reads_back(tmp_path: Path) -> None:
-    value = {"name": "Grüße", "numbers": [1, 2.5, None]}
-    write_json(tmp_path / "value.json", value)
-    text = (tmp_path / "value.json").read_text(encoding="utf-8")
-    assert json.loads(text) == value
-    assert "Grüße" in text
-    assert text.endswith("}\n")
-
-
-def test_json_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        write_json(tmp_path / "value.json", {"made": {1, 2}})
-    assert listing(tmp_path) == {}
-
-
-def test_an_unknown_name_is_answered_with_the_names_there_are_and_the_nearest() -> None:
-    assert str(unknown_name("task", "navigatoin", ["navigation", "push"])) == (
-        "there is no task 'navigatoin'; there are: navigation, push. Did you mean 'navigation'?"
-    )
-    assert str(unknown_name("task", "zzz", ["navigation", "push"])) == (
-        "there is no task 'zzz'; there are: navigation, push."
-    )
-
-
-def test_what_a_killed_process_left_is_cleared_away_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    left, kept = (tmp_path / f".data.h5.{process}.part" for process in (dead.pid, 1))
-    left.touch()
-    kept.touch()
-    table().save(tmp_path / "data.h5")
-    assert sorted(listing(tmp_path)) == sorted([kept.name, "data.h5"])
 
 
 def test_a_special_file_is_not_replaced(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from approved import assert_approved, refused
 
 from mocoda import InputError
-from mocoda.engine.errors import file_error
+from mocoda.engine.errors import file_error, unknown_name
 from mocoda.engine.files import check_target, check_writable, whole_file, whole_folder, write_json
 from mocoda.engine.runs import RunFolder
 
@@ -66,7 +67,26 @@ def test_an_error_of_the_file_system_is_one_sentence() -> None:
     assert_approved(file_error(OSError(28, "No space left on device")))
 
 
+def test_an_unknown_name_is_answered_with_those_that_there_are_and_the_nearest() -> None:
+    assert_approved(str(unknown_name("task", "navigatoin", ["navigation", "push"])))
+    assert_approved(str(unknown_name("task", "zzz", ["navigation", "push"])))
+
+
 # Temporary files
+
+
+@pytest.mark.parametrize("failure", [None, KeyError("inside")])
+def test_a_file_takes_its_name_only_when_the_block_ends_well(tmp_path: Path, failure: KeyError | None) -> None:
+    path = tmp_path / "value.json"
+    write_json(path, {"name": "Grüße", "numbers": [1, 2.5, None]})
+    with nullcontext() if failure is None else pytest.raises(KeyError), whole_file(path) as part:
+        part.write_text("second")
+        assert path.read_text("utf-8").startswith('{\n  "name": "Grüße",')
+        if failure is not None:
+            raise failure
+    assert [file.name for file in tmp_path.iterdir()] == ["value.json"]
+    assert (path.read_text("utf-8") == "second") == (failure is None)
+
 
 KILLED = """
 import os, sys
@@ -157,7 +177,7 @@ import torch
 from mocoda import Transitions
 from mocoda.data.formats import write
 from mocoda.data.transitions import save_stream
-from mocoda.engine.errors import file_error
+from mocoda.engine.errors import file_error, unknown_name
 for given in sys.argv[1:]:
     rows, _, to = given.partition(" ")
     rows = int(rows)
