@@ -49,7 +49,7 @@ def mlp(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], half: bo
 
 
 class _Mlp(torch.autograd.Function):
-    """Keeps and computes what the gradients of x, of the weights, or of both need, and nothing for the others."""
+    """Saves and computes only what the requested gradients (of x, of the weights, or of both) need."""
 
     @staticmethod
     def forward(ctx: Any, half: bool, x: Tensor, *parameters: Tensor) -> Tensor:
@@ -103,14 +103,14 @@ class _Mlp(torch.autograd.Function):
 
 
 def _cast(weights: Sequence[Tensor], half: bool) -> list[Tensor]:
-    """The hidden layers' weights in the type they are multiplied in; first and last stay what they are."""
+    """Hidden layers' weights in the type of their products; the first and the last layer stay in float32."""
     return [weights[0], *(w.bfloat16() if half else w for w in weights[1:-1]), weights[-1]]
 
 
 def _forward(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], half: bool, kept: list[Tensor] | None = None
 ) -> Tensor:
-    """Appends the hidden activations (N, B, H) to `kept`, or lets go of each as soon as it was used."""
+    """The forward pass; appends the hidden activations (N, B, H) to `kept`, or frees each as soon as it was used."""
     many, rows, inputs = x.shape
     width = weights[0].shape[-1]
     h = x.new_empty(many, rows, width, dtype=torch.bfloat16 if half else x.dtype)
@@ -142,8 +142,8 @@ def last_layer(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _masked(h_g: Tensor, h: Tensor, bias_g: Tensor | None) -> Tensor:
-    """The gradient (N, B, H) ahead of the ReLU that gave h, from the one behind it, whose place it takes if it can; its
-    sums over rows go to `bias_g`."""
+    """The gradient (N, B, H) before the ReLU that gave h, from the one after it, in place if the types agree; its sums
+    over rows go to `bias_g`."""
     (many, rows, width), masked = h.shape, h_g if h_g.dtype == h.dtype else torch.empty_like(h)
     # Tall blocks: few trips through the loop, each with many loads in flight, for nothing overlaps trips here.
     _mask[triton.cdiv(width, SIDE), many](h_g, h, masked, bias_g, rows, width, 128, SIDE, num_warps=8)
@@ -162,8 +162,8 @@ def _padded(inputs: int) -> int:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """`function`, which Triton compiles at its first call, and not again for another number of rows, or when x or g,
-    which others made, begin at another address: nothing must be left to compile when a CUDA graph is captured."""
+    """Compiles `function` by Triton at its first call, and not again for another number of rows or alignment of x or g:
+    nothing may be left to compile when a CUDA graph is captured."""
     if not available:
         return function
     return triton.jit(function, do_not_specialize=["rows"], do_not_specialize_on_alignment=["x", "g"])
@@ -171,7 +171,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 @kernel
 def tile(row: tl.tensor, column: tl.tensor, rows: tl.tensor, columns: tl.tensor) -> tl.tuple:
-    """Where the numbers of a block of a matrix lie, and which of them there are."""
+    """Offsets of a block of a matrix, and which of them lie inside the matrix."""
     return row[:, None] * columns + column[None, :], (row < rows)[:, None] & (column < columns)[None, :]
 
 

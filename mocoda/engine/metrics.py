@@ -1,4 +1,4 @@
-"""Metrics of a training are appended to metrics.jsonl, metrics.csv and, on request, TensorBoard's files.
+"""Appends metrics of a training to metrics.jsonl, metrics.csv and, on request, TensorBoard's event files.
 
 metrics.jsonl is the record; the other files can be made from it. A number is known by its update, data set, seed and
 name. After a kill, a torn last line is dropped, the other files are made anew, and no number is written twice.
@@ -23,7 +23,7 @@ METRIC_FILES = (JSONL, CSV, f"{TENSORBOARD}/*/{EVENTS}")
 
 
 class Metric(NamedTuple):
-    """A number of one run."""
+    """A number measured in one run."""
 
     update: int  # of the run's stage, counted from 1: when it was measured
     data: str  # the run's data set
@@ -60,7 +60,7 @@ class MetricLog:
             self._events.add(known)
 
     def add(self, metrics: Iterable[Metric]) -> None:
-        """Appends those that are not there yet."""
+        """Appends the metrics that are not there yet."""
         new = [metric for metric in metrics if metric[:4] not in self._keys]
         if not new:
             return
@@ -114,7 +114,7 @@ def _csv(rows: Iterable[Sequence[object]]) -> bytes:
 
 
 def _rewrite(path: Path, content: bytes) -> None:
-    """Makes a file hold this and no more; one that does already is left alone."""
+    """Replaces a file's content, unless it is the same."""
     if not path.exists() or path.read_bytes() != content:
         with whole_file(path) as part:
             part.write_bytes(content)
@@ -128,7 +128,7 @@ def _metric(told: Any) -> Metric:
 
 
 def read_metrics(folder: str | Path) -> list[Metric]:
-    """The metrics that a folder keeps, each number once; none where there is no file of them."""
+    """The metrics in a folder, each number once; none where there is no file of them."""
     path = Path(folder) / JSONL
     if not path.exists():
         return []

@@ -39,7 +39,7 @@ def gelu_norm(h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 class _GeluNorm(torch.autograd.Function):
-    """Keeps three numbers per activation, and passes over them as rarely as torch allows.
+    """Saves three numbers per activation, and passes over them as rarely as torch allows.
 
     torch's own GELU rounds the last numbers of an array differently from the rest; its tanh does not.
     """
@@ -94,7 +94,7 @@ def fused_norm(h: Tensor, bias: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 class _FusedNorm(torch.autograd.Function):
-    """Keeps h alone: what the backward pass needs besides follows from a row of it."""
+    """Saves h alone, from whose rows the backward pass computes all else."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, bias: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ class _FusedLast(torch.autograd.Function):
 
 
 def _tall(width: int) -> int:
-    """Rows at a time: more than one if a warp has room for them."""
+    """Rows per program: several if they fit into a warp."""
     return max(1, min(STRIP, WARP // int(triton.next_power_of_2(width))))
 
 
