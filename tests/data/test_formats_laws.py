@@ -6,7 +6,6 @@ import tempfile
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from test_transitions_laws import FLOATS, parts
+from test_transitions import FLOATS, bits, parts
 
 import mocoda
 from mocoda import Transitions
-from mocoda.data.formats.as_episodes import grouped_by_episode as in_episodes
-from mocoda.data.transitions import ARRAYS
+from mocoda.data.formats.as_episodes import grouped_by_episode
 
 TARGETS = {  # and whether rows come back as they are, or each episode's together
     "data.hdf5": False,
@@ -48,25 +46,15 @@ def tables(draw: st.DrawFn) -> Transitions:
     return Transitions(**made, provenance={name: draw(notes[name]) for name in sorted(chosen)})
 
 
-def bits(table: Transitions) -> dict[str, Any]:
-    """All that a table holds, to the bit."""
-    held = {name: getattr(table, name) for name in ARRAYS}
-    held |= {f"provenance/{name}": note for name, note in table.provenance.items()}
-    found = {
-        name: (array.shape, array.dtype, array.numpy().tobytes()) for name, array in held.items() if array is not None
-    }
-    return {**found, "columns": table.columns, "source": table.source}
-
-
 @settings(max_examples=50, deadline=None)
 @given(tables())
 def test_exporters_put_an_episode_s_rows_together_in_the_order_of_its_steps(table: Transitions) -> None:
-    assert bits(in_episodes(in_episodes(table))) == bits(in_episodes(table))
+    assert bits(grouped_by_episode(grouped_by_episode(table))) == bits(grouped_by_episode(table))
     if table.episode is None or table.step is None:
-        assert in_episodes(table) is table
+        assert grouped_by_episode(table) is table
         return
     rows = torch.arange(len(table))
-    marked = in_episodes(replace(table, provenance={"row": rows}))
+    marked = grouped_by_episode(replace(table, provenance={"row": rows}))
     order = marked.provenance["row"]
     assert order.sort().values.equal(rows) and marked.rows.equal(table.rows[order])
     episode, step = table.episode[order].tolist(), table.step[order].tolist()
@@ -87,7 +75,7 @@ def test_a_table_that_was_written_and_read_is_identical(target: str) -> None:
             back = mocoda.read(path)
             if target == "data.csv":  # which cannot hold it
                 back = replace(back, source=table.source)
-            assert bits(back) == bits(in_episodes(table) if TARGETS[target] else table)
+            assert bits(back) == bits(grouped_by_episode(table) if TARGETS[target] else table)
             assert [found.name for found in Path(folder).iterdir()] == [name]
 
     holds()
