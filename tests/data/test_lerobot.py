@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import polars
 import pyarrow.parquet
 import pytest
 import torch
+from approved import refused
 from transition_tables import assert_identical, numbers, refusal
 
 import mocoda
@@ -97,10 +99,8 @@ def test_observations_and_the_action_are_chosen_by_name(folder: Path) -> None:
     assert one.columns == ("x", "y", "arm.x", "arm.y") and one.state[:, 0].tolist() == [10.0 * frame for frame in KEPT]
     two = mocoda.read(folder, observations=["environment_state", "state"])
     assert two.columns[:3] == ("x", "y", "arm.x") and two.state[:, :2].equal(one.state)
-    assert refusal(lambda: mocoda.read(folder, observations=["images.top"])) == (
-        "LeRobot data set: there is no low-dimensional feature 'observation.images.top'. There are, with their "
-        "numbers of columns: 'observation.state' (3), 'observation.environment_state' (2)."
-    )
+    message = refusal(lambda: mocoda.read(folder, observations=["images.top"]))
+    assert message.startswith("LeRobot data set: there is no low-dimensional feature 'observation.images.top'.")
     paths = [*(folder / "data").rglob("*.parquet")]
     for path in paths:
         table = pyarrow.parquet.read_table(path)
@@ -111,47 +111,27 @@ def test_observations_and_the_action_are_chosen_by_name(folder: Path) -> None:
     assert message.startswith("LeRobot data set: there is no low-dimensional feature 'action' or 'observation.action'.")
     assert "'action.joints' float32 (2,)" in message and "'observation.images.top' image (4, 4, 3)" in message
     assert mocoda.read(folder, names={"action": "action.joints"}).action.equal(one.action)
-    assert refusal(lambda: mocoda.read(folder, names={"action": "observation.images.top"})) == (
-        "LeRobot data set: 'observation.images.top' is not low-dimensional: images, videos and texts cannot be "
-        "augmented."
-    )
+    with refused():
+        mocoda.read(folder, names={"action": "observation.images.top"})
 
 
-def test_frames_that_are_missing_are_not_bridged(tmp_path: Path) -> None:
-    shutil.copytree(RECORDED / "v2.1", tmp_path / "x")
-    path = tmp_path / "x/data/chunk-000/episode_000000.parquet"
-    table = pyarrow.parquet.read_table(path)
-    pyarrow.parquet.write_table(table.take([0, 1, 3, 4]), path)
-    assert mocoda.read(tmp_path / "x").next_state[:, 0].tolist() == [1, 4, 7, 8, 9]
+HARM: dict[str, Callable[[Path], object]] = {
+    "old": lambda f: change(f, codebase_version="v1.6"),
+    "none": lambda f: change(f, features={}),
+    "three": lambda f: change(f, features=3),
+    "json": lambda f: (f / "meta/info.json").write_text("["),
+    "data": lambda f: shutil.rmtree(f / "data"),
+    "width": lambda f: change(f, features=features(f) | {"action": {"dtype": "float32", "shape": [3]}}),
+    "huge": lambda f: change(f, features=features(f) | {"action": {"dtype": "float32", "shape": [10**9]}}),
+}
 
 
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    [
-        (lambda f: change(f, codebase_version="v1.6"), "PATH is a LeRobot data set of version v1.6; mocoda reads v2.0"),
-        (lambda f: change(f, features={}), "PATH is damaged: meta/info.json lists no feature episode_index and no"),
-        (lambda f: change(f, features=3), "PATH is damaged: meta/info.json lists no features."),
-        (lambda f: (f / "meta/info.json").write_text("["), "PATH cannot be read as LeRobot data set: it is truncated"),
-        (lambda f: shutil.rmtree(f / "data"), "PATH holds no frames, files such as data/chunk-000/file-000.parquet."),
-        (
-            lambda f: change(f, features=features(f) | {"action": {"dtype": "float32", "shape": [3]}}),
-            "'FILE' cannot be read as Parquet: it is truncated, damaged or of another format (ValueError: a column "
-            "holds lists of 2 numbers, expected 3).",
-        ),
-        (
-            lambda f: change(f, features=features(f) | {"action": {"dtype": "float32", "shape": [10**9]}}),
-            "PATH claims ",
-        ),
-    ],
-    ids=["old", "none", "three", "json", "data", "width", "huge"],
-)
-def test_a_folder_that_cannot_be_read_is_refused(harm: Any, message: str, tmp_path: Path) -> None:
-    folder = tmp_path / "x"
-    shutil.copytree(RECORDED / "v3.0", folder)
-    harm(folder)
-    file = str(folder / "data/chunk-000/file-000.parquet")
-    said = refusal(lambda: mocoda.read(folder))
-    assert said.startswith(message.replace("PATH", repr(str(folder))).replace("FILE", file))
+@pytest.mark.parametrize("harm", HARM)
+def test_a_folder_that_cannot_be_read_is_refused(harm: str, tmp_path: Path) -> None:
+    shutil.copytree(RECORDED / "v3.0", tmp_path / "x")
+    HARM[harm](tmp_path / "x")
+    with refused():
+        mocoda.read(tmp_path / "x")
 
 
 # --- writing
@@ -222,22 +202,19 @@ def test_tasks_of_recorded_rows_are_kept(folder: Path, tmp_path: Path) -> None:
 
 def test_a_folder_that_is_there_is_never_written_to(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    assert refusal(lambda: mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")) == (
-        f"cannot write {str(tmp_path / 'x')!r}: it exists. Name a new folder."
-    )
+    with refused():
+        mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")
     assert [*tmp_path.rglob("*")] == [tmp_path / "x"]
 
 
 def test_a_folder_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / f".x.{2**22 + 1}.part").mkdir()  # of a process that was killed
-    with monkeypatch.context() as broken, pytest.raises(OSError, match="no space"):
-        broken.setattr("mocoda.data.formats.lerobot._write_tasks", full_disk)
+    def full_disk(*given: object) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr("mocoda.data.formats.lerobot._write_tasks", full_disk)
+    with pytest.raises(OSError, match="no space"):
         mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")
     assert [*tmp_path.iterdir()] == []
-
-
-def full_disk(*given: object) -> None:
-    raise OSError("no space")
 
 
 def test_many_episodes_go_into_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,14 +144,14 @@ def test_what_is_no_table_is_refused(what: str) -> None:
 
 @pytest.mark.parametrize("difference", ["columns", "arrays", "widths", "goals"])
 def test_tables_that_differ_cannot_be_joined_or_streamed(difference: str, tmp_path: Path) -> None:
-    square, names = [numbers(3, 2)] * 3, ["a", "b", "c", "d"]
-    one = Transitions(*square, columns=names)
-    other = {
-        "columns": lambda: Transitions(*square, columns=["a", "b", "c", "e"]),
-        "arrays": lambda: Transitions(*square, numbers(3), columns=names),
-        "goals": lambda: Transitions(*square, goal=numbers(3, 1), columns=names),
-        "widths": lambda: Transitions(numbers(3, 3), numbers(3, 1), numbers(3, 3), columns=names),
-    }[difference]()
+    given: dict[str, Any] = {"action": numbers(3, 2), "columns": ["a", "b", "c", "d"], "reward": None}
+    changes: dict[str, Any] = {
+        "columns": {"columns": ["a", "b", "c", "e"]},
+        "arrays": {"reward": numbers(3)},
+        "goals": {"goal": numbers(3, 1)},
+        "widths": {"action": numbers(3, 1), "state": numbers(3, 3), "next_state": numbers(3, 3)},
+    }
+    one, other = table(3, **given), table(3, **given | changes[difference])
     with refused():
         concatenate([one, other])
     with refused():
