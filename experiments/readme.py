@@ -22,11 +22,6 @@ def answer_of(name: str) -> str:
     return next((" ".join(made.split()) for block, made in BLOCK.findall(text) if block == "answer"), "")
 
 
-def question_of(name: str) -> str:
-    """The question of an experiment: the title of its README."""
-    return (folder_of(name) / "README.md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
-
-
 def filled(text: str, blocks: dict[str, str], page: str) -> str:
     """A README with its blocks made anew."""
     if unknown := [name for name, _ in BLOCK.findall(text) if name not in blocks]:

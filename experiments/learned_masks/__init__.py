@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.columns import column_recipe
@@ -26,7 +25,6 @@ from experiments.table3 import EXPERT, Table3
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
-from mocoda.engine.figure_style import BLUE, INK, bare, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
@@ -53,7 +51,7 @@ class LearnedMasks(Experiment):
         "by measure. error: as in Table 1. steps: as in Table 2. box error: mm where a box moves, one or two swept. "
         "confirmed: percent of generated rows, all and those in which a box moves. success: percent, as in Table 3"
     )
-    outputs = ("learned-masks.json", "learned-masks.png")
+    outputs = ("learned-masks.json",)
 
     sizes: str  # the preset of the tables whose sizes are taken
     graphs: GateLearner
@@ -260,25 +258,6 @@ class LearnedMasks(Experiment):
         )
         made = {"given": given, "learned": learned, "composed": learned, "dense": everything, "distance": near}
         return {mask: replace(made[mask], relative=given.relative) for mask in self.masks}, str(learned)
-
-    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
-        """Draws a panel per measure: a bar per mask, with a line of a standard deviation."""
-        measures = list(dict.fromkeys((one["world"], one["column"]) for one in results["cells"]))
-        across = min(4, len(measures))
-        down = -(-len(measures) // across)
-        figure = Figure(figsize=(3.2 * across, 2.4 * down), layout="constrained")
-        grid = list(figure.subplots(down, across, squeeze=False).flat)
-        for axes in grid[len(measures) :]:
-            axes.set_visible(False)
-        for axes, (world, measure) in zip(grid, measures, strict=False):
-            own = [one for one in results["cells"] if (one["world"], one["column"]) == (world, measure)]
-            means, deviations = ([one[key] for one in own] for key in ("mean", "std"))
-            axes.barh([one["row"] for one in own], means, 0.6, xerr=deviations, color=BLUE, ecolor=INK)
-            axes.invert_yaxis()
-            axes.set_xlim(0, None if any(means) else 1)
-            title_left(axes, f"{world}\n{measure}", fontsize=9)
-            bare(axes)
-        save(figure, folder / self.outputs[1])
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:

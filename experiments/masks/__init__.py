@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from matplotlib.figure import Figure
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -25,7 +24,6 @@ from experiments.stages import record
 from mocoda.data.transitions import Transitions
 from mocoda.engine.engines import Processes
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.figure_style import INK, save, title_left
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
@@ -75,7 +73,7 @@ class Masks(Experiment):
 
     name = "masks"
     metric = "over edges that hold in some rows but not in all: AUROC and more, see the README"
-    outputs = ("masks.json", "masks.png")
+    outputs = ("masks.json",)
 
     worlds: tuple[str, ...]
     rows: tuple[int, ...]  # recorded
@@ -161,29 +159,6 @@ class Masks(Experiment):
                 made[measure] = None if None in values else spread([float(value) for value in values])
             cells.append(made | {"skipped": next(filter(None, reasons), None)})
         return cells
-
-    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
-        """Draws the AUROC and the F1 of every method in every world, at most rows: the darker the better."""
-        most = max(cell["rows"] for cell in results["cells"])
-        cells = [c for c in results["cells"] if c["rows"] == most and c["skipped"] is None and c["auroc"] is not None]
-        worlds, methods = unique(cells, "world"), unique(cells, "method")
-        figure = Figure(figsize=(4.4 + 1.5 * len(worlds), 1.6 + 0.3 * len(methods)), layout="constrained")
-        panels = (("auroc", 0.5, "AUROC"), ("f1", 0.0, "F1, cut at the best score on other rows"))
-        for axes, (measure, least, title) in zip(figure.subplots(1, 2, sharey=True), panels, strict=True):
-            found = {(c["method"], c["world"]): c[measure]["mean"] for c in cells if c[measure] is not None}
-            table = [[found.get((method, world)) for world in worlds] for method in methods]
-            shown = [[least if value is None else value for value in row] for row in table]
-            axes.imshow(shown, vmin=least, vmax=1.0, cmap="Blues", aspect="auto")
-            for y, row in enumerate(table):
-                for x, value in enumerate(row):
-                    text = "–" if value is None else f"{value:.2f}"
-                    colour = "white" if value is not None and value > 0.4 * least + 0.6 else INK
-                    axes.text(x, y, text, ha="center", va="center", fontsize=8, color=colour)
-            axes.set_xticks(range(len(worlds)), worlds, rotation=30, ha="right", fontsize=8)
-            axes.set_yticks(range(len(methods)), methods, fontsize=8)
-            axes.spines[:].set_visible(False)
-            title_left(axes, title, fontsize=10)
-        save(figure, folder / self.outputs[1])
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:

@@ -7,13 +7,12 @@ one tensor (C, ...). A parent can be kept from a network: its columns are then 0
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.networks import mlp, mlp_weights, softplus
@@ -121,66 +120,41 @@ class Mechanisms:
 def fit_mechanisms(
     data: Transitions, graph: LocalGraph, training: Training, stream: Stream, *, drop: bool = False
 ) -> Mechanisms:
-    """Trains the networks of all children; with `drop`, half of the rows are shown without one of their parents."""
-    columns = Columns(data, graph)
-    parents, each = len(graph.parents), torch.arange(len(graph.parents), device=data.device)
-    model = Mechanisms(columns, fresh_weights(columns, training, stream))
+    """Trains the networks of all children; with `drop`, half of the rows are shown without one of their parents.
+
+    By Adam, with a learning rate that falls along a cosine; the weights end as they were best on held-out rows.
+    """
+    columns, parents = Columns(data, graph), len(graph.parents)
+    each = torch.arange(parents, device=data.device)
+    sizes = (graph.width + parents, *training.hidden, 2 * columns.child.shape[1])
+    weights = mlp_weights("child", (len(columns.child),), sizes, stream.child("weights"))
+    model = Mechanisms(columns, weights)
     inputs, changes = columns.inputs(data.rows), columns.changes(data)
-    draws: dict[str, Callable[[int], Tensor]] = {}
-    if drop:
-        hidden = stream.child("drop")  # a number beyond the parents: none is hidden
-        draws["hidden"] = lambda updates: hidden.integers(2 * parents, updates, training.batch).clamp(max=parents)
+    hidden, picks, known = stream.child("drop"), stream.child("batches"), stream.child("looks")
+    stretch = torch.arange(len(data), device=stream.device) * STRETCHES // len(data)  # neighbours are alike
+    held = torch.isin(stretch, stream.child("held out").permutation(STRETCHES)[: STRETCHES // 10])
+    apart, train = (held if bool(held.any()) else ~held).nonzero()[:, 0], (~held).nonzero()[:, 0]
+    adam = Adam([weight.requires_grad_() for weight in weights.values()], training.learning_rate)
 
     def loss(given: Mapping[str, Tensor]) -> Tensor:
         rows = given["rows"]
         keep = (given["hidden"][:, None] != each).float() if drop else None
         return -model.log_likelihood(inputs[rows], changes[:, rows], keep).mean(1).sum()
 
-    minimise(model.weights, loss, len(data), training, stream, draws)
-    return model
-
-
-def fresh_weights(columns: Columns, training: Training, stream: Stream) -> dict[str, Tensor]:
-    """The weights of one network a child."""
-    inputs, outputs = columns.graph.width + len(columns.graph.parents), 2 * columns.child.shape[1]
-    sizes = (inputs, *training.hidden, outputs)
-    return mlp_weights("child", (len(columns.child),), sizes, stream.child("weights"))
-
-
-def minimise(
-    weights: Mapping[str, Tensor],
-    loss: Callable[[Mapping[str, Tensor]], Tensor],
-    rows: int,
-    training: Training,
-    stream: Stream,
-    draws: Mapping[str, Callable[[int], Tensor]] | None = None,
-    beside: Sequence[Tensor] = (),
-) -> None:
-    """Adam, with a learning rate that falls along a cosine; the weights end as they were best on held-out rows.
-
-    loss    of {"rows": which rows (batch,), and what is drawn}
-    draws   what else is drawn, by name: number of updates U -> (U, ...)
-    beside  tensors that the loss changes and that belong to the weights
-    """
-    stretch = torch.arange(rows, device=stream.device) * STRETCHES // rows  # neighbours are alike
-    held = torch.isin(stretch, stream.child("held out").permutation(STRETCHES)[: STRETCHES // 10])
-    apart, train = (held if bool(held.any()) else ~held).nonzero()[:, 0], (~held).nonzero()[:, 0]
-    adam = Adam([weight.requires_grad_() for weight in weights.values()], training.learning_rate)
-
     def update(given: Mapping[str, Tensor], phase: int) -> Tensor:
         value = loss(given)
         adam.step(value)
         return value.detach()
 
-    chunk = Captured(in_turn(update), stream.device)
-    picks, known = stream.child("batches"), stream.child("looks")
-
     def drawn(which: Tensor, picked: Stream, updates: int) -> dict[str, Tensor]:
-        chosen = which[picked.integers(len(which), updates, training.batch)]
-        return {"rows": chosen} | {name: draw(updates) for name, draw in (draws or {}).items()}
+        chosen = {"rows": which[picked.integers(len(which), updates, training.batch)]}
+        if drop:  # a number beyond the parents: none is hidden
+            chosen["hidden"] = hidden.integers(2 * parents, updates, training.batch).clamp(max=parents)
+        return chosen
 
+    chunk = Captured(in_turn(update), stream.device)
     exam, least = drawn(apart, known, LOOKED), math.inf
-    kept, best = [*weights.values(), *beside], [weight.detach().clone() for weight in (*weights.values(), *beside)]
+    best = {name: weight.detach().clone() for name, weight in weights.items()}
     for start in range(0, training.updates, CHUNK):
         updates = min(CHUNK, training.updates - start)
         adam.learning_rate.fill_(training.learning_rate * 0.5 * (1 + math.cos(math.pi * start / training.updates)))
@@ -189,9 +163,10 @@ def minimise(
             with torch.no_grad():
                 now = sum(float(loss({name: part[i] for name, part in exam.items()})) for i in range(LOOKED))
             if now < least:
-                least, best = now, [weight.detach().clone() for weight in kept]
-    for weight, chosen in zip(kept, best, strict=True):
-        weight.requires_grad_(False).copy_(chosen)
+                least, best = now, {name: weight.detach().clone() for name, weight in weights.items()}
+    for name, weight in weights.items():
+        weight.requires_grad_(False).copy_(best[name])
+    return model
 
 
 def without(parent: int, inputs: Tensor, parents: int) -> Tensor:
@@ -199,13 +174,6 @@ def without(parent: int, inputs: Tensor, parents: int) -> Tensor:
     keep = inputs.new_ones(len(inputs), parents)
     keep[:, parent] = 0
     return keep
-
-
-def padded(columns: Columns, inputs: Tensor) -> Tensor:
-    """Inputs (N, W) parent by parent, (P, N, widest), with zeros after the narrower ones."""
-    own = [inputs[:, list(numbers)] for numbers in columns.graph.factors.values()]
-    widest = max(one.shape[1] for one in own)
-    return torch.stack([pad(one, (0, widest - one.shape[1])) for one in own])
 
 
 def _units(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,14 +6,11 @@ import contextlib
 import io
 import itertools
 import logging
-import multiprocessing
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +34,8 @@ from experiments.stages import paper_agent
 from mocoda.agents import Agent
 from mocoda.agents.agent import AGENTS
 from mocoda.agents.train import CHUNK, train_agents
-from mocoda.augmentation.generation import Augmentation, augment
-from mocoda.data.transitions import Transitions, save_stream
+from mocoda.augmentation.generation import augment
+from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
@@ -64,7 +61,6 @@ MEANING = {
     },
     "d3rlpy": "TD3-BC, one agent, 2 × 256, batch 256, against d3rlpy's TD3+BC: times faster",
     "record": "HookSweep2 rows recorded per second by 2 processes",
-    "memory": "weight of 4·10⁶ rows over the memory it takes to stream them to disk (held at once: under 1)",
 }
 ON_CPU, ON_GPU = ("d3rlpy", "record"), ("agents",)
 Measurement = tuple[list[float], list[float], list[float] | None]  # ratios, ours and the reference, a value per repeat
@@ -77,7 +73,7 @@ class Speed(Experiment):
     name = "speed"
     metric = (
         "ratio as the row says; mocoda and the reference in seconds (generate, matched, record: rows per s; growth: "
-        "seconds per row; memory: MB; an agent and its number of runs: milliseconds per agent and update)"
+        "seconds per row; an agent and its number of runs: milliseconds per agent and update)"
     )
     outputs = ("speed.json",)
 
@@ -101,14 +97,12 @@ class Speed(Experiment):
                 cells += _agents(run.device)
                 continue
             found = self._measurement(part, run.device)
-            if found is None:
-                continue
             for column, values in zip(("ratio", "mocoda", "reference"), found, strict=True):
                 if values is not None:
                     cells.append(cell(part, column, values))
         return {"reference_threads": torch.get_num_threads(), "cells": cells}
 
-    def _measurement(self, part: str, device: str) -> Measurement | None:
+    def _measurement(self, part: str, device: str) -> Measurement:
         if part in ("em", "kde"):
             ours, theirs = _em(device) if part == "em" else _kde(device)
             mine = [_seconds(ours, device) for _ in range(self.repeats)]
@@ -121,12 +115,6 @@ class Speed(Experiment):
             matched.sample(many // 10, seed=0)  # warm-up
             rates = [many / _seconds(partial(matched.sample, many, seed=i), device) for i in range(self.repeats)]
             return rates, rates, None
-        if part == "memory":
-            if not Path("/proc/self/clear_refs").exists():  # not Linux
-                return None
-            rows, bytes_per_row = 4_000_000, 4 * 7 + 1
-            needed = _streaming_memory(rows, device)
-            return [rows * bytes_per_row / 2**20 / needed], [needed], None
         if part == "d3rlpy":
             took, theirs_took = _td3_bc(self.repeats)
             return [b / a for a, b in zip(took, theirs_took, strict=True)], took, theirs_took
@@ -358,38 +346,3 @@ def _generator(device: str) -> tuple[Task, Transitions, Parents, Dynamics]:
     data = task.collect(40_000, seed=0).to(device)
     model = fit_dynamics(data, task.graph, seed=0, config=DynamicsConfig(epochs=1, window=1))
     return task, data, fit_parents(data, task.graph, column_recipe("mocoda"), seed=0), model
-
-
-def _streaming_memory(rows: int, device: str) -> float:
-    """Megabytes that a fresh process needs on top, at its peak, to stream `rows` generated rows to disk."""
-    *_, model = _generator(device)
-    with tempfile.TemporaryDirectory() as folder:
-        saved = Path(folder) / "dynamics.safetensors"
-        model.save(saved)
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_stream_to_disk, args=(rows, device, saved, there))
-        process.start()
-        there.close()  # so that a child that dies is noticed
-        needed: float = here.recv()
-        process.join()
-    return needed
-
-
-def _stream_to_disk(rows: int, device: str, saved: Path, answer: Connection) -> None:
-    task = make_task("navigation")
-    data = task.collect(40_000, seed=0).to(device)
-    model = Dynamics.load(saved, task.graph).to(device)
-    parents = fit_parents(data, task.graph, column_recipe("mocoda"), seed=0)
-    plan = partial(Augmentation, data, parents, model, task=task, provenance=False)
-    list(plan(rows=1_000).chunks())  # so that nothing is loaded or allocated for the first time
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    before = _resident("VmRSS")
-    save_stream(saved.with_name("rows.hdf5"), plan(rows=rows).chunks())
-    answer.send(_resident("VmHWM") - before)
-
-
-def _resident(key: str) -> float:
-    """Megabytes of this process by Linux's own account: VmRSS now, VmHWM at the peak."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
-    return int(line.split()[1]) / 1024

@@ -7,16 +7,7 @@ import torch
 from approved import refused
 from torch import Tensor
 
-from experiments.random_dag import (
-    ABSENT,
-    DECAY,
-    EPISODE,
-    LONGEST,
-    THRESHOLD,
-    WIDTH,
-    RandomDag,
-    make_world,
-)
+from experiments.random_dag import ABSENT, DECAY, EPISODE, LONGEST, THRESHOLD, WIDTH, RandomDag, make_world
 from mocoda.engine.randomness import Stream
 
 COUNTS = [1, 5, 30]

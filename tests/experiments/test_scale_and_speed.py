@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +17,8 @@ from experiment_contract import results_of
 from tiny_experiments import TINY
 
 from experiments import speed
-from experiments.columns import PUBLISHED
 from experiments.scale import Scale, digest_of, remove_shards, resident, steady_rate
-from mocoda import DynamicsConfig, InputError, fit_dynamics, fit_parents, make_recipe, make_task
+from mocoda import InputError
 
 SCALE: Scale = TINY["scale"]
 
@@ -92,15 +89,6 @@ def test_a_disk_without_room_is_known_before_anything_is_made(tmp_path: Path) ->
 # Speed
 
 
-@cache
-def small_generator(device: str) -> tuple[Any, ...]:
-    task = make_task("navigation")
-    data = task.collect(300, seed=0)
-    small = DynamicsConfig(members=2, hidden=(8,), features=8, epochs=1, window=1, batch=64)
-    model = fit_dynamics(data, task.graph, config=small)
-    return task, data, fit_parents(data, task.graph, make_recipe("mocoda", components=2, **PUBLISHED)), model
-
-
 def test_both_sides_do_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"EM_POINTS": 400, "EM_COLUMNS": 3, "EM_COMPONENTS": 2, "EM_ITERATIONS": 3}
     for name, value in (sizes | {"KDE_POINTS": 100, "KDE_PROPOSALS": 200}).items():
@@ -125,23 +113,3 @@ def test_without_what_is_compared_with_the_way_out_is_given(missing: str, monkey
 def test_both_td3_bcs_are_timed_as_often() -> None:
     ours, theirs = speed._td3_bc(2)
     assert len(ours) == len(theirs) == 2 and min(*ours, *theirs) > 0
-
-
-@pytest.mark.long
-def test_streaming_needs_no_more_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Holding the rows would show."""
-    monkeypatch.setattr(speed, "_generator", small_generator)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of the child: quicker on a busy machine
-    few, many = (speed._streaming_memory(rows, "cpu") for rows in (100_000, 1_500_000))
-    table = 4 * 7 * 1_500_000 / 2**20  # what the rows themselves weigh: 40, where the measure varies by 10
-    assert max(few, many) > 1 and many < few + table / 2
-
-
-@pytest.mark.timeout(60)
-def test_a_streaming_child_that_dies_is_an_error_and_no_endless_wait(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(speed, "_generator", small_generator)
-    monkeypatch.setattr(speed, "_stream_to_disk", divmod)  # which fails on what it is given
-    with pytest.raises((EOFError, OSError, RuntimeError)):
-        speed._streaming_memory(1_000, "cpu")
