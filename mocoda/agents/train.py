@@ -27,7 +27,7 @@ from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.engines import Engine
 from mocoda.engine.errors import InputError
 from mocoda.engine.metrics import CSV, JSONL, Metric, MetricLog, Report, read_metrics
-from mocoda.engine.networks import Weights, half_precision, mlp_weights
+from mocoda.engine.networks import Weights, half_precision, input_scaling, mlp_weights
 from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, side_by_side
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
@@ -488,11 +488,8 @@ def _check_range(given: Range, action: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _standard(seen: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
-    """Returns shift and scale (columns,) that standardise rows (N, columns); a constant column is only shifted."""
-    if not wanted:
-        return torch.zeros_like(seen[0]), torch.ones_like(seen[0])
-    scale = seen.double().std(0, correction=0).float()
-    return seen.double().mean(0).float(), torch.where(scale > 1e-6, scale, 1.0)
+    """Returns shift and scale (columns,) that standardise rows (N, columns), if wanted."""
+    return input_scaling(seen) if wanted else (torch.zeros_like(seen[0]), torch.ones_like(seen[0]))
 
 
 def _columns(data: Transitions, goals: int) -> tuple[str, ...]:

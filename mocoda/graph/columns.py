@@ -1,4 +1,4 @@
-"""Columns of factors, given as slices, numbers, the names of columns, or what such names begin with."""
+"""The columns of each factor, given as slices, numbers, names of columns, or the first parts of such names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 
-SEPARATORS = (".", "_")  # between what columns of a factor share and what tells them apart: box1.x, box1_x
+SEPARATORS = (".", "_")  # between the name of a factor and the rest of a column's name: box1.x, box1_x
 
 
 class ColumnNames(NamedTuple):
-    """The names of a table's columns: all that a graph file needs of the data, and easily sent to another process."""
+    """The names of a table's columns, which are all that a graph file needs to know of the data."""
 
     state: tuple[str, ...]
     action: tuple[str, ...]
@@ -67,7 +67,7 @@ class Factors:
 
 
 def factors_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Factors by the columns' own names: what stands before the first dot; a column without one is alone."""
+    """Factors by the names of columns, up to the first dot; a column without a dot is a factor of one column."""
     found: dict[str, tuple[int, ...]] = {}
     for number, name in enumerate(names):
         factor = name.partition(".")[0]
@@ -76,7 +76,7 @@ def factors_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def guessed_factors(kind: str, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Factors to learn a graph of, by the columns' names: box1.x and box1_x are box1's; action0, action1, … one."""
+    """The factors of a graph to learn, by the names of columns: box1.x and box1_x belong to box1."""
     if any("." in name for name in names):
         return factors_by_name(names)
     if kind == "action" and all(re.fullmatch(r"action\d+", name) for name in names):
@@ -150,7 +150,7 @@ def _columns(kind: str, factor: str, wanted: Any, names: ColumnNames) -> tuple[i
 
 
 def _named(kind: str, factor: str, wanted: str, names: ColumnNames) -> tuple[int, ...]:
-    """The column called `wanted`, else those whose names begin with it, else those of a slice in words, "0:3"."""
+    """The column called `wanted`, else all whose names begin with it, else those of a slice such as "0:3"."""
     own: tuple[str, ...] = getattr(names, kind)
     if found := _called(wanted, own):
         return found
@@ -173,7 +173,7 @@ def _called(wanted: str, own: Sequence[str]) -> tuple[int, ...]:
 
 
 def column_end(name: str, factor: str) -> str:
-    """What tells a column from its factor's others: "x" for box1.x, and for box1_x of box1."""
+    """The last part of a column's name, without its factor: "x" for box1.x, or for box1_x of box1."""
     for separator in SEPARATORS:
         if name.startswith(factor + separator):
             return name.removeprefix(factor + separator)
@@ -181,6 +181,6 @@ def column_end(name: str, factor: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value in a message: short ones as they are, others by their type."""
+    """A value as shown in a message: itself if it is short, otherwise its type."""
     written = repr(value)
     return written if len(written) <= 40 else type(value).__name__

@@ -1,4 +1,4 @@
-"""A figure and a table of a graph: which factors depend on which, always or in which share of the rows."""
+"""Draws a graph, and prints it as a table: which factors depend on which, always or in which share of the rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mocoda.graph.local_graph import LocalGraph
 
 STATE, ACTION, LINES = "#e8eef7", "#f3efe2", "#d9dee7"
 DASHES = (0, (4, 2))
-LABELLED = 8  # local edges whose share is written on the arrow, at most; the matrix has them all
-ROW = 0.58  # inches from factor to factor
-LETTERS, UPRIGHT = 14, 7  # of a name that are shown, and of names that fit above a column of the matrix, at most
+MAX_LABELS = 8  # with more local edges, shares are written in the matrix only
+FACTOR_INCHES = 0.58  # from factor to factor
+MAX_LETTERS, MAX_UPRIGHT_LETTERS = 14, 7  # of a name as shown, and as it fits above a column of the matrix
 
 
 class Edge(NamedTuple):
@@ -31,14 +31,14 @@ class Edge(NamedTuple):
 
 
 def draw_graph(graph: LocalGraph, path: Path, rows: Tensor | None = None, title: str = "") -> None:
-    """On the left arrows from parents to children, on the right the same as a matrix.
+    """Draws arrows from parents to children on the left, and the same edges as a matrix on the right.
 
     rows  (N, S + A), whose local graphs are counted; without them, the sparsest graph is drawn
     """
     shares = graph.sparsest.double() if rows is None else graph.shares(rows)
     longest = max(len(_short(name)) for name in graph.parents)
     widths = 4.4 + 0.2 * longest, 0.6 + 0.1 * longest + 0.72 * len(graph.children)
-    tall = ROW * len(graph.parents) + 1.8 + (0.06 * longest if longest > UPRIGHT else 0)
+    tall = FACTOR_INCHES * len(graph.parents) + 1.8 + (0.06 * longest if longest > MAX_UPRIGHT_LETTERS else 0)
     figure = Figure(figsize=(sum(widths), tall), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=widths)
     if title:
@@ -53,7 +53,7 @@ def draw_graph(graph: LocalGraph, path: Path, rows: Tensor | None = None, title:
 
 
 def _draw_arrows(axes: Axes, graph: LocalGraph, shares: Tensor, width: float) -> None:
-    """x in inches, y in factors from the top; edges leave and reach a box in the order in which they spread."""
+    """Draws boxes and arrows; x is in inches, y in factors from the top."""
     edges = _edges(graph, shares)
     half = 0.2 + 0.055 * max(len(_short(name)) for name in graph.parents)  # of a box
     first, last = half + 0.1, width - half - 0.1
@@ -65,7 +65,7 @@ def _draw_arrows(axes: Axes, graph: LocalGraph, shares: Tensor, width: float) ->
         there = -graph.children.index(edge.child) + _port(coming.index(edge.parent), len(coming))
         ends[edge] = ((first + half, here), (last - half, there))
     local = [edge for edge in edges if edge.share is not None]
-    crowded = len(local) > LABELLED
+    crowded = len(local) > MAX_LABELS
     for edge, (start, end) in ends.items():
         look: dict[str, Any] = {"color": BLUE, "lw": 1.4, "zorder": 3}
         if edge.share is not None:
@@ -78,7 +78,7 @@ def _draw_arrows(axes: Axes, graph: LocalGraph, shares: Tensor, width: float) ->
         for y, name in enumerate(names):
             face = "white" if mark else STATE if name in graph.state else ACTION
             shape = FancyBboxPatch((x - half, -y - 0.3), 2 * half, 0.6, "round,pad=0,rounding_size=0.1", zorder=4)
-            shape.set(facecolor=face, edgecolor=GREY, mutation_aspect=1 / ROW)
+            shape.set(facecolor=face, edgecolor=GREY, mutation_aspect=1 / FACTOR_INCHES)
             axes.add_patch(shape)
             axes.text(x, -y, _short(name) + mark, ha="center", va="center", color=INK, fontsize=10, zorder=5)
     axes.text(first, 0.62, "state and action", ha="center", fontsize=9, color=INK)
@@ -88,7 +88,7 @@ def _draw_arrows(axes: Axes, graph: LocalGraph, shares: Tensor, width: float) ->
 
 
 def _label(axes: Axes, ends: Mapping[Edge, tuple[tuple[float, float], tuple[float, float]]]) -> None:
-    """Each share on its arrow, where other shares are furthest."""
+    """Writes each share on its arrow, at the place farthest from other shares."""
     taken: list[tuple[float, float]] = []
     for edge, ((x, y), (to_x, to_y)) in ends.items():
         assert edge.share is not None
@@ -100,7 +100,7 @@ def _label(axes: Axes, ends: Mapping[Edge, tuple[tuple[float, float], tuple[floa
 
 
 def _port(rank: int, count: int) -> float:
-    """How far above a box's middle its edge of that rank ends."""
+    """How far above the middle of a box its edge with this rank ends."""
     return ((count - 1) / 2 - rank) * min(0.16, 0.46 / count)
 
 
@@ -121,7 +121,7 @@ def _draw_matrix(axes: Axes, graph: LocalGraph, shares: Tensor) -> None:
     axes.set_xticks([c + 0.5 for c in range(children)], [f"{_short(name)}′" for name in graph.children])
     axes.set_yticks([-p - 0.5 for p in range(parents)], list(map(_short, graph.parents)))
     axes.xaxis.tick_top()
-    if max(len(_short(name)) for name in graph.children) > UPRIGHT:
+    if max(len(_short(name)) for name in graph.children) > MAX_UPRIGHT_LETTERS:
         for label in axes.get_xticklabels():
             label.set(rotation=35, ha="left", rotation_mode="anchor")
     axes.tick_params(length=0, labelsize=9, labelcolor=INK)
@@ -131,7 +131,7 @@ def _draw_matrix(axes: Axes, graph: LocalGraph, shares: Tensor) -> None:
 
 
 def dependency_table(graph: LocalGraph, shares: Tensor) -> Table:
-    """What each child depends on always, and what in which share of the rows."""
+    """A table of the factors that each child always depends on, and of those in some rows, with their share."""
     table = Table(title="Which factors depend on which")
     for heading in ("next state of", "depends on", "and in some rows on"):
         table.add_column(heading)
@@ -144,7 +144,7 @@ def dependency_table(graph: LocalGraph, shares: Tensor) -> Table:
 
 
 def _edges(graph: LocalGraph, shares: Tensor) -> list[Edge]:
-    """Those that are there in any row, and those of the sparsest graph."""
+    """The edges that are present in any row, and those of the sparsest graph."""
     found = []
     for p, parent in enumerate(graph.parents):
         for c, child in enumerate(graph.children):
@@ -155,11 +155,11 @@ def _edges(graph: LocalGraph, shares: Tensor) -> list[Edge]:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LETTERS else f"{name[:9]}…{name[-4:]}"
+    return name if len(name) <= MAX_LETTERS else f"{name[:9]}…{name[-4:]}"
 
 
 def _percent(share: float) -> str:
-    """Three digits at most, and no 0% or 100% that is not exact."""
+    """A share in percent, with at most three digits; only exact ones are shown as 0% or 100%."""
     if share in (0, 1):
         return f"{100 * share:.0f}%"
     if not 0.0005 <= share <= 0.9995:

@@ -1,4 +1,4 @@
-"""Written rules out of a learned mask: a shallow tree on distances and columns says where an edge is.
+"""Turns a learned mask into written rules: a shallow tree on distances and columns predicts where an edge is present.
 
 A rule is fitted to one half of the rows and compared with the mask on the other. People can read it, correct it, and
 keep it in a graph file.
@@ -19,9 +19,9 @@ from mocoda.data.transitions import Array, as_tensor
 from mocoda.graph.columns import column_end
 from mocoda.graph.learned import LearnedGraph
 
-LEAST = 10  # rows of a leaf, and rows with an edge, or without it, that a rule is fitted to
-DEPTH = 2
-BETTER = 0.005  # of the rows that a deeper tree must agree with more, to be shown
+MIN_ROWS = 10  # of a leaf of a tree; and with an edge, and without it, for a rule to be fitted
+MAX_DEPTH = 2
+MIN_IMPROVEMENT = 0.005  # share of the rows in which a deeper tree must agree more, to be preferred
 Floats = NDArray[np.float64]
 
 
@@ -30,8 +30,8 @@ class Rule:
     """Where an edge is, in words.
 
     where   a condition on columns, such as "|hand.xy - cube.xy| < 0.047"
-    agrees  the share of the rows in which the rule and the mask say the same
-    finds   the share of the rows with the edge in which the rule says so, too
+    agrees  the share of the rows in which the rule and the mask agree
+    finds   the share of the rows with the edge in which the rule predicts it
     near    columns (numbers within the factors) and distance, if the rule is that two state factors are near
     """
 
@@ -50,14 +50,14 @@ class Rule:
 
 
 def explain(graph: LearnedGraph, rows: Array) -> list[Rule]:
-    """A rule for every edge that is there in some of the rows (N, S + A), as far as a short one fits."""
+    """A rule for every edge that is present in some of the rows (N, S + A), if a short one fits."""
     rows = as_tensor(rows).float()
     mask, table = graph.mask(rows).cpu().numpy(), rows.double().cpu().numpy()
     rules = []
     for c, child in enumerate(graph.children):
         for p, parent in enumerate(graph.parents):
             there = mask[:, p, c]
-            if parent in graph.edges[child] or min(there[::2].sum(), (~there[::2]).sum()) < LEAST:
+            if parent in graph.edges[child] or min(there[::2].sum(), (~there[::2]).sum()) < MIN_ROWS:
                 continue
             rules.append(_rule(graph, parent, child, table, there))
     return rules
@@ -67,12 +67,12 @@ def _rule(graph: LearnedGraph, parent: str, child: str, rows: Floats, there: NDA
     names, values, near = zip(*_features(graph, parent, child, rows), strict=True)
     table = np.stack(values, 1)
     best: Rule | None = None
-    for depth in range(1, DEPTH + 1):
-        tree = DecisionTreeClassifier(max_depth=depth, min_samples_leaf=LEAST, random_state=0)
+    for depth in range(1, MAX_DEPTH + 1):
+        tree = DecisionTreeClassifier(max_depth=depth, min_samples_leaf=MIN_ROWS, random_state=0)
         tree.fit(table[::2], there[::2])
         said, true = tree.predict(table[1::2]), there[1::2]
         agrees, finds = float((said == true).mean()), float(said[true].mean()) if true.any() else 0.0
-        if best is not None and agrees < best.agrees + BETTER:
+        if best is not None and agrees < best.agrees + MIN_IMPROVEMENT:
             break
         leaves = list(_leaves(tree, names))
         if not leaves:
@@ -87,7 +87,7 @@ def _rule(graph: LearnedGraph, parent: str, child: str, rows: Floats, there: NDA
 def _features(
     graph: LearnedGraph, parent: str, child: str, rows: Floats
 ) -> Iterator[tuple[str, Floats, tuple[int, ...]]]:
-    """Names and values (N,) of what a rule may speak of; for distances also the columns, counted within the factors."""
+    """Names and values (N,) of the features of a rule; for distances also the columns, counted within the factors."""
     columns = (*graph.names.state, *graph.names.action)
     mine, theirs = graph.factors[child], graph.factors[parent]
     if child != parent and parent in graph.state:
@@ -104,7 +104,7 @@ def _features(
 
 
 def _leaves(tree: Any, names: Sequence[str]) -> Iterator[str]:
-    """The conditions under which a tree says yes."""
+    """The conditions under which a tree predicts the edge."""
     nodes, yes = tree.tree_, list(tree.classes_).index(True)
 
     def below(node: int, conditions: tuple[str, ...]) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _leaves(tree: Any, names: Sequence[str]) -> Iterator[str]:
 
 
 def rules_as_toml(graph: LearnedGraph, rules: Sequence[Rule]) -> str:
-    """A graph file with the rules that are about distances; every other edge is written as if it were always there."""
+    """A TOML graph file with the rules that are distances; all other edges are written as if always present."""
     nears = {(rule.parent, rule.child): rule for rule in rules if rule.near is not None}
     others = [rule for rule in rules if rule.near is None]
     edges = {

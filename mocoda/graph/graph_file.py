@@ -1,7 +1,7 @@
 """Graphs written in a short Python or TOML file, over the data's own column names.
 
 A Python file is its author's program and is run, in this process, each time it is loaded; a TOML file runs nothing.
-What comes back depends on the file's text and the column names alone, so another process can load the same again.
+The result depends on the file's text and the column names alone, so another process can load the same graph.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mocoda.graph.columns import ColumnNames, Factors, as_factors, factors_by_na
 from mocoda.graph.learned import load_learned
 from mocoda.graph.local_graph import LocalGraph, MaskFunction
 
-MAX_BYTES = 1_000_000  # bytes; a graph is a page of text, and whatever is longer is something else
+MAX_BYTES = 1_000_000  # a graph is a page of text; a longer file is something else
 TABLES = ("state", "action", "edges", "relative")
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}
 RULE = ("between", "columns", "within", "norm")
@@ -56,14 +56,14 @@ LocalEdges = Callable[[Factors], Mapping[Edge, Tensor]]  # rows by name -> where
 
 @dataclass(frozen=True, eq=False)
 class FileTask:
-    """The graph of a file, and as much of a task as the file defines. What it does not define is None.
+    """The graph of a file, and the parts of a task that the file defines; the others are None.
 
     name         the file's name, less its ending
     fingerprint  a short hash of the file's text
     label        (state, action, next_state) -> reward (N,) and terminal, bool (N,); with `achieved`, (..., goal)
     goals        (n, seed=, device=) -> goals (n, G) of the target task
     achieved     state (N, S) -> the goals (N, G) that are reached there
-    features     rows (N, S + A) -> what matters (N, F)
+    features     rows (N, S + A) -> the features (N, F) that matter for the task
     region       rows (N, S + A) -> which rows matter, bool (N,)
     step         rows (N, S + A) -> the true next states (N, S), for `mocoda audit`
     put          (env, state (S,)) puts a Gymnasium environment, without its wrappers, in a state
@@ -122,7 +122,7 @@ def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
 
 
 def load_factors(path: str | Path, names: ColumnNames) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """The [state] and [action] tables of a TOML file, None where it has none; what else it says does not matter."""
+    """The [state] and [action] tables of a TOML file, None if it has none; its other tables are ignored."""
     file = Path(path)
     if file.suffix != ".toml":
         raise InputError(f"factors are read from a TOML file (.toml) with [state] and [action], got {str(file)!r}.")
@@ -255,7 +255,7 @@ def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[...
             inspect.signature(function).bind(*takes)
         except TypeError:
             raise InputError(f"expected {wanted}, got {name}{inspect.signature(function)}.") from None
-        except ValueError:  # a compiled function does not say what it takes
+        except ValueError:  # a compiled function has no signature
             pass
         found[name] = partial(_called, file, name, function)
     for name, needed in (("terminal", "reward"), ("achieved", "reward"), ("goals", "achieved")):
@@ -336,7 +336,7 @@ def _task(file: Path, functions: Mapping[str, Callable[..., Any]], about_goals: 
 
 
 def _result(name: str, found: object, like: Tensor, shape: tuple[str, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """What a function returned for rows `like` (N, anything), on their device, if it has that shape."""
+    """What a function returned for rows `like` (N, ...), on their device, if it has the expected shape."""
     if not isinstance(found, Tensor | np.ndarray):
         raise InputError(f"{name} must return a tensor, got {type(found).__name__}.")
     array = as_tensor(found).to(like.device)
@@ -437,7 +437,7 @@ def _pairs(where: str, rule: Mapping[str, Any], graph: LocalGraph) -> Iterator[N
 
 
 def _columns_of(where: str, between: list[str], given: object) -> dict[str, Columns]:
-    """The columns that a rule compares, by factor: the same of each, or as a table says for each."""
+    """The columns that a rule compares, by factor: the same for all, or those that a table lists for each."""
     if isinstance(given, Mapping):
         for name in given:
             if name not in between:
@@ -457,7 +457,7 @@ def _listed(where: str, given: object) -> Columns:
 
 
 def local_mask(graph: LocalGraph, names: ColumnNames, local: LocalEdges) -> MaskFunction:
-    """rows (N, S + A) -> bool (N, parents, children): the sparsest graph's edges, and the local ones where they are."""
+    """rows (N, S + A) -> bool (N, parents, children): sparsest edges and the local edges of each row."""
 
     def mask(rows: Tensor) -> Tensor:
         edges = graph.sparsest.to(rows.device).repeat(len(rows), 1, 1)

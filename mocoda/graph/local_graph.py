@@ -1,4 +1,4 @@
-"""The local causal graph: which factors the next state of each factor depends on, and where.
+"""The local causal graph: which factors the next state of each factor depends on, in each row.
 
 The paper's objects: a *factor* is a named group of columns of the state or the action; every factor is a *parent*, and
 every state factor is a *child* (its next value); the *sparsest* graph holds in most of the space, and the *mask*
@@ -107,7 +107,7 @@ class LocalGraph:
 
     @property
     def structure(self) -> dict[str, Any]:
-        """Factors with their columns, and edges, as JSON values: what a fitted model depends on."""
+        """Factors with their columns, and edges, as JSON values; fitted models depend on them."""
         return {
             "children": list(self.children),
             "factors": {name: list(columns) for name, columns in self.factors.items()},
@@ -116,7 +116,7 @@ class LocalGraph:
         }
 
     def fingerprint(self, rows: Tensor) -> str:
-        """A short hash of the structure, of rows (N, S + A) and of the mask there: of what the local rule does."""
+        """A short hash of the structure, and of what the local rule gives at rows (N, S + A)."""
         described = json.dumps([self.structure, fingerprint(rows, self.mask(rows))], sort_keys=True)
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
@@ -164,7 +164,7 @@ class LocalGraph:
 
     @cached_property
     def parts(self) -> Tensor:
-        """The part of each factor, (parents,): those that even the sparsest graph connects have the same number."""
+        """The connected component of each factor in the sparsest graph, as a number: (parents,)."""
         return connected_components(self.sparsest[None])[0][: len(self.parents)]
 
     @cached_property

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from approved import refused
 from dynamics_world import GRAPH, TINY, each_architecture, family_of, model, same, some_rows, world
 
-from mocoda import Dynamics, LocalGraph, Transitions, fit_dynamics, fit_dynamics_runs
+from mocoda import Dynamics, LocalGraph, fit_dynamics, fit_dynamics_runs
 from mocoda.dynamics import DYNAMICS
 from mocoda.engine.checkpoint import Checkpoint
 
@@ -123,10 +122,3 @@ def test_a_model_is_not_loaded_for_a_graph_with_other_columns(tmp_path: Path, ot
     model().save(tmp_path / "model")
     with refused():
         Dynamics.load(tmp_path / "model", other)
-
-
-def test_numpy_data_fits_the_same_model_as_torch_data() -> None:
-    data = world()
-    state, action, next_state = (np.asarray(part, np.float64) for part in (data.state, data.action, data.next_state))
-    numpy = fit_dynamics(Transitions(state, action, next_state), GRAPH, config=TINY)
-    assert same(numpy, fit_dynamics(data, GRAPH, config=TINY))

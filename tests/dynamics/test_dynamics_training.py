@@ -42,11 +42,6 @@ def test_a_run_is_the_same_alone_and_together_to_the_bit(
         assert not weight[0].equal(weight[1]) and not weight.equal(together[1].weights[name])  # members and seeds
 
 
-def test_runs_of_the_same_data_and_different_seeds_differ_and_of_the_same_seed_agree() -> None:
-    one, other, again = fit_dynamics_runs([world()] * 3, GRAPH, seeds=[0, 1, 0], config=TINY)
-    assert same(one, again) and not same(one, other)
-
-
 @pytest.mark.parametrize("architecture", ["global", "local"])
 def test_what_a_child_cannot_see_does_not_touch_its_training(architecture: str) -> None:
     graph = replace(GRAPH, local=None)
@@ -147,14 +142,6 @@ def test_an_epoch_of_some_rows_draws_them_afresh_from_all_that_are_not_held_out(
     assert len({tuple(order) for order in orders.flatten(0, 2).tolist()}) == 160
 
 
-@pytest.mark.parametrize(("epoch_rows", "shape"), [(10, (1, 1, 2, 10)), (64, (1, 1, 2, 64)), (500, (7, 1, 2, 64))])
-def test_an_epoch_may_have_fewer_rows_than_a_batch_or_more_than_the_data(
-    epoch_rows: int, shape: tuple[int, ...], chunks: list[Tensor]
-) -> None:
-    fit_dynamics(world(), GRAPH, config=replace(TINY, epochs=1, epoch_rows=epoch_rows))
-    assert [tuple(chunk.shape) for chunk in chunks] == [shape]
-
-
 NOISY = replace(TINY, members=4, epochs=12, decay=False, learning_rate=0.03, batch=16)
 
 
@@ -178,11 +165,6 @@ def test_every_member_keeps_its_best_weights_of_the_last_epochs(window: int) -> 
             assert weight[member].equal(candidates[epoch].weights[name][member])
     if window == NOISY.epochs:
         assert len(set(best)) > 1 and min(best) < NOISY.epochs - 1  # else this would have shown nothing
-
-
-def test_held_out_rows_may_be_a_share_or_a_number() -> None:
-    share, number, other = (fit_dynamics(world(), GRAPH, config=replace(TINY, validation=v)) for v in (0.125, 25, 26))
-    assert same(share, number) and not same(share, other)
 
 
 def test_held_out_rows_are_not_trained_on_but_choose_the_epoch() -> None:
@@ -234,35 +216,10 @@ def test_inputs_and_targets_are_standardised_with_the_datas_mean_and_deviation()
     assert all(bool((t == float("scale" in name)).all()) for name, t in plain.scaling.items())
 
 
-def test_the_data_does_not_change_under_the_fit() -> None:
-    data = world()
-    fit_dynamics(data, GRAPH, config=TINY)
-    assert data.rows.equal(world().rows) and data.next_state.equal(world().next_state)
-
-
-@pytest.mark.parametrize("rows", [2, 3, 9])
-def test_few_rows_are_enough_to_fit(rows: int) -> None:
-    fitted = fit_dynamics(world(rows), GRAPH, config=TINY)
-    assert bool(fitted.predict(some_rows(5)).mean.isfinite().all())
-
-
 @each_architecture
 def test_a_diverging_training_stops_and_says_so(architecture: str) -> None:
     with refused():
         fit_dynamics(world(), GRAPH, architecture, config=replace(TINY, learning_rate=1e30))
-
-
-def test_a_training_that_diverges_in_its_very_last_update_does_not_return_untrained_weights() -> None:
-    config = replace(TINY, learning_rate=1e30, epochs=1, batch=1_000)  # one update in all
-    with refused():
-        fit_dynamics(world(), GRAPH, config=config)
-
-
-def test_extreme_values_stop_the_training_in_one_sentence() -> None:
-    data = world()
-    extreme = Transitions(1e30 * data.state, data.action, 1e38 * data.next_state.clamp(-3, 3))
-    with refused():
-        fit_dynamics(extreme, GRAPH, "full", config=replace(TINY, standardise=False))
 
 
 # Errors

@@ -40,11 +40,6 @@ def test_factors_are_columns_of_a_row_with_the_action_after_the_state() -> None:
     assert made.children == ("left", "right", "thing")
 
 
-def test_columns_follow_the_order_of_the_names() -> None:
-    assert graph().columns(["push", "left", "thing"]) == (6, 7, 0, 1, 4)
-    assert graph().columns([]) == ()
-
-
 def test_factors_may_be_interleaved_and_in_any_order() -> None:
     made = graph(state={"left": slice(4, 0, -2), "right": [3, 1], "thing": slice(1)})
     assert made.factors["left"] == (4, 2)
@@ -148,10 +143,6 @@ def test_without_a_local_function_the_sparsest_graph_holds_everywhere() -> None:
     assert made.mask(ROWS[:0]).shape == (0, 5, 3)
 
 
-def test_rows_may_be_numpy() -> None:
-    assert graph().mask(ROWS.numpy()).tolist() == [SPARSEST] * 3
-
-
 def touching(rows: Tensor) -> Tensor:
     """All edges where the first column is above 5, the sparsest graph elsewhere."""
     return torch.tensor(SPARSEST) | (rows[:, 0] > 5)[:, None, None]
@@ -237,7 +228,3 @@ def test_a_long_chain_is_one_component(links: int) -> None:
     for i in range(links):
         mask[0, i, i : i + 2] = True
     assert connected_components(mask).tolist() == [[0] * (2 * links + 1)]
-
-
-def test_components_of_no_graphs_are_no_labels() -> None:
-    assert connected_components(torch.zeros(0, 4, 2, dtype=torch.bool)).shape == (0, 6)

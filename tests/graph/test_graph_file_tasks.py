@@ -16,7 +16,6 @@ from mocoda import augment, fit_parents, load_graph, load_task
 from mocoda.augmentation.generation import GoalLabels
 from mocoda.augmentation.rewards import GoalsOf
 from mocoda.data.transitions import Transitions
-from mocoda.engine.randomness import Stream
 from mocoda.graph.columns import ColumnNames
 from mocoda.graph.graph_file import FileTask
 
@@ -102,13 +101,6 @@ def test_a_file_with_goals_labels_every_row_with_one(tmp_path: Path) -> None:
     assert again.goal is not None and torch.equal(again.goal, made.goal)
 
 
-def test_goals_differ_from_seed_to_seed(tmp_path: Path) -> None:
-    loaded: Any = task(tmp_path, GOALS)
-    drawn = [loaded.goals(4, seed=seed, device="cpu") for seed in (0, 1, Stream(0, "a"), Stream(0, "b"), 0)]
-    assert torch.equal(drawn[0], drawn[-1])
-    assert len({tuple(goals.flatten().tolist()) for goals in drawn}) == 4
-
-
 def test_a_reward_about_goals_takes_those_of_the_data(tmp_path: Path) -> None:
     loaded: Any = task(tmp_path, "def reward(s, a, n, goal):\n    return (n[:, 3] - goal[:, 0]).abs()")
     table = data()
@@ -147,11 +139,6 @@ def test_loading_leaves_nothing_behind(tmp_path: Path) -> None:
     load_task(file, NAMES)
     assert (set(sys.modules), list(sys.path)) == before
     assert [path.name for path in tmp_path.iterdir()] == ["my_graph.py"]
-
-
-def test_a_file_is_run_as_python_runs_it_not_as_we_write_ours(tmp_path: Path) -> None:
-    text = "def _f(a: int): pass\nif _f.__annotations__ != {'a': int}:\n    raise ValueError('annotations are strings')"
-    load_task(write(tmp_path, PYTHON + text), NAMES)
 
 
 def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from graph_texts import EDGES, NAMES, PYTHON, ROWS, TOML, data, write
-from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mocoda import load_graph, load_task
-from mocoda.data.formats import read
+from mocoda import load_graph
 from mocoda.engine.randomness import Stream
 from mocoda.graph.columns import ColumnNames
 from mocoda.graph.local_graph import LocalGraph
@@ -73,40 +68,12 @@ def test_factors_are_compared_in_columns_of_their_own(tmp_path: Path) -> None:
         assert graph.mask(rows)[:, 0, 1].equal(apart < 1) and 0 < (apart < 1).sum() < 200
 
 
-def test_names_alone_will_do(tmp_path: Path) -> None:
-    assert_same(load_graph(str(write(tmp_path, PYTHON)), NAMES), by_hand(), ROWS)
-
-
 def test_columns_name_their_factors_by_themselves(tmp_path: Path) -> None:
     names = ColumnNames(("a.x", "b", "a.y", "c.q.r"), ("u", "v"))
     loaded = load_graph(
         write(tmp_path, 'edges = {"a": ["a", "action"], "b": ["b"], "c": ["c", "a"]}'), data(ROWS[:, :6], names)
     )
     assert loaded.factors == {"a": (0, 2), "b": (1,), "c": (3,), "action": (4, 5)}
-
-
-def test_dict_observations_name_their_factors_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    minari = pytest.importorskip("minari")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    space = spaces.Dict({"box": spaces.Box(-1, 1, (2,)), "arm": spaces.Box(-1, 1, (3,))})
-    episode = minari.data_collector.EpisodeBuffer(
-        observations={"box": np.zeros((6, 2), np.float32), "arm": np.ones((6, 3), np.float32)},
-        actions=np.zeros((5, 2), np.float32),
-        rewards=[0.0] * 5,
-        terminations=[False] * 5,
-        truncations=[False] * 4 + [True],
-        infos={},
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about an author and a licence
-        minari.create_dataset_from_buffers(
-            "me/pushing-v0", [episode], observation_space=space, action_space=spaces.Box(-1, 1, (2,))
-        )
-    recorded = read("minari:me/pushing-v0")
-    text = "[edges]\nbox = ['box', 'arm']\narm = ['arm', 'action']"
-    loaded = load_graph(write(tmp_path, text, "g.toml"), recorded)
-    assert {name: len(columns) for name, columns in loaded.factors.items()} == {"arm": 3, "box": 2, "action": 2}
-    assert (recorded.state[:, list(loaded.factors["arm"])] == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -265,44 +232,11 @@ def test_any_toml_graph_equals_the_one_built_by_hand_row_by_row(tmp_path: Path, 
     assert_same(loaded, hand, rows)
 
 
-# --- what the page and the examples show
+# --- the examples
 
-PAGE = Path(__file__).parents[2] / "docs" / "graphs.md"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "graphs"
 PUSHING = ColumnNames(("gripper.x", "gripper.y", "box1.x", "box1.y", "box2.x", "box2.y"), ("push.x", "push.y"))
 PUSHED = Stream(2, "test-graph-files").uniform(2_000, 8, high=0.3)
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-
-
-def test_the_pages_graphs_are_all_the_same_graph(tmp_path: Path) -> None:
-    near, static, relative = (load_graph(write(tmp_path, text, "g.toml"), PUSHING) for text in blocks("toml"))
-    python = load_graph(write(tmp_path, blocks("python")[0]), PUSHING)
-    assert torch.equal(near.mask(PUSHED), python.mask(PUSHED))
-    assert torch.equal(near.sparsest, static.sparsest) and static.factors == python.factors
-    assert torch.equal(near.sparsest, relative.sparsest) and dict(relative.relative) == {2: 0, 3: 1}
-    assert 0 < near.shares(PUSHED)[1, 2] < 0.2
-
-
-def test_the_pages_rewards_label_rows_and_the_rest_of_its_code_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    graph, reward, goals, use = blocks("python")
-    state, action = PUSHED.split([6, 2], 1)
-    plain = load_task(write(tmp_path, graph + reward), PUSHING)
-    assert plain.label is not None and plain.goals is None
-    assert plain.label(state, action, state + 0.7)[1].any()
-    loaded = load_task(write(tmp_path, graph + goals), PUSHING)
-    assert loaded.label is not None and loaded.goals is not None
-    drawn = loaded.goals(2_000, seed=3, device="cpu")
-    assert loaded.label(state, action, state, drawn)[0].shape == (2_000,)
-    assert torch.equal(drawn, loaded.goals(2_000, seed=3, device="cpu"))
-    data(PUSHED, PUSHING).save(tmp_path / "my-data.hdf5")
-    monkeypatch.chdir(tmp_path)
-    exec(use, {})
-    assert "gripper' <- gripper, push" in capsys.readouterr().out
 
 
 def test_the_examples_are_one_graph(tmp_path: Path) -> None:
