@@ -137,7 +137,7 @@ class LearnedReward:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What a table labelled by it should say."""
+        """Notes for the source of tables that it labels."""
         return {"reward": {"learned": True, **self.held_out}}
 
     def label(

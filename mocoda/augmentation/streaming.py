@@ -154,14 +154,14 @@ def augment_to_shards(
 
 
 def workers_for(rows: int, device: str) -> int:
-    """How many processes make so many rows fastest; 0: this one alone."""
+    """The number of processes that are worth starting for so many rows; 0: this one alone."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MAX_PROCESSES, cores) if device == "cpu" and cores > 1 and rows >= MANY_ROWS else 0
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a process does with an augmentation, which it may have been sent (see `sent`)."""
+    """Work on an augmentation, which may have been sent from another process (see `sent`)."""
 
     made: Augmentation | bytes
 

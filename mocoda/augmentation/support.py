@@ -1,4 +1,4 @@
-"""What is known about a row: its recipe, local graph and donors, and how far its next state can be trusted.
+"""Provenance and support of rows: their recipe, local graph and donors, and how far their next states can be trusted.
 
 Support and disagreement are unit-free. Support is a share of the recorded rows: how many are as rare as this one.
 Disagreement is how far the members of an ensemble differ, in standard deviations of a step.
@@ -217,7 +217,7 @@ def spread(mean: Tensor, graph: LocalGraph, scale: Tensor) -> Tensor:
 
 
 class Judged(NamedTuple):
-    """What is known of rows: (N,) each. `why` is SUPPORTED, or else UNSEEN, RARE or DISPUTED."""
+    """Verdicts on N rows, (N,) each. `why` is SUPPORTED, or else UNSEEN, RARE or DISPUTED."""
 
     support: Tensor
     disagreement: Tensor

@@ -88,6 +88,7 @@ class FlattenedParents(ParentsWithDonors):
     features   rows (N, S + A) -> the features (N, F) to spread
     region     which rows may be drawn; None: all
     reference  (M, F), features of proposals, around which a kernel estimate gives the density
+    kept       the share of proposals that is kept
     """
 
     recipe: MocodaU
@@ -96,6 +97,7 @@ class FlattenedParents(ParentsWithDonors):
     region: Region | None
     reference: Tensor
     scale: float = 1.0
+    kept: float = 1.0
 
     @staticmethod
     def fit(
@@ -118,7 +120,8 @@ class FlattenedParents(ParentsWithDonors):
                 f"dense: there is nothing to flatten. The features' standard deviation is about {spread:.3g}; try a "
                 "bandwidth of a fifth of that, and a floor well under the densities there."
             )
-        return replace(unscaled, scale=recipe.acceptance / float(weights.mean()))
+        scale = recipe.acceptance / float(weights.mean())
+        return replace(unscaled, scale=scale, kept=float((scale * weights).clamp(max=1).mean()))
 
     @property
     def name(self) -> str:
@@ -126,7 +129,7 @@ class FlattenedParents(ParentsWithDonors):
 
     @property
     def source(self) -> dict[str, Any]:
-        """What a table's source says of them: what it says of their proposals."""
+        """Notes for the source of augmented tables: those of the proposals."""
         return getattr(self.proposals, "source", {})
 
     def weights(self, rows: Tensor) -> Tensor:
@@ -137,7 +140,7 @@ class FlattenedParents(ParentsWithDonors):
     def draw(self, n: int, *, seed: int | Stream) -> Draw:
         """n rows, with the donors of the proposals."""
         stream = as_stream(seed, "flattened", device=self.reference.device)
-        size = min(MAX_PROPOSALS, max(MIN_PROPOSALS, math.ceil(1.1 * n / self.recipe.acceptance)))
+        size = min(MAX_PROPOSALS, max(MIN_PROPOSALS, math.ceil(1.1 * n / self.kept)))
         kept, have = [inside(self.proposals, self.region, 0, stream)], 0
         while have < n:
             drawn = inside(self.proposals, self.region, size, stream.child("batch", len(kept) - 1))

@@ -141,7 +141,7 @@ class MixtureParents:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What a table's source says of them."""
+        """Notes for the source of augmented tables."""
         return {} if self.manifold is None else {"projected": {"unit_vectors": list(map(list, self.manifold.units))}}
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
@@ -222,14 +222,14 @@ class StratifiedParents:
 
     @property
     def source(self) -> dict[str, Any]:
-        """What a table's source says of them: the recorded rows of each neighbourhood, and of those left out."""
+        """Notes for the source of augmented tables: the rows of each neighbourhood, and of those left out."""
         rows, skipped = [one.rows for one in self.neighbourhoods], [rows for _, rows in self.skipped]
         own = {"neighbourhoods": {"drawn": self.drawn, "rows": rows, "skipped": skipped}}
         return own | self.neighbourhoods[0].mixtures.source
 
     @property
     def shares(self) -> Tensor:
-        """How often each neighbourhood is drawn, (neighbourhoods,) float64."""
+        """The probability with which each neighbourhood is drawn, (neighbourhoods,) float64."""
         rows = torch.tensor([one.rows for one in self.neighbourhoods], dtype=torch.float64)
         return rows / rows.sum()
 
@@ -243,7 +243,7 @@ class StratifiedParents:
         return rows
 
     def region(self, mask: Tensor) -> Region:
-        """Where the local graph is this one."""
+        """A function that tells in which rows the local graph has these edges."""
         return lambda rows: (self.graph.mask(rows) == mask).all(2).all(1)
 
 

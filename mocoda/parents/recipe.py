@@ -106,7 +106,7 @@ class Model(Protocol):
 
 
 class TaskHints(Protocol):
-    """What a recipe may ask a task. An answer is None where the task does not know."""
+    """Hints that a task may give to recipes; None where it gives none."""
 
     @property
     def box(self) -> tuple[Tensor, Tensor] | None:

@@ -167,7 +167,7 @@ def without_repeats(rows: int, n: int, stream: Stream) -> Tensor:
 
 
 class Matched(NamedTuple):
-    """What the parts of a group are drawn from, and the numbers of these recorded rows (M,) among all."""
+    """The distribution of a group whose parts are matched, and the indices (M,) of its recorded rows among all."""
 
     rows: Tensor
     parents: MatchedParents
@@ -238,7 +238,7 @@ class GroupedParents(RecombinedParents):
 
     @property
     def source(self) -> dict[str, Any]:
-        """What a table's source says of them: in how many recorded rows the commonest local graphs hold."""
+        """Notes for the source of augmented tables: in how many recorded rows the commonest local graphs hold."""
         rows = self.groups.kind.bincount().sort(descending=True).values[:MAX_COUNTED].tolist()
         return {"neighbourhoods": {"drawn": "empirical", "rows": rows, "skipped": []}}
 
@@ -317,7 +317,7 @@ class GroupedParents(RecombinedParents):
 
 
 class Joint(NamedTuple):
-    """How a part is put to another one: as in the recorded row with this contact whose other part is nearest.
+    """Puts a part to another one as in the recorded row with this contact whose other part is nearest.
 
     rows   (M,), the recorded rows in which the part is connected to the other one alone
     match  finds one of them, given the other part
@@ -391,7 +391,7 @@ class ComposedParents(RecombinedParents):
 
     @property
     def source(self) -> dict[str, Any]:
-        """What a table's source says of them: as of the grouped parents, but drawn otherwise."""
+        """Notes for the source of augmented tables: those of the grouped parents, but drawn otherwise."""
         return {"neighbourhoods": self.grouped.source["neighbourhoods"] | {"drawn": "composed"}}
 
     def draw(self, n: int, *, seed: int | Stream) -> Draw:

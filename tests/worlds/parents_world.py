@@ -61,13 +61,6 @@ class Slope:
         return rows
 
 
-class Zeros:
-    """Proposals that are cheap and all the same."""
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        return torch.zeros(n, 2)
-
-
 def as_set(*columns: Tensor) -> set[tuple[float, ...]]:
     return set(map(tuple, torch.stack(columns, 1).tolist()))
 
