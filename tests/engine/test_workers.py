@@ -106,9 +106,8 @@ def test_jobs_may_go_on_for_ever_and_few_are_taken_ahead(some: Runners, ahead: i
 def test_processes_run_no_module_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("signal.py").write_text("open('executed', 'w')")
-    runners: Workers[int, int]
-    with Workers(abs, 1) as runners:
-        assert list(runners.map([-1])) == [1]
+    with Workers(run, 1) as runners:
+        assert list(runners.map([("square", 3)])) == [9]
     assert not Path("executed").exists() and "PYTHONSAFEPATH" not in os.environ
 
 
