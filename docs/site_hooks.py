@@ -15,7 +15,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-BESIDE = ("experiments/**/*.md", "experiments/**/*.png", "experiments/**/*.gif", "experiments/**/*.json", "examples/**/*.py", "examples/**/*.toml")
+BESIDE = (
+    "experiments/**/*.md",
+    "experiments/**/*.png",
+    "experiments/**/*.gif",
+    "experiments/**/*.json",
+    "examples/**/*.py",
+    "examples/**/*.toml",
+)
 FIELD = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*)(?:\n? {2,})(?=\S)")  # "rows   how many to draw"
 
 

@@ -262,14 +262,14 @@ def _warnings(found: Inspection) -> list[str]:
     broken = [column.name for column in found.columns if column.breaks > going_on]  # in most rows, so not by chance
     if broken and not generated_only:
         warnings.append(
-            f"the next value of {', '.join(map(printable, broken))} is mostly not the following row's value, though the "
-            "other columns go on: are next states recorded at another moment than states?"
+            f"the next value of {', '.join(map(printable, broken))} is mostly not the following row's value, though "
+            "the other columns go on: are next states recorded at another moment than states?"
         )
     if found.first_jump and not generated_only:
         row, column = found.first_jump
         warnings.append(
-            f"{found.jumps:,} rows move much farther than the others, first row {row}, mostly in {printable(column)}: do "
-            "they lead from one episode to another? Mark the ends of episodes, or give episode_steps."
+            f"{found.jumps:,} rows move much farther than the others, first row {row}, mostly in {printable(column)}: "
+            "do they lead from one episode to another? Mark the ends of episodes, or give episode_steps."
         )
     if constant := [column.name for column in found.columns if column.constant and column.part in ("state", "action")]:
         warnings.append(f"{', '.join(map(printable, constant))} never changes: a model learns nothing from it.")

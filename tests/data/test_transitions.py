@@ -117,7 +117,9 @@ def test_arrays_of_another_shape_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["state", "reward", "terminal", "goal"])
-@pytest.mark.parametrize("bad", ["abc", [["a", "b"]], object(), [[1.0, 2.0], [3.0]]], ids=["text", "texts", "object", "ragged"])
+@pytest.mark.parametrize(
+    "bad", ["abc", [["a", "b"]], object(), [[1.0, 2.0], [3.0]]], ids=["text", "texts", "object", "ragged"]
+)
 def test_what_is_not_an_array_of_numbers_is_refused(name: str, bad: Any) -> None:
     message = refusal(lambda: Transitions(**(arrays() | {name: bad})))
     assert message.startswith(f"{name} must be an array of numbers, got {type(bad).__name__} (")
