@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := .venv/.demo-ready
 TEST := .venv/.test-ready
+# A comma of a call separates its arguments.
+ROBOT := hooksweep,report
 CODE := mocoda experiments tests examples docs/site_hooks.py
 
 .PHONY: demo test approve test-long test-cuda lint docs check clean
@@ -48,7 +50,7 @@ define install
 endef
 
 $(DEMO): pyproject.toml constraints.txt
-	$(call install,.[hooksweep,report])
+	$(call install,.[$(ROBOT)])
 	touch $@
 
 $(TEST): pyproject.toml constraints.txt

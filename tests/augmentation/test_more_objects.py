@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -191,10 +189,3 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not() -> None:
     one, again, other = made_of(2, 3, 1), made_of(2, 3, 1), made_of(2, 3, 2)
     assert one.rows.equal(again.rows) and one.next_state.equal(again.next_state)
     assert len(one) != len(other) or not one.rows.equal(other.rows)
-
-
-def test_of_two_objects_and_6000_rows_as_many_are_left_with_five_as_the_docs_say() -> None:
-    few = TASKS[2].collect(6_000, seed=0)
-    made = add_objects(few, TASKS[2].graph, TASKS[5].graph, names(5))
-    page = (Path(__file__).parents[2] / "docs/episodes.md").read_text("utf-8")
-    assert f"of the 6,000 rows above {len(made):,} are left" in page

@@ -113,7 +113,10 @@ def test_every_module_imports_with_the_base_dependencies_alone() -> None:
     assert int(count) > 50 and (torch, pandas) == ("True", "False")
 
 
-@pytest.mark.parametrize(("target", "package"), [("demo", ".[hooksweep]"), ("test", ".[dev]"), ("lint", ".[dev]")])
+TARGETS = [("demo", ".[hooksweep,report]"), ("test", ".[dev]"), ("lint", ".[dev]")]
+
+
+@pytest.mark.parametrize(("target", "package"), TARGETS)
 def test_make_installs_what_a_target_needs(target: str, package: str) -> None:
     planned = run("make", "--dry-run", "--always-make", target, cwd=ROOT)
     assert [line.split()[-1] for line in planned.splitlines() if " pip install " in line] == [f'"{package}"']
