@@ -68,11 +68,7 @@ class Factors:
 
 def factors_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Factors by the names of columns, up to the first dot; a column without a dot is a factor of one column."""
-    found: dict[str, tuple[int, ...]] = {}
-    for number, name in enumerate(names):
-        factor = name.partition(".")[0]
-        found[factor] = (*found.get(factor, ()), number)
-    return found
+    return _grouped([name.partition(".")[0] for name in names])
 
 
 def guessed_factors(kind: str, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -81,11 +77,11 @@ def guessed_factors(kind: str, names: Sequence[str]) -> dict[str, tuple[int, ...
         return factors_by_name(names)
     if kind == "action" and all(re.fullmatch(r"action\d+", name) for name in names):
         return {"action": tuple(range(len(names)))}
-    found: dict[str, tuple[int, ...]] = {}
-    for number, name in enumerate(names):
-        factor = name.rpartition("_")[0] or name
-        found[factor] = (*found.get(factor, ()), number)
-    return found
+    return _grouped([name.rpartition("_")[0] or name for name in names])
+
+
+def _grouped(factors: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(i for i, factor in enumerate(factors) if factor == name) for name in factors}
 
 
 def as_factors(kind: str, given: object, names: ColumnNames) -> dict[str, tuple[int, ...]]:
@@ -101,17 +97,16 @@ def as_factors(kind: str, given: object, names: ColumnNames) -> dict[str, tuple[
             raise InputError(f"the {kind} factor {factor!r} has no columns, got {_shown(wanted)}.")
         for column in found[factor]:
             if column in owner:
-                twice = (
-                    f"twice by {factor!r}" if owner[column] == factor else f"by both {owner[column]!r} and {factor!r}"
+                raise InputError(
+                    f"the {kind} column {own[column]!r} is claimed by {owner[column]!r} and again by {factor!r}; a "
+                    "column has one factor."
                 )
-                raise InputError(f"the {kind} column {own[column]!r} is claimed {twice}; a column has one factor.")
             owner[column] = factor
     left = [name for column, name in enumerate(own) if column not in owner]
     if left:
-        several = f"the {kind} columns {', '.join(map(repr, left))} belong" if left[1:] else (
-            f"the {kind} column {left[0]!r} belongs"
-        )  # fmt: skip
-        raise InputError(f"{several} to no factor; name one for {'them' if left[1:] else 'it'} in {kind}.")
+        raise InputError(
+            f"the {kind} columns {', '.join(map(repr, left))} belong to no factor; name one for them in {kind}."
+        )
     return found
 
 
@@ -132,15 +127,12 @@ def _columns(kind: str, factor: str, wanted: Any, names: ColumnNames) -> tuple[i
         return tuple(numbers)
     if isinstance(wanted, Sequence | np.ndarray) or (isinstance(wanted, Tensor) and wanted.ndim):
         return tuple(column for one in wanted for column in _columns(kind, factor, one, names))
-    try:
-        number = operator.index(wanted)
-    except TypeError:
-        number = None
-    if number is None or isinstance(wanted, bool):
+    if isinstance(wanted, bool) or not hasattr(wanted, "__index__"):
         raise InputError(
             f"the {kind} factor {factor!r} must be a slice, a number, a column's name or a list of those, "
             f"got {_shown(wanted)}."
         )
+    number = operator.index(wanted)
     if not 0 <= number < len(own):
         raise InputError(
             f"the {kind} factor {factor!r} asks for column {number}; "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import hypot
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +17,6 @@ from mocoda.graph.local_graph import LocalGraph
 
 STATE, ACTION, LINES = "#e8eef7", "#f3efe2", "#d9dee7"
 DASHES = (0, (4, 2))
-MAX_LABELS = 8  # with more local edges, shares are written in the matrix only
 FACTOR_INCHES = 0.58  # from factor to factor
 MAX_LETTERS, MAX_UPRIGHT_LETTERS = 14, 7  # of a name as shown, and as it fits above a column of the matrix
 
@@ -47,7 +44,7 @@ def draw_graph(graph: LocalGraph, path: Path, rows: Tensor | None = None, title:
     _draw_matrix(right, graph, shares)
     lines = [Line2D([], [], color=BLUE, lw=1.8, label="in every row")]
     if any(edge.share is not None for edge in _edges(graph, shares)):
-        lines.append(Line2D([], [], color=RED, lw=1.8, ls=DASHES, label="in some rows, with their share"))
+        lines.append(Line2D([], [], color=RED, lw=1.8, ls=DASHES, label="in some rows"))
     figure.legend(handles=lines, loc="outside lower left", frameon=False, ncols=2, fontsize=9, labelcolor=INK)
     save(figure, path)
 
@@ -57,23 +54,15 @@ def _draw_arrows(axes: Axes, graph: LocalGraph, shares: Tensor, width: float) ->
     edges = _edges(graph, shares)
     half = 0.2 + 0.055 * max(len(_short(name)) for name in graph.parents)  # of a box
     first, last = half + 0.1, width - half - 0.1
-    ends = {}
     for edge in edges:
         leaving = [other.child for other in edges if other.parent == edge.parent]
         coming = [other.parent for other in edges if other.child == edge.child]
-        here = -graph.parents.index(edge.parent) + _port(leaving.index(edge.child), len(leaving))
-        there = -graph.children.index(edge.child) + _port(coming.index(edge.parent), len(coming))
-        ends[edge] = ((first + half, here), (last - half, there))
-    local = [edge for edge in edges if edge.share is not None]
-    crowded = len(local) > MAX_LABELS
-    for edge, (start, end) in ends.items():
+        start = first + half, -graph.parents.index(edge.parent) + _port(leaving.index(edge.child), len(leaving))
+        end = last - half, -graph.children.index(edge.child) + _port(coming.index(edge.parent), len(coming))
         look: dict[str, Any] = {"color": BLUE, "lw": 1.4, "zorder": 3}
         if edge.share is not None:
-            look = {"color": RED, "lw": 0.8 if crowded else 1.3, "zorder": 2, "ls": DASHES}
-            look["alpha"] = 0.55 if crowded else 1.0
+            look = {"color": RED, "lw": 1.0, "zorder": 2, "ls": DASHES, "alpha": 0.7}
         axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=10, shrinkA=0, shrinkB=0, **look))
-    if not crowded:
-        _label(axes, {edge: ends[edge] for edge in local})
     for x, names, mark in ((first, graph.parents, ""), (last, graph.children, "′")):
         for y, name in enumerate(names):
             face = "white" if mark else STATE if name in graph.state else ACTION
@@ -85,18 +74,6 @@ def _draw_arrows(axes: Axes, graph: LocalGraph, shares: Tensor, width: float) ->
     axes.text(last, 0.62, "next state", ha="center", fontsize=9, color=INK)
     axes.set(xlim=(0, width), ylim=(-len(graph.parents) + 0.4, 1))
     axes.axis("off")
-
-
-def _label(axes: Axes, ends: Mapping[Edge, tuple[tuple[float, float], tuple[float, float]]]) -> None:
-    """Writes each share on its arrow, at the place farthest from other shares."""
-    taken: list[tuple[float, float]] = []
-    for edge, ((x, y), (to_x, to_y)) in ends.items():
-        assert edge.share is not None
-        spots = [(x + t * (to_x - x), y + t * (to_y - y)) for t in (0.2, 0.8, 0.32, 0.68)]
-        best = max(spots, key=lambda at: min((hypot(at[0] - a, 2 * (at[1] - b)) for a, b in taken), default=0.0))
-        taken.append(best)
-        white = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
-        axes.text(*best, _percent(edge.share), ha="center", va="center", fontsize=8, color=RED, bbox=white, zorder=3.5)
 
 
 def _port(rank: int, count: int) -> float:
@@ -114,10 +91,8 @@ def _draw_matrix(axes: Axes, graph: LocalGraph, shares: Tensor) -> None:
         c, p = graph.children.index(child), graph.parents.index(parent)
         alpha = 0.85 if share is None else 0.12 + 0.55 * share
         axes.add_patch(Rectangle((c, -p - 1), 1, 1, fc=BLUE if share is None else RED, alpha=alpha, ec="white", lw=1.2))
-        words = "always" if share is None else _percent(share)
-        axes.text(
-            c + 0.5, -p - 0.5, words, ha="center", va="center", fontsize=8, color="white" if share is None else INK
-        )
+        words, ink = ("always", "white") if share is None else (_percent(share), INK)
+        axes.text(c + 0.5, -p - 0.5, words, ha="center", va="center", fontsize=8, color=ink)
     axes.set_xticks([c + 0.5 for c in range(children)], [f"{_short(name)}′" for name in graph.children])
     axes.set_yticks([-p - 0.5 for p in range(parents)], list(map(_short, graph.parents)))
     axes.xaxis.tick_top()

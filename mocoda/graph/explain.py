@@ -121,7 +121,11 @@ def _leaves(tree: Any, names: Sequence[str]) -> Iterator[str]:
 
 def rules_as_toml(graph: LearnedGraph, rules: Sequence[Rule]) -> str:
     """A TOML graph file with the rules that are distances; all other edges are written as if always present."""
-    nears = {(rule.parent, rule.child): rule for rule in rules if rule.near is not None}
+    nears: dict[frozenset[str], Rule] = {}  # a rule is about both directions: the wider distance is kept
+    for rule in rules:
+        pair = frozenset((rule.parent, rule.child))
+        if rule.near and (pair not in nears or rule.near[1] > nears[pair].near[1]):  # type: ignore[index]
+            nears[pair] = rule
     others = [rule for rule in rules if rule.near is None]
     edges = {
         child: [*graph.edges[child], *(rule.parent for rule in others if rule.child == child)]
@@ -132,21 +136,12 @@ def rules_as_toml(graph: LearnedGraph, rules: Sequence[Rule]) -> str:
         lines += [f"[{kind}]", *(f"{_key(name)} = {list(graph.own_columns(name))}" for name in getattr(graph, kind))]
     lines += ["[edges]", *(f"{_key(child)} = {_names(parents)}" for child, parents in edges.items())]
     lines += [f"# {rule}: written above as an edge everywhere" for rule in others]
-    for (parent, child), rule in nears.items():
+    for rule in nears.values():
         assert rule.near is not None
-        back = nears.get((child, parent))
-        if back is not None and list(nears).index((child, parent)) < list(nears).index((parent, child)):
-            continue  # a rule is about both directions, and the wider distance is kept
-        if parent in edges[child] and child in edges[parent]:
+        if rule.parent in edges[rule.child] and rule.child in edges[rule.parent]:
             continue
-        columns, within = max((one for one in (rule.near, back and back.near) if one), key=lambda near: near[1])
-        lines += [
-            f"# {rule}",
-            "[[near]]",
-            f"between = {_names([parent, child])}",
-            f"columns = {list(columns)}",
-            f"within = {within:.6g}",
-        ]
+        lines += [f"# {rule}", "[[near]]", f"between = {_names([rule.parent, rule.child])}"]
+        lines += [f"columns = {list(rule.near[0])}", f"within = {rule.near[1]:.6g}"]
     return "\n".join(lines) + "\n"
 
 

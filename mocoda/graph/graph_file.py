@@ -36,18 +36,27 @@ MAX_BYTES = 1_000_000  # a graph is a page of text; a longer file is something e
 TABLES = ("state", "action", "edges", "relative")
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}
 RULE = ("between", "columns", "within", "norm")
-FUNCTIONS = {
-    "local": ("f",),
-    "reward": ("state", "action", "next_state"),
-    "terminal": ("state", "action", "next_state"),
-    "goals": ("n", "seed", "device"),
-    "achieved": ("state",),
-    "features": ("rows",),
-    "region": ("rows",),
-    "step": ("rows",),
-    "put": ("env", "state"),
-}
 
+
+class Signature(NamedTuple):
+    """What a function of a Python file takes, and the shape and type of the tensor that it returns, if any."""
+
+    takes: tuple[str, ...]
+    shape: tuple[str, ...] | None = None
+    dtype: torch.dtype | None = None
+
+
+FUNCTIONS = {
+    "local": Signature(("f",)),
+    "reward": Signature(("state", "action", "next_state"), ("N",)),
+    "terminal": Signature(("state", "action", "next_state"), ("N",), torch.bool),
+    "goals": Signature(("n", "seed", "device"), ("N", "G")),
+    "achieved": Signature(("state",), ("N", "G")),
+    "features": Signature(("rows",), ("N", "F")),
+    "region": Signature(("rows",), ("N",), torch.bool),
+    "step": Signature(("rows",), ("N", "S")),
+    "put": Signature(("env", "state")),
+}
 
 Edge = tuple[str, str]  # parent, child
 Columns = tuple[str | int, ...]  # of a factor, by the ends of their names or by numbers
@@ -243,9 +252,8 @@ def _are_names(given: object) -> bool:
 
 def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {}
-    for name, takes in FUNCTIONS.items():
-        if name not in defined:
-            continue
+    for name in filter(defined.__contains__, FUNCTIONS):
+        takes = FUNCTIONS[name].takes
         if name in ("reward", "terminal") and _about_goals(defined):
             takes = (*takes, "goal")
         wanted, function = f"{name}({', '.join(takes)})", defined[name]
@@ -257,7 +265,8 @@ def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[...
             raise InputError(f"expected {wanted}, got {name}{inspect.signature(function)}.") from None
         except ValueError:  # a compiled function has no signature
             pass
-        found[name] = partial(_called, file, name, function)
+        called = partial(_called, file, name, function)
+        found[name] = called if name == "local" else partial(_naming, file, called)
     for name, needed in (("terminal", "reward"), ("achieved", "reward"), ("goals", "achieved")):
         if name in found and needed not in found:
             raise InputError(f"it defines {name}, which is of no use without {needed}; define both.")
@@ -271,15 +280,16 @@ def _about_goals(defined: Mapping[str, Any]) -> bool:
     )
 
 
-def _naming(file: Path, rule: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """A local rule whose errors name the file; unlike a decorated function, it can be sent to other processes."""
+def _naming(file: Path, function: Callable[..., Any], *given: Any) -> Any:
+    """Calls a function whose errors name the file; unlike a decorated function, it can be sent to other processes."""
     with _errors_name(file):
-        return rule(rows)
+        return function(*given)
 
 
 def _called(file: Path, name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of the file returns, checked by its signature."""
     try:
-        return function(*given)
+        found = function(*given)
     except InputError as error:  # of ours: a name that f does not have
         raise InputError(f"{name}{_line(error, file)}: {error}") from None
     except Exception as error:
@@ -289,63 +299,47 @@ def _called(file: Path, name: str, function: Callable[..., Any], *given: Any) ->
             if isinstance(one, Factors | Tensor)
         )
         raise InputError(f"{name} raised {_raised(error, file)}. It was given {sizes or given}.") from error
+    _, shape, dtype = FUNCTIONS[name]
+    if shape is None:
+        return found
+    rows, device = (given[0], given[2]) if name == "goals" else (len(given[0]), given[0].device)
+    if not isinstance(found, Tensor | np.ndarray):
+        raise InputError(f"{name} must return a tensor, got {type(found).__name__}.")
+    array = as_tensor(found).to(device)
+    if dtype is not None and array.dtype != dtype:
+        raise InputError(f"{name} must return {dtype}, such as a comparison gives, got {array.dtype}.")
+    if array.ndim != len(shape) or len(array) != rows:
+        wanted = f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"
+        raise InputError(f"{name} must return shape {wanted}, N = {rows} rows, got {tuple(array.shape)}.")
+    return array
 
 
 def _task(file: Path, functions: Mapping[str, Callable[..., Any]], about_goals: bool) -> dict[str, Any]:
     """The members of a FileTask that these functions give."""
 
     def label(state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if about_goals and goal is None:
+            raise InputError(
+                f"{str(file)!r}: its reward is about goals; define goals and achieved too, or draw them from the data."
+            )
+        if goal is not None and not about_goals:
+            raise InputError(
+                f"{str(file)!r}: its reward is not about goals; leave them out, or let it take a fourth argument."
+            )
         given = (state, action, next_state) if goal is None else (state, action, next_state, goal)
-        with _errors_name(file):
-            if about_goals and goal is None:
-                raise InputError(
-                    "its reward is about goals; define goals and achieved too, or draw them from the data."
-                )
-            if goal is not None and not about_goals:
-                raise InputError("its reward is not about goals; leave them out, or let it take a fourth argument.")
-            reward = _result("reward", functions["reward"](*given), state, ("N",)).float()
-            if "terminal" not in functions:
-                return reward, torch.zeros_like(reward, dtype=torch.bool)
-            return reward, _result("terminal", functions["terminal"](*given), state, ("N",), torch.bool)
+        reward: Tensor = functions["reward"](*given).float()
+        ended = functions["terminal"](*given) if "terminal" in functions else torch.zeros_like(reward, dtype=torch.bool)
+        return reward, ended
 
     def goals(n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
         # A number rather than a stream: any library's generator can be seeded with it.
         number = int(as_stream(seed, "goals", device="cpu").integers(2**31, 1))
-        with _errors_name(file):
-            like = torch.zeros(n, 0, device=device)
-            return _result("goals", functions["goals"](n, number, device), like, ("N", "G")).float()
+        drawn: Tensor = functions["goals"](n, number, device).float()
+        return drawn
 
-    def of_rows(name: str, shape: tuple[str, ...], dtype: torch.dtype | None, rows: Tensor) -> Tensor:
-        with _errors_name(file):
-            return _result(name, functions[name](rows), rows, shape, dtype)
-
-    def put(env: Any, state: Any) -> None:
-        with _errors_name(file):
-            functions["put"](env, state)
-
-    made: dict[str, Callable[..., Any]] = {
-        "label": label,
-        "goals": goals,
-        "achieved": partial(of_rows, "achieved", ("N", "G"), None),
-        "features": partial(of_rows, "features", ("N", "F"), None),
-        "region": partial(of_rows, "region", ("N",), torch.bool),
-        "step": partial(of_rows, "step", ("N", "S"), None),
-        "put": put,
-    }
-    return {name: one for name, one in made.items() if ("reward" if name == "label" else name) in functions}
-
-
-def _result(name: str, found: object, like: Tensor, shape: tuple[str, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """What a function returned for rows `like` (N, ...), on their device, if it has the expected shape."""
-    if not isinstance(found, Tensor | np.ndarray):
-        raise InputError(f"{name} must return a tensor, got {type(found).__name__}.")
-    array = as_tensor(found).to(like.device)
-    if dtype is not None and array.dtype != dtype:
-        raise InputError(f"{name} must return {dtype}, such as a comparison gives, got {array.dtype}.")
-    if array.ndim != len(shape) or len(array) != len(like):
-        wanted = f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"
-        raise InputError(f"{name} must return shape {wanted}, N = {len(like)} rows, got {tuple(array.shape)}.")
-    return array
+    plain = {name: functions[name] for name in ("achieved", "features", "region", "step", "put") if name in functions}
+    special = {"label": label} if "reward" in functions else {}
+    return plain | special | ({"goals": goals} if "goals" in functions else {})
 
 
 def _box(given: object, graph: LocalGraph) -> tuple[Tensor, Tensor] | None:
@@ -369,21 +363,10 @@ def _box(given: object, graph: LocalGraph) -> tuple[Tensor, Tensor] | None:
 class Near(NamedTuple):
     """Two factors that depend on each other where these columns of theirs are closer than `within`."""
 
-    pair: Edge
-    columns: tuple[Columns, Columns]  # of the one, of the other; none: all of each
+    one: tuple[str, *Columns]  # a factor, and the columns that are compared; none: all
+    other: tuple[str, *Columns]
     within: float
     norm: float
-
-    def compared(self, f: Factors) -> tuple[Tensor, Tensor]:
-        """The columns of each, (N, width)."""
-        one, other = (f[(name, *columns)] for name, columns in zip(self.pair, self.columns, strict=True))
-        return one, other
-
-    def holds(self, f: Factors) -> Tensor:
-        """Where they are near, bool (N,)."""
-        one, other = self.compared(f)
-        apart: Tensor = torch.linalg.vector_norm(one - other, self.norm, dim=1)
-        return apart < self.within
 
 
 def near_rules(given: object, graph: LocalGraph, names: ColumnNames) -> LocalEdges | None:
@@ -393,18 +376,18 @@ def near_rules(given: object, graph: LocalGraph, names: ColumnNames) -> LocalEdg
     rules = [near for number, rule in enumerate(given, 1) for near in _pairs(f"[[near]] {number}", rule, graph)]
     no_rows = Factors(torch.zeros(0, graph.width), graph.factors, names)
     for rule in rules:
-        one, other = (columns.shape[1] for columns in rule.compared(no_rows))
+        one, other = (no_rows[compared].shape[1] for compared in rule[:2])
         if one != other:
             raise InputError(
-                f"[[near]] cannot compare {rule.pair[0]!r} and {rule.pair[1]!r} in {one} and {other} columns; say "
-                f'which, such as columns = ["x", "y"] or {{ {rule.pair[0]} = "0:2", {rule.pair[1]} = "1:3" }}.'
+                f"[[near]] cannot compare {rule.one[0]!r} and {rule.other[0]!r} in {one} and {other} columns; say "
+                f'which, such as columns = ["x", "y"] or {{ {rule.one[0]} = "0:2", {rule.other[0]} = "1:3" }}.'
             )
 
     def local(f: Factors) -> dict[Edge, Tensor]:
         found: dict[Edge, Tensor] = {}
-        for rule in rules:
-            near = rule.holds(f)
-            for parent, child in (rule.pair, rule.pair[::-1]):
+        for one, other, within, norm in rules:
+            near = torch.linalg.vector_norm(f[one] - f[other], norm, dim=1) < within
+            for parent, child in ((one[0], other[0]), (other[0], one[0])):
                 if parent not in graph.edges[child]:
                     found[parent, child] = found.get((parent, child), torch.zeros_like(near)) | near
         return found
@@ -416,7 +399,7 @@ def _pairs(where: str, rule: Mapping[str, Any], graph: LocalGraph) -> Iterator[N
     for key in rule:
         if key not in RULE:
             raise unknown_name(f"setting of {where} called", key, RULE)
-    between, norm = rule.get("between"), rule.get("norm", "l2")
+    between, norm, columns = rule.get("between"), rule.get("norm", "l2"), rule.get("columns", [])
     within: Any = rule.get("within")
     if not isinstance(between, list) or len(between) < 2 or any(between.count(name) > 1 for name in between):
         raise InputError(f"{where} must say between which factors, two or more, got {between!r}.")
@@ -429,23 +412,17 @@ def _pairs(where: str, rule: Mapping[str, Any], graph: LocalGraph) -> Iterator[N
         raise InputError(f"{where} must say within what distance, a number above 0, got {within!r}.")
     if norm not in tuple(NORMS):
         raise unknown_name("norm", norm, NORMS)
-    columns = _columns_of(where, between, rule.get("columns", []))
+    if not isinstance(columns, Mapping):
+        columns = dict.fromkeys(between, columns)
+    if wrong := [name for name in (*columns, *between) if name not in between or name not in columns]:
+        raise InputError(
+            f"the columns of {where} must be given for each of its factors and no other; not {wrong[0]!r}."
+        )
+    compared = {name: (name, *_listed(where, own)) for name, own in columns.items()}
     for one, other in combinations(between, 2):
         if one in graph.edges[other] and other in graph.edges[one]:
             raise InputError(f"{where} adds nothing: in edges, {one!r} and {other!r} already depend on each other.")
-        yield Near((one, other), (columns[one], columns[other]), float(within), NORMS[norm])
-
-
-def _columns_of(where: str, between: list[str], given: object) -> dict[str, Columns]:
-    """The columns that a rule compares, by factor: the same for all, or those that a table lists for each."""
-    if isinstance(given, Mapping):
-        for name in given:
-            if name not in between:
-                raise unknown_name(f"factor between those of {where} called", name, between)
-        if missing := [name for name in between if name not in given]:
-            raise InputError(f"the columns of {where} must be given for each of its factors; {missing[0]!r} has none.")
-        return {name: _listed(where, given[name]) for name in between}
-    return dict.fromkeys(between, _listed(where, given))
+        yield Near(compared[one], compared[other], float(within), NORMS[norm])
 
 
 def _listed(where: str, given: object) -> Columns:

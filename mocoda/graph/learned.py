@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -119,7 +118,8 @@ class LearnedGraph(LocalGraph):
         """How likely each edge is at rows (N, S + A): float (N, parents, children)."""
         rows = as_tensor(rows).float()
         self.check_rows(rows)
-        tensors, edges = self._on(rows.device), len(self.parents) * len(self.children)
+        tensors = {name: tensor.to(rows.device) for name, tensor in self.tensors.items()}
+        edges = len(self.parents) * len(self.children)
         size = BLOCK_ROWS if rows.device.type == "cpu" else max(BLOCK_ROWS, min(16_384, MAX_EDGES // edges))
         blocks = []
         for part in rows.split(size):
@@ -161,8 +161,18 @@ class LearnedGraph(LocalGraph):
         save_trained(path, "graph", tensors, {"settings": settings, "fingerprints": dict(self.fingerprints)})
 
     def with_caution(self, caution: float, rows: Array) -> LearnedGraph:
-        """The same graph cut at another probability; its shares are those of the rows (N, S + A)."""
-        return cut(self, caution, as_tensor(rows).float())
+        """The same graph with edges where they are likelier than `caution`; its sparsest graph has
+        those of nearly all of the rows (N, S + A)."""
+        check_caution(caution)
+        rows = as_tensor(rows).float()
+        counts = [(self.edge_probability(block) > caution).sum(0) for block in rows.split(65_536)]
+        shares = torch.stack(counts).sum(0).double().cpu() / max(1, len(rows))
+        always = (shares >= SPARSEST_SHARE) | self.tensors["always"].cpu()
+        edges = {
+            child: tuple(parent for parent, there in zip(self.parents, column, strict=True) if there)
+            for child, column in zip(self.children, always.T.tolist(), strict=True)
+        }
+        return replace(self, edges=edges, caution=caution, row_shares=torch.where(always, 1.0, shares))
 
     def own_columns(self, name: str) -> tuple[int, ...]:
         """The columns of a factor, counted within the state or the action."""
@@ -172,33 +182,10 @@ class LearnedGraph(LocalGraph):
     def _local(self, rows: Tensor) -> Tensor:
         return self.sparsest.to(rows.device) | (self.edge_probability(rows) > self.caution)
 
-    def _on(self, device: torch.device) -> Weights:
-        if device not in self._tensors:
-            self._tensors[device] = {name: tensor.to(device) for name, tensor in self.tensors.items()}
-        return self._tensors[device]
-
-    @cached_property
-    def _tensors(self) -> dict[torch.device, Weights]:
-        return {}
-
 
 def check_caution(caution: float) -> None:
     if not 0 < caution < 1:
         raise InputError(f"caution must be a probability between 0 and 1, got {caution}.")
-
-
-@torch.no_grad()
-def cut(graph: LearnedGraph, caution: float, rows: Tensor) -> LearnedGraph:
-    """The graph with edges where they are likelier than `caution`; those of nearly all rows are its sparsest graph."""
-    check_caution(caution)
-    counts = [(graph.edge_probability(block) > caution).sum(0) for block in rows.split(65_536)]
-    shares = torch.stack(counts).sum(0).double().cpu() / max(1, len(rows))
-    always = (shares >= SPARSEST_SHARE) | graph.tensors["always"].cpu()
-    edges = {
-        child: tuple(parent for parent, there in zip(graph.parents, column, strict=True) if there)
-        for child, column in zip(graph.children, always.T.tolist(), strict=True)
-    }
-    return replace(graph, edges=edges, caution=caution, row_shares=torch.where(always, 1.0, shares))
 
 
 def load_learned(path: str | Path, names: ColumnNames | None = None) -> LearnedGraph:

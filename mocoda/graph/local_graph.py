@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,8 @@ from mocoda.engine.errors import InputError, unknown_name
 
 Columns = int | slice | Sequence[int]
 MaskFunction = Callable[[Tensor], Tensor]
-MAX_CANDIDATES = 2_048  # recorded rows among which probes are searched, and as many recombined rows for each of
+MAX_PROBES = 512  # recorded rows at which local rules are compared, and as many recombined rows for each of
 SPREADS = (1.0, 1.25, 1.5)  # the factors by which these are stretched
-KEPT_ROWS = 32  # recorded rows to keep as probes
-MAX_PAIRS = 64  # pairs of probes on either side of an edge's boundary; at least one pair per edge
-HALVINGS = 12  # the rows of a pair are 2^12 times closer to each other than the rows that they were found between
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,18 +74,13 @@ class LocalGraph:
             if child not in self.state:
                 raise unknown_name("state factor", child, self.state)
         for child in self.children:
-            parents = self.edges.get(child, ())
-            if not parents:
+            if not self.edges.get(child):
                 raise InputError(
                     f"child {child!r} has no parents in edges; expected at least one, such as {child!r} itself."
                 )
-            for parent in parents:
-                if parent not in self.factors:
-                    raise unknown_name("factor", parent, self.factors)
-        for group in self.given_parent_sets or ():
-            for name in group:
-                if name not in self.factors:
-                    raise unknown_name("factor", name, self.factors)
+        for name in chain(*self.edges.values(), *(self.given_parent_sets or ())):
+            if name not in self.factors:
+                raise unknown_name("factor", name, self.factors)
         for column, origin in self.relative.items():
             for number in (column, origin):
                 if not isinstance(number, int) or not 0 <= number < self.width:
@@ -245,22 +238,13 @@ class LocalGraph:
 
 def _resolved(kind: str, factors: Mapping[str, Columns]) -> dict[str, tuple[int, ...]]:
     """Factor -> its columns as numbers; every column from 0 to the largest belongs to exactly one factor."""
-    resolved: dict[str, tuple[int, ...]] = {}
-    owner: dict[int, str] = {}
-    for name, columns in factors.items():
-        numbers = _numbers(kind, name, columns)
-        for number in numbers:
-            if number in owner:
-                raise InputError(
-                    f"{kind} column {number} belongs to both {owner[number]!r} and {name!r}; a column has one factor."
-                )
-            owner[number] = name
-        resolved[name] = numbers
-    missing = sorted(set(range(max(owner, default=0) + 1)) - owner.keys())
-    if missing:
-        raise InputError(
-            f"{kind} columns {missing} belong to no factor; expected every column up to {max(owner, default=0)}."
-        )
+    resolved = {name: _numbers(kind, name, columns) for name, columns in factors.items()}
+    claims = sorted((number, name) for name, numbers in resolved.items() for number in numbers)
+    for expected, (number, name) in enumerate(claims):
+        if number != expected:
+            both = f"column {number} belongs to both {claims[expected - 1][1]!r} and {name!r}; a column has one factor."
+            none = f"column {expected} belongs to no factor; expected every column up to {claims[-1][0]}."
+            raise InputError(f"{kind} {both if number < expected else none}")
     return resolved
 
 
@@ -277,52 +261,20 @@ def _numbers(kind: str, name: str, columns: Columns) -> tuple[int, ...]:
 
 
 def probe_rows(graph: LocalGraph, rows: Tensor) -> Tensor:
-    """Rows at which the masks of other local rules would differ, found from recorded rows (N, S + A).
+    """Recorded and recombined rows at which the masks of other local rules would differ, from recorded rows (N, S + A).
 
     A rule is code and cannot be compared, but its masks can: a fitted model keeps these rows with their masks, and is
     not loaded for a graph whose masks differ.
     """
     if graph.local is None:
         return rows[:0]
-    recorded = rows[_spread(len(rows), MAX_CANDIDATES, rows.device)]
-    kept = recorded[_spread(len(recorded), KEPT_ROWS, rows.device)]
-    return torch.cat([kept, _boundary(graph, torch.cat([recorded, *_recombined(recorded)]))])
-
-
-def _boundary(graph: LocalGraph, candidates: Tensor) -> Tensor:
-    """Pairs of rows that are nearly the same, with an edge in one and not in the other."""
-    there = graph.mask(candidates).flatten(1)
-    edges = (there.any(0) & ~there.all(0)).nonzero()[:, 0].tolist()
-    if not edges:
-        return candidates[:0]
-    ones: list[Tensor] = []
-    others: list[Tensor] = []
-    edge_of: list[int] = []
-    for edge in edges:
-        with_edge, without = (which.nonzero()[:, 0] for which in (there[:, edge], ~there[:, edge]))
-        count = min(len(with_edge), len(without), max(1, MAX_PAIRS // len(edges)))
-        ones.append(with_edge[_spread(len(with_edge), count, there.device)])
-        others.append(without[_spread(len(without), count, there.device)].flip(0))
-        edge_of += [edge] * count
-    inside, outside = candidates[torch.cat(ones)], candidates[torch.cat(others)]
-    for _ in range(HALVINGS):
-        middle = (inside + outside) / 2
-        held = graph.mask(middle).flatten(1)[range(len(edge_of)), edge_of][:, None]
-        inside, outside = torch.where(held, middle, inside), torch.where(held, outside, middle)
-    return torch.cat([inside, outside])
-
-
-def _recombined(rows: Tensor) -> Iterator[Tensor]:
-    """Rows whose columns come from different recorded rows, stretched: factors that were apart in the data may meet."""
-    middle = rows.mean(0)
-    for number, spread in enumerate(SPREADS, 1):
-        mixed = torch.stack([column.roll(997 * number * i) for i, column in enumerate(rows.T)], 1)
-        yield middle + spread * (mixed - middle)
-
-
-def _spread(n: int, count: int, device: torch.device) -> Tensor:
-    """`count` of the numbers from 0 to n - 1, or all of them, evenly spread."""
-    return torch.arange(min(n, count), device=device) * n // max(1, min(n, count))
+    count = min(len(rows), MAX_PROBES)
+    recorded = rows[torch.arange(count, device=rows.device) * len(rows) // max(1, count)]
+    probes, middle = [recorded], recorded.mean(0)
+    for number, spread in enumerate(SPREADS, 1):  # columns of different rows: factors that were apart may meet
+        mixed = torch.stack([column.roll(997 * number * i) for i, column in enumerate(recorded.T)], 1)
+        probes.append(middle + spread * (mixed - middle))
+    return torch.cat(probes)
 
 
 def connected_components(mask: Tensor) -> Tensor:

@@ -81,16 +81,6 @@ def test_every_edge_has_a_cell_with_its_share(factors: int, figures: list[Figure
     assert len(words) == all_edges
 
 
-def test_shares_on_arrows_do_not_lie_on_each_other(figures: list[Figure]) -> None:
-    graph = ring(3)
-    draw_graph(graph, Path("unused"), ROWS[:, :4])
-    figure = figures[0]
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().endswith("%")]
-    assert len(boxes) == 6
-    assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
-
-
 @pytest.mark.parametrize("length", [1, 12, 30])
 def test_names_of_any_length_stay_inside_the_picture(length: int, figures: list[Figure]) -> None:
     names = ["o" * length, "n" * length]

@@ -16,7 +16,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.columns import ColumnNames, as_factors, column_end, guessed_factors
-from mocoda.graph.learned import GraphLearner, LearnedGraph, check_caution, cut, make_learner
+from mocoda.graph.learned import GraphLearner, LearnedGraph, check_caution, make_learner
 from mocoda.graph.local_graph import LocalGraph
 
 MIN_ROWS = 1_000  # fewer hold too few of the rare rows in which factors interact
@@ -76,7 +76,7 @@ def learn_graph(
         settings={"unseen": unseen, "rows": len(data)},
         fingerprints={"data": fingerprint(data.rows, data.next_state)},
     )
-    return cut(learned, caution, data.rows)
+    return learned.with_caution(caution, data.rows)
 
 
 def _dense_graph(state: object, action: object, names: ColumnNames) -> LocalGraph:
