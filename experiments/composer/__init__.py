@@ -20,11 +20,12 @@ from torch import Tensor
 
 from experiments import table1
 from experiments.columns import column_recipe
+from experiments.composer.shared import SharedDynamics
 from experiments.experiment import Experiment, Run, markdown_table, plus_minus, spread, unique
 from experiments.figures import draw_bars
 from experiments.stages import next_state_errors
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
+from mocoda.dynamics import Dynamics, DynamicsConfig, DynamicsFamily, fit_dynamics_runs, make_dynamics
 from mocoda.engine.errors import InputError
 from mocoda.engine.figure_style import BLUE, GREY, ORANGE, RED, legend_below, save, title_left
 from mocoda.engine.progress import Progress
@@ -223,18 +224,21 @@ class Trained:
 def _train(
     graph: LocalGraph, datasets: list[Transitions], kind: str, depth: int, config: DynamicsConfig, progress: Progress
 ) -> Trained:
-    config = replace(config, hidden=config.hidden[:1] * depth, shared=kind.startswith("shared"))
-    if kind == "shared, alike":
-        config = replace(config, alike=(tuple(name for name in graph.children if name != "agent"),))
+    config = replace(config, hidden=config.hidden[:1] * depth)
+    alike = tuple(name for name in graph.children if name != "agent") if kind == "shared, alike" else ()
+    family: DynamicsFamily = config
+    if kind == "unfactored":
+        family = make_dynamics("full", **vars(config))
+    elif kind.startswith("shared"):
+        family = SharedDynamics(**vars(config), alike=(alike,) if alike else ())
     ends: list[float] = []
 
     def report(stage: str, done: int, total: int) -> None:
         ends.append(time.perf_counter())
         progress(f"{kind}, {depth}", done, total)
 
-    architecture = "full" if kind == "unfactored" else "local"
     seeds = range(len(datasets))
-    models = fit_dynamics_runs(datasets, graph, architecture, seeds=seeds, config=config, progress=report)
+    models = fit_dynamics_runs(datasets, graph, family, seeds=seeds, progress=report)
     epochs = (after - before for before, after in itertools.pairwise(ends))  # others may have disturbed some
     return Trained(kind, depth, models, min(epochs))
 

@@ -18,14 +18,15 @@ from mocoda.augmentation.episode_walks import (
     alone,
     donor_notes,
     first_from_here,
-    own_donors,
+    join,
+    own_notes,
     reasons,
+    select,
 )
 from mocoda.augmentation.generation import check_shape
 from mocoda.augmentation.support import (
     DISPUTED,
     RARE,
-    RECORDED,
     UNSEEN,
     Judged,
     SupportLimits,
@@ -37,7 +38,7 @@ from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
-from mocoda.graph.local_graph import LocalGraph, connected_components
+from mocoda.graph.local_graph import connected_components
 from mocoda.parents import Model, Recipe, fit_parents
 
 FEWEST, MOST = 256, {"cpu": 4_096, "cuda": 65_536}  # starts of a batch
@@ -67,8 +68,6 @@ class _Rolled(NamedTuple):
 def roll_out(
     data: Transitions,
     walks: Walks,
-    graph: LocalGraph,
-    resting: Tensor,
     recipe: Recipe,
     model: Model,
     task: Any,
@@ -77,14 +76,12 @@ def roll_out(
     stream: Stream,
     progress: Progress,
 ) -> Made:
-    """n episodes that start where the recipe draws and end where support does.
-
-    resting  (N, parents), what rests in each row of the walks, and so in other episodes too
-    """
+    """n episodes that start where the recipe draws and end where support does."""
+    graph = walks.graph
     parents = fit_parents(data, graph, recipe, task=task, model=model, seed=stream.child("parents"))
     assert data.episode is not None
     limits = SupportLimits.fit(data[data.episode >= 0], graph, model, stream.child("borders"))
-    ahead = _ahead(walks, graph)
+    ahead = _ahead(walks)
     found: list[_Rolled] = []
     have = drawn = 0
     for attempt in range(ATTEMPTS):
@@ -94,16 +91,16 @@ def roll_out(
         starts = parents.sample(size, seed=part.child("parents"))
         check_shape(f"parents.sample({size})", "rows", starts, (size, graph.width))
         starts = starts.float()
-        donor = _donors(starts, walks, graph)
-        _keep_next(starts, donor, ahead, walks, graph)
+        donor = _donors(starts, walks)
+        _keep_next(starts, donor, ahead, walks)
         supported = limits.judge(starts, limits.agreed(starts)).why == GOES_ON  # the model may not be asked at all
         starts, donor, drawn = starts[supported], donor[supported], drawn + size
         if len(starts):
-            found.append(_roll(starts, donor, walks, graph, resting, model, limits, length, part))
+            found.append(_roll(starts, donor, walks, model, limits, length, part))
             have += len(found[-1].steps)
         progress("episodes", min(have, n), n)
         if have >= n:
-            return _made(found, n, walks, graph, limits, recipe, drawn)
+            return _made(data, found, n, walks, limits, recipe, drawn)
         if drawn >= JUDGED and have < HOPELESS * drawn:
             break
     raise InputError(
@@ -116,8 +113,6 @@ def _roll(
     starts: Tensor,
     donor: Tensor,
     walks: Walks,
-    graph: LocalGraph,
-    resting: Tensor,
     model: Model,
     limits: SupportLimits,
     length: int | None,
@@ -127,12 +122,13 @@ def _roll(
 
     donor  (n, parents), the rows of the walks that they take after
     """
+    graph = walks.graph
     acting = range(len(graph.children), len(graph.parents))
     left = 1 + walks.after[donor[:, list(acting)]].amin(1)
     active = torch.arange(len(starts), device=starts.device)
     steps, cut = torch.zeros_like(active), torch.full_like(active, ENDED)
-    rows, source, step, kept = starts.clone(), _sources(starts, donor, walks, graph), 0, []
-    moves = first_from_here(~resting[:, : len(graph.children)].T)
+    rows, source, step, kept = starts.clone(), _sources(starts, donor, walks), 0, []
+    moves = first_from_here(~walks.rests[:, : len(graph.children)].T)
     while len(active):
         for factor in acting:
             source[:, factor] = donor[active, factor] + step
@@ -140,7 +136,7 @@ def _roll(
             rows[:, columns] = walks.rows[source[:, factor]][:, columns]
             _catch_up(source, factor, moves, walks)
         part = stream.child("model", step)
-        next_state, following, apart = _next(rows, source, walks, graph, resting, model, limits, part)
+        next_state, following, apart = _next(rows, source, walks, model, limits, part)
         judged = limits.judge(rows, apart)
         cut[active] = torch.where((judged.why == GOES_ON) & (step == length), LONG, judged.why)
         finite = next_state.isfinite().all(1)
@@ -148,7 +144,7 @@ def _roll(
         going = cut[active] == GOES_ON
         step += 1
         steps[active[going]] = step
-        kept.append((active[going], rows[going], next_state[going], source[going], *judged.select(going)))
+        kept.append((active[going], rows[going], next_state[going], source[going], *select(judged, going)))
         cut[active[going]] = ENDED
         going &= left[active] > step
         active, rows, source = active[going], rows[going], following[going]
@@ -157,7 +153,7 @@ def _roll(
     number, rows, next_state, source, *notes = (torch.cat(part) for part in zip(*kept, strict=True))
     order = number.argsort(stable=True)
     order = order[long[number[order]]]
-    return _Rolled(rows[order], next_state[order], source[order], Judged(*notes).select(order), steps[long], cut[long])
+    return _Rolled(rows[order], next_state[order], source[order], select(Judged(*notes), order), steps[long], cut[long])
 
 
 def _catch_up(source: Tensor, action: int, moves: Tensor, walks: Walks) -> None:
@@ -177,14 +173,7 @@ def _catch_up(source: Tensor, action: int, moves: Tensor, walks: Walks) -> None:
 
 
 def _next(
-    rows: Tensor,
-    source: Tensor,
-    walks: Walks,
-    graph: LocalGraph,
-    resting: Tensor,
-    model: Model,
-    limits: SupportLimits,
-    stream: Stream,
+    rows: Tensor, source: Tensor, walks: Walks, model: Model, limits: SupportLimits, stream: Stream
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Next states (n, S) of rows (n, S + A), the rows of the walks that these are of, and the disagreement about each
     child (n, children).
@@ -195,21 +184,19 @@ def _next(
 
     source  (n, parents), the row of the walks that a factor's value is of, or -1
     """
+    graph, each = walks.graph, torch.arange(len(walks.graph.children), device=rows.device)
     mask = graph.mask(rows)
     needed = torch.where(mask, source[:, :, None], -1).amax(1)  # (n, children)
     known = (torch.where(mask, source[:, :, None], needed[:, None]) == needed[:, None]).all(1) & (needed >= 0)
-    places, place = needed.clamp(min=0).unique(return_inverse=True)
-    edges = graph.mask(walks.rows[places])[place]  # (n, children, parents, children)
-    each = torch.arange(len(graph.children), device=rows.device)
+    place = needed.clamp(min=0)
+    edges = walks.mask[place]  # (n, children, parents, children)
     known &= (edges[:, each, :, each].transpose(0, 1) == mask.transpose(1, 2)).all(2)
     known &= getattr(model, "architecture", None) != "full"
-    still = resting[needed.clamp(min=0)]  # (n, children, parents)
+    still = walks.rests[place]  # (n, children, parents)
     rests = known & still[:, each, each] & (still | ~mask.transpose(1, 2)).all(2)
-    of_column = torch.empty(graph.state_width, dtype=torch.long, device=rows.device)
-    for number, child in enumerate(graph.children):
-        of_column[list(graph.factors[child])] = number
-    given, columns = known[:, of_column], torch.arange(graph.state_width, device=rows.device)
-    next_state = torch.where(given, walks.next_state[needed.clamp(min=0)[:, of_column], columns], 0.0)
+    of_column = walks.owner[: graph.state_width]
+    given = known[:, of_column]
+    next_state = torch.where(given, walks.gathered(walks.next_state, place), 0.0)
     next_state = torch.where(rests[:, of_column], rows[:, : graph.state_width], next_state)
     apart, asked = limits.agreed(rows), (~known.all(1)).nonzero()[:, 0]
     if len(asked):
@@ -221,28 +208,26 @@ def _next(
             check_shape("model.sample", "next states", predicted, (len(asked), graph.state_width))
         next_state[asked] = torch.where(given[asked], next_state[asked], predicted)
     following = torch.full_like(source, -1)
-    following[:, : len(each)] = torch.where(known & walks.goes_on[needed.clamp(min=0)], needed + 1, -1)
+    following[:, : len(each)] = torch.where(known & walks.goes_on[place], needed + 1, -1)
     following[:, : len(each)] = torch.where(rests, needed, following[:, : len(each)])
     return next_state, following, apart
 
 
-def _sources(starts: Tensor, donor: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
+def _sources(starts: Tensor, donor: Tensor, walks: Walks) -> Tensor:
     """The donors (n, parents) of starts (n, S + A), but -1 where a factor's value is another."""
-    source = donor.clone()
-    for factor, name in enumerate(graph.parents):
-        columns = list(graph.factors[name])
-        same = (starts[:, columns] == walks.rows[donor[:, factor]][:, columns]).all(1)
-        source[:, factor] = torch.where(same, donor[:, factor], -1)
+    source, differs = donor.clone(), starts != walks.gathered(walks.rows, donor)
+    for factor, columns in enumerate(walks.graph.factors.values()):
+        source[differs[:, columns].any(1), factor] = -1
     return source
 
 
-def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
+def _donors(starts: Tensor, walks: Walks) -> Tensor:
     """For every factor of a start (n, S + A), the recorded row (n, parents) that its component is of; -1: of none.
 
     A component with actions, unless it is that of a row which goes on, takes the nearest of these: what follows in its
     episode are actions that suit the component.
     """
-    parents = len(graph.parents)
+    graph, parents = walks.graph, len(walks.graph.parents)
     kinds, kind = torch.unique(graph.mask(starts), dim=0, return_inverse=True)
     own = torch.eye(parents, len(graph.children), dtype=torch.bool, device=starts.device)
     components: dict[tuple[int, ...], list[int]] = {}
@@ -250,7 +235,6 @@ def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
         for label in set(labels):
             component = tuple(factor for factor in range(parents) if labels[factor] == label)
             components.setdefault(component, []).append(number)
-    mask = graph.mask(walks.rows)
     donor = torch.empty(len(starts), parents, dtype=torch.long, device=starts.device)
     for component, numbers in sorted(components.items()):
         here = torch.isin(kind, torch.tensor(numbers, device=kind.device)).nonzero()[:, 0]
@@ -259,7 +243,7 @@ def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
         able = walks.goes_on if acts else torch.ones_like(walks.goes_on)
         wanted, row = starts[here][:, columns], torch.full_like(here, -1)
         # What rests has the same value in rows that link it to others, which are taken only if no other row has it.
-        for which in (able & alone(mask, component), able):
+        for which in (able & alone(walks.mask, component), able):
             candidates, unknown = which.nonzero()[:, 0], (row < 0).nonzero()[:, 0]
             if len(candidates):
                 found = equal_rows(wanted[unknown], walks.rows[candidates][:, columns])
@@ -271,16 +255,17 @@ def _donors(starts: Tensor, walks: Walks, graph: LocalGraph) -> Tensor:
     return donor
 
 
-def _ahead(walks: Walks, graph: LocalGraph) -> Tensor:
+def _ahead(walks: Walks) -> Tensor:
     """What each action acts on next, in its recorded episode: (N, actions, children).
 
     That is what the first row from here on links to the action's part, the factors that even the sparsest graph
     connects to it, unless it has an action of its own; nothing where none does.
     """
+    graph = walks.graph
     parents, children = len(graph.parents), len(graph.children)
     part = graph.parts.to(walks.rows.device)
     things = ~torch.isin(part[:children], part[children:])
-    mask, every = graph.mask(walks.rows), torch.arange(len(walks.rows), device=walks.rows.device)
+    mask, every = walks.mask, torch.arange(len(walks.rows), device=walks.rows.device)
     found = []
     for action in range(children, parents):
         own = part == part[action]
@@ -291,12 +276,12 @@ def _ahead(walks: Walks, graph: LocalGraph) -> Tensor:
     return torch.stack(found, 1)
 
 
-def _keep_next(starts: Tensor, donor: Tensor, ahead: Tensor, walks: Walks, graph: LocalGraph) -> None:
+def _keep_next(starts: Tensor, donor: Tensor, ahead: Tensor, walks: Walks) -> None:
     """Has starts (n, S + A), and their donors (n, parents), keep what their actions act on next as it was recorded.
 
     Else a hand would reach for a cube that is not there.
     """
-    children = len(graph.children)
+    graph, children = walks.graph, len(walks.graph.children)
     for action in range(children, len(graph.parents)):
         row = donor[:, action]
         for child in range(children):
@@ -332,30 +317,23 @@ def nearest_rows(wanted: Tensor, recorded: Tensor) -> Tensor:
 
 
 def _made(
-    found: list[_Rolled], n: int, walks: Walks, graph: LocalGraph, limits: SupportLimits, recipe: Recipe, drawn: int
+    data: Transitions, found: list[_Rolled], n: int, walks: Walks, limits: SupportLimits, recipe: Recipe, drawn: int
 ) -> Made:
     """The first n episodes, with notes."""
     steps, cut = (torch.cat([getattr(one, name) for one in found])[:n] for name in ("steps", "cut"))
-    total = int(steps.sum())
-    rows, next_state, source = (
-        torch.cat([getattr(one, name) for one in found])[:total] for name in ("rows", "next_state", "source")
-    )
-    judged = Judged(*(torch.cat(part)[:total] for part in zip(*(one.judged for one in found), strict=True)))
     episode = torch.arange(n, device=steps.device).repeat_interleave(steps)
+    here = slice(len(episode))
+    rows, next_state, source = (
+        torch.cat([getattr(one, name) for one in found])[here] for name in ("rows", "next_state", "source")
+    )
+    judged = select(join([one.judged for one in found]), here)
     notes = {"recipe": torch.full_like(episode, recipe_number(recipe.name)), **judged.notes, "cut": cut[episode]}
-    notes |= donor_notes(source, walks, graph)
     return Made(
         rows,
         next_state,
         episode,
         count_steps(episode),
-        notes,
-        lambda data: _recorded(data, graph, limits),
-        {"cut": reasons(cut, CUTS), "starts": drawn, "local_graphs": local_graphs(graph, walks.rows)},
+        notes | donor_notes(source, walks, walks.graph),
+        lambda: limits.notes(data.rows) | own_notes(data, walks.graph),
+        {"cut": reasons(cut, CUTS), "starts": drawn, "local_graphs": local_graphs(walks.graph, walks.rows)},
     )
-
-
-def _recorded(data: Transitions, graph: LocalGraph, limits: SupportLimits) -> dict[str, Tensor]:
-    assert data.step is not None
-    notes = {"recipe": torch.full_like(data.step, RECORDED), **limits.notes(data.rows)}
-    return {**notes, "cut": torch.full_like(data.step, ENDED), **own_donors(data, graph)}

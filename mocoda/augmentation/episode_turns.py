@@ -23,7 +23,10 @@ from mocoda.augmentation.episode_walks import (
     Walks,
     alone,
     first_from_here,
+    join,
+    select,
 )
+from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
@@ -33,27 +36,17 @@ FEWEST, MOST = 256, 4_096  # episodes to try at a time
 HOPELESS = 100  # batches without an episode, after which no more are tried
 
 
-def take_turns(
-    walks: Walks,
-    graph: LocalGraph,
-    resting: Tensor,
-    n: int,
-    length: int | None,
-    stream: Stream,
-    progress: Progress,
-) -> Made:
-    """n episodes, each made of as many recorded ones as there are things, which take turns.
-
-    resting  (N, parents), what rests in each row of the walks, and so in other episodes too
-    """
+def take_turns(data: Transitions, walks: Walks, n: int, length: int | None, stream: Stream, progress: Progress) -> Made:
+    """n episodes, each made of as many recorded ones as there are things, which take turns."""
+    graph = walks.graph
     things = _things(graph)
-    breaks = _Breaks.of(walks, graph, resting, things)
+    breaks = _Breaks.of(walks, things)
     found: list[_Turns] = []
     have, attempt = 0, -1
     while have < n and attempt < (ATTEMPTS if have else HOPELESS) and all(map(len, breaks.begins)):
         attempt += 1
         size = min(MOST, max(FEWEST, 2 * (n - have)))
-        found.append(_try(walks, graph, breaks, things, size, length, stream.child("turns", attempt)))
+        found.append(_try(walks, breaks, things, size, length, stream.child("turns", attempt)))
         number = have + found[-1].number
         found[-1] = found[-1]._replace(number=number)
         have = int(number[-1]) + 1 if len(number) else have
@@ -65,10 +58,10 @@ def take_turns(
             f"recipe 'coda' found {have} of {n} episodes in turns.{why} They take a recorded episode for every thing, "
             "in which it is handled and comes to rest; raise `resting` if what lies still moves in its last digits."
         )
-    stretches = Stretches(*(torch.cat(arrays) for arrays in zip(*(one.stretches for one in found), strict=True)))
+    stretches = join([one.stretches for one in found])
     number, skipped = (torch.cat([getattr(one, name) for one in found]) for name in ("number", "skipped"))
     inside = number < n
-    return as_rows(walks, graph, stretches.select(inside), number[inside], skipped[inside])
+    return as_rows(data, walks, select(stretches, inside), number[inside], skipped[inside])
 
 
 def _things(graph: LocalGraph) -> list[int]:
@@ -96,14 +89,11 @@ class _Breaks(NamedTuple):
     begins: tuple[Tensor, ...]
 
     @staticmethod
-    def of(walks: Walks, graph: LocalGraph, resting: Tensor, things: list[int]) -> _Breaks:
-        mask = graph.mask(walks.rows)
-        rests = torch.stack([resting[:, thing] & alone(mask, [thing]) for thing in things])
+    def of(walks: Walks, things: list[int]) -> _Breaks:
+        rests = torch.stack([walks.rests[:, thing] & alone(walks.mask, [thing]) for thing in things])
         breaks = _Breaks(first_from_here(rests), first_from_here(~rests), ())
-        every, never = (
-            torch.arange(len(walks.rows), device=mask.device),
-            torch.zeros(len(walks.rows), device=mask.device),
-        )
+        every = torch.arange(len(walks.rows), device=rests.device)
+        never = torch.zeros(len(walks.rows), device=rests.device)
         begins = []
         for thing, first in enumerate(breaks.free):
             row = first.clamp(max=len(every) - 1)
@@ -129,9 +119,7 @@ class _Turns(NamedTuple):
     skipped: Tensor
 
 
-def _try(
-    walks: Walks, graph: LocalGraph, breaks: _Breaks, things: list[int], n: int, length: int | None, stream: Stream
-) -> _Turns:
+def _try(walks: Walks, breaks: _Breaks, things: list[int], n: int, length: int | None, stream: Stream) -> _Turns:
     """The episodes that n draws of a recorded row for every thing give: some, or none."""
     count = len(things)
     places = stream.child("begins").uniform(n, count)
@@ -147,38 +135,38 @@ def _try(
         base = row.gather(1, turn[:, None])[:, 0]
         wait = breaks.turn(walks, turn, base, part.uniform(n)[which])
         wanted = wait - base if length is None else (wait - base).minimum(length - steps[chain])
-        whose = turn[:, None].repeat(1, len(graph.parents))
+        whose = turn[:, None].repeat(1, len(walks.graph.parents))
         whose[:, things] = torch.arange(count, device=row.device)
         moves = torch.zeros_like(row).scatter(1, turn[:, None], 1)
         drawn = Stretches(row, whose, moves, torch.zeros_like(base), base)
-        made, why = _unhindered(walks, graph, drawn, wanted)
+        made, why = _unhindered(walks, drawn, wanted)
         whole = made == wait - base
         long = torch.zeros_like(whole) if length is None else steps[chain] + made == length
         # Where its turn is hindered another may go on; an episode ends where as many as there are could not.
         hindered[chain] = torch.where(whole, 0, hindered[chain] + 1)
         ends = (hindered[chain] == count) | long
         taken_over = (whole | ends) & (made > 0)
-        kept.append((chain[taken_over], turn[taken_over], drawn._replace(steps=made).select(taken_over)))
+        kept.append((chain[taken_over], turn[taken_over], select(drawn._replace(steps=made), taken_over)))
         steps[chain[taken_over]] += made[taken_over]
         cut[chain] = torch.where(long, LONG, why)
         row = row.scatter(1, turn[:, None], torch.where(whole, wait, base)[:, None])
         turn = (turn + 1 + part.child("next").integers(count - 1, n)[which]) % count
         chain, row, which, turn = (values[~ends] for values in (chain, row, which, turn))
     number, side = torch.cat([part[0] for part in kept]), torch.cat([part[1] for part in kept])
-    stretches = Stretches(*(torch.cat(arrays) for arrays in zip(*(part[2] for part in kept), strict=True)))
+    stretches = join([part[2] for part in kept])
     order = number.argsort(stable=True)
     order = order[steps[number[order]] >= SHORTEST]
-    number, side, stretches = number[order], side[order], stretches.select(order)
+    number, side, stretches = number[order], side[order], select(stretches, order)
     skipped = torch.zeros(len(number), dtype=torch.long, device=number.device)
     skipped[1:] = (number[1:] == number[:-1]) & (side[1:] != side[:-1])
     return _Turns(stretches._replace(cut=cut[number]), number.unique_consecutive(return_inverse=True)[1], skipped)
 
 
-def _unhindered(walks: Walks, graph: LocalGraph, drawn: Stretches, wanted: Tensor) -> tuple[Tensor, Tensor]:
+def _unhindered(walks: Walks, drawn: Stretches, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """How many of the wanted steps (E,) a stretch makes from its first row on, and why it makes no more (E,)."""
-    why = torch.where(wanted > 0, hindrance(walks, graph, drawn.rows, drawn.whose), ENDED)
+    why = torch.where(wanted > 0, hindrance(walks, drawn.rows, drawn.whose), ENDED)
     begins = why == GOES_ON
     made = torch.zeros_like(wanted)
-    ahead, why[begins] = reach(walks, graph, drawn.select(begins), 1, wanted[begins] - 1)
+    ahead, why[begins] = reach(walks, select(drawn, begins), 1, wanted[begins] - 1)
     made[begins] = 1 + ahead
     return made, why

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.support import SUPPORTED, donor_columns
+from mocoda.augmentation.support import RECORDED, SUPPORTED, donor_columns
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.graph.local_graph import LocalGraph
@@ -21,6 +21,19 @@ SHORTEST = 2  # steps of an episode, at least
 ENDED, LINKED, MET, LONG, GOES_ON = 0, 1, 2, 3, SUPPORTED
 
 
+Columns = TypeVar("Columns", bound=tuple[Any, ...])
+
+
+def select(columns: Columns, index: Tensor | slice) -> Columns:
+    """The chosen rows of a named tuple of arrays (N, ...)."""
+    return type(columns)(*(array[index] for array in columns))
+
+
+def join(parts: Sequence[Columns]) -> Columns:
+    """The rows of all parts, in order."""
+    return type(parts[0])(*map(torch.cat, zip(*parts, strict=True)))
+
+
 class Made(NamedTuple):
     """New episodes, one after the other: N rows.
 
@@ -29,7 +42,7 @@ class Made(NamedTuple):
     episode     (N,), counted from 0
     step        (N,), with gaps where steps are missing
     notes       provenance, (N,) each
-    recorded    what to note of recorded rows in the same columns
+    recorded    makes the same notes on recorded rows
     source      what the table's source says of them, as JSON values
     """
 
@@ -38,25 +51,30 @@ class Made(NamedTuple):
     episode: Tensor
     step: Tensor
     notes: dict[str, Tensor]
-    recorded: Callable[[Transitions], dict[str, Tensor]]
+    recorded: Callable[[], dict[str, Tensor]]
     source: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """The rows that are of episodes, by episode and step.
+    """The recorded rows that are of episodes, by episode and step.
 
     goes_on  (N,) whether a row's next step is the row after it
+    resting  share of a column's largest number: what changes by no more is at rest
     """
 
+    graph: LocalGraph
     rows: Tensor
     next_state: Tensor
     episode: Tensor
     step: Tensor
     goes_on: Tensor
+    resting: float = 0.0
 
     @staticmethod
-    def of(data: Transitions) -> Walks:
+    def of(data: Transitions, graph: LocalGraph, resting: float = 0.0) -> Walks:
+        check_resting(resting)
+        graph.check_data(data)
         if data.episode is None or data.step is None:
             raise InputError(
                 "nobody knows which episodes these rows are of. Read them from a file that marks the ends of episodes, "
@@ -77,7 +95,7 @@ class Walks:
                 "in no episode is a row's next state the state of the next step, to the bit, so that no two steps "
                 "follow one another. Are steps missing, or are next states recorded apart?"
             )
-        return Walks(data.rows[order], next_state, episode, step, goes_on)
+        return Walks(graph, data.rows[order], next_state, episode, step, goes_on, resting)
 
     @cached_property
     def after(self) -> Tensor:
@@ -86,19 +104,32 @@ class Walks:
         here = torch.arange(len(self.rows), device=last.device)
         return last[torch.searchsorted(last, here)] - here
 
-    def resting(self, graph: LocalGraph, tolerance: float) -> Tensor:
-        """Which factors of a row stay where they are in this step and the next, (N, parents); actions never do.
-
-        tolerance  of a column's largest number: what changes by no more stays
-        """
+    @cached_property
+    def rests(self) -> Tensor:
+        """Which factors of a row stay where they are in this step and the next, (N, parents); actions never do."""
         state = self.rows[:, : self.next_state.shape[1]]
-        still = (self.next_state - state).abs() <= tolerance * state.abs().amax(0)
-        found = torch.zeros(len(self.rows), len(graph.parents), dtype=torch.bool, device=self.rows.device)
-        for number, name in enumerate(graph.children):
-            found[:, number] = still[:, graph.factors[name]].all(1)
+        still = (self.next_state - state).abs() <= self.resting * state.abs().amax(0)
+        found = torch.zeros(len(self.rows), len(self.graph.parents), dtype=torch.bool, device=self.rows.device)
+        for number, name in enumerate(self.graph.children):
+            found[:, number] = still[:, self.graph.factors[name]].all(1)
         # Where a state lacks speeds, what turns around is still for one step, and not for two.
         found[:-1] &= found[1:].clone()
         return found & self.goes_on[:, None]
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """The edges at each row, bool (N, parents, children)."""
+        return self.graph.mask(self.rows)
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """The factor of each column, (S + A,)."""
+        return self.graph.owner.to(self.rows.device)
+
+    def gathered(self, values: Tensor, source: Tensor) -> Tensor:
+        """Values (M, C) whose factors are those of rows (M, parents), of `rows` or `next_state` (N, C)."""
+        columns = torch.arange(values.shape[1], device=values.device)
+        return values[source[:, self.owner[: len(columns)]], columns]
 
     @cached_property
     def before(self) -> Tensor:
@@ -118,10 +149,10 @@ def alone(mask: Tensor, component: Sequence[int]) -> Tensor:
     return ~(mask & (inside[:, None] != inside[:children])).any(2).any(1)
 
 
-def check_resting(tolerance: float) -> None:
-    """Refuses a tolerance that `Walks.resting` cannot mean."""
-    if not 0 <= tolerance < 1:
-        raise InputError(f"resting must be 0 or a small share of a column's largest number, got {tolerance}.")
+def check_resting(resting: float) -> None:
+    """Refuses a tolerance that no data can have."""
+    if not 0 <= resting < 1:
+        raise InputError(f"resting must be 0 or a small share of a column's largest number, got {resting}.")
 
 
 def first_from_here(flag: Tensor) -> Tensor:
@@ -139,10 +170,10 @@ def donor_notes(source: Tensor, walks: Walks, graph: LocalGraph) -> dict[str, Te
     return notes
 
 
-def own_donors(data: Transitions, graph: LocalGraph) -> dict[str, Tensor]:
-    """The same notes of recorded rows, which are their own donors."""
+def own_notes(data: Transitions, graph: LocalGraph) -> dict[str, Tensor]:
+    """Notes on recorded rows, which are their own donors."""
     assert data.episode is not None and data.step is not None
-    notes = {}
+    notes = {"recipe": torch.full_like(data.step, RECORDED), "cut": torch.full_like(data.step, ENDED)}
     for name, at in donor_names(graph):
         notes[name], notes[at] = data.episode, data.step
     return notes

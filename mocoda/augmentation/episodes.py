@@ -8,8 +8,8 @@ from torch import Tensor
 from mocoda.augmentation.episode_exchange import exchange
 from mocoda.augmentation.episode_rollout import roll_out
 from mocoda.augmentation.episode_turns import take_turns
-from mocoda.augmentation.episode_walks import SHORTEST, Made, Walks, check_resting
-from mocoda.augmentation.generation import GoalLabels, Labels, labels_of
+from mocoda.augmentation.episode_walks import SHORTEST, Walks, check_resting
+from mocoda.augmentation.generation import GoalLabels, Labelled, Labels, labels_of
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
@@ -80,15 +80,15 @@ def augment_episodes(
             f"recipe {chosen.name!r} asks a model what is next; pass model=mocoda.fit_dynamics(data, graph), or use "
             "recipe 'coda', which needs none."
         )
-    graph.check_data(data)
     stream = as_stream(seed, "augment-episodes", device=data.device)
-    walks = Walks.of(data)
-    still = walks.resting(graph, resting)
+    walks = Walks.of(data, graph, resting)
     if model is None or not chosen.needs_model:
-        made = (take_turns if turns else exchange)(walks, graph, still, episodes, length, stream, progress)
+        made = (take_turns if turns else exchange)(data, walks, episodes, length, stream, progress)
     else:
-        made = roll_out(data, walks, graph, still, chosen, model, task, episodes, length, stream, progress)
-    new = _table(data, made, task, stream.child("labels"))
+        made = roll_out(data, walks, chosen, model, task, episodes, length, stream, progress)
+    state, action = made.rows.split([data.state.shape[1], data.action.shape[1]], 1)
+    new = Transitions(state, action, made.next_state, episode=made.episode, step=made.step, columns=data.columns)
+    new = _labelled(new, made.notes, task, stream.child("labels"))
     source = {
         "recorded": dict(data.source),
         "recorded_rows": len(data) if keep_recorded else 0,
@@ -104,8 +104,12 @@ def augment_episodes(
         **getattr(task, "source", {}),
         **made.source,
     }
-    recorded = [_recorded(data, made, task, stream.child("recorded"))] if keep_recorded else []
-    return concatenate([*recorded, new], source)
+    if not keep_recorded:
+        return concatenate([new], source)
+    # Notes from an earlier augmentation stay.
+    notes = made.recorded()
+    notes |= {name: note for name, note in data.provenance.items() if name in notes}
+    return concatenate([_labelled(data, notes, task, stream.child("recorded")), new], source)
 
 
 def check_episodes(recipe: Recipe, episodes: int, length: int | None, resting: float, turns: bool = False) -> None:
@@ -124,52 +128,17 @@ def check_episodes(recipe: Recipe, episodes: int, length: int | None, resting: f
     check_resting(resting)
 
 
-def _table(data: Transitions, made: Made, task: Labels | GoalLabels | None, stream: Stream) -> Transitions:
-    """The new rows, labelled."""
-    state, action = made.rows.split([data.state.shape[1], data.action.shape[1]], 1)
-    labels = _labels(state, action, made.next_state, made.episode, task, stream)
-    return Transitions(
-        state,
-        action,
-        made.next_state,
-        *labels,
-        data.columns,
-        provenance=made.notes,
-        episode=made.episode,
-        step=made.step,
-    )
-
-
-def _recorded(data: Transitions, made: Made, task: Labels | GoalLabels | None, stream: Stream) -> Transitions:
-    """The recorded rows, labelled as the new ones are; notes from an earlier augmentation stay."""
-    assert data.episode is not None
-    notes = made.recorded(data)
-    notes |= {name: note for name, note in data.provenance.items() if name in notes}
-    labels = _labels(data.state, data.action, data.next_state, data.episode, task, stream)
-    return Transitions(
-        data.state,
-        data.action,
-        data.next_state,
-        *labels,
-        data.columns,
-        provenance=notes,
-        episode=data.episode,
-        step=data.step,
-    )
-
-
-def _labels(
-    state: Tensor,
-    action: Tensor,
-    next_state: Tensor,
-    episode: Tensor,
-    task: Labels | GoalLabels | None,
-    stream: Stream,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Reward, terminal and goal as `labels_of` gives them, but one goal for all rows of an episode."""
-    if not isinstance(task, GoalLabels):
-        return labels_of(state, action, next_state, task, 0.0, stream)
-    alone = episode.max() + 1 + torch.arange(len(episode), device=episode.device)  # rows of no episode
-    kinds, kind = torch.where(episode < 0, alone, episode).unique(return_inverse=True)
-    goal = task.goals(len(kinds), seed=stream.child("goals"), device=state.device).float()[kind]
-    return *task.label(state, action, next_state, goal), goal
+def _labelled(
+    rows: Transitions, notes: dict[str, Tensor], task: Labels | GoalLabels | None, stream: Stream
+) -> Transitions:
+    """Rows with these notes, labelled as by `labels_of` but with one goal for all rows of an episode."""
+    assert rows.episode is not None
+    transitions = (rows.state, rows.action, rows.next_state)
+    if isinstance(task, GoalLabels):
+        alone = rows.episode.max() + 1 + torch.arange(len(rows), device=rows.device)  # rows of no episode
+        kinds, kind = torch.where(rows.episode < 0, alone, rows.episode).unique(return_inverse=True)
+        goal = task.goals(len(kinds), seed=stream.child("goals"), device=rows.device).float()[kind]
+        labels: Labelled = (*task.label(*transitions, goal), goal)
+    else:
+        labels = labels_of(*transitions, task, 0.0, stream)
+    return Transitions(*transitions, *labels, rows.columns, None, notes, rows.episode, rows.step)

@@ -355,6 +355,9 @@ class GoalLabels(Protocol):
         """Reward (N,) and terminal, bool (N,), for goals (N, G)."""
 
 
+Labelled = tuple[Tensor | None, Tensor | None, Tensor | None]  # reward, terminal and goal
+
+
 def labels_of(
     state: Tensor,
     action: Tensor,
@@ -362,7 +365,7 @@ def labels_of(
     task: Labels | GoalLabels | None,
     hindsight: float,
     stream: Stream,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+) -> Labelled:
     """Reward (N,), terminal (N,) and goal (N, G) of rows; None where the task has none."""
     if isinstance(task, GoalLabels):
         goal = draw_goals(next_state, task, hindsight, stream)

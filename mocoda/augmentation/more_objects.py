@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.augmentation.episode_walks import SHORTEST, Walks, alone, check_resting, donor_notes
+from mocoda.augmentation.episode_walks import SHORTEST, Walks, alone, donor_notes, select
 from mocoda.augmentation.support import recipe_number
 from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError, unknown_name
@@ -51,12 +51,10 @@ def add_objects(
 
     Provenance tells the recorded episode and step of every factor F, `donor_F` and `donor_step_F`.
     """
-    graph.check_data(data)
-    check_resting(resting)
     _check(graph, bigger, alike)
     stream = as_stream(seed, "add-objects", device=data.device)
-    walks = Walks.of(data)
-    world = _World.of(walks, graph, bigger, alike, resting)
+    walks = Walks.of(data, graph, resting)
+    world = _World.of(walks, bigger, alike)
     candidates = world.unlinked.nonzero()
     if len(candidates) == 0:
         raise InputError(
@@ -77,7 +75,7 @@ def add_objects(
             better = plan.steps > best.steps[here]
             for array, new in zip(best, plan, strict=True):
                 array[here[better]] = new[better]
-    best = best.select(best.steps >= SHORTEST)
+    best = select(best, best.steps >= SHORTEST)
     if len(best.steps) == 0:
         raise InputError(
             f"in no recorded episode could another one of {', '.join(alike)} have been for {SHORTEST} steps without "
@@ -149,33 +147,24 @@ class _Plan(NamedTuple):
         narrow = torch.zeros(n, dtype=torch.long, device=device)
         return _Plan(wide, wide.clone(), wide.clone(), wide.bool(), narrow, narrow.clone())
 
-    def select(self, index: Any) -> _Plan:
-        return _Plan(*(array[index] for array in self))
-
 
 class _World(NamedTuple):
-    """The recorded episodes, and both graphs.
+    """The recorded episodes, and the bigger graph.
 
-    mask      (N, parents, children), the edges at each row of the walks
     unlinked  (N, parents), whether an object that may be added is linked to nothing else
-    resting   (N, parents)
     """
 
     walks: Walks
-    graph: LocalGraph
     bigger: LocalGraph
-    mask: Tensor
     unlinked: Tensor
-    resting: Tensor
 
     @staticmethod
-    def of(walks: Walks, graph: LocalGraph, bigger: LocalGraph, alike: Sequence[str], resting: float) -> _World:
-        mask, still = graph.mask(walks.rows), walks.resting(graph, resting)
-        unlinked = torch.zeros_like(still)
-        for name in set(alike) & set(graph.state):
-            number = graph.parents.index(name)
-            unlinked[:, number] = alone(mask, [number])
-        return _World(walks, graph, bigger, mask, unlinked, still)
+    def of(walks: Walks, bigger: LocalGraph, alike: Sequence[str]) -> _World:
+        unlinked = torch.zeros_like(walks.rests)
+        for number, name in enumerate(walks.graph.children):
+            if name in alike:
+                unlinked[:, number] = alone(walks.mask, [number])
+        return _World(walks, bigger, unlinked)
 
     def plan(self, first: Tensor, alike: Sequence[str], order: Tensor, donor: Tensor) -> _Plan:
         """Whole episodes that begin at rows (E,).
@@ -186,9 +175,9 @@ class _World(NamedTuple):
         plan = _Plan.nothing(len(first), self.bigger, first.device)
         every = torch.arange(len(first), device=first.device)
         for number, name in enumerate(self.bigger.parents):
-            plan.kind[:, number] = self.graph.parents.index(name) if name in self.graph.factors else 0
+            plan.kind[:, number] = self.walks.graph.parents.index(name) if name in self.walks.graph.factors else 0
         plan.row[:], plan.moves[:] = first[:, None], 1
-        recorded = [self.graph.parents.index(name) for name in alike if name in self.graph.state]
+        recorded = [self.walks.graph.parents.index(name) for name in alike if name in self.walks.graph.state]
         roles = torch.tensor([self.bigger.parents.index(name) for name in alike], device=first.device)[order]
         for place, role in enumerate(roles.T):
             if place < len(recorded):
@@ -196,7 +185,7 @@ class _World(NamedTuple):
             else:
                 row, kind = donor[:, place].unbind(1)
                 plan.row[every, role], plan.kind[every, role], plan.added[every, role] = row, kind, True
-                plan.moves[every, role] = (~self.resting[row, kind]).long()
+                plan.moves[every, role] = (~self.walks.rests[row, kind]).long()
         return plan
 
     def longest(self, plan: _Plan) -> _Plan:
@@ -212,7 +201,7 @@ class _World(NamedTuple):
         sound = (~added | known & self.unlinked[source, kind]).all(1)
         # All is linked as it was recorded, and what was added to nothing but itself.
         child = slice(len(self.bigger.children))
-        edges = self.mask[source[:, None, child], kind[:, :, None], kind[:, None, child]]
+        edges = self.walks.mask[source[:, None, child], kind[:, :, None], kind[:, None, child]]
         apart = added[:, :, None] | added[:, None, child]
         edges &= ~apart | torch.eye(*apart.shape[1:], dtype=torch.bool, device=apart.device)
         sound &= (self.bigger.mask(self._gathered(self.walks.rows, source, kind)) == edges).flatten(1).all(1)
@@ -235,7 +224,7 @@ class _World(NamedTuple):
         moves, kind, width = plan.moves[which], plan.kind[which], self.bigger.state_width
         source = plan.row[which] + (plan.begin[which] + count_steps(which))[:, None] * moves
         rows = self._gathered(self.walks.rows, source, kind)
-        moved = torch.cat([self.walks.next_state, self.walks.rows[:, self.graph.state_width :]], 1)
+        moved = torch.cat([self.walks.next_state, self.walks.rows[:, self.walks.graph.state_width :]], 1)
         next_state = self._gathered(moved, source, kind)[:, :width]
         for number, name in enumerate(self.bigger.children):
             rests, own = (moves[:, number] == 0).nonzero(), torch.tensor(self.bigger.factors[name], device=which.device)
@@ -253,7 +242,7 @@ class _World(NamedTuple):
                 here = (kind[:, number] == one).nonzero()
                 own, theirs = (
                     torch.tensor(columns, device=values.device)
-                    for columns in (self.bigger.factors[name], self.graph.factors[self.graph.parents[one]])
+                    for columns in (self.bigger.factors[name], self.walks.graph.factors[self.walks.graph.parents[one]])
                 )
                 made[here, own] = values[source[here, number], theirs]
         return made

@@ -224,9 +224,6 @@ class Judged(NamedTuple):
     neighbourhood: Tensor
     why: Tensor
 
-    def select(self, index: Tensor) -> Judged:
-        return Judged(*(array[index] for array in self))
-
     @property
     def notes(self) -> dict[str, Tensor]:
         """As provenance."""

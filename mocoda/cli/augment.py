@@ -398,7 +398,7 @@ class Job:
                 "achieved(state), beside reward(state, action, next_state, goal)."
             )
         if options.episodes is not None:
-            Walks.of(self.data)  # refuses data without episodes
+            Walks.of(self.data, self.world.graph)  # refuses data without episodes
 
     def fit(self, progress: Progress) -> None:
         """Trains the models that the folder does not have yet."""

@@ -6,6 +6,7 @@ mocoda.check_dynamics(MyFamily())
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.fit import ARCHITECTURES, fit_dynamics_runs
 from mocoda.dynamics.model import DYNAMICS, Dynamics, DynamicsFamily
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import contract
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
@@ -27,54 +28,42 @@ def check_dynamics(family: DynamicsFamily) -> None:
 
     It is fitted to a small world twice. Give a family that trains long small networks and few epochs.
     """
-    _promise(family, isinstance(getattr(family, "name", None), str), "they have no name, a string.")
+    promise = contract(f"dynamics {getattr(family, 'name', type(family).__name__)!r} break their")
+    promise(isinstance(getattr(family, "name", None), str), "they have no name, a string.")
     registered = dict(DYNAMICS).get(family.name)
-    _promise(family, registered in (None, type(family)), "their name is that of another family.")
-    _promise(family, family.architecture in ARCHITECTURES, f"unknown architecture {family.architecture!r}.")
+    promise(registered in (None, type(family)), "their name is that of another family.")
+    promise(family.architecture in ARCHITECTURES, f"unknown architecture {family.architecture!r}.")
     data, rows = [_data(0), _data(1)], _data(2).rows[:SEEN]
     before = data[0].rows.clone(), data[0].next_state.clone()
     model, other = fit_dynamics_runs(data, GRAPH, family, seeds=[0, 1])
     (alone,) = fit_dynamics_runs(data[:1], GRAPH, family, seeds=[0])
     unchanged = data[0].rows.equal(before[0]) and data[0].next_state.equal(before[1])
-    _promise(family, unchanged, "fitting changes the recorded rows.")
-    _check_predictions(family, model, rows)
-    _promise(family, _same(model, alone, rows), "fitted alone with the same seed, a model predicts otherwise.")
-    _promise(family, not _same(model, other, rows), "other data and another seed give the same predictions.")
-    _check_mask(family, model, rows)
+    promise(unchanged, "fitting changes the recorded rows.")
+    predicted, expected = model.predict(rows), (family.members, len(rows), GRAPH.state_width)
+    for part, values in predicted._asdict().items():
+        shape = tuple(values.shape)
+        promise(shape == expected, f"the predicted {part} must be (E, N, S), here {expected}, got {shape}.")
+        promise(bool(values.isfinite().all()), f"the predicted {part} has NaN or inf.")
+    promise(bool((predicted.scale >= 0).all()), "a predicted standard deviation is negative.")
+    alike = torch.allclose(model.predict(rows[:7]).mean, predicted.mean[:, :7], atol=1e-4)
+    promise(alike, "a row's prediction depends on the rows beside it.")
+    still = not family.predict_change or model.sample(rows, seed=0)[:, 3].equal(rows[:, 3])
+    promise(still, "a column that never changed changes.")
+    promise(_same(model, alone, rows), "fitted alone with the same seed, a model predicts otherwise.")
+    promise(not _same(model, other, rows), "other data and another seed give the same predictions.")
+    _check_mask(model, rows, promise)
     if registered is type(family):
         with tempfile.TemporaryDirectory() as folder:
             model.save(Path(folder) / "model")
             loaded = Dynamics.load(Path(folder) / "model", GRAPH)
-        _promise(family, loaded.config == family, "a file gives them back with other settings.")
-        _promise(family, _same(model, loaded, rows), "read from a file, a model predicts otherwise.")
+        promise(loaded.config == family, "a file gives them back with other settings.")
+        promise(_same(model, loaded, rows), "read from a file, a model predicts otherwise.")
 
 
-def _promise(family: DynamicsFamily, kept: bool, broken: str) -> None:
-    if not kept:
-        raise InputError(f"dynamics {getattr(family, 'name', type(family).__name__)!r} break their contract: {broken}")
-
-
-def _check_predictions(family: DynamicsFamily, model: Dynamics, rows: Tensor) -> None:
-    expected = (family.members, len(rows), GRAPH.state_width)
-    for part, values in model.predict(rows)._asdict().items():
-        shape = tuple(values.shape)
-        _promise(family, shape == expected, f"the predicted {part} must be (E, N, S), here {expected}, got {shape}.")
-        _promise(family, bool(values.isfinite().all()), f"the predicted {part} has NaN or inf.")
-    _promise(family, bool((model.predict(rows).scale >= 0).all()), "a predicted standard deviation is negative.")
-    own = model.predict(rows[:7]).mean
-    _promise(
-        family,
-        torch.allclose(own, model.predict(rows).mean[:, :7], atol=1e-4),
-        "a row's prediction depends on the rows beside it.",
-    )
-    still = not family.predict_change or model.sample(rows, seed=0)[:, 3].equal(rows[:, 3])
-    _promise(family, still, "a column that never changed changes.")
-
-
-def _check_mask(family: DynamicsFamily, model: Dynamics, rows: Tensor) -> None:
+def _check_mask(model: Dynamics, rows: Tensor, promise: Callable[[bool, str], None]) -> None:
     """A factor that is no parent of a child, by the family's architecture, does not change it by a bit."""
     local, everything = GRAPH.mask(rows), torch.ones_like(GRAPH.mask(rows))
-    edges = {"local": local, "global": GRAPH.sparsest.expand_as(local), "full": everything}[family.architecture]
+    edges = {"local": local, "global": GRAPH.sparsest.expand_as(local), "full": everything}[model.architecture]
     before = model.predict(rows)
     for p, parent in enumerate(GRAPH.parents):
         changed = rows.clone()
@@ -84,7 +73,7 @@ def _check_mask(family: DynamicsFamily, model: Dynamics, rows: Tensor) -> None:
             deaf, columns = ~edges[:, p, c], list(GRAPH.factors[child])
             for one, other in zip(before, after, strict=True):
                 kept = one[:, deaf][..., columns].equal(other[:, deaf][..., columns])
-                _promise(family, kept, f"{parent!r} changes the prediction of {child!r} where it is no parent of it.")
+                promise(kept, f"{parent!r} changes the prediction of {child!r} where it is no parent of it.")
 
 
 def _same(one: Dynamics, other: Dynamics, rows: Tensor) -> bool:

@@ -36,10 +36,9 @@ class PlainNetworks:
         own = [graph.factors[child] for child in graph.children]
         self.leading, width = (family.members, len(own)), max(map(len, own))
         self.sizes = (graph.width + len(graph.parents), *family.hidden, width)
-        owner = {column: p for p, columns in enumerate(graph.factors.values()) for column in columns}
         place = {column: c * width + i for c, columns in enumerate(own) for i, column in enumerate(columns)}
         # Made once: a captured program of a GPU may not copy them to the device.
-        self.owner = torch.tensor([owner[column] for column in range(graph.width)], device=device)
+        self.owner = graph.owner.to(device)
         self.place = torch.tensor([place[column] for column in range(graph.state_width)], device=device)
 
     def initial_weights(self, stream: Stream) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from torch import Tensor
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.model import DYNAMICS, Dynamics, DynamicsFamily, Networks, settings_of, standardised
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, linear, linear_weights, mlp, mlp_weights, softplus
 from mocoda.engine.optimise import Adam, Captured, fast_products, in_turn
 from mocoda.engine.progress import Progress, silent
@@ -204,26 +204,12 @@ class DynamicsConfig(TrainedFamily):
     name = "local"
 
     features: int = 128  # width of the Masked Composer's embeddings
-    shared: bool = False  # "local" only: all children have one Masked Composer and one network of the hidden layers
-    alike: tuple[tuple[str, ...], ...] = ()  # if shared: groups of factors of one kind, which share all weights
     # Standard deviations are divided by this when sampling (Appendix B.4); 1 samples as predicted: stochastic worlds.
     sharpen: float = 3.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "alike", tuple(map(tuple, self.alike)))
         self._check_counts("features")
-        named = [name for group in self.alike for name in group]
-        if len(set(named)) < len(named) or not all(self.alike) or (named and not self.shared):
-            raise InputError(
-                f"alike must be groups of factors, none of them named twice, and needs shared=True, got {self.alike} "
-                f"with shared={self.shared}."
-            )
-        if self.shared and self.architecture != "local":
-            raise InputError(
-                f"shared=True needs the Masked Composer of the architecture 'local', got {self.architecture!r}. "
-                "Remove it."
-            )
         if not 0 < self.sharpen < math.inf:
             raise InputError(f"sharpen must be a positive number, got {self.sharpen}.")
 
@@ -244,9 +230,6 @@ class DynamicsConfig(TrainedFamily):
     def loss(self, mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
         """Gaussian negative log likelihood, less a constant."""
         return 0.5 * (variance.log() + (target - mean).square() / variance)
-
-    def pooled_columns(self, graph: LocalGraph, device: torch.device) -> Sequence[Tensor]:
-        return [torch.tensor([graph.factors[name] for name in group], device=device) for group in self.alike]
 
 
 @dataclass(frozen=True)
@@ -276,21 +259,8 @@ class Mechanisms:
     config: DynamicsConfig
     device: torch.device
 
-    def __post_init__(self) -> None:
-        for group in self.config.alike:
-            for name in group:
-                if name not in self.graph.factors:
-                    raise unknown_name("factor", name, self.graph.factors)
-            if len({(name in self.graph.state, len(self.graph.factors[name])) for name in group}) > 1:
-                raise InputError(
-                    f"factors that are alike must all be of the state or all of the action and as wide as each other, "
-                    f"got {', '.join(group)}."
-                )
-
     def initial_weights(self, stream: Stream) -> dict[str, Tensor]:
-        """Fresh weights of all members, (E, C, in, out) each; shared ones, or those of a kind, (E, in, out)."""
-        if self.config.shared:
-            return self._shared_weights(stream)
+        """Fresh weights of all members, (E, C, in, out) each."""
         leading = (self.config.members, len(self.outputs))
         weights: dict[str, Tensor] = {}
         inputs = self.graph.width
@@ -305,16 +275,10 @@ class Mechanisms:
         """Mean and variance (*L, B, S) for standardised rows (*L, B, S + A) with masks (*L, B, P, C)."""
         if self.config.architecture == "local":
             assert mask is not None
-            hidden = (
-                self._shared_composed(weights, rows, mask)
-                if self.config.shared
-                else self._composed(weights, rows, mask)
-            )
+            hidden = self._composed(weights, rows, mask)
         else:
             hidden = torch.where(self._gates, rows[..., None, :, :], 0.0)
-        output = self._shared_output(weights, hidden) if self.config.shared else mlp(weights, "mlp", hidden)
-        mean, raw = self._assembled(output).chunk(2, -1)
-        return mean, softplus(raw) + VARIANCE_FLOOR
+        return self._assembled(mlp(weights, "mlp", hidden))
 
     @cached_property
     def outputs(self) -> tuple[tuple[int, ...], ...]:
@@ -326,16 +290,6 @@ class Mechanisms:
     @cached_property
     def _factor_columns(self) -> dict[str, Tensor]:
         return {name: torch.tensor(columns, device=self.device) for name, columns in self.graph.factors.items()}
-
-    @cached_property
-    def _kinds(self) -> dict[str, str]:
-        """The kind of every factor, named after the first of its group."""
-        return {name: name for name in self.graph.factors} | {n: group[0] for group in self.config.alike for n in group}
-
-    @cached_property
-    def _not_own(self) -> Tensor:
-        """Which parents are other factors than the child, bool (P, C): state factors come first among the parents."""
-        return ~torch.eye(len(self.graph.parents), len(self.graph.children), dtype=torch.bool, device=self.device)
 
     @cached_property
     def _gates(self) -> Tensor:
@@ -373,48 +327,10 @@ class Mechanisms:
         assert total is not None
         return total
 
-    def _assembled(self, output: Tensor) -> Tensor:
-        """Mechanisms' outputs (*L, C, B, 2 W) as means and raw variances of the state columns, (*L, B, 2 S)."""
-        return output.transpose(-3, -2).flatten(-2).index_select(-1, self._slots)
-
-    def _shared_weights(self, stream: Stream) -> dict[str, Tensor]:
-        """`trunk` is everyone's. A kind has an embedding, and one of a state two: for its own child, and for others.
-
-        By the second, one network can tell a child's own past from its other parents, whichever child it is.
-        """
-        leading, width = (self.config.members,), max(map(len, self.outputs))
-        sizes, bound = (self.config.features, *self.config.hidden), 1 / math.sqrt(self.config.features)
-        weights = mlp_weights("trunk", leading, sizes, stream)
-        for kind in dict.fromkeys(self._kinds.values()):
-            columns = len(self.graph.factors[kind])
-            weights |= linear_weights(f"embed.{kind}", leading, columns, self.config.features, stream)
-            if kind in self.graph.state:
-                weights |= linear_weights(f"own.{kind}", leading, columns, self.config.features, stream)
-                weights |= linear_weights(f"head.{kind}", leading, sizes[-1], 2 * width, stream)
-                weights[f"child.{kind}"] = stream.uniform(*leading, 1, self.config.features, low=-bound, high=bound)
-        return weights
-
-    def _shared_composed(self, weights: Weights, rows: Tensor, mask: Tensor) -> Tensor:
-        """The same sum with everyone's embeddings, and with who the child is, (*L, C, B, F)."""
-        mine = mask.diagonal(dim1=-2, dim2=-1).transpose(-1, -2)[..., None]  # (*L, C, B, 1)
-        others = (mask & self._not_own).movedim(-1, -3)[..., None]  # (*L, C, B, P, 1)
-        factors = {name: rows.index_select(-1, columns) for name, columns in self._factor_columns.items()}
-        own = [linear(weights, f"own.{self._kinds[child]}", factors[child]).relu() for child in self.graph.children]
-        total = self._by_child(weights, "child") + torch.where(mine, torch.stack(own, -3), 0.0)
-        for number, (name, factor) in enumerate(factors.items()):
-            embedded = linear(weights, f"embed.{self._kinds[name]}", factor).relu()
-            total = total + torch.where(others[..., number, :], embedded[..., None, :, :], 0.0)
-        return total
-
-    def _shared_output(self, weights: Weights, composed: Tensor) -> Tensor:
-        """What the one network gives for every child, (*L, C, B, 2 W): a child is so many more rows to it."""
-        hidden = mlp(weights, "trunk", composed.flatten(-3, -2)).relu().unflatten(-2, composed.shape[-3:-1])
-        heads = {f"head.{part}": self._by_child(weights, "head", f".{part}") for part in ("weight", "bias")}
-        return linear(heads, "head", hidden)
-
-    def _by_child(self, weights: Weights, name: str, part: str = "") -> Tensor:
-        """The weights of every child's kind, (*L, C, in, out)."""
-        return torch.stack([weights[f"{name}.{self._kinds[child]}{part}"] for child in self.graph.children], -3)
+    def _assembled(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Mechanisms' outputs (*L, C, B, 2 W) as mean and variance of the state columns, (*L, B, S) each."""
+        mean, raw = output.transpose(-3, -2).flatten(-2).index_select(-1, self._slots).chunk(2, -1)
+        return mean, softplus(raw) + VARIANCE_FLOOR
 
 
 @dataclass(eq=False)

@@ -28,8 +28,17 @@ from mocoda.engine.randomness import Shapes, Stream, as_stream
 from mocoda.engine.registry import Registry
 from mocoda.graph.local_graph import LocalGraph
 
-SCALING = ("input_shift", "input_scale", "target_shift", "target_scale")
+RETIRED = ("shared", "alike")  # settings that files may still have; unless they are set, they mean nothing
 PROBES = ("probe.rows", "probe.mask")
+
+
+class Scaling(NamedTuple):
+    """Shift and scale of inputs, (S + A,) each, and of targets, (S,) each."""
+
+    input_shift: Tensor
+    input_scale: Tensor
+    target_shift: Tensor
+    target_scale: Tensor
 
 
 class Prediction(NamedTuple):
@@ -104,9 +113,18 @@ class DynamicsFamily:
         """What standard deviations are divided by when a next state is sampled."""
         return 1.0
 
-    def pooled_columns(self, graph: LocalGraph, device: torch.device) -> Sequence[Tensor]:
-        """Groups of columns, (factors, width) each, that are standardised by one rule because factors are alike."""
-        return ()
+    def scaling(self, rows: Tensor, target: Tensor, largest: Tensor, graph: LocalGraph) -> Scaling:
+        """How rows (N, S + A) and targets (N, S) are standardised. A target of scale 0 is exactly its shift.
+
+        largest  (S,) the largest absolute numbers that the targets were computed from
+        """
+        shift, scale = input_scaling(rows)
+        target_shift, target_scale = (moment.float() for moment in moments(target, largest))
+        if not self.standardise:
+            shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
+            varies = target_scale > 0
+            target_shift, target_scale = torch.where(varies, 0.0, target_shift), varies.float()
+        return Scaling(shift, scale, target_shift, target_scale)
 
     def mask(self, graph: LocalGraph, rows: Tensor) -> Tensor | None:
         """The edges (N, P, C) at rows (N, S + A), if a prediction depends on them."""
@@ -180,9 +198,8 @@ class Dynamics:
         """Writes the model to a safetensors file. The graph is code and stays out; its masks at some rows are kept."""
         tensors = {**self.weights, **self.scaling}
         if self.probes is not None:
-            probes = (
-                self.probes.cpu()
-            )  # `load` evaluates the rule there too: a learned rule rounds differently on a GPU
+            # `load` evaluates the rule on the CPU too: a learned rule rounds differently on a GPU.
+            probes = self.probes.cpu()
             tensors |= dict(zip(PROBES, (probes, self.graph.mask(probes)), strict=True))
         save_trained(path, "dynamics", tensors, {"settings": self.settings, "fingerprints": self.fingerprints})
 
@@ -193,7 +210,11 @@ class Dynamics:
         with reading(path, "dynamics"):
             settings = header["settings"]
             family = DYNAMICS[settings.get("family", settings.get("architecture"))]  # as it was called at first
-            config, structure = from_settings(family, settings.get("config")), settings.get("graph")
+            stored, structure = settings.get("config"), settings.get("graph")
+            for name in RETIRED if isinstance(stored, dict) else ():
+                if not stored.get(name, True):
+                    del stored[name]
+            config = from_settings(family, stored)
             if not isinstance(structure, dict):
                 raise InputError("it does not say which graph it was fitted to")
         if structure != graph.structure:
@@ -201,7 +222,7 @@ class Dynamics:
         with reading(path, "dynamics"):
             expected = config.networks(graph, torch.device("cpu")).initial_weights(Shapes())
             widths = (graph.width, graph.width, graph.state_width, graph.state_width)
-            expected |= {name: torch.empty(width) for name, width in zip(SCALING, widths, strict=True)}
+            expected |= {name: torch.empty(width) for name, width in zip(Scaling._fields, widths, strict=True)}
             if PROBES[0] in tensors:
                 rows = len(tensors[PROBES[0]])
                 edges = torch.empty(rows, *graph.sparsest.shape, dtype=torch.bool)
@@ -213,7 +234,7 @@ class Dynamics:
             if changed:
                 where = f"{changed} of the {len(probes)} rows kept in the file"
                 raise _other_graph(path, graph, f"the local rules give other edges at {where}")
-        scaling = {name: tensors.pop(name) for name in SCALING}
+        scaling = {name: tensors.pop(name) for name in Scaling._fields}
         return Dynamics(graph, config, tensors, scaling, probes, header["fingerprints"])
 
     @cached_property
@@ -248,9 +269,7 @@ def kept_state(graph: LocalGraph, architecture: str, rows: Tensor, mask: Tensor 
         return state
     edges = graph.sparsest.to(rows.device) if mask is None else mask
     own = edges.diagonal(dim1=-2, dim2=-1)  # state factors come first among the parents
-    owner = {column: c for c, child in enumerate(graph.children) for column in graph.factors[child]}
-    child_of_column = torch.tensor([owner[column] for column in range(graph.state_width)], device=rows.device)
-    return torch.where(own.index_select(-1, child_of_column), state, 0.0)
+    return torch.where(own.index_select(-1, graph.owner[: graph.state_width].to(rows.device)), state, 0.0)
 
 
 def standardised(data: Transitions, graph: LocalGraph, family: DynamicsFamily) -> tuple[Tensor, dict[str, Tensor]]:
@@ -263,38 +282,14 @@ def standardised(data: Transitions, graph: LocalGraph, family: DynamicsFamily) -
     if family.predict_change:
         kept = kept_state(graph, family.architecture, inputs, mask)
         target, largest = target - kept, torch.maximum(largest, kept.abs().amax(0))
-    shift, scale = _input_scaling(inputs, graph, family)
-    target_shift, target_scale = _target_scaling(target, largest, graph, family)
-    standard = torch.where(target_scale > 0, (target - target_shift) / target_scale, 0.0)
-    columns = [(inputs - shift) / scale, standard, *([] if mask is None else [mask.flatten(-2).float()])]
-    return torch.cat(columns, -1), dict(zip(SCALING, (shift, scale, target_shift, target_scale), strict=True))
-
-
-def _input_scaling(rows: Tensor, graph: LocalGraph, family: DynamicsFamily) -> tuple[Tensor, Tensor]:
-    if not family.standardise:
-        return torch.zeros_like(rows[0]), torch.ones_like(rows[0])
-    shift, scale = input_scaling(rows)
-    for columns in family.pooled_columns(graph, rows.device):
-        shift[columns], scale[columns] = input_scaling(rows[:, columns].flatten(0, 1))
-    return shift, scale
-
-
-def _target_scaling(
-    target: Tensor, largest: Tensor, graph: LocalGraph, family: DynamicsFamily
-) -> tuple[Tensor, Tensor]:
-    """Shift and scale (S,) of targets (N, S). The scale of a constant is 0: exactly that constant is predicted.
-
-    largest  (S,) the largest absolute numbers that the targets were computed from
-    """
-    shift, scale = moments(target, largest)
-    for columns in family.pooled_columns(graph, target.device):
-        if int(columns.max()) < len(shift):  # actions have no targets
-            pooled = target[:, columns].flatten(0, 1)
-            shift[columns], scale[columns] = moments(pooled, largest[columns].amax(0))
-    shift, scale = shift.float(), scale.float()
-    if not family.standardise:
-        shift, scale = torch.where(scale > 0, 0.0, shift), (scale > 0).float()
-    return shift, scale
+    scaling = family.scaling(inputs, target, largest, graph)
+    shift, scale = scaling.target_shift, scaling.target_scale
+    columns = [
+        (inputs - scaling.input_shift) / scaling.input_scale,
+        torch.where(scale > 0, (target - shift) / scale, 0.0),
+    ]
+    columns += [] if mask is None else [mask.flatten(-2).float()]
+    return torch.cat(columns, -1), scaling._asdict()
 
 
 def settings_of(family: DynamicsFamily, graph: LocalGraph) -> dict[str, Any]:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
 class InputError(ValueError):
     """Input cannot be used; the message says what was expected, what was given and what to do."""
+
+
+def contract(of: str) -> Callable[[bool, str], None]:
+    """A function that raises an error unless a promise, whose breach its second argument describes, is kept."""
+
+    def promise(kept: bool, broken: str) -> None:
+        if not kept:
+            raise InputError(f"{of} contract: {broken}")
+
+    return promise
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:

@@ -1,21 +1,23 @@
-"""The battery for a recipe of your own: raises an error that says which promise the recipe breaks.
+"""Checks a recipe: raises an error that says which part of the contract it breaks.
 
 mocoda.check_recipe(MyRecipe())
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import contract
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.recipe import RECIPES, Parents, ParentsWithChildren, Recipe, fit_parents
+from mocoda.parents.recipe import RECIPES, ParentsWithChildren, Recipe, fit_parents
 
 RECORDED, DRAWN = 400, 64  # rows of the trial's data, and rows drawn of it
 
@@ -25,98 +27,72 @@ def check_recipe(recipe: Recipe, task: Any = None) -> None:
 
     task  whose data, graph and hints to try the recipe on, if it needs one of its own; else a small made-up world
     """
-    _check_class(recipe)
+    name = getattr(recipe, "name", type(recipe).__name__)
+    promise = contract(f"recipe {name!r} breaks its")
+    _check_class(recipe, promise)
     world = task or _Trial()
     data = world.collect(RECORDED, seed=0)
     before = data.rows.clone(), data.next_state.clone()
-    parents = _fit(recipe, data, world)
-    _check_model(recipe, parents, data, world)
-    name = getattr(parents, "name", None)
-    _promise(recipe, name == recipe.name, f"what it fits must have the same name, which tables keep, got {name!r}.")
-    _check_rows(recipe, parents, data)
-    _check_seeds(recipe, parents, _fit(recipe, data, world))
-    if isinstance(parents, ParentsWithChildren):
-        _check_children(recipe, parents, data, world)
-    unchanged = data.rows.equal(before[0]) and data.next_state.equal(before[1])
-    _promise(recipe, unchanged, "it changes the recorded rows.")
-
-
-def _promise(recipe: Recipe, kept: bool, broken: str) -> None:
-    if not kept:
-        raise InputError(f"recipe {getattr(recipe, 'name', type(recipe).__name__)!r} breaks its contract: {broken}")
-
-
-def _fit(recipe: Recipe, data: Transitions, world: Any) -> Parents:
-    return fit_parents(data, world.graph, recipe, task=world, model=_Still(data.state.shape[1]), seed=0)
-
-
-def _check_class(recipe: Recipe) -> None:
-    for attribute in ("name", "title", "colour"):
-        value = getattr(recipe, attribute, None)
-        _promise(recipe, isinstance(value, str), f"its {attribute} must be a string, got {value!r}.")
-    registered = RECIPES[recipe.name] if recipe.name in RECIPES else type(recipe)
-    _promise(recipe, registered is type(recipe), f"its name is that of another recipe, {registered.__name__}.")
-    try:
-        settings = recipe.settings
-    except TypeError as error:
-        raise InputError(
-            f"recipe {recipe.name!r} breaks its contract: its settings are not JSON values ({error})."
-        ) from error
-    _promise(recipe, replace(recipe, **settings) == recipe, "made again from its settings, it is another recipe.")
-
-
-def _check_model(recipe: Recipe, parents: Parents, data: Transitions, world: Any) -> None:
-    """`needs_model` says whether next states come from a model."""
+    fit = partial(fit_parents, data, world.graph, recipe, task=world, seed=0)
+    model = _Still(data.state.shape[1])
+    parents = fit(model=model)
     own = isinstance(parents, ParentsWithChildren)
-    if recipe.needs_model:
-        _promise(recipe, not own, "what it fits has sample_with_children, so needs_model must be False.")
-        return
-    _promise(recipe, own, "what it fits has no sample_with_children, so needs_model must be True.")
-    try:
-        fit_parents(data, world.graph, recipe, task=world, model=None, seed=0)
-    except Exception as error:
-        _promise(recipe, False, f"needs_model is False, but without a model its fit ends in {error!r}.")
-
-
-def _check_rows(recipe: Recipe, parents: Parents, data: Transitions) -> None:
+    has, must_be = ("", False) if own else ("no ", True)
+    promise(own != recipe.needs_model, f"what it fits has {has}sample_with_children, so needs_model must be {must_be}.")
+    if own:
+        try:
+            fit(model=None)
+        except Exception as error:
+            promise(False, f"needs_model is False, but without a model its fit ends in {error!r}.")
+    fitted = getattr(parents, "name", None)
+    promise(fitted == name, f"what it fits must have the same name, which tables keep, got {fitted!r}.")
     for n in (0, 1, DRAWN):
         rows, expected = parents.sample(n, seed=0), (n, data.rows.shape[1])
         shape = tuple(rows.shape)
-        _promise(recipe, shape == expected, f"sample({n}) must return (n, S + A), here {expected}, got {shape}.")
-        _promise(recipe, rows.dtype == torch.float32, f"sample({n}) must return float32, got {rows.dtype}.")
-        _promise(
-            recipe,
-            rows.device == data.device,
-            f"sample({n}) must return rows on the data's device, {data.device}, got {rows.device}.",
-        )
-        _promise(recipe, bool(rows.isfinite().all()), f"sample({n}) has NaN or inf.")
-
-
-def _check_seeds(recipe: Recipe, parents: Parents, refitted: Parents) -> None:
-    first, again = parents.sample(DRAWN, seed=1), refitted.sample(DRAWN, seed=1)
-    if not first.equal(again):
-        same = first.equal(parents.sample(DRAWN, seed=1))
-        _promise(recipe, not same, "fitted again with the same seed, it draws other rows.")
-        _promise(recipe, same, "the same seed draws other rows the second time.")
+        promise(shape == expected, f"sample({n}) must return (n, S + A), here {expected}, got {shape}.")
+        promise(rows.dtype == torch.float32, f"sample({n}) must return float32, got {rows.dtype}.")
+        here = data.device
+        promise(rows.device == here, f"sample({n}) must return rows on the data's device, {here}, got {rows.device}.")
+        promise(bool(rows.isfinite().all()), f"sample({n}) has NaN or inf.")
+    first, again = parents.sample(DRAWN, seed=1), fit(model=model).sample(DRAWN, seed=1)
+    same = first.equal(parents.sample(DRAWN, seed=1))
+    promise(same, "the same seed draws other rows the second time.")
+    promise(first.equal(again), "fitted again with the same seed, it draws other rows.")
     other = parents.sample(DRAWN, seed=Stream(1, "contract"))
-    _promise(recipe, not first.equal(other), "two seeds draw the same rows.")
+    promise(not first.equal(other), "two seeds draw the same rows.")
+    if isinstance(parents, ParentsWithChildren):
+        _check_children(parents, data, world, promise)
+    unchanged = data.rows.equal(before[0]) and data.next_state.equal(before[1])
+    promise(unchanged, "it changes the recorded rows.")
 
 
-def _check_children(recipe: Recipe, parents: ParentsWithChildren, data: Transitions, world: Any) -> None:
+def _check_class(recipe: Recipe, promise: Callable[[bool, str], None]) -> None:
+    for attribute in ("name", "title", "colour"):
+        value = getattr(recipe, attribute, None)
+        promise(isinstance(value, str), f"its {attribute} must be a string, got {value!r}.")
+    registered = dict(RECIPES).get(recipe.name, type(recipe))
+    promise(registered is type(recipe), f"its name is that of another recipe, {registered.__name__}.")
+    try:
+        settings = recipe.settings
+    except TypeError as error:
+        promise(False, f"its settings are not JSON values ({error}).")
+    promise(replace(recipe, **settings) == recipe, "made again from its settings, it is another recipe.")
+
+
+def _check_children(
+    parents: ParentsWithChildren, data: Transitions, world: Any, promise: Callable[[bool, str], None]
+) -> None:
     """Whole transitions are the sampled rows with next states of the data's own making."""
     for n in (0, 1, DRAWN):
         rows, children = parents.sample_with_children(n, seed=0)
-        expected = (n, data.state.shape[1])
-        shape = tuple(children.shape)
-        _promise(
-            recipe, shape == expected, f"sample_with_children({n}) must return (n, S), here {expected}, got {shape}."
-        )
-        _promise(recipe, rows.equal(parents.sample(n, seed=0)), "sample and sample_with_children draw other rows.")
+        expected, shape = (n, data.state.shape[1]), tuple(children.shape)
+        promise(shape == expected, f"sample_with_children({n}) must return (n, S), here {expected}, got {shape}.")
+        promise(rows.equal(parents.sample(n, seed=0)), "sample and sample_with_children draw other rows.")
     for what, values, recorded in (("rows", rows, data.rows), ("next states", children, data.next_state)):
         within = bool(((values >= recorded.amin(0)) & (values <= recorded.amax(0))).all())
-        _promise(recipe, within, f"its {what} leave the recorded range, though it needs no model.")
+        promise(within, f"its {what} leave the recorded range, though it needs no model.")
     if isinstance(world, _Trial):
-        _promise(recipe, children.equal(world.step(rows)), "its next states are not those that follow its rows.")
+        promise(children.equal(world.step(rows)), "its next states are not those that follow its rows.")
 
 
 class _Trial:

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mocoda.dynamics import Dynamics, DynamicsConfig, DynamicsFamily, make_dynamics
+from experiments.composer.shared import SharedDynamics
+from mocoda.dynamics import Dynamics, DynamicsFamily, make_dynamics
 from mocoda.dynamics.model import kept_state
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
@@ -45,13 +46,12 @@ class World:
         return Dynamics(self.graph, config, networks.initial_weights(self.stream.child("weights")), scaling)
 
     def family(self, name: str) -> DynamicsFamily:
-        """A family by name; or a local one that is shared, or shared with all states of a width alike."""
         if name not in ("shared", "alike"):
             return make_dynamics(name, **SIZES)
         by_width: dict[int, list[str]] = {}
         for factor in self.graph.state if name == "alike" else ():
             by_width.setdefault(len(self.graph.factors[factor]), []).append(factor)
-        return DynamicsConfig(**SIZES, features=8, shared=True, alike=tuple(map(tuple, by_width.values())))
+        return SharedDynamics(**SIZES, features=8, alike=tuple(map(tuple, by_width.values())))
 
     def edges(self, architecture: str) -> Tensor:
         """Who may reach whom, bool (ROWS, P, C)."""
