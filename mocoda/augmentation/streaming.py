@@ -30,9 +30,9 @@ import numpy as np
 from torch import Tensor
 
 from mocoda.augmentation.generation import Augmentation, Piece
-from mocoda.data.formats.guarded import put_text
+from mocoda.data.formats.guarded import put_metadata
 from mocoda.data.formats.shard_folder import Manifest, shard_name, source_of
-from mocoda.data.transitions import Transitions, as_tensor, write_attributes
+from mocoda.data.transitions import Transitions, as_tensor, write_metadata
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.engines import Engine, Processes
 from mocoda.engine.errors import InputError
@@ -100,7 +100,7 @@ def augment_to_file(
     final = plan.source(drawn)
     if plan.source(0, 0) != final:  # what filters have accepted is known only now
         with hdf5_disk(unfinished, "r+") as disk, h5py.File(disk, "r+") as file:
-            put_text(file, "source", json.dumps(final))
+            put_metadata(file, {"source": final})
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     unfinished.replace(path)
     note.unlink(missing_ok=True)
@@ -150,7 +150,7 @@ def augment_to_shards(
             )
         done += rows[number]
         progress("augment", done, total)
-    return source_of(manifest, sum(manifest.about(folder / shard_name(number), number)["drawn"] for number in wanted))
+    return source_of(manifest, sum(manifest.about(folder / shard_name(number), number)[1] for number in wanted))
 
 
 def workers_for(rows: int, device: str) -> int:
@@ -273,7 +273,7 @@ def _lay_out(file: Path, like: Transitions, rows: int) -> None:
     if room > shutil.disk_usage(file.parent).free:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
     with hdf5_disk(file) as disk, h5py.File(disk, "w") as made:
-        write_attributes(made, like)
+        write_metadata(made, like)
         for name, array in like.arrays().items():
             values = array[:0].cpu().numpy()
             layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

@@ -214,12 +214,13 @@ class Augment(OnData):
 
     def _write_rows(self, job: Job, target: Target, workers: int, run: RunFolder) -> Mapping[str, Any]:
         from mocoda.augmentation import augment_to_file
-        from mocoda.data.formats import convert
+        from mocoda.data import write
+        from mocoda.data.transitions import Transitions
 
-        file = target.path if target.streamed else job.folder / AUGMENTED
+        file = target.path if target.format.streamed else job.folder / AUGMENTED
         source = augment_to_file(file, job, folder=job.folder, workers=workers, progress=run.progress)
-        if not target.streamed:
-            convert(file, target)
+        if not target.format.streamed:
+            write(Transitions.load(file), target)
             run.discard(file.name)
         return source
 

@@ -8,7 +8,6 @@ from mocoda.data.formats import (
     Contents,
     Format,
     Target,
-    convert,
     read,
     read_pieces,
     readable_formats,
@@ -19,6 +18,7 @@ from mocoda.data.formats import (
 from mocoda.data.formats.format import Stored
 from mocoda.data.formats.shard_folder import Excerpt, read_excerpt
 from mocoda.data.inspection import Inspection, inspect
+from mocoda.data.kinds import column_kinds, one_hot_groups
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Array, Transitions, as_tensor, concatenate, save_stream
@@ -34,9 +34,10 @@ __all__ = [
     "Target",
     "Transitions",
     "as_tensor",
+    "column_kinds",
     "concatenate",
-    "convert",
     "inspect",
+    "one_hot_groups",
     "read",
     "read_excerpt",
     "read_pieces",

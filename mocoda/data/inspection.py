@@ -12,11 +12,17 @@ import rich.table
 from numpy.typing import NDArray
 from rich.markup import escape
 
-from mocoda.data.formats import HowToRead, RawData, coarse_warning, read_raw
+from mocoda.data.formats import HowToRead, RawData, read_raw
+from mocoda.data.kinds import kinds_of
 from mocoda.data.names import EPISODES, PROVENANCE, printable
 
 Floats = NDArray[np.float32]
 LONGEST = 50_000  # characters of a printed line
+REMARKS = {
+    "constant": "never changes: a model learns nothing from it.",
+    "clock": "counts up by the same amount in every row: make it a factor that nothing else depends on.",
+    "angle": "wraps around: record its sine and cosine in its place, or every wrap is a jump that no model can learn.",
+}
 JUMP_SPREADS = 0.5  # a jump is longer than this many standard deviations of a column
 JUMP_STEPS = 5  # and longer than this many of its usual steps
 
@@ -26,6 +32,8 @@ class Column:
     """Statistics of a column, without NaN and infinite values; None if there are no others.
 
     part    state, action, goal or reward
+    kind    what it holds, as `mocoda.data.kinds` says: "constant", "clock", "one-hot", "binary", "integer", "angle",
+            "number"
     bad     number of NaN or infinite values; for a column of the state, in the next state too
     breaks  rows whose next value is not the following row's value, although most other columns continue there
     """
@@ -36,7 +44,7 @@ class Column:
     mean: float | None
     maximum: float | None
     std: float | None
-    constant: bool
+    kind: str
     bad: int
     breaks: int = 0
 
@@ -93,7 +101,7 @@ class Inspection:
             table.add_column(heading, justify="right" if heading in ("min", "mean", "max", "std") else "left")
         for column in self.columns:
             figures = (column.minimum, column.mean, column.maximum, column.std)
-            remarks = ["constant"] if column.constant else []
+            remarks = [column.kind] if column.kind != "number" else []
             remarks += [f"{column.bad:,} NaN or inf"] if column.bad else []
             cells = ["-" if figure is None else f"{figure:.4g}" for figure in figures]
             table.add_row(column.part, escape(printable(column.name)), *cells, ", ".join(remarks))
@@ -136,7 +144,7 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
         recorded = np.arange(rows)
     own = arrays if len(recorded) == rows else {name: array[recorded] for name, array in arrays.items()}
     state, next_state, terminal = own["state"], own["next_state"], own["terminal"]
-    varying = [place for place, column in enumerate(columns[: state.shape[1]]) if not column.constant]
+    varying = [place for place, column in enumerate(columns[: state.shape[1]]) if column.kind != "constant"]
     continues, breaks = _continuity(state, next_state, varying)
     columns = [replace(one, breaks=int(breaks[i])) if i < len(breaks) else one for i, one in enumerate(columns)]
     numbers = own.get("episode", np.empty(0, np.int64))
@@ -166,8 +174,7 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
         source=dict(raw.source),
         warnings=(),
     )
-    coarse = [coarse_warning(raw.coarse)] if raw.coarse else []
-    return replace(found, warnings=(*coarse, *_warnings(found)))
+    return replace(found, warnings=(*raw.doubts(), *_warnings(found)))
 
 
 def _recorded(raw: RawData) -> NDArray[np.bool_]:
@@ -196,18 +203,20 @@ def _columns(raw: RawData) -> list[Column]:
         values, parts, names = [*values, arrays["reward"]], [*parts, "reward"], [*names, "reward"]
     nothing = np.empty(0, np.float32)
     following = [*arrays["next_state"].T, *([nothing] * (len(parts) - arrays["state"].shape[1]))]
-    return [_described(*column) for column in zip(parts, names, values, following, strict=True)]
+    good = ~raw.bad_rows()
+    kinds = kinds_of(arrays if good.all() else {name: array[good] for name, array in arrays.items()})
+    kinds += ("number",) * (len(parts) - len(kinds))
+    return [_described(*column) for column in zip(parts, names, kinds, values, following, strict=True)]
 
 
-def _described(part: str, name: str, values: Floats, next_values: Floats) -> Column:
+def _described(part: str, name: str, kind: str, values: Floats, next_values: Floats) -> Column:
     bad = int((~np.isfinite(values)).sum() + (~np.isfinite(next_values)).sum())
     good = values[np.isfinite(values)] if bad else values
     if len(good) == 0:
-        return Column(part, name, None, None, None, None, False, bad)
+        return Column(part, name, None, None, None, None, kind, bad)
     low, high = float(good.min()), float(good.max())
-    constant = low == high and not (next_values[np.isfinite(next_values)] != low).any()
     mean, std = float(good.mean(dtype=np.float64)), float(good.std(dtype=np.float64))
-    return Column(part, name, low, mean, high, std, constant, bad)
+    return Column(part, name, low, mean, high, std, kind, bad)
 
 
 def _continuity(state: Floats, next_state: Floats, varying: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
@@ -271,8 +280,9 @@ def _warnings(found: Inspection) -> list[str]:
             f"{found.jumps:,} rows move much farther than the others, first row {row}, mostly in {printable(column)}: "
             "do they lead from one episode to another? Mark the ends of episodes, or give episode_steps."
         )
-    if constant := [column.name for column in found.columns if column.constant and column.part in ("state", "action")]:
-        warnings.append(f"{', '.join(map(printable, constant))} never changes: a model learns nothing from it.")
+    for kind, meaning in REMARKS.items():
+        if names := [printable(column.name) for column in found.columns if column.kind == kind]:
+            warnings.append(f"{', '.join(names)} {meaning}")
     if found.duplicates and not generated_only:
         warnings.append(f"{found.duplicates:,} rows of {found.rows:,} are exact duplicates of earlier ones.")
     if found.rows > 1 and found.continuing == 0 and not generated_only:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,24 +39,13 @@ LISTED = 200  # arrays that an error message names
 COARSE = 0.01  # of a column's standard deviation; rounding by more is worth a warning
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """The arrays of a table, found in other people's data.
-
-    arrays   by our names
-    columns  names of the state's and the action's columns; () where nobody gave any
-    unused   names of arrays that were not used
-    coarse   (array, column) of the state and the action that float32 rounds by more than a hundredth of their spread
-    """
-
-    arrays: Arrays
-    columns: tuple[str, ...]
-    unused: list[str]
-    coarse: list[tuple[str, int]]
-
-
-def find_arrays(contents: Contents, kind: str, names: Names | None = None) -> Found:
+def find_arrays(
+    contents: Contents, kind: str, names: Names | None = None, columns: Sequence[str] = ()
+) -> tuple[Arrays, tuple[str, ...], set[str], tuple[str, ...]]:
     """Finds the arrays of a table by their usual names.
+
+    Returns the arrays by our names, the names of the state's and the action's columns (() where nobody gave any), the
+    names of arrays that were not used, and of columns that float32 rounds by more than a hundredth of their spread.
 
     names  our name -> theirs, for arrays with unusual names; several of theirs are put side by side
     """
@@ -70,7 +58,7 @@ def find_arrays(contents: Contents, kind: str, names: Names | None = None) -> Fo
     taken = {name for theirs in given.values() for name in theirs}
     native: Arrays = {}
     found: dict[str, str] = {}
-    unused = []
+    unused = {*contents.ignored}
     for key, value in contents.arrays.items():
         name = str(key)
         known = OUR_NAME.get(name)
@@ -79,7 +67,7 @@ def find_arrays(contents: Contents, kind: str, names: Names | None = None) -> Fo
         if name.startswith(("provenance.", PROVENANCE)):
             native[PROVENANCE + name[len(PROVENANCE) :]] = as_array(name, value)
         elif known is None or known in given:
-            unused += [] if name in taken else [name]
+            unused.add(name)
         elif known == "step":  # it may count something else, which is decided once episodes are known
             native[known] = np.asarray(value)
         elif known in found:
@@ -96,8 +84,11 @@ def find_arrays(contents: Contents, kind: str, names: Names | None = None) -> Fo
             missing = contents.missing.format(name=name, names=" or ".join(map(repr, ALIASES[name])))
             raise InputError(f"{kind}: {missing} {_listing(contents)}")
     arrays = {name: array if name in _KEPT or "/" in name else as_float32(array) for name, array in native.items()}
-    coarse = [(name, column) for name in ("state", "action") for column in _coarse(native[name], arrays[name])]
-    return Found(arrays, _columns(contents, arrays, labels), unused, coarse)
+    columns = tuple(map(str, columns)) or _columns(contents, arrays, labels)
+    own = [f"{name}{column}" for name in ("state", "action") for column in range(arrays[name].shape[1])]
+    rounded = np.concatenate([_rounded(native[name], arrays[name]) for name in ("state", "action")])
+    called = columns if len(columns) == len(own) else own
+    return arrays, columns, unused - taken, tuple(called[place] for place in np.flatnonzero(rounded))
 
 
 _KEPT = ("terminal", "timeout", "done", *EPISODES)  # arrays that do not become float32
@@ -140,14 +131,14 @@ def printable(text: object, longest: int = 200) -> str:
 def _episode_names(name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Numbers or names of episodes, one for every row: a row of an unknown episode could be paired with any other."""
     if array.dtype.kind == "O":
+        cells = array.ravel().tolist()
         known = (str, int, float, np.number, np.bool_, type(None))
-        if odd := [row for row, cell in enumerate(array.flat) if not isinstance(cell, known)]:
-            got = type(array.flat[odd[0]]).__name__
+        if odd := [row for row, cell in enumerate(cells) if not isinstance(cell, known)]:
+            got = type(cells[odd[0]]).__name__
             raise InputError(f"{name} must hold numbers or names of episodes, got {got} in row {odd[0]}.")
-        empty = np.array([cell is None or cell != cell or cell == "" for cell in array.flat], bool)
-        names = [str(cell) for cell in array.flat]
-        ranks = {name: rank for rank, name in enumerate(sorted({*names}))}  # unlike an array of texts, it stays small
-        array = np.array([ranks[name] for name in names], np.int64).reshape(array.shape)
+        empty = np.array([cell is None or cell != cell or cell == "" for cell in cells], bool)
+        ranks = {cell: rank for rank, cell in enumerate(sorted({*map(str, cells)}))}  # unlike texts, they stay small
+        array = np.array([ranks[str(cell)] for cell in cells], np.int64).reshape(array.shape)
     else:
         empty = (array == "") if array.dtype.kind == "U" else np.isnan(array)
     if empty.any():
@@ -173,17 +164,13 @@ def _shaped(name: str, ours: str, array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _coarse(native: NDArray[Any], array: NDArray[np.float32]) -> list[int]:
-    """Columns that float32 rounds by more than a hundredth of their standard deviation."""
+def _rounded(native: NDArray[Any], array: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """(columns,) whether float32 rounds a column by more than a hundredth of its standard deviation."""
     if native.dtype.itemsize < 4 or native.dtype == np.float32 or len(native) == 0:
-        return []
-    found = []
+        return np.zeros(native.shape[1], bool)
     with np.errstate(all="ignore"):  # numbers that are not finite are refused later
-        for column in range(native.shape[1]):
-            exact = native[:, column].astype(np.float64)
-            if COARSE * exact.std() < np.abs(exact - array[:, column]).max():
-                found.append(column)
-    return found
+        columns = [(column.astype(np.float64), rounded) for column, rounded in zip(native.T, array.T, strict=True)]
+        return np.array([COARSE * exact.std() < np.abs(exact - rounded).max() for exact, rounded in columns])
 
 
 def _named(contents: Contents, name: str, kind: str) -> Any:

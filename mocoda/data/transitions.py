@@ -16,8 +16,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from mocoda.data.formats.arrays import texts_of
 from mocoda.data.formats.flat_hdf5 import FORMAT, FORMAT_VERSION, stored_arrays
-from mocoda.data.formats.guarded import open_hdf5, put_text, text_at
+from mocoda.data.formats.guarded import metadata_of, open_hdf5, put_metadata
 from mocoda.data.names import ARRAYS as ARRAYS
 from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, printable
 from mocoda.engine.errors import InputError
@@ -144,8 +145,7 @@ class Transitions:
         """Reads a file that `save` wrote, or some of its rows; what comes back is identical, to the bit."""
         with open_hdf5(Path(path)) as file:
             arrays = {name: torch.from_numpy(file[name][rows]) for name in stored_arrays(file)}
-            columns, source = (json.loads(text_at(file, name) or "") for name in TEXTS)
-            return from_arrays(arrays, tuple(columns), source)
+            return from_arrays(arrays, **metadata_of(file, TEXTS))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sends arrays to other processes as numpy: torch would use shared memory, of which containers have little."""
@@ -220,7 +220,7 @@ def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
             rows += len(table)
         if first is None:
             raise InputError(f"there are no rows to write to {str(path)!r}; expected at least one table.")
-        put_text(file, "source", json.dumps(dict(table.source)))  # the last table knows how all were made
+        put_metadata(file, {"source": dict(table.source)})  # the last table knows how all were made
     return rows
 
 
@@ -260,16 +260,13 @@ def _continues(last: Transitions, table: Transitions) -> bool:
     return last.next_state[0].cpu().view(torch.int32).equal(table.state[0].cpu().view(torch.int32))
 
 
-def write_attributes(file: h5py.File, table: Transitions) -> None:
-    """Writes a table's format, columns, source and versions of packages as the file's attributes."""
-    file.attrs["format_version"] = FORMAT_VERSION
-    texts = {"columns": list(table.columns), "source": dict(table.source), "versions": versions()}
-    for name, text in {"format": FORMAT, **{name: json.dumps(value) for name, value in texts.items()}}.items():
-        put_text(file, name, text)
+def write_metadata(file: h5py.File, table: Transitions) -> None:
+    """Writes a table's format, columns, source and versions of packages."""
+    put_metadata(file, {"format": [FORMAT, FORMAT_VERSION], "versions": versions()} | texts_of(table))
 
 
 def _write_header(file: h5py.File, table: Transitions) -> None:
-    write_attributes(file, table)
+    write_metadata(file, table)
     for name, array in table.arrays().items():
         values = array[:0].cpu().numpy()
         file.create_dataset(
@@ -356,17 +353,9 @@ def _checked_columns(columns: Sequence[str], states: int, actions: int) -> tuple
             f"columns must name each of the {states} state and {actions} action columns once, got {list(names)}."
         )
     for name in names:
-        if not _is_text(name):
+        if name.encode(errors="ignore").decode() != name:  # half a surrogate pair, which damaged JSON may hold
             raise InputError(f"columns must be named by text, which UTF-8 can encode, got {name!r}.")
     return names
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which damaged JSON may hold
-        return False
-    return True
 
 
 def _checked_source(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -216,8 +216,8 @@ def test_a_streamed_table_is_the_same_file_as_a_saved_one(data: Transitions, tmp
     concatenate(list(pieces(data))).save(saved)
     assert save_stream(streamed, pieces(data)) == 450
     with h5py.File(saved, "r") as one, h5py.File(streamed, "r") as other:
-        assert set(one) == set(other) == {*ARRAYS, "provenance"}
-        assert dict(one.attrs) == dict(other.attrs)
+        assert set(one) == set(other) == {*ARRAYS, "metadata", "provenance"}
+        assert {*one["metadata"]} == {*other["metadata"]} == {"format", "columns", "source", "versions"}
         notes = [f"provenance/{name}" for name in ("recipe", "disagreement", "neighbourhood", "support")]
         for name in (*ARRAYS, *notes):
             assert one[name].dtype == other[name].dtype

@@ -124,23 +124,6 @@ def test_a_buffer_of_d3rlpy_s_own_gives_the_rows_whose_next_states_it_knows() ->
     assert data.source == {"d3rlpy": "MDPDataset", "terminal_rows_left_out": 1}
 
 
-@pytest.mark.parametrize("goal", [False, True])
-def test_a_file_comes_back_to_the_bit(tmp_path: Path, goal: bool) -> None:
-    plain = mixed(goal)
-    data = Transitions(
-        **arrays(plain),
-        columns=("a.x", "a.y", "b", "push", "turn"),
-        source={"seed": 3},
-        provenance={"recipe": torch.arange(len(plain)), "support": torch.linspace(0, 1, len(plain))},
-    )
-    write(data, str(tmp_path / "rows.h5"))
-    back = read(str(tmp_path / "rows.h5"))
-    assert_identical(back, data)
-    assert {name: note.tolist() for name, note in back.provenance.items()} == {
-        name: note.tolist() for name, note in data.provenance.items()
-    }
-
-
 @pytest.mark.filterwarnings("error")
 def test_d3rlpy_loads_the_file_with_all_rows(tmp_path: Path) -> None:
     data = mixed()

@@ -18,7 +18,7 @@ from transition_tables import arrays, assert_identical, numbers, refusal, table
 
 import mocoda
 from mocoda import Transitions
-from mocoda.data import FORMATS, Format, convert, readable_formats, target_of, writable_formats
+from mocoda.data import FORMATS, Format, readable_formats, target_of, writable_formats
 
 
 @pytest.fixture
@@ -91,28 +91,26 @@ def test_help_texts_name_every_format_and_need_no_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "name", "streamed", "path"),
+    ("target", "name", "path"),
     [
-        ("a/x.hdf5", "mocoda", True, "a/x.hdf5"),
-        ("x.h5", "mocoda", True, "x.h5"),
-        ("x.npz", "npz", False, "x.npz"),
-        ("d4rl:x.hdf5", "d4rl", False, "x.hdf5"),
-        ("robomimic:x.hdf5", "robomimic", False, "x.hdf5"),
-        ("lerobot:x", "lerobot", False, "x"),
-        ("minari:me/x-v0", "minari", False, "minari-me-x-v0"),
-        ("d3rlpy:x.h5", "d3rlpy", False, "x.h5"),
+        ("a/x.hdf5", "mocoda", "a/x.hdf5"),
+        ("x.h5", "mocoda", "x.h5"),
+        ("mocoda:x", "mocoda", "x"),
+        ("x.npz", "npz", "x.npz"),
+        ("d4rl:x.hdf5", "d4rl", "x.hdf5"),
+        ("minari:me/x-v0", "minari", "minari-me-x-v0"),
+        ("d3rlpy:x.h5", "d3rlpy", "x.h5"),
     ],
 )
-def test_the_ending_or_the_prefix_decides_and_only_our_hdf5_is_streamed(
-    target: str, name: str, streamed: bool, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_ending_or_the_prefix_decides(
+    target: str, name: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     chosen = target_of(target)
-    assert (chosen.format.name, chosen.streamed, chosen.path) == (name, streamed, Path(path))
+    assert (chosen.format.name, chosen.format.streamed, chosen.path) == (name, name == "mocoda", Path(path))
     made = table(columns=["x", "y", "push"], source={"seed": 1})
-    made.save("finished.hdf5")
-    convert("finished.hdf5", chosen)
+    mocoda.write(made, chosen)
     assert_identical(mocoda.read(f"{name}:{chosen.place}"), made)
     assert not [left for left in tmp_path.iterdir() if ":" in left.name]
 

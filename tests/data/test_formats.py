@@ -224,22 +224,6 @@ def test_arrays_that_do_not_fit_are_refused(changed: dict[str, Any]) -> None:
         mocoda.read({name: array for name, array in (D4RL | ENDS | changed).items() if array is not None})
 
 
-# --- which kind
-
-
-@pytest.mark.parametrize("target", ["d.hdf5", "d.h5", "mocoda:d", "d4rl:d", "d.npz", "npz:d", "d.parquet", "parquet:d"])
-def test_a_kind_is_told_by_its_ending_or_word_and_read_by_its_content(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    made = table(columns=["x", "y", "push"], source={"seed": 1})
-    mocoda.write(made, target)
-    name = target.split(":")[-1]
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert_identical(mocoda.read(name), made)
-    assert_identical(mocoda.read(Path(name)), made)
-
-
 @pytest.mark.parametrize("target", ["data.txt", "d4r:data.hdf5", "/dev/null/data.npz"])
 def test_targets_that_name_no_format_or_file_are_refused(target: str) -> None:
     with refused():

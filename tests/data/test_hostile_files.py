@@ -95,22 +95,12 @@ def raw_storage(path: Path) -> Callable[[h5py.File], object]:
     return lambda file: file.create_dataset("observations", (4, 2), "f4", external=str(path.with_name("raw")))
 
 
-def version_1(path: Path, **changed: Any) -> None:
-    """One of our files, with the texts of variable length that version 1 had."""
+def ours(path: Path, name: str, text: str) -> None:
+    """One of our files, with another text of this name."""
     table().save(path)
     with h5py.File(path, "a") as file:
-        for name in ("format", "columns", "source", "versions"):
-            file.attrs[name] = file.attrs[name].decode()
-        file.attrs.update({"format_version": 1} | changed)
-
-
-def looping(path: Path) -> None:
-    """One of our files whose texts HDF5 itself reads for ever."""
-    version_1(path)
-    content = bytearray(path.read_bytes())
-    heap = content.index(b"GCOL")
-    content[heap + 16 : heap + 32] = bytes(16)
-    path.write_bytes(content)
+        del file[f"metadata/{name}"]
+        file[f"metadata/{name}"] = np.frombuffer(text.encode(), np.uint8)
 
 
 def of_episodes(path: Path, episode: Any) -> None:
@@ -143,11 +133,10 @@ FILES: dict[str, Callable[[Path], object]] = {
     "storage.hdf5": lambda p: hdf5(p, raw_storage(p)),
     "texts.hdf5": lambda p: hdf5(p, lambda f: f.__setitem__("observations", ["a", "b", "c", "d"])),
     "group.hdf5": lambda p: hdf5(p, lambda f: f.create_group("observations/image")),
-    "looping.hdf5": looping,
-    "version.hdf5": lambda p: version_1(p, format_version=9),
-    "columns.hdf5": lambda p: version_1(p, columns="3"),
-    "json.hdf5": lambda p: version_1(p, source="{"),
-    "deep.hdf5": lambda p: version_1(p, source="[" * 100_000),
+    "version.hdf5": lambda p: ours(p, "format", '["mocoda-transitions", 9]'),
+    "columns.hdf5": lambda p: ours(p, "columns", "3"),
+    "json.hdf5": lambda p: ours(p, "source", "{"),
+    "deep.hdf5": lambda p: ours(p, "source", "[" * 100_000),
     "texts.parquet": lambda p: parquet(p, **{"state.x": ["a"], "action.x": [1.0]}),
     "strings.parquet": lambda p: parquet(p, **{"state.x": ["a"], "action.a": [1.0], "next_state.x": [1.0]}),
     "lists.parquet": lambda p: parquet(p, state=[[1.0]], action=[[1.0]]),
@@ -155,7 +144,6 @@ FILES: dict[str, Callable[[Path], object]] = {
     "map-episodes.parquet": lambda p: of_episodes(p, pyarrow.array([[("a", 1)]] * 3, pyarrow.map_("string", "int8"))),
     "byte-episodes.parquet": lambda p: of_episodes(p, [b"a", b"a", b"b"]),
 }
-ENDLESS = {"looping.hdf5"}  # takes seconds
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -205,8 +193,7 @@ def test_hostile_files_are_refused_in_little_memory(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
     for name, make in FILES.items():
-        if name not in ENDLESS:
-            make(files / name)
+        make(files / name)
     constant = pyarrow.array(np.zeros(20_000_000, np.int8))
     parquet(files / "rows.parquet", **{"state.x": constant, "action.a": constant, "next_state.x": constant})
     lerobot(files, repeated_lists(10_000, 2_000), 2)
@@ -229,7 +216,7 @@ def test_hostile_files_are_refused_in_little_memory(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script, str(files)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     *said, kilobytes = done.stdout.splitlines()
-    names = {*FILES, "rows.parquet", "raw", "elsewhere.h5", "lerobot"} - ENDLESS
+    names = {*FILES, "rows.parquet", "raw", "elsewhere.h5", "lerobot"}
     assert sorted(said) == sorted([*(f"{name}\t0" for name in names), "read.parquet\tread"])
     assert int(kilobytes) < 150_000
 
@@ -263,7 +250,7 @@ def test_what_all_arrays_unpack_to_is_counted_and_capped(
         source = "minari:x-v0"
     monkeypatch.setattr(guarded, "ALWAYS_READ", 1 << 19)
     monkeypatch.setattr(guarded, "MOST_UNPACKED", 1)
-    with pytest.raises(InputError, match=r"unpacks to more than|claims"):
+    with pytest.raises(InputError, match="unpacks to more than"):
         mocoda.read(source)
 
 
@@ -298,7 +285,7 @@ def test_impossible_shapes_of_a_minari_data_set_are_refused(
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     minari(tmp_path, observation_space=f'{{"type": "Box", "shape": {shape}, "dtype": "float32"}}')
-    with pytest.raises(InputError, match="has an impossible shape; expected whole numbers"):
+    with pytest.raises(InputError, match="cannot be read as a Minari data set"):
         mocoda.read("minari:x-v0")
 
 
@@ -460,25 +447,3 @@ def test_a_minari_data_set_that_must_not_be_read_is_refused_in_one_line(
     (tmp_path / "one-v0" / "data" / "main_data.hdf5").chmod(0)
     request.getfixturevalue("unprivileged")
     assert_approved(refusal(lambda: mocoda.read("minari:one-v0")))
-
-
-# --- files of ours
-
-
-def test_files_of_ours_are_read_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process takes 20 times as long as reading a small file; only texts of variable length need one."""
-    long = table(source={"a": "ä" * 50_000})
-    version_1(tmp_path / "old.hdf5")
-    for name, made in {"short.hdf5": table(), "long.hdf5": long}.items():
-        made.save(tmp_path / name)
-        assert mocoda.read(tmp_path / name).source == made.source
-    assert mocoda.read(tmp_path / "old.hdf5").rows.equal(table().rows)
-
-    def started(*given: object, **more: object) -> None:
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr("subprocess.run", started)
-    assert mocoda.read(tmp_path / "short.hdf5").rows.equal(table().rows)
-    for name in ("long.hdf5", "old.hdf5"):
-        with pytest.raises(InputError, match="a process was started"):
-            mocoda.read(tmp_path / name)

@@ -217,18 +217,6 @@ def test_a_folder_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypat
     assert [*tmp_path.iterdir()] == []
 
 
-def test_many_episodes_go_into_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mocoda.data.formats.lerobot.FILE_BYTES", 400)
-    monkeypatch.setattr("mocoda.data.formats.lerobot.CHUNK_FILES", 2)
-    data = made()
-    mocoda.write(data, f"lerobot:{tmp_path / 'x'}")
-    assert_identical(mocoda.read(tmp_path / "x"), data)
-    episodes = pd.read_parquet(tmp_path / "x/meta/episodes/chunk-000/file-000.parquet")
-    places = sorted({*zip(episodes["data/chunk_index"], episodes["data/file_index"], strict=True)})
-    paths = sorted(str(path.relative_to(tmp_path / "x/data")) for path in (tmp_path / "x/data").rglob("*.parquet"))
-    assert paths == [f"chunk-{chunk:03d}/file-{file:03d}.parquet" for chunk, file in places] and len(paths) > 2
-
-
 @pytest.mark.skipif("LEROBOT_PYTHON" not in os.environ, reason="set LEROBOT_PYTHON to a Python that has lerobot")
 def test_lerobot_s_own_loader_reads_it(tmp_path: Path) -> None:
     data = made()

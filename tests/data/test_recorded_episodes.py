@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -69,17 +68,6 @@ def test_choosing_moving_copying_and_saving_keep_them(tmp_path: Path) -> None:
     for same in (made.to("cpu"), copy.copy(made), Transitions.load(tmp_path / "data.hdf5")):
         assert places(same) == places(made)
     assert places(Transitions.load(tmp_path / "data.hdf5", rows=slice(1, 3))) == [(0, 1), (1, 4)]
-
-
-def test_files_from_before_episodes_load_as_they_did(tmp_path: Path) -> None:
-    table(3, episode=[0, 0, 1]).save(tmp_path / "data.hdf5")
-    with h5py.File(tmp_path / "data.hdf5", "r+") as file:
-        del file["episode"], file["step"]
-        for name in ("format", "columns", "source", "versions"):
-            file.attrs[name] = file.attrs[name].decode()
-        file.attrs["format_version"] = 1
-    for back in (Transitions.load(tmp_path / "data.hdf5"), mocoda.read(tmp_path / "data.hdf5")):
-        assert back.rows.equal(table(3).rows) and back.episode is None and back.step is None
 
 
 @quick

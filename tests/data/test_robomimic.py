@@ -168,6 +168,7 @@ HARM: dict[str, Callable[[h5py.File], object]] = {
     "key": lambda f: f.__delitem__("data/demo_2/obs/object"),
     "group": lambda f: link(f, "data/demo_2/obs"),
     "link": lambda f: link(f, "data/demo_2/obs/object"),
+    "demonstration": lambda f: link(f, "data/demo_2"),
     "length": lambda f: put(f, "data/demo_2/rewards", np.zeros(9)),
     "texts": lambda f: put(f, "data/demo_2/obs/object", ["a"] * 3),
 }
@@ -178,12 +179,6 @@ def test_damaged_demonstrations_are_refused(harm: str, tmp_path: Path) -> None:
     path = harmed(tmp_path / "x.hdf5", HARM[harm])
     with refused():
         mocoda.read(path, observations=["object"])
-
-
-def test_links_of_demonstrations_are_passed_over(tmp_path: Path) -> None:
-    path = harmed(tmp_path / "x.hdf5", lambda file: link(file, "data/demo_2", "mask"))
-    data = mocoda.read(path, observations=["object"])
-    assert data.episode is not None and data.episode.unique().tolist() == [0, 10]
 
 
 @pytest.mark.skipif("ROBOMIMIC_PYTHON" not in os.environ, reason="set ROBOMIMIC_PYTHON to a Python that has robomimic")

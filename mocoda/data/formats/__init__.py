@@ -19,7 +19,7 @@ from mocoda.data.formats.arrays import RawData, raw_arrays
 from mocoda.data.formats.format import FORMATS, Contents, Format, readable_formats, writable_formats
 from mocoda.data.formats.guarded import check_readable
 from mocoda.data.formats.shard_folder import read_pieces
-from mocoda.data.names import Names, printable
+from mocoda.data.names import Names
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable
 
@@ -33,7 +33,6 @@ __all__ = [
     "HowToRead",
     "RawData",
     "Target",
-    "convert",
     "read",
     "read_pieces",
     "read_raw",
@@ -100,17 +99,9 @@ def read(
     how: HowToRead = {"columns": columns, "names": names, "observations": observations}
     how |= {"filter_key": filter_key, "episode_steps": episode_steps}
     raw = read_raw(source, **how)
-    if raw.coarse:
-        warnings.warn(coarse_warning(raw.coarse), stacklevel=2)
+    for doubt in raw.doubts():
+        warnings.warn(doubt, stacklevel=2)
     return raw.table(skip_bad_rows)
-
-
-def coarse_warning(columns: Sequence[str]) -> str:
-    """What to know about columns whose variation float32 rounds away."""
-    return (
-        f"{', '.join(map(printable, columns))}: the numbers are so large, compared with how they vary, that float32 "
-        "rounds their variation away. Subtract an offset before reading them."
-    )
 
 
 def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
@@ -154,13 +145,13 @@ def _is_table(source: Any) -> TypeGuard[Transitions]:
     return module is not None and isinstance(source, module.Transitions)
 
 
-def write(data: Transitions, target: str | Path) -> None:
+def write(data: Transitions, target: str | Path | Target) -> None:
     """Writes a table, completely or not at all.
 
     The suffix chooses the format (FILE.hdf5, FILE.npz, FILE.parquet, FILE.csv), or a prefix does: "d4rl:FILE.hdf5"
     (with next observations), "robomimic:FILE.hdf5", "lerobot:FOLDER", "minari:NAMESPACE/NAME-v0", "d3rlpy:FILE.h5".
     """
-    chosen = target_of(target)
+    chosen = target if isinstance(target, Target) else target_of(target)
     assert chosen.format.write is not None
     chosen.format.write(data, chosen.place)
 
@@ -171,11 +162,6 @@ class Target:
 
     format: Format
     place: str
-
-    @property
-    def streamed(self) -> bool:
-        """Whether `save_stream` writes this file itself; other targets are converted from a finished HDF5 file."""
-        return self.format.streamed
 
     @property
     def path(self) -> Path:
@@ -200,14 +186,6 @@ def target_of(target: str | Path) -> Target:
     elif format_.place != "name":
         check_writable(place)
     return Target(format_, place)
-
-
-def convert(file: str | Path, target: Target) -> None:
-    """Converts one of our HDF5 files to the format of `target`, for commands that stream their rows to HDF5."""
-    from mocoda.data.transitions import Transitions
-
-    assert target.format.write is not None
-    target.format.write(Transitions.load(file), target.place)
 
 
 def _source_format(source: str | Path) -> tuple[Format, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Contents
-from mocoda.data.names import EPISODES, Arrays, Names, as_bool, find_arrays
+from mocoda.data.kinds import outliers
+from mocoda.data.names import EPISODES, Arrays, Names, as_bool, find_arrays, printable
 from mocoda.engine.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,6 +56,29 @@ class RawData:
         lent = {name: torch.from_numpy(array) if array.flags.writeable else array for name, array in arrays.items()}
         return from_arrays(lent, self.columns, source)
 
+    def doubts(self) -> list[str]:
+        """What to know about numbers that float32, or any model, cannot make much of."""
+        found = []
+        if self.coarse:
+            found.append(
+                f"{', '.join(map(printable, self.coarse))}: the numbers are so large, compared with how they vary, "
+                "that float32 rounds their variation away. Subtract an offset before reading them."
+            )
+        rows = np.concatenate([self.arrays["state"], self.arrays["action"]], 1)
+        far = {place: odd[0] for place, column in enumerate(rows.T) if len(odd := outliers(column))}
+        if far:
+            names = (
+                self.columns if len(self.columns) == rows.shape[1] else [f"column {i}" for i in range(rows.shape[1])]
+            )
+            listed = ", ".join(
+                f"{printable(names[place])} in row {row} ({rows[row, place]:g})" for place, row in far.items()
+            )
+            found.append(
+                f"numbers lie 10,000 times as far out as nearly all others of their column: {listed}. They ruin the "
+                "scale on which a model sees the column: leave these rows out, or repair them."
+            )
+        return found
+
     def bad_rows(self) -> NDArray[np.bool_]:
         """(N,) where some number is NaN or infinite."""
         bad = np.zeros(len(self.arrays["state"]), bool)
@@ -87,13 +110,12 @@ def raw_arrays(
     names          what arrays with unusual names are called
     episode_steps  rows of an episode, for data that does not mark all ends
     """
-    found = find_arrays(contents, kind, names)
-    arrays, unused = found.arrays, found.unused
+    arrays, labels, unused, coarse = find_arrays(contents, kind, names, columns)
     rows = len(arrays["state"])
     counter = arrays.pop("step", None)
     step = _places(kind, counter, rows, required="next_state" not in arrays) if "episode" in arrays else None
     if counter is not None and step is None:
-        unused.append("step")
+        unused.add("step")
     for name, array in arrays.items():
         if len(array) != rows:
             raise InputError(
@@ -107,9 +129,8 @@ def raw_arrays(
     source: dict[str, Any] = {"read_as": kind, **contents.about}
     if notes := [note for note in (contents.about.get("note"), _done(arrays)) if note]:
         source["note"] = "; ".join(notes)
-    used = {name for theirs in (names or {}).values() for name in ([theirs] if isinstance(theirs, str) else theirs)}
-    if ignored := sorted({*unused, *contents.ignored} - used):
-        source["ignored"] = ignored
+    if unused:
+        source["ignored"] = sorted(unused)
     if "next_state" not in arrays:
         arrays, paired = _paired(arrays, kind, step, episode_steps, contents.ends_only)
         source = paired | source if "note" in source else source | paired
@@ -124,13 +145,7 @@ def raw_arrays(
     if "terminal" not in arrays or contents.ends_only:
         arrays["terminal"] = np.zeros(len(arrays["state"]), bool)
     arrays.pop("timeout", None)
-    labels = tuple(map(str, columns)) or found.columns
-    offsets = {"state": 0, "action": arrays["state"].shape[1]}
-    coarse = [
-        labels[offsets[name] + column] if len(labels) > offsets[name] + column else f"{name}{column}"
-        for name, column in found.coarse
-    ]
-    return RawData(kind, arrays, labels, source if contents.source is None else contents.source, tuple(coarse))
+    return RawData(kind, arrays, labels, source if contents.source is None else contents.source, coarse)
 
 
 def _done(arrays: Arrays) -> str | None:
@@ -153,9 +168,9 @@ def noted(source: Mapping[str, Any], name: str) -> Any:
     return source[name] if name in source else noted(inner, name) if isinstance(inner, Mapping) else None
 
 
-def texts_of(data: Transitions) -> dict[str, str]:
-    """The JSON texts that are stored beside a table's arrays."""
-    return {"columns": json.dumps(data.columns), "source": json.dumps(dict(data.source))}
+def texts_of(data: Transitions) -> dict[str, Any]:
+    """The JSON values that are stored beside a table's arrays."""
+    return {"columns": list(data.columns), "source": dict(data.source)}
 
 
 def checked_texts(path: str, texts: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,20 +64,19 @@ class NextStates:
         return replace(row, next_observation=following)
 
 
-def to_d3rlpy(data: Transitions) -> Any:
+def to_d3rlpy(data: Transitions, *, one_goal: bool = False) -> Any:
     """A `d3rlpy.dataset.ReplayBuffer` of all rows, for any of its algorithms with continuous actions.
 
     It samples the rows of `data` uniformly. The last columns of an observation are the goal; a row's next observation
-    keeps the row's goal. An episode with terminal rows inside becomes several.
+    keeps the row's goal. An episode with terminal rows inside becomes several; with `one_goal`, a new one begins
+    wherever the goal changes, too.
     """
-    return _buffer(data)
-
-
-def _buffer(data: Transitions, one_goal: bool = False) -> Any:
-    """The buffer; with `one_goal`, a new episode begins wherever the goal changes."""
-    d3rlpy = _library()
-    from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
-
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # a package that it loads prints a notice of its own
+            from d3rlpy.constants import ActionSpace
+            from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
+    except ImportError as error:
+        raise InputError(f'a replay buffer of d3rlpy needs d3rlpy; pip install "mocoda[d3rlpy]" ({error}).') from error
     if data.reward is None:
         raise InputError("the rows have no rewards, and d3rlpy learns from them; label the rows with a task first.")
     episodes = [Episode(*steps) for steps in _episodes(data, one_goal)]
@@ -89,7 +88,7 @@ def _buffer(data: Transitions, one_goal: bool = False) -> Any:
         observation_signature=first.observation_signature,
         action_signature=first.action_signature,
         reward_signature=first.reward_signature,
-        action_space=d3rlpy.constants.ActionSpace.CONTINUOUS,  # it would take actions of -1, 0 and 1 for categories
+        action_space=ActionSpace.CONTINUOUS,  # it would take actions of -1, 0 and 1 for categories
         action_size=data.action.shape[1],
     )
 
@@ -111,7 +110,7 @@ def write(data: Transitions, place: str) -> None:
     because d3rlpy would take the next row's goal for the row's own. `to_d3rlpy(read(path))` restores everything.
     """
     data = grouped_by_episode(data)
-    buffer = _buffer(data, one_goal=True)
+    buffer = to_d3rlpy(data, one_goal=True)
     with whole_file(place) as part:
         with hdf5_disk(part) as disk:
             buffer.dump(disk)
@@ -128,25 +127,18 @@ def write(data: Transitions, place: str) -> None:
 
 def read(place: str) -> Contents:
     """Reads a file that `write`, or d3rlpy's own `dump`, has written; d3rlpy is not needed."""
-    with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
-        try:
-            count = int(array_at(file, "num_episodes"))
-            about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in {*file} else {}
-            episodes = (_stored(file, number) for number in range(count))
-            source = about.get("source", {"d3rlpy": Path(place).name})
-            contents = _contents(episodes, about.get("goal", 0), source, about.get("columns", ()))
-            arrays = dict(contents.arrays)
-            if about:  # the episodes in the file are not those of the table
-                arrays = {name: array for name, array in arrays.items() if name not in EPISODES}
-                known = names_in(file, "mocoda_episodes")
-                arrays |= {name: array_at(file, f"mocoda_episodes/{name}") for name in EPISODES if name in known}
-            for name in names_in(file, "mocoda_provenance"):
-                arrays[PROVENANCE + name] = array_at(file, f"mocoda_provenance/{name}")
-            return replace(contents, arrays=arrays)
-        except InputError:
-            raise
-        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(f"{place!r} is not the file of a d3rlpy replay buffer of vectors ({error}).") from error
+    with refusing(place, f"a {D3RLPY.title}"), open_hdf5(Path(place)) as file:
+        about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in {*file} else {}
+        episodes = (_stored(file, number) for number in range(int(array_at(file, "num_episodes"))))
+        source = about.get("source", {"d3rlpy": Path(place).name})
+        contents = _contents(episodes, about.get("goal", 0), source, about.get("columns", ()))
+        arrays = dict(contents.arrays)
+        if about:  # the episodes in the file are not those of the table
+            arrays = {name: array for name, array in arrays.items() if name not in EPISODES}
+            arrays |= {name: array_at(file, f"mocoda_episodes/{name}") for name in names_in(file, "mocoda_episodes")}
+        for name in names_in(file, "mocoda_provenance"):
+            arrays[PROVENANCE + name] = array_at(file, f"mocoda_provenance/{name}")
+        return replace(contents, arrays=arrays)
 
 
 D3RLPY = Format("d3rlpy", "d3rlpy replay buffer", "d3rlpy:FILE.h5", read, write)
@@ -155,15 +147,6 @@ D3RLPY = Format("d3rlpy", "d3rlpy replay buffer", "d3rlpy:FILE.h5", read, write)
 def _stored(file: h5py.File, number: int) -> _Steps:
     observations, actions, rewards, terminated = (array_at(file, f"{part}_{number}") for part in _Steps._fields)
     return _Steps(observations, actions, rewards, bool(terminated))
-
-
-def _library() -> Any:
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # a package that it loads prints a notice of its own
-            import d3rlpy
-    except ImportError as error:
-        raise InputError(f'a replay buffer of d3rlpy needs d3rlpy; pip install "mocoda[d3rlpy]" ({error}).') from error
-    return d3rlpy
 
 
 def _episodes(data: Transitions, one_goal: bool) -> Iterable[_Steps]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import stat
-import subprocess
-import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 
 from mocoda.engine.errors import InputError
 
-COMPRESSION = 1_100  # the largest factor by which the filters of HDF5 and zip shrink an array
-SMALL = 1 << 20  # bytes that an array may always claim
 CHUNK = 1 << 26  # bytes that a chunk of HDF5 may have, however few rows there are
-ALWAYS_READ = 1 << 30  # bytes that a file may always unpack to
+ALWAYS_READ = 1 << 28  # bytes that a file may always unpack to
 MOST_UNPACKED = 50  # times its own size that a larger file may unpack to
-TEXT = 60_000  # bytes of text that fit into an attribute, which takes 64 KiB with its name
-TIME_LIMIT = 3  # seconds of computing that the texts of a file may take
+LISTED = 1000  # arrays of a file that are listed
 
 
 def check_readable(path: Path) -> None:
@@ -53,15 +50,13 @@ class Unpacked:
         self.limit = max(ALWAYS_READ, MOST_UNPACKED * sum(file.stat().st_size for file in files))
         self.bytes = 0
 
-    def add(self, size: int, stored: int, what: str = "") -> None:
-        """Counts an array of `size` bytes, which takes `stored` bytes in the file."""
-        if size > SMALL + COMPRESSION * stored:
-            raise InputError(f"{self.place!r}{what} claims {size:,} bytes and stores {stored:,}.")
+    def add(self, size: int) -> None:
+        """Counts an array of `size` bytes."""
         self.bytes += size
         if self.bytes > self.limit:
             raise InputError(
                 f"{self.place!r} unpacks to more than {self.limit:,} bytes, which is {MOST_UNPACKED} times its size or "
-                "1 GiB. If you trust it, save it again without compression."
+                "256 MiB. If you trust it, save it again without compression."
             )
 
 
@@ -86,33 +81,34 @@ def array_at(group: h5py.Group, path: str, kinds: str = "biuf") -> NDArray[Any]:
     Raises KeyError where there is none, InputError where it cannot be trusted. h5py's low-level calls take half the
     time, which matters for data sets of many short episodes.
     """
-    try:
-        return _array(group, path.encode(), kinds)
-    except _UntrustedError as reason:
-        where = f"{group.name.rstrip('/')}/{path}"
-        raise InputError(f"{group.file.filename!r} is damaged or was tampered with: {where} {reason}.") from reason
-    except (OSError, RuntimeError) as error:  # raised for truncated and damaged files
-        where = f"{group.name.rstrip('/')}/{path}"
-        raise InputError(f"{group.file.filename!r} is damaged: {where} cannot be read ({error}).") from error
+    with _naming(group, path):
+        place = _member(group, path, h5py.h5d.DatasetID)
+        group.unpacked.add(_claimed(place, kinds))
+        array = np.empty(place.shape, place.dtype)
+        if array.size:
+            place.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
+        return array
+
+
+def arrays_at(file: h5py.Group, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Reads those of the named arrays that are there."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(KeyError):
+            found[name] = array_at(file, name)
+    return found
 
 
 def group_at(file: h5py.Group, name: str) -> h5py.Group:
-    """The group `name` in a file itself, not behind a link. Raises KeyError where there is none."""
-    links, key = file.id.links, name.encode()
-    if links.exists(key) and links.get_info(key).type == h5py.h5l.TYPE_HARD:
-        place = h5py.h5o.open(file.id, key)
-        if isinstance(place, h5py.h5g.GroupID):
-            group = h5py.Group(place)
-            group.unpacked = file.unpacked
-            return group
-    raise KeyError(name)
+    """The group `name` in a file itself; refuses links. Raises KeyError where there is none."""
+    with _naming(file, name):
+        group = h5py.Group(_member(file, name, h5py.h5g.GroupID))
+    group.unpacked = file.unpacked
+    return group
 
 
 def names_in(group: h5py.Group, name: str) -> list[str]:
     """The names of the members of a group in a group, if it is there; refuses a link to another group."""
-    if isinstance(group.get(name, getlink=True), h5py.SoftLink | h5py.ExternalLink):
-        where = f"{group.name.rstrip('/')}/{name}"
-        raise InputError(f"{group.file.filename!r} is damaged or was tampered with: {where} is a link to elsewhere.")
     try:
         return [member for member in group_at(group, name) if isinstance(member, str)]
     except KeyError:
@@ -123,44 +119,47 @@ class _UntrustedError(Exception):
     pass
 
 
-def _array(group: h5py.Group, path: bytes, kinds: str) -> NDArray[Any]:
-    place, steps = group.id, path.split(b"/")
-    for number, step in enumerate(steps):
+@contextlib.contextmanager
+def _naming(group: h5py.Group, path: str) -> Iterator[None]:
+    """Turns errors of a member of a group into ones that say where it is."""
+    try:
+        yield
+    except (_UntrustedError, OSError, RuntimeError) as error:  # the latter for truncated and damaged files
+        where = f"{group.name.rstrip('/')}/{path}"
+        reason = error if isinstance(error, _UntrustedError) else f"cannot be read ({error})"
+        raise InputError(f"{group.file.filename!r} is damaged or was tampered with: {where} {reason}.") from error
+
+
+def _member(group: h5py.Group, path: str, kind: type) -> Any:
+    """What is at a path under a group, as h5py's low-level object of this kind."""
+    place = group.id
+    for step in path.encode().split(b"/"):
         if not isinstance(place, h5py.h5g.GroupID) or not place.links.exists(step):
-            raise KeyError(path.decode())
+            raise KeyError(path)
         if place.links.get_info(step).type != h5py.h5l.TYPE_HARD:
             raise _UntrustedError("is a link to elsewhere")
         try:
             place = h5py.h5o.open(place, step)
         except KeyError as error:
             raise _UntrustedError(f"cannot be opened ({error.args[0]})") from error
-        if number == len(steps) - 1 and not isinstance(place, h5py.h5d.DatasetID):
-            raise KeyError(path.decode())
-    made = place.get_create_plist()
+    if not isinstance(place, kind):
+        raise KeyError(path)
+    return place
+
+
+def _claimed(place: Any, kinds: str) -> int:
+    """The bytes of an array of plain numbers in the file itself."""
+    made, kind = place.get_create_plist(), place.dtype
     if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
         raise _UntrustedError("keeps its numbers in another file")
-    kind = place.dtype
     if kind.kind not in kinds:
         raise _UntrustedError(f"holds {kind}, not plain numbers")
-    size = math.prod(place.shape) * kind.itemsize
+    size: int = math.prod(place.shape) * kind.itemsize
     if made.get_layout() == h5py.h5d.CHUNKED:  # each chunk is unpacked whole, however few rows there are
         chunk = math.prod(made.get_chunk()) * kind.itemsize
         if chunk > max(CHUNK, 4 * size):
             raise _UntrustedError(f"has {size:,} bytes in chunks of {chunk:,}")
-    group.unpacked.add(size, place.get_storage_size(), f": {group.name.rstrip('/')}/{path.decode()}")
-    array = np.empty(place.shape, kind)
-    if array.size:
-        place.read(h5py.h5s.ALL, h5py.h5s.ALL, array)
-    return array
-
-
-# Texts in HDF5. The library loops for ever on some damaged texts of variable length.
-
-
-def put_text(group: h5py.Group, name: str, text: str) -> None:
-    """Writes a text as an attribute of fixed length, which is safe to read however damaged it is; unless it is long."""
-    encoded = text.encode()
-    group.attrs[name] = np.bytes_(encoded) if len(encoded) <= TEXT else text
+    return size
 
 
 def put_array(group: h5py.Group, name: str, array: NDArray[Any]) -> None:
@@ -172,41 +171,37 @@ def put_array(group: h5py.Group, name: str, array: NDArray[Any]) -> None:
     made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(array))
 
 
-def text_at(group: h5py.Group, name: str) -> str | None:
-    """An attribute that `put_text` or version 1 of our files wrote; None where there is none."""
-    text = group.attrs.get(name)
-    return text.decode() if isinstance(text, bytes) else None if text is None else str(text)
+def put_metadata(file: h5py.File, values: Mapping[str, Any]) -> None:
+    """Writes JSON values as arrays of bytes: HDF5 loops for ever on some damaged texts of its own kind."""
+    for name, value in values.items():
+        if f"metadata/{name}" in file:
+            del file[f"metadata/{name}"]
+        file[f"metadata/{name}"] = np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def fixed_length(group: h5py.Group) -> bool:
-    """Whether all attributes are single values of fixed length."""
-    kinds = [(attribute.shape, attribute.dtype.kind) for attribute in map(group.attrs.get_id, group.attrs)]
-    return all(shape == () and kind in "biufS" for shape, kind in kinds)
+def metadata_of(file: h5py.File, names: Iterable[str]) -> dict[str, Any]:
+    """The JSON values that `put_metadata` wrote under these names."""
+    found = arrays_at(file, [f"metadata/{name}" for name in names])
+    return {name.split("/")[1]: json.loads(text.astype(np.uint8).tobytes()) for name, text in found.items()}
 
 
-def variable_texts(place: str) -> dict[str, Any]:
-    """The attributes of an HDF5 file and of its group `data`, read by another process, which may die of them.
+def shapes(group: h5py.Group, inside: bool = False) -> dict[str, tuple[int, ...]]:
+    """The shapes of the arrays in a group and in the groups below it; links are not followed.
 
-    Returns the texts among them as {"/": {name: text}, "data": {name: text}}.
+    inside  leave out the first axis, which counts rows
     """
-    script = (
-        "import sys, json\n"
-        f"try: import resource; resource.setrlimit(resource.RLIMIT_CPU, ({TIME_LIMIT}, {TIME_LIMIT}))\n"
-        "except ImportError: pass\n"
-        "import h5py\n"
-        "def text(given): return given.decode(errors='replace') if isinstance(given, bytes) else str(given)\n"
-        "with h5py.File(sys.argv[1], 'r') as file:\n"
-        "    found, link = {'/': file}, file.get('data', getlink=True)\n"
-        "    if isinstance(link, h5py.HardLink): found['data'] = file['data']\n"
-        "    texts = {name: {key: one.attrs[key] for key in one.attrs} for name, one in found.items()}\n"
-        "    held = {name: {key: text(value) for key, value in one.items() if isinstance(value, (str, bytes))}\n"
-        "            for name, one in texts.items()}\n"
-        "    print(json.dumps(held))"
-    )
-    command = [sys.executable, "-P", "-c", script, str(Path(place).absolute())]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=60, check=True)
-        found: dict[str, Any] = json.loads(done.stdout)
-    except (subprocess.SubprocessError, ValueError) as error:
-        raise InputError(f"{place!r} cannot be read as HDF5: it is truncated, damaged or of another format.") from error
+    found: dict[str, tuple[int, ...]] = {}
+    groups, seen = [("", group)], {group}  # a group may hold itself
+    for path, one in groups:
+        if len(groups) + len(found) > LISTED:
+            break
+        for name in one:
+            if not isinstance(name, str):
+                continue
+            place = one[name] if isinstance(one.get(name, getlink=True), h5py.HardLink) else None
+            if isinstance(place, h5py.Group) and place not in seen:
+                groups.append((f"{path}{name}/", place))
+                seen.add(place)
+            elif isinstance(place, h5py.Dataset):
+                found[f"{path}{name}"] = place.shape[1:] if inside else place.shape
     return found

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import arrays_of, checked_texts, noted, refusing, side_by_side
+from mocoda.data.formats.arrays import arrays_of, checked_texts, noted, refusing, side_by_side, texts_of
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format, Stored
 from mocoda.data.formats.guarded import Unpacked
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 KIND = "LeRobot data set"
 INFO, NOTES, TASKS = "meta/info.json", "meta/mocoda.json", "meta/tasks.parquet"
 STATE, OBSERVATION, GOAL, NEXT = "observation.state", "observation.", "observation.goal", "next."
+FILE = "chunk-000/file-000.parquet"
 TASK = PROVENANCE + "task_index"
 OUR_NAMES = {  # theirs -> ours; where two are there, the last counts
     "action": "action",
@@ -47,7 +48,6 @@ OUR_NAMES = {  # theirs -> ours; where two are there, the last counts
 }
 NUMBERS = ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-FILE_BYTES, CHUNK_FILES = 100 << 20, 1000  # as LeRobot's defaults
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 BATCH = 8192  # frames that are read at once
 MOST_TASKS = 10_000  # larger task numbers are something else
@@ -61,12 +61,12 @@ def is_lerobot(path: Path) -> bool:
 def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
     """Reads every frame. Its next state is `next.observation.state`, which mocoda writes, or else the next frame's."""
     folder = Path(place)
-    with refusing(place, KIND):
-        info = _json(folder / INFO)
+    with refusing(place, f"a {KIND}"):
+        info = json.loads((folder / INFO).read_text("utf-8"))
         features = _features(place, info)
         flat = {name: math.prod(about["shape"]) for name, about in features.items() if _is_flat(about)}
         chosen = _chosen(observations, flat)
-        notes = _json(folder / NOTES) if (folder / NOTES).is_file() else {}
+        notes = json.loads((folder / NOTES).read_text("utf-8")) if (folder / NOTES).is_file() else {}
         checked_texts(place, notes)
         ours = {name: f"{PROVENANCE}{name[11:]}" for name in flat if name.startswith("provenance.")}
         ours |= {theirs: name for theirs, name in OUR_NAMES.items() if theirs in flat}
@@ -103,13 +103,6 @@ def _arrays(
     return arrays | {"step": frame}
 
 
-def _json(path: Path) -> dict[str, Any]:
-    given = json.loads(path.read_text("utf-8"))
-    if not isinstance(given, dict):
-        raise InputError(f"{str(path)!r} is damaged: it must be a JSON object.")
-    return given
-
-
 def _features(place: str, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The features that the data set describes; refuses versions that this reader does not know."""
     version, features = str(info.get("codebase_version")), info.get("features")
@@ -123,9 +116,8 @@ def _features(place: str, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         shape = about.get("shape") if isinstance(about, dict) else None
         if not isinstance(shape, list) or not all(isinstance(size, int) and size > 0 for size in shape):
             raise InputError(f"{place!r} is damaged: {INFO} must give each of the features a shape; {name!r} has none.")
-    missing = [name for name in ("episode_index", "frame_index") if name not in features]
-    if missing:
-        raise InputError(f"{place!r} is damaged: {INFO} lists no feature {' and no '.join(missing)}.")
+    if missing := {"episode_index", "frame_index"} - {*features}:
+        raise InputError(f"{place!r} is damaged: {INFO} lists no feature {' and no '.join(sorted(missing))}.")
     return dict(features)
 
 
@@ -154,7 +146,7 @@ def _columns(folder: Path, widths: Mapping[str, int]) -> dict[str, NDArray[Any]]
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in widths}
     for path in files:
         with refusing(str(path), "Parquet"), open_parquet(path) as file:
-            unpacked.add(8 * file.metadata.num_rows * sum(widths.values()), path.stat().st_size)
+            unpacked.add(8 * file.metadata.num_rows * sum(widths.values()))
             for batch in file.iter_batches(BATCH, columns=[*widths]):  # lists may be longer than the features say
                 for name, width in widths.items():
                     parts[name].append(_values(batch.column(name), width))
@@ -179,7 +171,7 @@ def _values(column: Any, width: int) -> NDArray[Any]:
 def _load(place: str, flat: Mapping[str, int], name: str) -> NDArray[Any]:
     if name not in flat:
         raise InputError(f"{KIND}: {name!r} is not low-dimensional: images, videos and texts cannot be augmented.")
-    with refusing(place, KIND):
+    with refusing(place, f"a {KIND}"):
         return _columns(Path(place), {name: flat[name]})[name]
 
 
@@ -214,7 +206,7 @@ def _tasks(folder: Path) -> dict[str, str]:
     if path.is_file():
         with open_parquet(path) as file:
             names = [name for name in ("task_index", "task", INDEX) if name in file.schema_arrow.names]
-            table = parquet_table(file, names, Unpacked(str(path), path), path.stat().st_size)
+            table = parquet_table(file, names, Unpacked(str(path), path))
             number, *texts = (column_values(table.column(name)) for name in names)
             return {str(key): str(text) for key, text in zip(number, texts[0] if texts else number, strict=True)}
     if (folder / "meta/tasks.jsonl").is_file():
@@ -256,14 +248,13 @@ def write_lerobot(data: Transitions, place: str) -> None:
     tasks, frames = _frames(data, bounds, fps)
     features = {name: _feature(name, array, data) for name, array in frames.items()}
     with whole_folder(place) as folder:
-        files = _write_frames(folder, frames, bounds)
+        _parquet(folder / "data" / FILE, frames)
         stats = {name: _stats(array, bounds) for name, array in frames.items()}
-        _write_episodes(folder, bounds, files, frames["task_index"], tasks, stats)
+        _write_episodes(folder, bounds, frames["task_index"], tasks, stats)
         _write_tasks(folder / TASKS, tasks)
         whole = {name: _stats(array, np.array([0, len(data)])) for name, array in frames.items()}
         _write_json(folder / "meta/stats.json", {n: {k: v[0].tolist() for k, v in s.items()} for n, s in whole.items()})
-        notes = {"columns": data.columns, "source": dict(data.source), "held": [*arrays_of(data)]}
-        _write_json(folder / NOTES, notes)
+        _write_json(folder / NOTES, texts_of(data) | {"held": [*arrays_of(data)]})
         _write_json(folder / INFO, _info(len(bounds) - 1, len(data), len(tasks), fps, features))
 
 
@@ -320,8 +311,8 @@ def _info(episodes: int, frames: int, tasks: int, fps: float, features: Mapping[
         "total_episodes": episodes,
         "total_frames": frames,
         "total_tasks": tasks,
-        "chunks_size": CHUNK_FILES,
-        "data_files_size_in_mb": FILE_BYTES >> 20,
+        "chunks_size": 1000,
+        "data_files_size_in_mb": 100,
         "video_files_size_in_mb": 200,
         "fps": fps,
         "splits": {"train": f"0:{episodes}"},
@@ -331,21 +322,9 @@ def _info(episodes: int, frames: int, tasks: int, fps: float, features: Mapping[
     }
 
 
-def _write_frames(folder: Path, frames: Mapping[str, NDArray[Any]], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Writes whole episodes to files of about FILE_BYTES; returns each episode's file."""
-    width = sum(array.itemsize * array[0].size for array in frames.values())
-    files = np.unique(bounds[:-1] // max(FILE_BYTES // width, 1), return_inverse=True)[1]
-    for number in range(int(files[-1]) + 1):
-        inside = np.flatnonzero(files == number)
-        rows = slice(int(bounds[inside[0]]), int(bounds[inside[-1] + 1]))
-        _parquet(_file(folder / "data", number), {name: array[rows] for name, array in frames.items()})
-    return np.asarray(files)
-
-
 def _write_episodes(
     folder: Path,
     bounds: NDArray[np.int64],
-    files: NDArray[np.int64],
     task: NDArray[np.int64],
     tasks: list[str],
     stats: Mapping[str, Mapping[str, NDArray[Any]]],
@@ -357,13 +336,13 @@ def _write_episodes(
     pairs = np.unique(np.stack([number, task], 1), axis=0)
     first = np.append(0, np.cumsum(np.bincount(pairs[:, 0], minlength=episodes))).astype(np.int32)
     texts = pyarrow.array([tasks[int(place)] for place in pairs[:, 1]], pyarrow.string())
-    zero = np.zeros(episodes, np.int64)
+    zero = np.zeros(episodes, np.int64)  # all frames are in one file
     columns: dict[str, Any] = {
         "episode_index": np.arange(episodes),
         "tasks": pyarrow.ListArray.from_arrays(first, texts),
         "length": np.diff(bounds),
-        "data/chunk_index": files // CHUNK_FILES,
-        "data/file_index": files % CHUNK_FILES,
+        "data/chunk_index": zero,
+        "data/file_index": zero,
         "dataset_from_index": bounds[:-1],
         "dataset_to_index": bounds[1:],
     }
@@ -372,24 +351,18 @@ def _write_episodes(
             ends = np.arange(episodes + 1, dtype=np.int32) * values.shape[1]
             columns[f"stats/{feature}/{name}"] = pyarrow.ListArray.from_arrays(ends, values.ravel())
     columns |= {"meta/episodes/chunk_index": zero, "meta/episodes/file_index": zero}
-    _parquet(_file(folder / "meta/episodes", 0), columns)
+    _parquet(folder / "meta/episodes" / FILE, columns)
 
 
 def _write_tasks(path: Path, tasks: list[str]) -> None:
     """Writes the file as pandas would: LeRobot looks tasks up in the index of a data frame."""
     pyarrow = pyarrow_for("write LeRobot's folders")
-    about = {"pandas_type": "int64", "numpy_type": "int64", "metadata": None}
-    texts = {"pandas_type": "unicode", "numpy_type": "object", "metadata": None}
-    pandas = {
-        "index_columns": [INDEX],
-        "column_indexes": [{"name": None, "field_name": None, **texts, "metadata": {"encoding": "UTF-8"}}],
-        "columns": [
-            {"name": "task_index", "field_name": "task_index", **about},
-            {"name": None, "field_name": INDEX, **texts},
-        ],
-        "creator": {"library": "pyarrow", "version": pyarrow.__version__},
-        "pandas_version": "2.0.0",
-    }
+    kinds = {"task_index": ("task_index", "int64"), INDEX: (None, "object")}
+    columns = [
+        {"name": name, "field_name": field, "pandas_type": kind, "numpy_type": kind, "metadata": None}
+        for field, (name, kind) in kinds.items()
+    ]
+    pandas = {"index_columns": [INDEX], "columns": columns, "column_indexes": []}
     table = pyarrow.table({"task_index": np.arange(len(tasks)), INDEX: pyarrow.array(tasks, pyarrow.string())})
     pyarrow.parquet.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path)
 
@@ -429,10 +402,6 @@ def _parquet(path: Path, columns: Mapping[str, Any]) -> None:
             values = flat if values.shape[1] == 1 else pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
         made[name] = values
     pyarrow.parquet.write_table(pyarrow.table(made), path)
-
-
-def _file(folder: Path, number: int) -> Path:
-    return folder / f"chunk-{number // CHUNK_FILES:03d}" / f"file-{number % CHUNK_FILES:03d}.parquet"
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import refusing, side_by_side
+from mocoda.data.formats.arrays import checked_texts, refusing, side_by_side, texts_of
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import Unpacked, array_at, check_readable, group_at, open_hdf5, put_array
@@ -51,24 +51,20 @@ def read(name: str) -> Contents:
     Terminations are terminal, truncations are not. There are no rewards if `write` was given none.
     """
     folder = _folder(name)
-    about = _metadata(name, folder)
-    with refusing(f"minari:{name}", "Minari data set"):
-        jpeg = about.get("jpeg_encoding", True)
-        observed, acted = (_leaves(name, what, _space(name, about, what), jpeg) for what in ("observation", "action"))
+    with refusing(f"minari:{name}", "a Minari data set"):
+        about = json.loads((folder / "metadata.json").read_text("utf-8"))
+        observed, acted = (_leaves(what, _space(name, about, what), about) for what in ("observation", "action"))
         goal = [leaf for leaf in observed if leaf.path[:1] == ("desired_goal",)]
         achieved = [leaf for leaf in observed if goal and leaf.path[:1] == ("achieved_goal",)]
         state = [leaf for leaf in observed if leaf not in goal and leaf not in achieved]
-        mine = _ours(about)
+        mine = about.get("mocoda", {})
+        checked_texts(name, mine)
         notes, noted = mine.get("provenance", []), mine.get("episodes") is True
         parts: list[dict[str, NDArray[Any]]] = []
         columns = {"observations": observed, "actions": acted}
         for number, fetch in enumerate(_episodes(name, folder, about, columns, bool(notes or noted))):
-            try:
+            with refusing(f"minari:{name}, episode {number}", "a Minari data set"):
                 parts.append(_rows(fetch, state + achieved, acted, goal, notes, None if noted else number))
-            except (KeyError, ValueError) as error:
-                if isinstance(error, InputError):
-                    raise
-                raise _damaged(name, f"in episode {number}, {error.args[0]}") from error
         arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
         labels, achieved_goal = _columns(state, achieved, acted, arrays)
     if mine.get("reward") is False:
@@ -94,42 +90,28 @@ def write(data: Transitions, name: str) -> None:
     """
     check_new(name)
     from minari import __version__
-    from minari.dataset.minari_dataset import parse_dataset_id
     from minari.dataset.minari_storage import MinariStorage
     from minari.namespace import create_namespace, list_local_namespaces
 
-    target = _root() / name
-    try:
-        with whole_folder(target) as whole:
-            storage = MinariStorage.new(whole / "data", *_spaces(data))
-            episodes = _write_episodes(data, storage.data_path / "main_data.hdf5")
-            storage.update_metadata(
-                {
-                    "dataset_id": name,
-                    "minari_version": __version__,
-                    "algorithm_name": "mocoda",
-                    "description": _description(data),
-                    "total_episodes": episodes,
-                    "total_steps": len(data),
-                    "dataset_size": float(storage.get_size()),
-                    "mocoda": {
-                        "columns": list(data.columns),
-                        "source": dict(data.source),
-                        "reward": data.reward is not None,
-                        "provenance": list(data.provenance),
-                        "episodes": data.episode is not None,
-                    },
-                }
-            )
-            namespace = parse_dataset_id(name)[0]
-            if namespace is not None and namespace not in list_local_namespaces():
-                create_namespace(namespace)
-    except BaseException:
-        for folder in target.parents:
-            if folder == _root() or not folder.is_dir() or any(folder.iterdir()):
-                break
-            folder.rmdir()  # a namespace that was made for this data set
-        raise
+    held = {"reward": data.reward is not None, "provenance": [*data.provenance], "episodes": data.episode is not None}
+    text = f"{len(data):,} transitions, written by mocoda; those that no other one follows are episodes of one step."
+    with whole_folder(_root() / name) as whole:
+        storage = MinariStorage.new(whole / "data", *_spaces(data))
+        storage.update_metadata(
+            {
+                "dataset_id": name,
+                "minari_version": __version__,
+                "algorithm_name": "mocoda",
+                "description": text if held["reward"] else f"{text} They have no rewards: zeros stand in for them.",
+                "total_episodes": _write_episodes(data, storage.data_path / "main_data.hdf5"),
+                "total_steps": len(data),
+                "dataset_size": float(storage.get_size()),
+                "mocoda": texts_of(data) | held,
+            }
+        )
+    namespace = name.rpartition("/")[0]
+    if namespace and namespace not in list_local_namespaces():
+        create_namespace(namespace)
 
 
 def check_new(name: str) -> None:
@@ -165,50 +147,17 @@ def _root() -> Path:
 
 
 def _folder(name: str) -> Path:
-    folder = _root() / name / "data"
+    root = _root()
+    folder = root / name / "data"
     if NAME.fullmatch(name) and (folder / "metadata.json").is_file():
         return folder
-    known = sorted(_local(_root()))
-    way_out = "Published ones come with `minari download ID`; MINARI_DATASETS_PATH says where they lie."
-    if not known:
-        raise InputError(f"there is no Minari data set {name!r}, nor any other in {str(_root())!r}. {way_out}")
-    raise InputError(f"{unknown_name('Minari data set', name, known)} {way_out}")
-
-
-def _local(root: Path, prefix: str = "") -> Iterator[str]:
-    for folder in root.iterdir() if root.is_dir() else ():
-        if folder.is_dir() and not folder.name.startswith("."):
-            if (folder / "data" / "metadata.json").is_file():
-                yield prefix + folder.name
-            elif not (folder / "data").exists():
-                yield from _local(folder, f"{prefix}{folder.name}/")
-
-
-def _damaged(name: str, reason: str) -> InputError:
-    return InputError(f"the Minari data set {name!r} cannot be read: {reason}. Download or record it again.")
-
-
-def _metadata(name: str, folder: Path) -> dict[str, Any]:
-    try:
-        about = json.loads((folder / "metadata.json").read_text("utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"the Minari data set {name!r} cannot be read: {error.strerror} ({error.filename})."
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise _damaged(name, f"metadata.json is not JSON ({error})") from error
-    if not isinstance(about, dict):
-        raise _damaged(name, "metadata.json is not a JSON object")
-    return about
-
-
-def _ours(about: dict[str, Any]) -> dict[str, Any]:
-    """What `write` noted in the metadata; nothing if the types are not those that `write` notes."""
-    types = {"columns": list, "source": dict, "reward": bool, "provenance": list}
-    notes = about.get("mocoda")
-    if not isinstance(notes, dict) or not all(isinstance(notes.get(key), kind) for key, kind in types.items()):
-        return {}
-    return notes if all(isinstance(note, str) for note in notes["provenance"]) else {}
+    found = (file.parent.parent.relative_to(root).as_posix() for file in root.glob("**/data/metadata.json"))
+    known = sorted(filter(NAME.fullmatch, found))
+    none = f"there is no Minari data set {name!r}, nor any other in {str(root)!r}."
+    raise InputError(
+        f"{unknown_name('Minari data set', name, known) if known else none} Published ones come with `minari download "
+        "ID`; MINARI_DATASETS_PATH says where they lie."
+    )
 
 
 def _environment(about: dict[str, Any]) -> dict[str, str]:
@@ -235,39 +184,33 @@ class _Leaf(NamedTuple):
 
 def _space(name: str, about: dict[str, Any], what: str) -> Any:
     """The space as JSON values."""
-    given = about.get(f"{what}_space")
-    if not isinstance(given, str):
+    if not isinstance(about.get(f"{what}_space"), str):
         raise InputError(
             f"the Minari data set {name!r} does not say its {what} space, as those of Minari before 0.5 do not. "
             f"Download it again: minari download {name} --force."
         )
-    try:
-        return json.loads(given)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(name, f"its {what} space is not JSON ({error})") from error
+    return json.loads(about[f"{what}_space"])
 
 
-def _leaves(name: str, what: str, space: Any, jpeg: bool, path: Keys = ()) -> list[_Leaf]:
+def _leaves(what: str, space: Any, about: dict[str, Any], path: Keys = ()) -> list[_Leaf]:
     """The Boxes of a space, from left to right."""
-    space = space if isinstance(space, dict) else {}
-    kind, inner, shape = space.get("type"), space.get("subspaces"), space.get("shape")
-    if kind == "Dict" and isinstance(inner, dict):
-        return [leaf for key in inner for leaf in _leaves(name, what, inner[key], jpeg, (*path, key))]
-    if kind == "Tuple" and isinstance(inner, list):
-        return [leaf for i, part in enumerate(inner) for leaf in _leaves(name, what, part, jpeg, (*path, i))]
+    kind, inner, sizes = space.get("type"), space.get("subspaces"), space.get("shape")
+    if kind in ("Dict", "Tuple"):
+        parts = inner.items() if kind == "Dict" else enumerate(inner)
+        return [leaf for key, part in parts for leaf in _leaves(what, part, about, (*path, key))]
     where = f"the {what} {_joined(path)!r}" if path else f"the {what}"
     if kind != "Box":
         raise InputError(
-            f"{where} of the Minari data set {name!r} is {kind!s:.100}; mocoda models columns of real numbers, that is "
-            "Box, Dict and Tuple spaces. Make a mocoda.Transitions of its episodes, with a column for every category."
+            f"{where} of the Minari data set is {kind!s:.100}; mocoda models columns of real numbers, that is Box, "
+            "Dict and Tuple spaces. Make a mocoda.Transitions of its episodes, with a column for every category."
         )
-    sizes: list[Any] = shape if isinstance(shape, list) else [None]
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > WIDEST:
-        raise InputError(f"{where} of the Minari data set {name!r} has an impossible shape; expected whole numbers.")
-    if jpeg and len(sizes) in (2, 3) and space.get("dtype") == "uint8" and min(sizes[:2]) >= 32:
+        raise ValueError(f"{where} has an impossible shape")
+    image = len(sizes) in (2, 3) and space.get("dtype") == "uint8" and min(sizes[:2]) >= 32
+    if image and about.get("jpeg_encoding", True):
         raise InputError(
-            f"{where} of the Minari data set {name!r} is an image of shape {tuple(sizes)}; mocoda models vectors. "
-            "Encode the images, and make a mocoda.Transitions of the codes."
+            f"{where} of the Minari data set is an image of shape {tuple(sizes)}; mocoda models vectors. Encode the "
+            "images, and make a mocoda.Transitions of the codes."
         )
     return [_Leaf(path, tuple(sizes))]
 
@@ -328,40 +271,30 @@ def _episodes(
     infos    whether infos will be fetched
     """
     kind, count = about.get("data_format", "hdf5"), about.get("total_episodes")
-    if not isinstance(count, int) or not 1 <= count < WIDEST:
-        raise _damaged(name, f"it says that it has {count!s:.100} episodes")
+    if type(count) is not int or not 1 <= count < WIDEST:
+        raise ValueError(f"it says that it has {count!s:.100} episodes")
     if kind == "hdf5":
         with open_hdf5(folder / "main_data.hdf5") as file:
             for number in range(count):
-                try:
-                    yield partial(_from_hdf5, group_at(file, f"episode_{number}"))
-                except KeyError as error:
-                    raise _damaged(name, f"of {count:,} episodes, number {number} is not there") from error
-    elif kind in ("arrow", "parquet"):
-        try:
-            from pyarrow import dataset as tables
-        except ImportError as error:
-            raise InputError(f'{name!r} is in {kind} format; pip install "mocoda[minari]" ({error}).') from error
-        wanted = [*columns, "rewards", "terminations", "truncations", *(["infos"] if infos else [])]
-        width = 8 * (3 + sum(leaf.width for leaves in columns.values() for leaf in leaves))  # bytes of a row
-        files = [path for path in folder.glob("*/*") if path.suffix == f".{kind}"]
-        unpacked = Unpacked(f"minari:{name}", *files)
-        for number in range(count):
-            try:
-                inside = sorted((folder / str(number)).glob("*"))
-                for path in inside:
-                    check_readable(path)
-                table = tables.dataset(folder / str(number), format=kind, exclude_invalid_files=True)
-                for column in columns:
-                    _check_sizes(table.schema.field(column).type)
-                unpacked.add(width * table.count_rows(), sum(path.stat().st_size for path in inside))
-                yield partial(_from_arrow, table.to_table(columns=wanted))
-            except (OSError, KeyError, ValueError) as error:  # ArrowInvalid is a ValueError
-                if isinstance(error, InputError):
-                    raise
-                raise _damaged(name, f"episode {number} is not a {kind} table ({error})") from error
-    else:
-        raise _damaged(name, f"its data format is {kind!r:.100}, none of hdf5, arrow, parquet")
+                yield partial(_from_hdf5, group_at(file, f"episode_{number}"))
+        return
+    if kind not in ("arrow", "parquet"):
+        raise ValueError(f"its data format is {kind!r:.100}, none of hdf5, arrow, parquet")
+    try:
+        from pyarrow import dataset as tables
+    except ImportError as error:
+        raise InputError(f'{name!r} is in {kind} format; pip install "mocoda[minari]" ({error}).') from error
+    wanted = [*columns, "rewards", "terminations", "truncations", *(["infos"] if infos else [])]
+    width = 8 * (3 + sum(leaf.width for leaves in columns.values() for leaf in leaves))  # bytes of a row
+    unpacked = Unpacked(f"minari:{name}", *(path for path in folder.glob("*/*") if path.suffix == f".{kind}"))
+    for number in range(count):
+        for path in (folder / str(number)).glob("*"):
+            check_readable(path)
+        table = tables.dataset(folder / str(number), format=kind, exclude_invalid_files=True)
+        for column in columns:
+            _check_sizes(table.schema.field(column).type)
+        unpacked.add(width * table.count_rows())
+        yield partial(_from_arrow, table.to_table(columns=wanted))
 
 
 def _check_sizes(kind: Any) -> None:
@@ -487,8 +420,3 @@ def _spaces(data: Transitions) -> tuple[Space[Any], Space[Any]]:
     if data.goal is None:
         return state, acted
     return Dict(observation=state, desired_goal=Box(-np.inf, np.inf, (data.goal.shape[1],))), acted
-
-
-def _description(data: Transitions) -> str:
-    text = f"{len(data):,} transitions, written by mocoda; those that no other one follows are episodes of one step."
-    return text if data.reward is not None else f"{text} They have no rewards: the zeros only stand in for them."

@@ -68,10 +68,8 @@ def read_frame(frame: Any) -> Contents:
         return np.asarray(frame.to_series(place).to_numpy())
 
     names = [".".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"data frame: the columns {twice} are there more than once; every column needs its own name.")
     column = of_pandas if hasattr(frame, "iloc") else of_polars
-    return by_column({name: partial(column, place) for place, name in enumerate(names)}, "data frame")
+    return by_column([(name, partial(column, place)) for place, name in enumerate(names)], "data frame")
 
 
 # Parquet
@@ -86,12 +84,18 @@ def open_parquet(place: str | Path) -> Any:
     return parquet.ParquetFile(place, read_dictionary=texts)
 
 
-def parquet_table(file: Any, names: Sequence[str], unpacked: Unpacked, stored: int, group: int | None = None) -> Any:
-    """Reads columns of an open Parquet file, or of one of its row groups, once their sizes have been counted."""
+def parquet_table(file: Any, names: Sequence[str], unpacked: Unpacked, group: int | None = None) -> Any:
+    """Reads columns of an open Parquet file, or of one of its row groups, once types and sizes have been checked."""
+    for name in names:
+        kind = file.schema_arrow.field(name).type
+        for part in [part.type for part in kind] if str(kind).startswith("struct<") else [kind]:
+            if not str(part).startswith(("int", "uint", "float", "halffloat", "double", "bool", "null", "dictionary")):
+                raise InputError(
+                    f"Parquet: the column {name!r} holds {part}, not numbers. Convert it, or leave it out."
+                )
     about = file.metadata  # its columns are left alone: pyarrow aborts the process where they are damaged
     groups = [about.row_group(number) for number in (range(about.num_row_groups) if group is None else [group])]
-    claimed = sum(max(8 * part.num_rows * about.num_columns, part.total_byte_size) for part in groups)
-    unpacked.add(claimed, stored)
+    unpacked.add(sum(max(8 * part.num_rows * about.num_columns, part.total_byte_size) for part in groups))
     return file.read(columns=[*names]) if group is None else file.read_row_group(group, columns=[*names])
 
 
@@ -107,55 +111,31 @@ def column_values(column: Any) -> NDArray[Any]:
 def read_parquet(place: str, group: int | None = None) -> Contents:
     """The columns of a file, or of one of its row groups."""
     with refusing(place, "Parquet"), open_parquet(place) as file:
-        fields = list(file.schema_arrow)
-        names = [field.name for field in fields]
-        if len({*names}) < len(names):
-            raise InputError(f"{place!r} has several columns of one name; every column needs its own.")
-        wanted = [
-            field.name
-            for field in fields
-            if field.name in VECTORS or (field.name.partition(".")[0] in GROUPS and _is_known(field))
-        ]
-        size = Path(place).stat().st_size
-        for field in fields:
-            if field.name in wanted:
-                _check_type(field)
-        table = parquet_table(file, wanted, Unpacked(place, Path(place)), size, group).flatten()  # `state` to `state.x`
-        load: dict[str, Load] = {name: partial(column_values, table.column(name)) for name in table.column_names}
-        if len(load) < table.num_columns:
-            raise InputError(f"{place!r} has several columns of one name; every column needs its own.")
-        load |= {name: partial(_parquet_column, place, name) for name in names if name not in wanted}
+        names = file.schema_arrow.names
+        _check_names(names, place)
+        wanted = [field.name for field in file.schema_arrow if field.name in VECTORS or _is_known(field)]
+        table = parquet_table(file, wanted, Unpacked(place, Path(place)), group).flatten()  # `state` to `state.x`
+        load = [(name, partial(column_values, column)) for name, column in zip(table.column_names, table, strict=True)]
+        others = [(name, partial(_parquet_column, place, name)) for name in names if name not in wanted]
         texts = json.loads(dict(file.schema_arrow.metadata or {}).get(b"mocoda", b"{}"))
-        return by_column(load, "Parquet", checked_texts(place, texts))
+        return by_column([*load, *others], "Parquet", checked_texts(place, texts))
 
 
 def _parquet_column(place: str, name: str) -> NDArray[Any]:
     with refusing(place, "Parquet"), open_parquet(place) as file:
-        _check_type(file.schema_arrow.field(name))
-        table = parquet_table(file, [name], Unpacked(place, Path(place)), Path(place).stat().st_size)
-        return column_values(table.column(0))
+        return column_values(parquet_table(file, [name], Unpacked(place, Path(place))).column(0))
 
 
 def _is_known(field: Any) -> bool:
     """Whether a column is called `state.x`, or is a record `state` of several columns."""
-    return "." in field.name or str(field.type).startswith("struct<")
-
-
-def _check_type(field: Any) -> None:
-    """Refuses a column of lists, maps, bytes and so on before it is read."""
-    kinds = [part.type for part in field.type] if str(field.type).startswith("struct<") else [field.type]
-    for kind in kinds:
-        if not str(kind).startswith(("int", "uint", "float", "halffloat", "double", "bool", "null", "dictionary")):
-            raise InputError(
-                f"Parquet: the column {field.name!r} holds {kind}, not numbers. Convert it, or leave it out."
-            )
+    group, dot, _ = field.name.partition(".")
+    return group in GROUPS and (bool(dot) or str(field.type).startswith("struct<"))
 
 
 def write_parquet(data: Transitions, place: str) -> None:
     """Writes columns named as above; goals as `goal.0`, `goal.1` and so on, provenance as `provenance.recipe`."""
     pyarrow = pyarrow_for("write Parquet files")
-    texts = json.dumps({name: json.loads(text) for name, text in texts_of(data).items()})
-    table = pyarrow.table(named_columns(data)).replace_schema_metadata({"mocoda": texts})
+    table = pyarrow.table(named_columns(data)).replace_schema_metadata({"mocoda": json.dumps(texts_of(data))})
     with whole_file(place) as part:
         pyarrow.parquet.write_table(table, part)
 
@@ -178,15 +158,14 @@ def read_csv(place: str) -> Contents:
     """The columns of a file, separated by commas, semicolons or tabs. Empty cells are NaN."""
     pyarrow = pyarrow_for("read CSV files")
     with refusing(place, "CSV"):
-        with Path(place).open(encoding="utf-8", errors="replace", newline="") as file:
-            start = file.read(1 << 20)
-        separator = "," if _names_by(start, ",") > 1 else max(";\t", key=partial(_names_by, start))
-        parse = pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+        with Path(place).open(encoding="utf-8", errors="replace") as file:
+            line = file.readline(1 << 20)
+        parse = pyarrow.csv.ParseOptions(delimiter=max(",;\t", key=line.count), newlines_in_values=True)
         table = pyarrow.csv.read_csv(place, parse_options=parse)
         names = [name.lstrip(" ") for name in table.column_names]
-    if len({*names}) < len(names):
-        raise InputError(f"{place!r} has several columns of one name; every column needs its own.")
-    return by_column({name: partial(_csv_column, table, at, name) for at, name in enumerate(names)}, "CSV")
+    return by_column(
+        [(name, partial(_csv_column, column, name)) for name, column in zip(names, table, strict=True)], "CSV"
+    )
 
 
 def write_csv(data: Transitions, place: str) -> None:
@@ -215,16 +194,7 @@ CSV = Format(
 )
 
 
-def _names_by(start: str, separator: str) -> int:
-    """How many names a file's first line has with this separator; quoted names may contain line breaks."""
-    try:
-        return len(next(csv.reader(io.StringIO(start, newline=""), delimiter=separator), ()))
-    except csv.Error:
-        return 0
-
-
-def _csv_column(table: Any, at: int, name: str) -> NDArray[Any]:
-    column = table.column(at)
+def _csv_column(column: Any, name: str) -> NDArray[Any]:
     texts = name in EPISODES and not str(column.type).startswith(("int", "float", "double"))
     return np.asarray((column.cast("string") if texts else column).to_numpy())
 
@@ -247,9 +217,15 @@ def named_columns(data: Transitions) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def by_column(load: Mapping[str, Load], kind: str, texts: Mapping[str, Any] | None = None) -> Contents:
+def _check_names(names: Sequence[str], kind: str) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"{kind}: the columns {twice} are there more than once; every column needs its own name.")
+
+
+def by_column(columns: Sequence[tuple[str, Load]], kind: str, texts: Mapping[str, Any] | None = None) -> Contents:
     """Joins columns `state.x`, `state.y` to an array `state`, and so on; users may name the other columns."""
-    texts = texts or {}
+    _check_names([name for name, _ in columns], kind)
+    load, texts = dict(columns), texts or {}
     groups: dict[str, list[str]] = {name: [] for name in GROUPS}
     others = []
     for name in load:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -18,19 +20,20 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import arrays_of, noted, refusing, side_by_side, texts_of
+from mocoda.data.formats.arrays import arrays_of, checked_texts, noted, refusing, side_by_side, texts_of
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
-from mocoda.data.formats.flat_hdf5 import is_hdf5, metadata_of, shapes, write_metadata
+from mocoda.data.formats.flat_hdf5 import is_hdf5
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import (
     array_at,
-    fixed_length,
+    arrays_at,
     group_at,
+    metadata_of,
     names_in,
     open_hdf5,
     put_array,
-    text_at,
-    variable_texts,
+    put_metadata,
+    shapes,
 )
 from mocoda.data.names import EPISODES, PROVENANCE, TEXTS
 from mocoda.engine.errors import InputError, unknown_name
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 KIND = "robomimic HDF5"
 STATES = "states"  # of the simulator, beside the observations
 NO_ENVIRONMENT = {"env_name": "unknown", "type": 2, "env_kwargs": {}}  # 2: a Gymnasium environment
+TIME_LIMIT = 20  # seconds in which another process reads a text; on a busy machine, starting it takes a few
 NOTES = ("observations", "held", *TEXTS)
 
 
@@ -61,7 +65,7 @@ def read_robomimic(place: str, observations: Sequence[str] = (), filter_key: str
         demos = dict(_demos(file))
         if not demos:
             raise InputError(f"{place!r} holds no demonstrations, groups such as data/demo_0 with an array 'actions'.")
-        mine = metadata_of(file, NOTES)
+        mine = checked_texts(place, metadata_of(file, NOTES))
         held = shapes(next(iter(demos.values())), inside=True)
         keys = _chosen(observations or mine.get("observations", ()), held)
         demos = _filtered(file, demos, filter_key)
@@ -76,7 +80,7 @@ def read_robomimic(place: str, observations: Sequence[str] = (), filter_key: str
             arrays["episode"] = np.repeat(numbers, [len(part["action"]) for part in parts])
         columns = mine.get("columns") if [*keys] == mine.get("observations") else None
         columns = columns or [*_columns(keys), *(f"action{i}" for i in range(math.prod(held["actions"])))]
-        environment = _environment(file, place)
+        environment = _environment(place)
         about = {"observations": [*keys]} | ({"env_args": environment} if environment else {})
         left = [f"{name} {shape}" for name, shape in held.items() if not _used(name, keys)]
         return Contents(arrays, columns, mine.get("source"), left, about=about)
@@ -119,7 +123,7 @@ def write_robomimic(data: Transitions, place: str) -> None:
         for name, listed in demos.items():
             if listed and made.any():
                 file[f"mask/{name}"] = np.array(listed, "S")
-        write_metadata(file, texts_of(data) | {"observations": json.dumps([*keys]), "held": json.dumps([*arrays])})
+        put_metadata(file, texts_of(data) | {"observations": [*keys], "held": [*arrays]})
 
 
 ROBOMIMIC = Format(
@@ -194,15 +198,20 @@ def _filtered(file: h5py.File, demos: dict[str, h5py.Group], filter_key: str | N
     return found
 
 
-def _environment(file: h5py.File, place: str) -> Any:
-    """The JSON value `env_args`; None where it is missing or damaged."""
-    group = group_at(file, "data")
+def _environment(place: str) -> Any:
+    """The JSON value `env_args`; None where it is missing or damaged.
+
+    Another process reads it: the HDF5 library loops for ever, or dies, on some damaged texts of variable length.
+    """
+    script = (
+        "import h5py, sys\n"
+        "with h5py.File(sys.argv[1], 'r') as file: text = file['data'].attrs['env_args']\n"
+        "sys.stdout.buffer.write(text if isinstance(text, bytes) else text.encode())"
+    )
+    command = [sys.executable, "-P", "-c", script, str(Path(place).absolute())]
     try:
-        text = text_at(group, "env_args") if fixed_length(group) else variable_texts(place)["data"].get("env_args")
-        return json.loads(text or "null")
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
+        return json.loads(subprocess.run(command, capture_output=True, timeout=TIME_LIMIT, check=True).stdout)
+    except (subprocess.SubprocessError, ValueError, RecursionError):
         return None
 
 
@@ -218,11 +227,9 @@ def _rows(demo: h5py.Group, name: str, keys: Sequence[str], goal: bool) -> dict[
             found["goal"] = array_at(demo, "obs/goal")
     except KeyError as error:
         raise InputError(f"{place!r} is damaged: in {name} there is no {error.args[0]}.") from error
-    own = {"rewards": "reward", "dones": "terminal", "episode": "episode", "step": "step"}
+    own = {"rewards": "reward", "dones": "terminal"}
     notes = [PROVENANCE + note for note in names_in(demo, "provenance")]
-    for theirs, ours in (own | dict(zip(notes, notes, strict=True))).items():
-        if "/" in theirs or demo.id.links.exists(theirs.encode()):
-            found[ours] = array_at(demo, theirs)
+    found |= {own.get(name, name): array for name, array in arrays_at(demo, [*own, *EPISODES, *notes]).items()}
     for ours, array in found.items():
         if array.shape[:1] != action.shape[:1]:
             raise InputError(

@@ -80,27 +80,22 @@ class Manifest:
                 raise InputError(f"{str(path)!r} is damaged: its numbers of shards and rows cannot be.")
             return Manifest(found["shards"], found["rows"], found["fingerprint"], found["source"])
 
-    def missing(self, folder: Path) -> list[int]:
-        """The numbers of the missing shards; refuses other files of their names."""
-        return [number for number in range(self.shards) if not self.has(folder, number)]
-
     def has(self, folder: Path, number: int) -> bool:
-        """Whether a shard is there."""
+        """Whether a shard is there; refuses another file of its name."""
         path = folder / shard_name(number)
         if path.exists():
             self.about(path, number)
         return path.exists()
 
-    def about(self, path: Path, number: int) -> dict[str, int]:
-        """The numbers of rows, of row groups and of drawn rows of a shard; refuses a file that is not this shard."""
+    def about(self, path: Path, number: int) -> tuple[list[int], int]:
+        """The rows of a shard's row groups, and how many rows were drawn; refuses a file that is not this shard."""
         with refusing(str(path), "Parquet"), open_parquet(path) as file:
             texts = {key: (file.metadata.metadata or {}).get(key) for key in (b"shard", b"drawn")}
             if texts[b"shard"] != self._mark(number).encode():
                 raise InputError(
                     f"{str(path)!r} is not the shard {number} of {self.shards} that {MANIFEST} tells of. Move it away."
                 )
-            sizes = {"rows": file.metadata.num_rows, "groups": file.metadata.num_row_groups}
-            return {**sizes, "drawn": int(texts[b"drawn"] or 0)}
+            return group_sizes(file), int(texts[b"drawn"] or 0)
 
     def write(self, folder: Path, number: int, tables: Iterable[tuple[Transitions, int]]) -> int:
         """Writes a shard, whole or not at all, one row group per table. Returns how many rows were drawn for it.
@@ -153,26 +148,21 @@ def is_shards(path: Path) -> bool:
 
 def read_shards(place: str) -> Contents:
     """All rows, in the order of the shards."""
-    folder, manifest = Path(place), complete(Path(place))
-    files = [folder / shard_name(number) for number in range(manifest.shards)]
-    about = [manifest.about(file, number) for number, file in enumerate(files)]
-    rows = sum(shard["rows"] for shard in about)
-    _check_rows(place, manifest, rows)
+    manifest, pieces, drawn = pieces_of(Path(place))
     arrays: dict[str, Any] = {}
     at = 0
     with refusing(place, "a folder of shards"):
-        for file in files:
-            contents = read_parquet(str(file))
+        for file, group, rows in pieces:
+            contents = read_parquet(str(file), group)
             if not arrays:
                 shapes = {name: (array.shape[1:], array.dtype) for name, array in contents.arrays.items()}
-                arrays = {name: np.empty((rows, *shape), kind) for name, (shape, kind) in shapes.items()}
+                arrays = {name: np.empty((manifest.rows, *shape), kind) for name, (shape, kind) in shapes.items()}
             if arrays.keys() != contents.arrays.keys():
                 raise InputError(f"{str(file)!r} has other columns than the shards before it. Is it damaged?")
-            end = at + len(contents.arrays["state"])
             for name, array in contents.arrays.items():
-                arrays[name][at:end] = array
-            at = end
-    return Contents(arrays, contents.columns, source_of(manifest, sum(shard["drawn"] for shard in about)))
+                arrays[name][at : at + rows] = array
+            at += rows
+    return Contents(arrays, contents.columns, source_of(manifest, drawn))
 
 
 def source_of(manifest: Manifest, drawn: int) -> dict[str, Any]:
@@ -194,58 +184,42 @@ def read_pieces(source: str | Path) -> Iterator[Transitions]:
 
     path = Path(source)
     if path.is_dir() and is_shards(path):
-        manifest = complete(path)
-        files = [path / shard_name(number) for number in range(manifest.shards)]
-        for number, file in enumerate(files):
-            yield from _groups(file, manifest.about(file, number)["groups"])
+        pieces = pieces_of(path)[1]
     elif PARQUET.recognises is not None and PARQUET.recognises(path):
-        with refusing(str(path), "Parquet"), open_parquet(path) as opened:
-            groups = opened.metadata.num_row_groups
-        yield from _groups(path, groups)
+        with refusing(str(path), "Parquet"), open_parquet(path) as file:
+            pieces = [(path, group, size) for group, size in enumerate(group_sizes(file))]
     else:
         yield read(source)
-
-
-def pieces_of(folder: Path, manifest: Manifest) -> list[tuple[Path, int, int]]:
-    """The pieces of all shards in order: file, number in the file, and rows."""
-    found = []
-    for number in range(manifest.shards):
-        path = folder / shard_name(number)
-        manifest.about(path, number)
-        with refusing(str(path), "Parquet"), open_parquet(path) as file:
-            groups = range(file.metadata.num_row_groups)
-            found += [(path, group, file.metadata.row_group(group).num_rows) for group in groups]
-    _check_rows(folder, manifest, sum(size for _, _, size in found))
-    return found
-
-
-def _check_rows(folder: str | Path, manifest: Manifest, rows: int) -> None:
-    if rows != manifest.rows:
-        raise InputError(
-            f"the shards in {str(folder)!r} have {rows:,} rows, and {MANIFEST} tells of {manifest.rows:,}."
-        )
-
-
-def _groups(file: Path, groups: int) -> Iterator[Transitions]:
-    for group in range(groups):
+        return
+    for file, group, _ in pieces:
         yield read_group(file, group)
 
 
-def read_group(file: Path, group: int) -> Transitions:
-    return raw_arrays(read_parquet(str(file), group), PARQUET.title).table()
-
-
-def complete(folder: Path) -> Manifest:
-    """The manifest of a folder that has all its shards."""
+def pieces_of(folder: Path) -> tuple[Manifest, list[tuple[Path, int, int]], int]:
+    """The manifest of a complete folder, its pieces in order (file, row group, rows), and how many rows were drawn."""
     manifest = Manifest.load(folder)
-    missing = [number for number in range(manifest.shards) if not (folder / shard_name(number)).is_file()]
-    if missing:
-        names = ", ".join(shard_name(number) for number in missing[:LISTED]) + (", …" if missing[LISTED:] else "")
+    files = [folder / shard_name(number) for number in range(manifest.shards)]
+    if missing := [file.name for file in files if not file.is_file()]:
+        names = ", ".join(missing[:LISTED]) + (", …" if missing[LISTED:] else "")
         raise InputError(
             f"{str(folder)!r} lacks {len(missing):,} of {manifest.shards:,} shards ({names}). The command that began "
             "them makes those that are missing."
         )
-    return manifest
+    about = [manifest.about(file, number) for number, file in enumerate(files)]
+    pieces = [(file, *piece) for file, (sizes, _) in zip(files, about, strict=True) for piece in enumerate(sizes)]
+    if (rows := sum(size for _, _, size in pieces)) != manifest.rows:
+        raise InputError(
+            f"the shards in {str(folder)!r} have {rows:,} rows, and {MANIFEST} tells of {manifest.rows:,}."
+        )
+    return manifest, pieces, sum(drawn for _, drawn in about)
+
+
+def group_sizes(file: Any) -> list[int]:
+    return [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+
+
+def read_group(file: Path, group: int) -> Transitions:
+    return raw_arrays(read_parquet(str(file), group), PARQUET.title).table()
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,9 +250,9 @@ def read_excerpt(
     from mocoda.engine.randomness import as_stream
 
     folder = Path(str(source).removeprefix("shards:"))
-    if not (folder.is_dir() and is_shards(folder)) or (manifest := complete(folder)).rows <= rows:
+    if not (folder.is_dir() and is_shards(folder)) or Manifest.load(folder).rows <= rows:
         return read(source)
-    pieces, stream = pieces_of(folder, manifest), as_stream(seed, "excerpt", device="cpu")
+    (manifest, pieces, _), stream = pieces_of(folder), as_stream(seed, "excerpt", device="cpu")
     said = manifest.source.get("recorded_rows")
     recorded = min(max(said, 0), manifest.rows) if isinstance(said, int) else 0  # which come first
     sizes, room = torch.tensor([size for _, _, size in pieces]), max(rows - recorded, 1)
