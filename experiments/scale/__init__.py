@@ -267,7 +267,7 @@ def remove_shards(folder: Path) -> None:
     """Removes what a run of `mocoda augment --shards` has made in a folder of this experiment's."""
     for path in folder.glob("shard-*.parquet"):
         path.unlink()
-    for name in ("manifest.json", "config.json", "progress.jsonl", "files.jsonl"):
+    for name in ("manifest.json", "config.json", "progress.jsonl"):
         (folder / name).unlink(missing_ok=True)
     for left in folder.glob(".shard-*.part"):
         left.unlink()

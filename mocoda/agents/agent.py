@@ -187,6 +187,15 @@ class Agent:
         """Draws one run's random numbers for acting in `states` states, (states, ...) each."""
         return {}
 
+    def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        """Returns the values (R, B) that `critic_loss` compares the critics with."""
+        raise NotImplementedError
+
+    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
+        """The squared error of all critics, for agents whose critics are the group "critic"."""
+        q = q_values(weights, "critic", batch.state, batch.action)
+        return squared_error(q, self.target(weights, batch, noise)), {"q": q}
+
     def bellman_target(self, batch: Batch, next_q: Tensor) -> Tensor:
         """Returns the values (R, B) that critics learn, given the values of the next states (R, B)."""
         target = batch.reward + self.discount * (1 - batch.terminal) * next_q

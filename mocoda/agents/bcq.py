@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values, squared_error
+from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, q_values
 from mocoda.engine.networks import Weights, mlp, softplus
 from mocoda.engine.randomness import Stream
 
@@ -69,10 +69,6 @@ class BCQ(Agent):
         offset = (batch.action[:, None, :, None] - mean) / scale
         log_density = (-0.5 * offset.square() - scale.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
         return -(log_share + log_density).logsumexp(-1).mean(-1).sum(-1)
-
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
-        q = q_values(weights, "critic", batch.state, batch.action)
-        return squared_error(q, self.target(weights, batch, noise)), {"q": q}
 
     def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         _, next_q = self._best(weights, "target-critic", batch.next_state, noise)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import Batch, Measured, Noise, q_values, squared_error
+from mocoda.agents.agent import Batch, Measured, Noise, q_values
 from mocoda.agents.sac import SAC, sample_action
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.networks import Weights
@@ -55,11 +55,10 @@ class CQL(SAC):
         }
 
     def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
-        q = q_values(weights, "critic", batch.state, batch.action)
-        error = squared_error(q, self.target(weights, batch, noise))
+        error, measured = super().critic_loss(weights, batch, noise)
         penalty_of = self.l1_penalty if self.penalty == "l1" else self.logsumexp_penalty
-        penalty = penalty_of(weights, batch, noise, q)
-        return error + self.weight * penalty, {"q": q, "penalty": penalty}
+        penalty = penalty_of(weights, batch, noise, measured["q"])
+        return error + self.weight * penalty, {**measured, "penalty": penalty}
 
     def l1_penalty(self, weights: Weights, batch: Batch, noise: Noise, q: Tensor) -> Tensor:
         random_q = q_values(weights, "critic", batch.state, noise["random"])

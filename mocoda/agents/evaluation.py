@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -393,7 +394,7 @@ class _EnvironmentEvaluator(Evaluator):
     def __init__(self, learner: Learner, environment: str, episodes: int, workers: Workers[Job, Played]) -> None:
         super().__init__(learner)
         self.environment, self.episodes, self.workers = environment, episodes, workers
-        self._pending: deque[list[int]] = deque()  # the jobs of every evaluation without a result yet
+        self._pending: deque[list[Future[Played]]] = deque()  # the jobs of every evaluation without a result yet
 
     def begin(self) -> None:
         if len(self._pending) == MAX_PENDING:
@@ -415,7 +416,7 @@ class _EnvironmentEvaluator(Evaluator):
         return super().curves()
 
     def _await_first(self) -> None:
-        parts = [self.workers.result(number) for number in self._pending.popleft()]
+        parts = [future.result() for future in self._pending.popleft()]
         played = gather(parts, len(self.learner.streams))
         self.results.append(means(played).to(self.learner.table.device, torch.float32))
 

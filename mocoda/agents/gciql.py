@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import OWN, Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values, squared_error
+from mocoda.agents.agent import OWN, Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, mlp
 from mocoda.engine.randomness import Stream
@@ -118,9 +118,8 @@ class GCIQL(Agent):
         loss = torch.where(advantage < 0, 1 - self.expectile, self.expectile) * advantage.square()
         return loss.mean(-1), {"v": value, "advantage": advantage}
 
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
-        q = q_values(weights, "critic", batch.state, batch.action)
-        return squared_error(q, self.bellman_target(batch, self.value(weights, batch.next_state))), {"q": q}
+    def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
+        return self.bellman_target(batch, self.value(weights, batch.next_state))
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         state = batch.state if batch.actor_state is None else batch.actor_state

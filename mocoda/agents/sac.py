@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values, squared_error
+from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values
 from mocoda.engine.networks import Weights, mlp, softplus
 from mocoda.engine.randomness import Stream
 
@@ -44,10 +44,6 @@ class SAC(Agent):
             "next_action": stream.normal(updates, self.batch, action),
             "action": stream.normal(updates, self.batch, action),
         }
-
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
-        q = q_values(weights, "critic", batch.state, batch.action)
-        return squared_error(q, self.target(weights, batch, noise)), {"q": q}
 
     def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         next_action, log_density = sample_action(weights, batch.next_state, noise["next_action"])

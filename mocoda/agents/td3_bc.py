@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, policy, q_values, squared_error
+from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, policy, q_values
 from mocoda.engine.networks import Weights
 from mocoda.engine.randomness import Stream
 
@@ -48,10 +48,6 @@ class TD3BC(Agent):
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         return {"smoothing": stream.normal(updates, self.batch, action)}
-
-    def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
-        q = q_values(weights, "critic", batch.state, batch.action)
-        return squared_error(q, self.target(weights, batch, noise)), {"q": q}
 
     def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         smoothing = (self.smoothing * noise["smoothing"]).clamp(-self.smoothing_clip, self.smoothing_clip)

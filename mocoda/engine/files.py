@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
-import hashlib
 import io
 import json
 import os
@@ -11,11 +11,9 @@ import platform
 import re
 import secrets
 import shutil
-import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from mocoda.engine.errors import InputError
 
 VERSION = "0.1.0"
 SUFFIX = 32  # bytes that `whole_file` and run folders add to a name, at most
-DAY = 86_400  # seconds
+SECONDS = 2.0  # after which what a living process writes is locked
 
 
 def check_writable(path: str | Path) -> None:
@@ -73,12 +71,13 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     check_writable(path)
     with _part_of(Path(path)) as part:
         part.touch(exist_ok=False)  # a new file, and no link to another one
-        mode = part.stat().st_mode
-        yield part
-        part.chmod(mode)  # some writers make their files private
-        with part.open("rb") as handle:
-            os.fsync(handle.fileno())
-        part.replace(path)
+        with _locked(part):
+            mode = part.stat().st_mode
+            yield part
+            part.chmod(mode)  # some writers make their files private
+            with part.open("rb") as handle:
+                os.fsync(handle.fileno())
+            part.replace(path)
 
 
 @contextmanager
@@ -89,8 +88,9 @@ def whole_folder(path: str | Path) -> Iterator[Path]:
     check_writable(path)
     with _part_of(Path(path)) as part:
         part.mkdir()
-        yield part
-        part.rename(path)
+        with _locked(part):
+            yield part
+            part.rename(path)
 
 
 _unfinished: set[Path] = set()
@@ -101,7 +101,7 @@ def _part_of(target: Path) -> Iterator[Path]:
     """A free temporary name beside `target`, in a folder that exists; what has the name at the end is removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target.parent, glob.escape(target.name))
-    part = target.with_name(f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.part")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     _unfinished.add(part)
     try:  # a signal may come at any moment
         yield part
@@ -119,33 +119,28 @@ def discard_unfinished() -> None:
 def remove_leftovers(folder: Path, pattern: str) -> None:
     """Removes temporary files of processes that were killed while they wrote files of these names into the folder.
 
-    A process of another host, or of another container, counts as killed if its file has not changed for a day.
+    A living process, on any machine, has locked what it writes, if not in the very first moment.
     """
     for left in folder.glob(f".{pattern}.*.part"):
-        if made := re.fullmatch(r".*\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.part", left.name):
-            with suppress(FileNotFoundError):  # another process may remove it too
-                if not (_is_alive(int(made[2])) if made[1] == _host() else time.time() - left.stat().st_mtime < DAY):
+        with suppress(OSError):  # it is locked, or another process removes it too
+            if re.fullmatch(r".*\.[0-9a-f]{16}\.part", left.name) and time.time() - left.stat().st_mtime > SECONDS:
+                with _locked(left, needed=True):
                     _remove(left)
 
 
-@cache
-def _host() -> str:
-    """Hexadecimal digits for this machine and container: within them, a process is known by its number."""
-    try:
-        processes = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:  # not on Linux
-        processes = ""
-    return hashlib.sha256(f"{socket.gethostname()} {processes}".encode()).hexdigest()[:8]
+@contextmanager
+def _locked(path: Path, needed: bool = False) -> Iterator[None]:
+    """Locks a file or a folder until the block, or this process, ends.
 
-
-def _is_alive(process: int) -> bool:
+    needed  raise where another process has locked it, or the file system has no locks
+    """
+    descriptor = os.open(path, os.O_NOFOLLOW | (os.O_RDONLY if path.is_dir() else os.O_RDWR))
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):  # of another user, or no number of a process
-        return True
-    return True
+        with nullcontext() if needed else suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove(part: Path) -> None:
@@ -174,24 +169,21 @@ def versions() -> dict[str, str]:
 @contextmanager
 def hdf5_disk(path: Path, mode: str = "w+") -> Iterator[Disk]:
     """A file for `h5py.File` to write to; a full disk is an ordinary OSError, raised when the block ends."""
-    with io.FileIO(path, mode) as raw:
-        disk = Disk(raw)
+    with Disk(path, mode) as disk:
         try:
             yield disk
         finally:
             disk.check()
 
 
-class Disk(io.RawIOBase):
+class Disk(io.FileIO):
     """A file that keeps its first error to itself and drops what is written after it.
 
     The HDF5 library must not see the error: it cannot close a file that it failed to write, and ends the process with a
     segmentation fault when it tries again.
     """
 
-    def __init__(self, raw: io.FileIO) -> None:
-        self.raw = raw
-        self.error: OSError | None = None
+    error: OSError | None = None
 
     def check(self) -> None:
         """Raises the error."""
@@ -199,29 +191,17 @@ class Disk(io.RawIOBase):
             raise self.error
 
     def write(self, data: Any) -> int:
-        self._unless_failed(self._write_all, memoryview(data))
+        left = memoryview(data)
+        try:
+            while left and self.error is None:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.error = error
         return len(data)
 
     def truncate(self, size: int | None = None) -> int:
-        self._unless_failed(self.raw.truncate, size)
-        return size or 0
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self.raw.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self.raw.tell()
-
-    def readinto(self, buffer: Any) -> int | None:
-        return self.raw.readinto(buffer)
-
-    def _unless_failed(self, do: Callable[[Any], object], what: Any) -> None:
         try:
-            if self.error is None:
-                do(what)
+            return super().truncate(size) if self.error is None else 0
         except OSError as error:
             self.error = error
-
-    def _write_all(self, data: memoryview) -> None:
-        while data:
-            data = data[self.raw.write(data) :]
+            return 0

@@ -1,8 +1,8 @@
 """A run folder: how a command was called, how far it has come, and which files in the folder are its own.
 
-config.json      the command, its settings and the versions of packages
-files.jsonl      the names of the files that the run may write; locked while the run is open
+config.json      the command, its settings, the versions of packages, and the names of the files that the run may write
 progress.jsonl   a line per stage and second
+.mocoda.lock     there, and locked, while a process writes in the folder
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mocoda.engine.errors import InputError, differing_keys
 from mocoda.engine.files import remove_leftovers, versions, write_json
 from mocoda.engine.progress import Bars, PlainProgress
 
-CONFIG, FILES, PROGRESS = "config.json", "files.jsonl", "progress.jsonl"
-LOGS = (CONFIG, PROGRESS, "metrics.jsonl", "metrics.csv", "tensorboard/")  # nothing that a run could continue from
+CONFIG, PROGRESS, LOCK = "config.json", "progress.jsonl", ".mocoda.lock"
+LOGS = (PROGRESS, "metrics.jsonl", "metrics.csv", "tensorboard/")  # nothing that a run could continue from
 STATES = (".safetensors", ".hdf5", ".npz")  # files that a run can continue from end like this
 
 
@@ -62,25 +62,26 @@ class RunFolder:
         self.overwrite = overwrite
         self.target = None if target is None else Path(target)
         self.wait = wait
-        self._list = _FileList(self.path)
+        self._files: set[str] = set()  # names of files in the folder that are the run's, as in `outputs`
+        self._made: dict[str, Any] = {}  # the file outside that is the run's: its path and, if finished, size and time
+        self._made_before: dict[str, Any] = {}
+        self._lock: io.FileIO | None = None
         self._show: Bars | PlainProgress = Bars() if sys.stderr.isatty() else PlainProgress()
         self._logged = 0.0
         self._new: list[Path] = []
-        self._old_target: dict[str, Any] | None = None
 
     @classmethod
     def reopen(cls, path: str | Path, outputs: Sequence[str] = ()) -> Self:
         """Opens a folder for the run that made it, to write more files there."""
-        found = _identity_of(Path(path))
+        found = _config_of(Path(path))
         return cls(path, found["command"], found["settings"], outputs)
 
     def __enter__(self) -> Self:
         try:
             self._new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-            self._list.read()
             self._check()
             self.path.mkdir(parents=True, exist_ok=True)
-            self._list.lock(self.wait)
+            self._take_lock()
             try:
                 self._begin()
             except BaseException:
@@ -98,14 +99,15 @@ class RunFolder:
     ) -> None:
         try:
             if self.target is not None and self.target.exists():
-                found = self._list.described(self.target, finished=True)
-                if kind is None or found == self._old_target:
-                    self._list.add(found)
+                found = self._described(finished=True)
+                if kind is None or found == self._made_before:
+                    self._save(found)
             if kind is not None and issubclass(kind, InputError) and not self._saved():
                 self._undo()
         finally:
             self._close()
-        if kind is not None and issubclass(kind, KeyboardInterrupt) and self._resumable():
+        resumable = any(path.suffix in STATES for path in self._existing(self._files))
+        if kind is not None and issubclass(kind, KeyboardInterrupt) and resumable:
             sys.stderr.write("interrupted: the same command continues from its last checkpoint.\n")
 
     def progress(self, stage: str, done: int, total: int) -> None:
@@ -119,42 +121,65 @@ class RunFolder:
 
     def discard(self, name: str) -> None:
         """Removes a file that this run made, or those that it made in a folder of that name."""
-        self._list.remove(each for each in self._list.names if each == name or each.startswith(f"{name}/"))
+        self._remove(each for each in self._files if each == name or each.startswith(f"{name}/"))
 
     def _begin(self) -> None:
         if self._check():  # asked again, for only now can nobody else change the answer
-            self._list.remove(self._list.names - {CONFIG})
-            self._list.clear()
+            self._remove(self._files)
+            self._files, self._made = set(), {}
             self._check_outputs()
-        self._list.add(CONFIG)
-        write_json(self.path / CONFIG, {**self.identity, "versions": versions()})
-        self._list.add(*self.outputs)
-        if self.target is not None and (not self.target.exists() or self._made_target()):
-            self._old_target = self._list.target
-            self._list.add(self._list.described(self.target, finished=False))
+        self._files |= set(self.outputs)
+        self._made_before = self._made
+        mine = self.target is not None and (not self.target.exists() or self._made_target())
+        self._save(self._described(finished=False) if mine else self._made)
+
+    def _save(self, made: dict[str, Any]) -> None:
+        """Writes config.json: before a file of the run appears, it is listed there."""
+        self._made = made
+        own = {"files": sorted(self._files), "target": made}
+        write_json(self.path / CONFIG, {**self.identity, "versions": versions(), **own})
+
+    def _take_lock(self) -> None:
+        """Locks the folder until `_close`, or until this process ends, however it does."""
+        while self._lock is None:
+            file = io.FileIO(self.path / LOCK, "a")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if self.wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                raise InputError(
+                    f"another process is writing in the folder {str(self.path)!r}. Wait until it ends, or choose "
+                    "another path."
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            if os.fstat(file.fileno()).st_nlink:
+                self._lock = file
+            else:  # removed by the process that held the lock
+                file.close()
 
     def _close(self) -> None:
         self._show.close()
-        self._list.close()
+        if self._lock is not None:
+            (self.path / LOCK).unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
 
     def _undo(self) -> None:
         """Removes what is left of a run that ended before it saved anything."""
-        self._list.remove(self._list.names)
-        (self.path / FILES).unlink()
+        self._close()
+        self._remove([*self._files, CONFIG])
         for folder in self._new:
             if not any(folder.iterdir()):
                 folder.rmdir()
 
     def _check(self) -> bool:
         """Whether another run is replaced; raises if that is not allowed, or where files are somebody else's."""
-        found = _identity(self.path)
-        begun = b'"config.json"'.startswith(self._list.torn) and self._list.names <= {CONFIG}
-        for name, foreign in ((CONFIG, (self.path / CONFIG).exists()), (FILES, self._list.target or not begun)):
-            if found is None and foreign:
-                raise InputError(
-                    f"the folder {str(self.path)!r} holds a {name} of something else. Choose another path."
-                )
-        other = found is not None and found != self.identity
+        found = _config(self.path)
+        if found is None and (self.path / CONFIG).exists():
+            raise InputError(f"the folder {str(self.path)!r} holds a {CONFIG} of something else. Choose another path.")
+        self._files, self._made = (set(), {}) if found is None else (set(found["files"]), found["target"])
+        other = found is not None and any(found[key] != value for key, value in self.identity.items())
         if found is not None and other and self._saved() and not self.overwrite:
             differing = ""
             if found["command"] == self.identity["command"]:
@@ -171,124 +196,43 @@ class RunFolder:
         return other
 
     def _check_outputs(self) -> None:
-        for path in sorted(self._list.existing(self.outputs) - self._list.existing(self._list.names)):
+        for path in sorted(self._existing(self.outputs) - self._existing(self._files)):
             raise InputError(f"{str(path)!r} was not made by this run. Move it away, or choose another folder.")
+
+    def _described(self, finished: bool) -> dict[str, Any]:
+        """The file outside the folder: its path and, if it is finished, its size and time."""
+        assert self.target is not None
+        name = os.path.relpath(self.target.resolve(), self.path.resolve())
+        found = self.target.stat() if finished else None
+        return {"path": name} | ({} if found is None else {"bytes": found.st_size, "time": found.st_mtime_ns})
 
     def _made_target(self) -> bool:
         """Whether this run made its file outside the folder, and nobody has changed it since."""
-        assert self.target is not None
-        return self._list.target in [self._list.described(self.target, finished) for finished in (False, True)]
+        return self._made in [self._described(finished) for finished in (False, True)]
 
     def _saved(self) -> bool:
         """Whether the run made anything that would be missed."""
-        target = self._list.target.get("target")
-        names = {name for name in self._list.names if not name.startswith(LOGS)}
-        return bool(self._list.existing(names)) or (target is not None and (self.path / target).is_file())
+        files = self._existing(name for name in self._files if not name.startswith(LOGS))
+        return bool(files) or ("path" in self._made and (self.path / self._made["path"]).is_file())
 
-    def _resumable(self) -> bool:
-        return any(path.suffix in STATES for path in self._list.existing(self._list.names))
-
-
-class _FileList:
-    """files.jsonl: a line for each name, written before such a file appears.
-
-    names   of files in the folder, relative to it; with `*` for any characters but `/`
-    target  the file outside the folder that the run makes: its path and, when it is finished, its size and time
-    torn    the beginning of a line, of a process that was killed
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.names: set[str] = set()
-        self.target: dict[str, Any] = {}
-        self.torn = b""
-        self._file: io.FileIO | None = None
-
-    def read(self) -> None:
-        """Reads the list; there need be none."""
-        path = self.folder / FILES
-        *lines, self.torn = (path.read_bytes() if path.exists() else b"").split(b"\n")
-        try:
-            found = [json.loads(line) for line in lines if line]
-        except ValueError:
-            found = [None]
-        if not all(map(_is_sound, found)):
-            raise InputError(f"{str(path)!r} was not written by mocoda, or damaged since. Choose another folder.")
-        self.names = {line for line in found if isinstance(line, str) and not line.endswith("/")}
-        self.target = next((line for line in reversed(found) if isinstance(line, dict)), {})
-
-    def lock(self, wait: bool) -> None:
-        """Locks the folder until `close`, or until this process ends, however it does; then reads the list.
-
-        wait  until another process that has locked it is done, which is an error otherwise
-        """
-        while self._file is None:
-            file = io.FileIO(self.folder / FILES, "a")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                raise InputError(
-                    f"another process is writing in the folder {str(self.folder)!r}. Wait until it ends, or choose "
-                    "another path."
-                ) from None
-            except OSError:  # a file system without locks
-                pass
-            if os.fstat(file.fileno()).st_nlink:
-                self._file = file
-            else:  # removed by the process that held the lock
-                file.close()
-        self.read()
-        if self.torn:
-            self._file.truncate(self._file.seek(0, os.SEEK_END) - len(self.torn))
-
-    def close(self) -> None:
-        """Unlocks the folder."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def add(self, *entries: str | dict[str, Any]) -> None:
-        """Adds names, or a description of the target, to the list."""
-        assert self._file is not None
-        new = [entry for entry in entries if isinstance(entry, dict) or entry not in self.names]
-        lines, end = "".join(json.dumps(entry) + "\n" for entry in new).encode(), self._file.seek(0, os.SEEK_END)
-        try:
-            while lines:
-                lines = lines[self._file.write(lines) :]
-            os.fsync(self._file.fileno())
-        except OSError:
-            self._file.truncate(end)  # a full disk tears no line
-            raise
-        self.names |= {entry for entry in new if isinstance(entry, str)}
-        self.target = next((entry for entry in reversed(new) if isinstance(entry, dict)), self.target)
-
-    def clear(self) -> None:
-        """Empties the list."""
-        assert self._file is not None
-        self._file.truncate(0)
-        self.names, self.target = set(), {}
-
-    def described(self, target: Path, finished: bool) -> dict[str, Any]:
-        """A description of the file outside the folder: its path and, if it is finished, its size and time."""
-        name = os.path.relpath(target.resolve(), self.folder.resolve())
-        found = target.stat() if finished else None
-        return {"target": name} | ({} if found is None else {"bytes": found.st_size, "time": found.st_mtime_ns})
-
-    def existing(self, names: Iterable[str]) -> set[Path]:
+    def _existing(self, names: Iterable[str]) -> set[Path]:
         """The files that are there of these names."""
-        found = {self.folder / name for name in names if "*" not in name and os.path.lexists(self.folder / name)}
-        return found.union(*(self.folder.glob(_pattern(name)) for name in names if "*" in name))
+        found = (
+            self.path.glob(_pattern(name)) if "*" in name else [self.path / name]
+            for name in names
+            if "*" in name or os.path.lexists(self.path / name)
+        )
+        return set().union(*found)
 
-    def remove(self, names: Iterable[str]) -> None:
+    def _remove(self, names: Iterable[str]) -> None:
         """Removes files of these names, and the folders in which they were if these are empty then.
 
         Follows no links out of the folder.
         """
-        root, folders = self.folder.resolve(), set()
+        root, folders = self.path.resolve(), set()
         for name in list(names):
             above, _, last = _pattern(name).rpartition("/")
-            for folder in self.folder.glob(above) if above else [self.folder]:
+            for folder in self.path.glob(above) if above else [self.path]:
                 if not folder.is_dir() or not folder.resolve().is_relative_to(root):
                     continue
                 remove_leftovers(folder, last)
@@ -306,32 +250,33 @@ def _pattern(name: str) -> str:
     return re.sub(r"\*+", "*", glob.escape(name).replace("[*]", "*"))
 
 
-def _is_sound(line: object) -> bool:
-    """Whether a line can be one of ours: a name inside the folder, or a target."""
-    if isinstance(line, str):
-        return not (line.startswith("/") or ".." in PurePosixPath(line).parts or "\0" in line)
-    return isinstance(line, dict) and isinstance(line.get("target"), str)
-
-
 def settings_of(folder: str | Path) -> dict[str, Any]:
     """The settings of the command that wrote a folder."""
-    settings: dict[str, Any] = _identity_of(Path(folder))["settings"]
+    settings: dict[str, Any] = _config_of(Path(folder))["settings"]
     return settings
 
 
-def _identity(folder: Path) -> dict[str, Any] | None:
-    """The command and the settings in a folder's config.json; None where it has none of ours."""
-    try:
-        found = json.loads((folder / CONFIG).read_text("utf-8"))
-        return {"command": str(found["command"]), "settings": dict(found["settings"])}
-    except PermissionError as error:
-        raise InputError(f"cannot read {str(folder / CONFIG)!r}: {error.strerror}.") from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def _identity_of(folder: Path) -> dict[str, Any]:
-    found = _identity(folder)
+def _config_of(folder: Path) -> dict[str, Any]:
+    found = _config(folder)
     if found is None:
         raise InputError(f"the folder {str(folder)!r} does not say how it was made: it has no config.json of mocoda's.")
     return found
+
+
+def _config(folder: Path) -> dict[str, Any] | None:
+    """A folder's config.json; None where it has none of ours."""
+    try:
+        found = {"files": [], "target": {}, **json.loads((folder / CONFIG).read_text("utf-8"))}
+        kinds = {"command": str, "settings": dict, "files": list, "target": dict}
+        inside = all(_is_inside(name) for name in found["files"]) and type(found["target"].get("path", "")) is str
+        return found if inside and all(isinstance(found[key], kind) for key, kind in kinds.items()) else None
+    except PermissionError as error:
+        raise InputError(f"cannot read {str(folder / CONFIG)!r}: {error.strerror}.") from error
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        return None
+
+
+def _is_inside(name: object) -> bool:
+    """Whether it can be the name of a file in the folder."""
+    outside = not isinstance(name, str) or name.startswith("/") or "\0" in name
+    return not outside and ".." not in PurePosixPath(str(name)).parts

@@ -13,13 +13,12 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import queue
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
-from concurrent.futures import wait as first_done
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -36,7 +35,6 @@ T = TypeVar("T")
 
 SPAWN = multiprocessing.get_context("spawn")  # a forked process would share the parent's threads and GPU, and fail
 PATIENCE = 3  # deaths in a row
-GRACE = 2.0  # seconds that threads have to end after an error
 
 
 class Workers(Generic[Job, Answer]):
@@ -54,13 +52,10 @@ class Workers(Generic[Job, Answer]):
         if count is not None and count < 0:
             raise InputError(f"workers must be a number of processes, or 0 for none but this one, got {count}.")
         self.work = work
-        self.count = _cores() if count is None else count
+        self.count = cores() if count is None else count
         self.died = died
-        self._numbers = itertools.count()
-        self._answers: dict[int, Future[Answer]] = {}
-        self._jobs: queue.SimpleQueue[tuple[Job, Future[Answer]] | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)  # processes that wait for a job
-        self._threads: list[threading.Thread] = []
+        self._threads = ThreadPoolExecutor(max(1, self.count))
+        self._own = threading.local()  # the process of each thread
         self._processes: set[_Process] = set()
         self._deaths = 0  # since a job was last finished
         self._ended = False
@@ -74,30 +69,21 @@ class Workers(Generic[Job, Answer]):
             self._ended = True
             for process in self._processes:
                 process.kill()
-        for _ in self._threads:
-            self._jobs.put(None)
-        for thread in self._threads:
-            # Ctrl-C may come just when a lock has been taken, which then stays closed: who waits for it never ends.
-            thread.join(None if kind is None else GRACE)
+        self._threads.shutdown(cancel_futures=True)
+        for process in self._processes:
+            process.end()
 
-    def submit(self, job: Job) -> int:
-        """Queues a job; returns the number by which `result` gives its answer."""
-        number = next(self._numbers)
+    def submit(self, job: Job) -> Future[Answer]:
+        """Queues a job; its future gives the answer, or raises the error that the work raised."""
+        if self.count:
+            return self._threads.submit(self._ask, job)
         future: Future[Answer] = Future()
-        self._answers[number] = future
-        if self.count == 0:
-            _do_here(self.work, job, future)
-            return number
-        self._jobs.put((job, future))
-        if not self._idle.acquire(blocking=False) and len(self._threads) < self.count:
-            thread = threading.Thread(target=self._serve, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        return number
-
-    def result(self, number: int) -> Answer:
-        """Waits for a job's answer and returns it, once; raises the error that the work raised."""
-        return self._answers.pop(number).result()
+        with one_thread():  # as a worker would
+            try:
+                future.set_result(self.work(job))
+            except Exception as error:
+                future.set_exception(error)
+        return future
 
     def map(self, jobs: Iterable[Job], ahead: int | None = None) -> Iterator[Answer]:
         """Yields the answers in the order of the jobs, of which there may be infinitely many.
@@ -105,60 +91,52 @@ class Workers(Generic[Job, Answer]):
         ahead  jobs taken before an answer is waited for; None: enough that no process is idle
         """
         ahead = 2 * self.count if ahead is None else ahead
-        waiting: deque[int] = deque()
+        waiting: deque[Future[Answer]] = deque()
         for job in jobs:
             waiting.append(self.submit(job))
             if len(waiting) > ahead:
-                yield self.result(waiting.popleft())
+                yield waiting.popleft().result()
         while waiting:
-            yield self.result(waiting.popleft())
+            yield waiting.popleft().result()
 
     def as_done(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer]]:
         """Yields each job with its answer as soon as it is done. Few jobs are taken ahead."""
-        waiting: dict[Future[Answer], tuple[int, Job]] = {}
-        for job in jobs:
-            number = self.submit(job)
-            waiting[self._answers[number]] = (number, job)
-            if len(waiting) > 2 * self.count:
-                yield from self._finished(waiting)
-        while waiting:
-            yield from self._finished(waiting)
+        todo, waiting = iter(jobs), dict[Future[Answer], Job]()
+        while True:
+            for job in itertools.islice(todo, max(1, 2 * self.count - len(waiting))):
+                waiting[self.submit(job)] = job
+            if not waiting:
+                return
+            for future in wait_for(waiting, return_when=FIRST_COMPLETED).done:
+                yield waiting.pop(future), future.result()
 
-    def _finished(self, waiting: dict[Future[Answer], tuple[int, Job]]) -> Iterator[tuple[Job, Answer]]:
-        for future in first_done(waiting, return_when=FIRST_COMPLETED).done:
-            number, job = waiting.pop(future)
-            yield job, self.result(number)
-
-    def _serve(self) -> None:
-        """Runs in a thread: gives jobs to one process until the block ends, and replaces the process if it dies."""
-        process: _Process | None = None
-        while (task := self._jobs.get()) is not None:
-            job, future = task
+    def _ask(self, job: Job) -> Any:
+        """Runs in a thread: gives a job to the thread's process, and to another one if that dies."""
+        message = ForkingPickler.dumps(job)
+        while not self._ended:
+            process = getattr(self._own, "process", None) or self._start()
             try:
-                message = ForkingPickler.dumps(job)
-                reply = None
-                while reply is None and not self._ended:
-                    process = process or self._start()
-                    try:
-                        reply = process.ask(message)
-                    except (EOFError, OSError):  # it died
-                        self._end(process)
-                        process = None
-                        self._note_death()
-                if reply is not None:
-                    self._deaths = 0
-                    future.set_result(_read(reply))
-            except Exception as error:  # whatever it is, whoever waits must know
-                future.set_exception(error)
-            self._idle.release()
-        if process is not None:
-            self._end(process)
+                reply = process.ask(message)
+            except (EOFError, OSError):  # it died
+                self._own.process = None
+                with self._lock:
+                    self._processes.discard(process)
+                process.end()
+                self._note_death()
+                continue
+            self._deaths = 0
+            answer, error = ForkingPickler.loads(reply)
+            if error is not None:
+                raise error
+            return answer
+        raise CancelledError
 
     def _note_death(self) -> None:
-        if not self._ended:
-            self.died()
+        if self._ended:
+            return
+        self.died()
         self._deaths += 1
-        if self._deaths >= PATIENCE and not self._ended:
+        if self._deaths >= PATIENCE:
             self._deaths = 0
             raise InputError(
                 f"worker processes died {PATIENCE} times and finished no job in between. Memory may have run out: try "
@@ -168,14 +146,9 @@ class Workers(Generic[Job, Answer]):
 
     def _start(self) -> _Process:
         with self._lock:
-            process = _Process(self.work, start=not self._ended)
+            process = self._own.process = _Process(self.work, start=not self._ended)
             self._processes.add(process)
         return process
-
-    def _end(self, process: _Process) -> None:
-        with self._lock:
-            self._processes.discard(process)
-        process.end()
 
 
 class _Process:
@@ -201,8 +174,8 @@ class _Process:
 
     def end(self) -> None:
         self.pipe.close()
+        self.kill()
         if self.process.pid is not None:
-            self.process.kill()
             self.process.join()
 
 
@@ -219,22 +192,6 @@ def _safe_path() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
-def _read(reply: bytes) -> Any:
-    """The answer; raises the error that the work raised, or an error with its text where it cannot be unpickled."""
-    try:
-        answer, failure = ForkingPickler.loads(reply)
-    except Exception as error:
-        raise RuntimeError(f"the answer of a worker process cannot be unpickled ({error!r}).") from error
-    if failure is None:
-        return answer
-    pickled, text = failure
-    try:
-        raised = ForkingPickler.loads(pickled)
-    except Exception:
-        raised = RuntimeError(f"a worker process failed with {text}")
-    raise raised
-
-
 def _work(work: Callable[[Any], Any], pipe: Connection) -> None:
     """Runs in a worker process: does jobs until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
@@ -248,18 +205,22 @@ def _work(work: Callable[[Any], Any], pipe: Connection) -> None:
         try:
             reply = ForkingPickler.dumps((work(ForkingPickler.loads(message)), None))
         except Exception as error:  # of the work, or because the answer cannot be pickled
-            reply = ForkingPickler.dumps((None, (_pickled(error), f"{type(error).__name__}: {error}")))
+            reply = _failure(error)
         try:
             pipe.send_bytes(reply)
         except OSError:
             return  # nobody waits
 
 
-def _pickled(error: Exception) -> bytes:
+def _failure(error: Exception) -> Any:
+    """The reply of work that failed: its error, or one with the same text where the error cannot be sent."""
     try:
-        return bytes(ForkingPickler.dumps(error))
+        reply = ForkingPickler.dumps((None, error))
+        ForkingPickler.loads(reply)
+        return reply
     except Exception:
-        return b""
+        text = f"a worker process failed with {type(error).__name__}: {error}"
+        return ForkingPickler.dumps((None, RuntimeError(text)))
 
 
 def _end_with_parent() -> None:
@@ -270,16 +231,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _do_here(work: Callable[[Job], Answer], job: Job, future: Future[Answer]) -> None:
-    """Does a job in this process, with one thread, as a worker would."""
-    with one_thread():
-        try:
-            future.set_result(work(job))
-        except Exception as error:
-            future.set_exception(error)
-
-
-def _cores() -> int:
+def cores() -> int:
+    """The processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -295,14 +295,6 @@ def test_cqls_logsumexp_penalty_weighs_actions_by_how_likely_they_are_drawn() ->
     assert_loss_is(agent, "critic", twin, scale=1.2)
 
 
-@pytest.mark.parametrize("penalty", ["l1", "logsumexp"])
-def test_cqls_random_actions_fill_the_box(penalty: str) -> None:
-    random = CQL(**SMALL, penalty=penalty).noise(drawn("box"), 200, A)["random"].flatten(0, 1)
-    assert float(random.min()) >= -1 and float(random.max()) <= 1
-    torch.testing.assert_close(random.mean(0), torch.zeros(A), rtol=0, atol=0.04)
-    torch.testing.assert_close(random.var(0), torch.full((A,), 1 / 3), rtol=0.05, atol=0)
-
-
 def test_the_published_loss_is_finite_where_critics_say_zero_everywhere() -> None:
     agent = TD3BC(**SMALL, normalise=True)
     weights = {n: w * 0 if n.startswith("critic") else w for n, w in some_weights(agent).items()}
@@ -418,15 +410,6 @@ def test_bcq_does_the_proposal_that_its_critics_like_best(number: int) -> None:
 
 
 # Settings
-
-
-@each_rewarded_agent
-def test_the_defaults_are_the_papers(name: str) -> None:
-    agent = make_agent(name)
-    assert (agent.hidden, agent.batch, agent.learning_rate) == ((512, 512), 500, 1e-3)
-    assert (agent.polyak, agent.discount) == (0.005, 0.98)
-    assert (agent.value_range, agent.scale_rewards) == (None, True)
-    assert agent.networks(S, A)["critic"].sizes == (S + A, 512, 512, 1)
 
 
 @pytest.mark.parametrize(

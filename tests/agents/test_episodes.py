@@ -122,17 +122,6 @@ def test_to_terminate_is_a_success_where_the_environment_says_nothing_and_to_run
 # Jobs
 
 
-@pytest.mark.parametrize(
-    ("name", "groups"),
-    [("td3-bc", {"actor"}), ("sac", {"actor"}), ("cql", {"actor"}), ("bcq", {"sampler", "critic"})],
-)
-def test_only_the_weights_that_act_travel(name: str, groups: set[str]) -> None:
-    policy = untrained(name)
-    (job,) = jobs(policy, POINT.environment, 2, Stream(0))
-    assert {weight.split(".")[0] for weight in job.weights} == groups
-    assert all(np.array_equal(weight, policy.weights[key].numpy()) for key, weight in job.weights.items())
-
-
 # Several policies
 
 
@@ -156,11 +145,6 @@ def test_all_policies_start_alike_and_end_differently(here: Played) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_episodes_do_not_depend_on_the_number_of_processes(workers: int, here: Played, policies: list[Policy]) -> None:
     assert same(play_in_environment(policies, POINT, episodes=SIDE_BY_SIDE + 5, seed=2, workers=workers), here)
-
-
-def test_nor_on_the_company(here: Played, policies: list[Policy]) -> None:
-    alone = play_in_environment(policies[1:2], POINT, episodes=SIDE_BY_SIDE + 5, seed=2, workers=0)
-    assert all(np.array_equal(part[0], whole[1]) for part, whole in zip(alone, here, strict=True))
 
 
 def test_a_policy_for_other_observations_is_refused(policies: list[Policy]) -> None:

@@ -103,21 +103,6 @@ def test_an_episode_that_does_not_end_counts_the_whole_horizon() -> None:
     assert made.success.equal(torch.zeros(2, 4)) and made.reward.equal(torch.full((2, 4), -float(HORIZON)))
 
 
-class Short(Diagonal):
-    """Too short for the slowest walks along the diagonal."""
-
-    horizon = 18
-
-
-def test_an_episode_that_would_end_after_the_horizon_is_a_failure() -> None:
-    long, short = (play_simulated([walker()], task, episodes=50, seed=0) for task in (Diagonal(), Short()))
-    in_time = long.steps <= 18
-    assert bool(in_time.any()) and not bool(in_time.all())
-    assert short.success.equal(in_time.float()) and short.steps.equal(long.steps.clamp(max=18))
-    assert short.reward.equal(torch.where(in_time, 1 - long.steps, -18.0))
-    assert bool((short.steps == 18)[in_time].any())  # to end with the last step is in time
-
-
 # Evaluations
 
 
@@ -143,13 +128,6 @@ def test_agents_of_different_kinds_are_evaluated_in_one_call() -> None:
         made = play_simulated([policy], TASK, episodes=6, seed=4)
         found = [together[measure][key] for measure in MEASURES]
         assert found == pytest.approx([float(part.mean()) for part in (made.steps, made.success, made.reward)])
-
-
-def test_the_same_seed_starts_in_the_same_states_and_another_in_others() -> None:
-    agents = {("walk", 0): walker(), ("walk", 1): walker()}
-    once, again, other = (evaluate(agents, TASK, episodes=20, seed=seed) for seed in (0, 0, 1))
-    assert once.values == again.values and once.values != other.values
-    assert once["steps"]["walk", 0] == once["steps"]["walk", 1]
 
 
 # What an evaluation says

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from approved import refused
 from PIL import Image
 
 from mocoda import Policy, Transitions, make_agent, make_task, train_agents
-from mocoda.agents import film as film_module
 from mocoda.agents.film import STAY, film
 from mocoda.tasks import Task, hooksweep_env
 
@@ -94,12 +92,3 @@ def test_what_cannot_be_filmed_is_refused(
     with refused():
         film(name, task, actor and policy(*actor), episodes=episodes)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_ffmpeg_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with refused():
-        film(tmp_path / "sweep.mp4", TASK, None)
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(film_module, "STAY", 1)
-    film(tmp_path / "sweep.gif", TASK, None, episodes=1)  # needs none

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from agents_world import all_same
 from approved import refused as is_refused
-from command_line import done, refused
-from point_task import PointTask
 from torch import Tensor
 
-from mocoda import Policies, Transitions, evaluate, make_agent, make_task, train_agents
+from mocoda import Transitions, make_agent, train_agents
 from mocoda.agents import GCIQL, Batch
-from mocoda.agents import train as learning
 from mocoda.agents.agent import q_values
 from mocoda.agents.train import initial_weights
-from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.networks import mlp
 from mocoda.engine.randomness import Stream
 
@@ -120,75 +113,6 @@ def test_from_a_random_walk_it_learns_the_straight_way_to_every_goal() -> None:
 
 
 # On the spine of all agents
-
-
-POINT = PointTask()
-
-
-def episodes(rows: int, seed: int) -> Transitions:
-    data = POINT.collect(rows, seed=seed)
-    return Transitions(data.state, data.action, data.next_state, episode=torch.arange(rows) // 13)
-
-
-def train(order: tuple[str, ...] = ("one", "other"), seeds: tuple[int, ...] = (0, 1), **more: Any) -> Policies:
-    """Evaluations after 2, 4, 6 and 8 of 9 updates."""
-    data = {"one": episodes(101, 0), "other": episodes(67, 1)}
-    settings: dict[str, Any] = {"updates": 9, "task": POINT, "evaluate_every": 2, "episodes": 3, "workers": 0}
-    agent = make_agent("gciql", **SMALL, standardise=True)
-    return train_agents({name: data[name] for name in order}, agent, seeds=seeds, **(settings | more))
-
-
-@pytest.mark.parametrize("end", [2, 5])
-def test_an_interrupted_training_goes_on_to_the_same_bytes(
-    end: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class StopError(Exception):
-        pass
-
-    def progress(stage: str, done: int, total: int) -> None:
-        if done > end:
-            raise StopError
-
-    monkeypatch.setattr(learning, "Checkpoint", functools.partial(Checkpoint, interval=0.0))
-    path = tmp_path / "checkpoint"
-    with pytest.raises(StopError):
-        train(checkpoint=path, progress=progress)
-    assert all_same(train(checkpoint=path), train())
-
-
-def sweeps(episodes: int = 3) -> Transitions:
-    """Rows of HookSweep2's shape, made up."""
-    rows, (low, high) = 75 * episodes, make_task("hooksweep2").box
-    drawn = low + (high - low) * Stream(0, "test-gciql", "sweeps").uniform(rows, 20)
-    state, action = drawn.split([16, 4], 1)
-    source = {"task": "hooksweep2"}
-    return Transitions(state, action, state + 0.01, source=source, episode=torch.arange(rows) // 75)
-
-
-def test_it_trains_for_hooksweep2_whose_goals_are_places_of_boxes() -> None:
-    task = make_task("hooksweep2")
-    policies = train_agents({"sweeps": sweeps()}, make_agent("gciql", **SMALL), seeds=[0], updates=2, task=task)
-    policy = policies["sweeps", 0]
-    assert policy.state_width == 22 and policy.columns[16:22] == tuple(f"goal{i}" for i in range(6))
-    assert evaluate(policies, task, episodes=1, workers=0)["steps"]["sweeps", 0] == 75
-
-
-def test_the_command_line_trains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    sweeps().save("sweeps.hdf5")
-    sizes = ["--hidden", 8, "--batch", 16, "--seeds", 1, "--updates", 2, "--out", "agents"]
-    shares = ["--value-goals", 0.1, 0.6, 0.3, "--expectile", 0.8]
-    assert done("train", "sweeps.hdf5", "--agent", "gciql", *sizes, *shares).startswith("1 agent in agents;")
-    agent = Policies.load("agents")["sweeps", 0].agent
-    assert agent == GCIQL(hidden=(8,), batch=16, value_goals=(0.1, 0.6, 0.3), expectile=0.8)
-    make_task("navigation").collect(100, seed=0).save("walks.hdf5")  # its task has no goals to evaluate by
-    said = done("train", "walks.hdf5", "--agent", "gciql", *sizes[:-1], "walks")
-    assert "1 agent in walks; without a task none was evaluated." in said
-    data = sweeps()
-    Transitions(data.state, data.action, data.next_state, source=data.source).save("torn.hdf5")
-    assert refused("train", "torn.hdf5", "--agent", "gciql", *sizes[:-1], "torn").startswith(
-        "data set 'torn' has no episodes, from which this agent takes its goals."
-    )
 
 
 # Errors

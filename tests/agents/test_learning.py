@@ -128,32 +128,6 @@ def test_a_run_is_the_same_alone_and_in_company_to_the_bit(name: str) -> None:
     assert same(few["c", 7], together["c", 7]) and same(few["a", 7], together["a", 7])
 
 
-@pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("rows", [1, 5, 6, 7, 9, 10, 11])
-def test_that_holds_for_few_rows_too(rows: int) -> None:
-    """MKL's products of few rows differ between one matrix and several, where several threads share them."""
-    data = {"a": HILL.collect(101, seed=0), "b": HILL.collect(67, seed=1)}
-    train = functools.partial(train_agents, task=HILL, evaluate_every=2, episodes=rows)
-    for agent in (small("sac", batch=rows), Cloning(hidden=(48, 32), batch=rows)):
-        together = train(data, agent, seeds=[5, 6], updates=2)
-        alone = train({"b": data["b"]}, agent, seeds=[6], updates=2)
-        assert same(alone["b", 6], together["b", 6])
-        assert alone.curves["return"][0].equal(together.curves["return"][3])
-
-
-@each_rewarded_agent
-def test_permuted_runs_give_permuted_policies(name: str) -> None:
-    data = {"other": HILL.collect(67, seed=1), "one": HILL.collect(101, seed=0)}
-    permuted = train_agents(data, small(name), seeds=[6, 5], updates=8, task=HILL, evaluate_every=4, episodes=3)
-    assert list(permuted) == [("other", 6), ("other", 5), ("one", 6), ("one", 5)]
-    assert list(trained(name)) == [("one", 5), ("one", 6), ("other", 5), ("other", 6)]
-    for place, (key, policy) in enumerate(permuted.items()):
-        assert same(policy, trained(name)[key])
-        before = list(trained(name)).index(key)
-        for measure in ("steps", "success", "return"):
-            assert permuted.curves[measure][place].equal(trained(name).curves[measure][before])
-
-
 @each_agent
 def test_the_same_seed_trains_to_the_same_bytes_and_another_to_others(name: str, tmp_path: Path) -> None:
     for file, seed in (("once", 3), ("again", 3), ("other", 4)):
@@ -391,17 +365,3 @@ def test_measured_values_are_reported_in_the_units_of_the_rewards(seen: list[Bat
             }
             made = {key[3]: value for key, value in found.items() if key[:3] == (update, name, 0)}
             assert made == pytest.approx(expected, rel=1e-4, abs=1e-4)
-
-
-@each_agent
-def test_every_agent_reports_its_values(name: str) -> None:
-    agent, data = small(name), {"a": recorded()}
-    found = reported(agent, data, seeds=[0, 1], updates=6, evaluate_every=6)
-    assert {"critic/q_mean", "critic/q_max"} < {key[3] for key in found}
-    assert all(math.isfinite(value) for value in found.values())
-
-
-def test_a_group_that_did_not_move_reports_nothing() -> None:
-    found = reported(small("td3-bc"), {"a": recorded()}, seeds=[0], updates=3, evaluate_every=1)
-    moved = [key[0] for key in found if key[3] == "actor/imitation"]
-    assert moved == [2] and [key[0] for key in found if key[3] == "critic/q_max"] == [1, 2, 3]

@@ -223,14 +223,6 @@ class Breaks(Cloning):
         return weights["actor.0.bias"].sum((1, 2)) * 0 + self.loss_is
 
 
-class BreaksUnseen(Breaks):
-    """Its loss is finite to the end, its gradient is not: that of a root at 0. Other runs' roots are of 1."""
-
-    def broken(self, weights: Weights) -> Tensor:
-        bias = weights["actor.0.bias"]
-        return (bias.sum((1, 2)) * 0 + (torch.arange(len(bias)) != self.run)).sqrt()
-
-
 @pytest.mark.usefixtures("at_every_chunk")
 @pytest.mark.parametrize(("run", "loss_is"), [(0, math.nan), (1, math.inf), (3, -math.inf)])
 def test_a_loss_that_is_no_number_stops_the_training_and_says_where(
@@ -249,24 +241,6 @@ def test_a_loss_that_is_no_number_stops_the_training_and_says_where(
     assert header["settings"]["done"] == 6 and all(bool(tensor.isfinite().all()) for tensor in tensors.values())
     monkeypatch.setattr(Breaks, "at", math.inf)
     assert all_same(fit(agent=Breaks(**SMALL), checkpoint=path), fit(agent=Breaks(**SMALL)))
-
-
-@pytest.mark.parametrize("run", [0, 3])
-def test_a_training_that_breaks_in_its_very_last_update_does_not_return_broken_weights(
-    run: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Breaks, "run", run)
-    monkeypatch.setattr(Breaks, "at", 4)
-    with refused():
-        train_agents({"a": recorded(50), "b": recorded(30, seed=1)}, BreaksUnseen(**SMALL), seeds=[5, 6], updates=4)
-
-
-@each_rewarded_agent
-def test_extreme_data_stops_every_agent(name: str) -> None:
-    data = recorded(50)
-    extreme = Transitions(1e30 * data.state, data.action, data.next_state, data.reward, data.terminal)
-    with refused():
-        train_agents({"plain": data, "extreme": extreme}, small(name), seeds=[3], updates=4)
 
 
 # Bad input

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,29 +70,9 @@ def test_processes_change_neither_policies_nor_curves() -> None:
     assert all_same(train(workers=2), train())
 
 
-class TrainingInterruptedError(Exception):
-    pass
-
-
 @pytest.fixture
 def at_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "Checkpoint", functools.partial(Checkpoint, interval=0.0))
-
-
-@pytest.mark.usefixtures("at_every_chunk")
-@pytest.mark.parametrize(("workers", "end"), [(0, 7), (2, 11)])
-def test_an_interrupted_training_goes_on_to_the_same_bytes(workers: int, end: int, tmp_path: Path) -> None:
-    def progress(stage: str, done: int, total: int) -> None:
-        if done > end:
-            raise TrainingInterruptedError
-
-    path = tmp_path / "checkpoint"
-    with pytest.raises(TrainingInterruptedError):
-        train(workers=workers, checkpoint=path, progress=progress)
-    tensors, header = load_trained(path, "checkpoint")
-    assert header["settings"]["done"] == end
-    assert len(tensors["curves"]) == max(0, end - 5) // 2  # after five of the samplers
-    assert all_same(train(checkpoint=path), train())
 
 
 class Late(Workers[Job, Played]):
@@ -99,14 +80,12 @@ class Late(Workers[Job, Played]):
 
     noted: list[str]
 
-    def submit(self, job: Job) -> int:
-        number = super().submit(job)
+    def submit(self, job: Job) -> Future[Played]:
+        future, number = super().submit(job), sum(line.startswith("submit") for line in self.noted)
         self.noted.append(f"submit {number}")
-        return number
-
-    def result(self, number: int) -> Played:
-        self.noted.append(f"result {number}")
-        return super().result(number)
+        answer = future.result()
+        future.result = lambda timeout=None: self.noted.append(f"result {number}") or answer  # type: ignore[method-assign, func-returns-value]
+        return future
 
 
 @pytest.fixture

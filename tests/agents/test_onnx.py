@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from agents_world import HILL, SMALL, A, S, each_agent, each_rewarded_agent, recorded, small, untrained
+from agents_world import SMALL, A, S, each_agent, each_rewarded_agent, recorded, small, untrained
 from approved import refused
 from cloning_agent import Cloning
 from hypothesis import given, settings
@@ -25,7 +25,6 @@ from mocoda import Policy, Transitions, export_onnx, train_agents
 from mocoda.agents.agent import Noise
 from mocoda.agents.onnx_export import noise_for
 from mocoda.agents.policy import agent_settings
-from mocoda.cli.data import Export
 from mocoda.engine.files import VERSION
 from mocoda.engine.networks import Weights
 from mocoda.engine.randomness import Stream
@@ -185,19 +184,3 @@ def test_without_onnx_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 # Columns, and the command line
-
-
-def test_the_command_line_writes_a_policy_s_file_or_the_only_one_of_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    agents = train_agents({"one": HILL.collect(50, seed=0)}, small("bcq"), seeds=[3], updates=1, task=HILL)
-    agents.save("agents")
-    Export("agents", to="folder.onnx").run()
-    Export("agents/policy-one-3.safetensors", to="file.onnx").run()
-    export_onnx(agents["one", 3], "python.onnx")
-    written = {Path(name).read_bytes() for name in ("folder.onnx", "file.onnx", "python.onnx")}
-    assert len(written) == 1
-    assert capsys.readouterr().out == "".join(
-        f"{name}.onnx: bcq, observation and noise in, action out\n" for name in ("folder", "file")
-    )

@@ -41,22 +41,6 @@ def test_numpy_in_is_numpy_out(name: str) -> None:
             assert torch.from_numpy(action).equal(acted(policy, state))
 
 
-@each_agent
-def test_actions_lie_in_the_box_and_carry_no_gradient(name: str) -> None:
-    policy = untrained(small(name))
-    action = acted(policy, (100 * STATE).requires_grad_())
-    assert bool((action >= policy.action_low).all()) and bool((action <= policy.action_high).all())
-    assert not action.requires_grad and action.device == policy.device
-
-
-def test_the_same_seed_proposes_the_same_actions_and_another_others() -> None:
-    policy = untrained(small("bcq"))
-    assert acted(policy, STATE, seed=3).equal(acted(policy, STATE, seed=3))
-    assert not acted(policy, STATE, seed=3).equal(acted(policy, STATE, seed=4))
-    assert acted(policy, STATE).equal(acted(policy, STATE, seed=0))
-    assert acted(policy, STATE[0], seed=3).equal(acted(policy, STATE[0], seed=3))
-
-
 @pytest.mark.parametrize("shape", [(), (S + 1,), (S - 1,), (4, S + 1), (2, 4, S), (S, 1)])
 def test_a_state_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     policy = untrained(small("td3-bc"))
@@ -179,14 +163,6 @@ def test_loaded_policies_are_the_saved_ones_with_their_curves(tmp_path: Path) ->
         "policy-other-3.safetensors",
         "policy-other-8.safetensors",
     ]
-
-
-def test_data_sets_may_have_any_name(tmp_path: Path) -> None:
-    names = ["a", "a-1", "a/b", "ä ö", "..", "policy"]
-    made = Policies({(name, seed): untrained(small("sac"), seed) for name in names for seed in (0, 1)}, {})
-    made.save(tmp_path / "inside" / "agents")
-    assert all_same(Policies.load(tmp_path / "inside" / "agents"), made)
-    assert [path.name for path in (tmp_path / "inside").iterdir()] == ["agents"]
 
 
 def test_a_folder_without_policies_is_refused(tmp_path: Path) -> None:

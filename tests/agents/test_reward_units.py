@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agents_world import each_agent, each_rewarded_agent, learned_rewards, recorded, small
+from agents_world import each_rewarded_agent, learned_rewards, recorded, small
 from approved import refused
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from mocoda import Policy, Transitions, train_agents
-from mocoda.agents.agent import Agent, q_values
+from mocoda.agents.agent import Agent
 from mocoda.agents.train import RunTable, runs_of
 
 DISCOUNT = 0.98
@@ -42,11 +42,6 @@ def learned(data: Transitions, agent: Agent) -> tuple[Tensor, float, float]:
 
 def trained(data: Transitions, agent: Agent, updates: int = 6) -> Policy:
     return train_agents({"one": data}, agent, seeds=[3], updates=updates)["one", 3]
-
-
-def values(policy: Policy, data: Transitions) -> Tensor:
-    weights = {name: weight[None] for name, weight in policy.weights.items()}
-    return q_values(weights, "critic", data.state[None], data.action[None])
 
 
 # In the units of the data
@@ -90,12 +85,6 @@ def test_rewards_under_which_policies_rank_alike_train_the_same_policy(name: str
         assert float(((found - expected).abs().amax(1) < 1e-2).float().mean()) > (0.9 if name == "bcq" else 0.999)
 
 
-def test_as_they_are_rewards_are_not_touched() -> None:
-    data = recorded(40)
-    found, low, high = learned(data, small("sac", scale_rewards=False, value_range=(-50, 0)))
-    assert data.reward is not None and found.equal(data.reward) and (low, high) == (-50.0, 0.0)
-
-
 @pytest.mark.parametrize("reward", [0.0, 0.1, -3e30])
 @pytest.mark.parametrize("terminals", [True, False])
 def test_rewards_without_anything_to_learn_are_zero(reward: float, terminals: bool) -> None:
@@ -108,17 +97,6 @@ def test_rewards_without_anything_to_learn_are_zero(reward: float, terminals: bo
 
 
 # The range of values
-
-
-@each_agent
-@pytest.mark.parametrize("scale_rewards", [True, False])
-def test_a_wide_range_changes_nothing(name: str, scale_rewards: bool) -> None:
-    more = {"penalty": "logsumexp"} if name == "cql" else {}  # the other penalty draws values to the range's ends
-    free, wide = (
-        trained(recorded(101), small(name, scale_rewards=scale_rewards, value_range=given, **more))
-        for given in (None, (-1e6, 1e6))
-    )
-    assert all(weight.equal(wide.weights[key]) for key, weight in free.weights.items())
 
 
 def test_values_without_bounds_are_refused_where_cql_needs_them() -> None:

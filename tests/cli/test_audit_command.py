@@ -82,7 +82,7 @@ def test_a_task_or_a_graph_file_tells_how_many_rows_are_true(world: list[str]) -
     result = found()
     assert result["confirmed"] == 0.8 and result["by"]["recipe"]["recorded"]["share"] == 1.0
     assert result["predictors"]["disagreement"]["auroc"] == 1.0
-    assert below(Path("runs/audit")) == ["audit.json", "audit.png", "config.json", "files.jsonl", "progress.jsonl"]
+    assert below(Path("runs/audit")) == ["audit.json", "audit.png", "config.json", "progress.jsonl"]
 
 
 def test_tolerances_by_factor_columns_and_a_part_of_the_rows() -> None:

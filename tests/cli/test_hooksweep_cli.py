@@ -62,7 +62,7 @@ def test_collect_writes_the_task_s_rows_and_leaves_no_parts(undisturbed: Path) -
     for name in ARRAYS:
         assert getattr(data, name).equal(getattr(expected, name)), name
     assert data.source == expected.source
-    own = ["config.json", "files.jsonl", "progress.jsonl"]
+    own = ["config.json", "progress.jsonl"]
     run = ["data.hdf5.run", *(f"data.hdf5.run/{name}" for name in own)]
     assert below(undisturbed) == ["data.hdf5", *run]
     config = json.loads((undisturbed / "data.hdf5.run" / "config.json").read_text())

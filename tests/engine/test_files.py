@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -93,6 +92,7 @@ import os, sys
 from mocoda.engine.files import whole_file
 with whole_file(sys.argv[1]) as part:
     part.write_text("half")
+    os.utime(part, (0, 0))
     print(part.name, flush=True)
     os.kill(os.getpid(), 9)
 """
@@ -114,30 +114,24 @@ def begin(path: Path) -> None:
         part.write_text("{}")
 
 
-def test_what_a_killed_process_of_this_host_left_is_removed_by_the_next_writer_of_the_file(left: Path) -> None:
+def test_what_a_killed_process_left_is_removed_by_the_next_writer_of_the_file(left: Path) -> None:
     begin(left.parent / "other.json")
     assert left.exists()
     begin(left.parent / "data.json")
     assert not left.exists()
 
 
-@pytest.mark.parametrize("age", [0, 23 * 3_600, 25 * 3_600])
-def test_what_another_host_left_is_removed_when_it_is_a_day_old(left: Path, age: int) -> None:
-    """Its processes cannot be asked for: two containers that share a folder may have the same process ids."""
-    here = left.name.split(".")[-2].partition("-")[0]
-    other = left.rename(left.with_name(left.name.replace(here, "0123abcd")))
-    os.utime(other, (time.time() - age,) * 2)
-    begin(other.parent / "data.json")
-    assert other.exists() == (age < 24 * 3_600)
-
-
-def test_what_a_living_process_writes_and_files_of_others_are_no_leftovers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_what_a_living_process_writes_and_files_of_others_are_no_leftovers(whole: Any, tmp_path: Path) -> None:
+    """Locks tell them from what was left, also where containers that share a folder have the same process ids."""
     own = tmp_path / ".data.json.notes.part"
     own.write_text("mine")
-    with whole_file(tmp_path / "data.json") as one, whole_file(tmp_path / "data.json") as other:
-        assert one != other and one.exists() and other.exists()
-        other.write_text("{}")
-        one.write_text("{}")
+    with whole(tmp_path / "data.json") as one:
+        os.utime(one, (0, 0))
+        with whole_file(tmp_path / "data.json") as other:
+            assert one != other and one.exists() and other.exists()
+            other.write_text("{}")
+        (tmp_path / "data.json").unlink()
     assert own.read_text() == "mine"
 
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 from agents_world import HILL, each_rewarded_agent, small
 from approved import refused
-from point_task import PointTask
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
@@ -22,8 +21,7 @@ from mocoda import MetricLog, Policies, make_task, train_agents
 from mocoda.agents import train as learning
 from mocoda.cli import read_command
 from mocoda.engine.checkpoint import Checkpoint
-from mocoda.engine.metrics import METRIC_FILES, Metric
-from mocoda.engine.runs import RunFolder
+from mocoda.engine.metrics import Metric
 
 DATA = {"a": HILL.collect(60, seed=0), "b": HILL.collect(70, seed=1)}
 KEYS = [(data, seed) for data in DATA for seed in (5, 6)]
@@ -96,18 +94,6 @@ def test_losses_are_means_over_the_updates_that_moved_a_group(monkeypatch: pytes
         torch.testing.assert_close(torch.tensor([metric.value for metric in found]), expected)
 
 
-def test_evaluations_in_other_processes_are_reported_when_they_are_known() -> None:
-    told: list[Metric] = []
-    task = PointTask()
-    settings: dict[str, Any] = {"updates": 9, "task": task, "evaluate_every": 2, "episodes": 2, "workers": 1}
-    curves = train_agents(
-        {"one": task.collect(50, seed=0)}, small("td3-bc"), seeds=[0], report=told.extend, **settings
-    ).curves
-    for measure in ("steps", "success", "return"):
-        found = [(metric.update, metric.value) for metric in told if metric.name == measure]
-        assert found == list(zip([2, 4, 6, 8], curves[measure][0].tolist(), strict=True))
-
-
 def test_a_continued_training_tells_its_earlier_evaluations_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,17 +124,6 @@ def test_a_continued_training_tells_its_earlier_evaluations_again(
 # Files
 
 
-def test_jsonl_and_csv_hold_the_same_in_long_format(tmp_path: Path) -> None:
-    log = MetricLog(tmp_path)
-    log.add(SOME[:1])
-    log.add(SOME[1:])
-    assert jsonl(tmp_path) == from_csv(tmp_path) == SOME
-    lines = (tmp_path / "metrics.csv").read_text("utf-8").splitlines()
-    assert lines[:2] == ["update,data,seed,name,value", "1,a,0,success,0.25"]
-    first = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()[0]
-    assert first == '{"update": 1, "data": "a", "seed": 0, "name": "success", "value": 0.25}'
-
-
 def test_a_number_is_written_once_whoever_says_it_again(tmp_path: Path) -> None:
     log = MetricLog(tmp_path, tensorboard=True)
     log.add(SOME[:2])
@@ -162,13 +137,9 @@ def kill_in_jsonl(folder: Path) -> None:
         file.write('{"update": 3, "da')
 
 
-def kill_between(folder: Path) -> None:
+def kill_in_csv(folder: Path) -> None:
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(Metric(3, "a", 0, "success", 0.75)._asdict()) + "\n")
-
-
-def kill_in_csv(folder: Path) -> None:
-    kill_between(folder)
     with (folder / "metrics.csv").open("a") as file:
         file.write("3,a,0,suc")
 
@@ -177,7 +148,7 @@ def kill_before_csv(folder: Path) -> None:
     (folder / "metrics.csv").unlink()
 
 
-@pytest.mark.parametrize("kill", [kill_in_jsonl, kill_between, kill_in_csv, kill_before_csv])
+@pytest.mark.parametrize("kill", [kill_in_jsonl, kill_in_csv, kill_before_csv])
 def test_after_a_kill_the_files_are_sound_and_go_on(kill: Callable[[Path], None], tmp_path: Path) -> None:
     simple = SOME[:2]
     MetricLog(tmp_path, tensorboard=True).add(simple)
@@ -199,14 +170,6 @@ def test_a_file_of_something_else_is_refused_and_kept(content: str, tmp_path: Pa
     assert file.read_text() == content and list(tmp_path.iterdir()) == [file]
 
 
-def test_a_csv_file_of_something_else_is_refused_and_kept(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.csv"
-    file.write_text("epoch,loss\n")
-    with refused():
-        MetricLog(tmp_path)
-    assert file.read_text() == "epoch,loss\n"
-
-
 # TensorBoard
 
 
@@ -214,14 +177,6 @@ def test_tensorboard_reads_the_same_numbers(tmp_path: Path) -> None:
     train(MetricLog(tmp_path, tensorboard=True).add)
     assert sorted(path.name for path in (tmp_path / "tensorboard").iterdir()) == ["a-5", "a-6", "b-5", "b-6"]
     assert sorted(events(tmp_path)) == sorted(jsonl(tmp_path)) == sorted(from_csv(tmp_path))
-
-
-def test_tensorboard_can_be_asked_for_later(tmp_path: Path) -> None:
-    train(MetricLog(tmp_path).add)
-    assert not (tmp_path / "tensorboard").exists()
-    for _ in range(2):
-        MetricLog(tmp_path, tensorboard=True)
-        assert sorted(events(tmp_path)) == sorted(jsonl(tmp_path))
 
 
 def test_a_data_set_may_have_any_name(tmp_path: Path) -> None:
@@ -239,18 +194,6 @@ def test_without_tensorboard_the_way_out_is_said(tmp_path: Path, monkeypatch: py
 
 
 # Folders, and the command line
-
-
-def test_a_run_of_other_settings_takes_the_place_of_metrics_and_of_nothing_else(tmp_path: Path) -> None:
-    with RunFolder(tmp_path, "x", {"n": 1}, METRIC_FILES):
-        MetricLog(tmp_path, tensorboard=True).add(SOME[:2])
-        (tmp_path / "tensorboard" / "notes").mkdir()
-        (tmp_path / "tensorboard" / "notes" / "mine.txt").write_text("")
-    with RunFolder(tmp_path, "x", {"n": 1}, METRIC_FILES):
-        assert jsonl(tmp_path) == SOME[:2]
-    with RunFolder(tmp_path, "x", {"n": 2}):
-        left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
-    assert left == ["config.json", "files.jsonl", "tensorboard", "tensorboard/notes", "tensorboard/notes/mine.txt"]
 
 
 def test_train_writes_metrics_always_and_events_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,30 +78,6 @@ def test_the_gradients_of_gelu_and_layer_norm_are_those_of_torch() -> None:
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("shared", [(7, 5), (3, 7, 5), (1, 3, 7, 5), (2, 1, 7, 5), (1, 1, 7, 5)])
-def test_inputs_that_lack_or_share_leading_axes_go_to_every_network(shared: tuple[int, ...]) -> None:
-    weights = mlp_weights("net", (2, 3), (5, 4, 4), stream("weights"))
-    x = stream("x").normal(*shared)
-    written_out = x.expand(2, 3, 7, 5).contiguous()
-    assert mlp(weights, "net", x).equal(mlp(weights, "net", written_out))
-
-
-def test_fresh_weights_lie_within_their_bound() -> None:
-    weights = mlp_weights("net", (2, 3), (16, 9, 4), stream("weights"))
-    for layer, inputs in enumerate((16, 9)):
-        values, bound = weights[f"net.{layer}.weight"], 1 / math.sqrt(inputs)
-        assert values.shape[:3] == (2, 3, inputs) and weights[f"net.{layer}.bias"].shape[:3] == (2, 3, 1)
-        assert 0.9 * bound < float(values.abs().max()) <= bound
-        assert float(values.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
-
-
-def test_an_mlp_does_not_count_the_layers_of_another_network() -> None:
-    net = mlp_weights("net", (), (5, 6, 4), stream("weights"))
-    others = mlp_weights("network", (), (5, 6, 6, 4), stream("x")) | linear_weights("embed.net", (), 5, 4, stream("y"))
-    x = stream("x").normal(7, 5)
-    assert mlp(net | others, "net", x).equal(mlp(net, "net", x))
-
-
 # Widths that are no whole cache lines
 
 

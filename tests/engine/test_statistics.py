@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import (
-    Summary,
     bootstrap_interval,
     interquartile_mean,
-    mean_and_std,
     probability_of_improvement,
     summarise,
 )
@@ -36,18 +34,6 @@ def drawn(n: int, label: str = "values") -> list[float]:
 @LAW
 def test_the_interquartile_mean_is_scipys_trimmed_mean(some: list[float]) -> None:
     assert interquartile_mean(some) == pytest.approx(scipy.stats.trim_mean(some, 0.25), rel=1e-9, abs=1e-9)
-
-
-@given(values.filter(lambda some: len(some) > 1))
-@LAW
-def test_mean_and_deviation_are_numpys(some: list[float]) -> None:
-    mean, std = mean_and_std(some)
-    assert mean == pytest.approx(np.mean(some), rel=1e-9, abs=1e-9)
-    assert std == pytest.approx(np.std(some, ddof=1), rel=1e-7, abs=1e-9)
-
-
-def test_a_single_value_has_no_deviation_and_no_interval() -> None:
-    assert summarise([3.5]) == Summary(mean=3.5, std=0.0, iqm=3.5, low=3.5, high=3.5)
 
 
 @pytest.mark.parametrize("n", [5, 10, 40])
@@ -92,14 +78,3 @@ def test_a_summary_lies_between_the_lowest_and_the_highest_value(some: list[floa
     assert lowest <= summary.low <= summary.high <= highest
     assert lowest <= summary.mean <= highest and lowest <= summary.iqm <= highest
     assert 0 <= summary.std <= highest - lowest + slack
-
-
-@given(whole, st.integers(-50, 50), st.sampled_from([0.25, 0.5, 2.0, 4.0]))
-@LAW
-def test_shifted_and_scaled_values_have_a_shifted_and_scaled_summary(
-    some: list[float], shift: int, scale: float
-) -> None:
-    before, after = summarise(some), summarise([shift + scale * value for value in some])
-    for name in ("mean", "iqm", "low", "high"):
-        assert getattr(after, name) == pytest.approx(shift + scale * getattr(before, name), abs=1e-9)
-    assert after.std == pytest.approx(scale * before.std, abs=1e-9)

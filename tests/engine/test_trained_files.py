@@ -34,7 +34,7 @@ from mocoda import (
 )
 from mocoda.augmentation.rewards import LearnedReward, RewardConfig, fit_reward
 from mocoda.engine import checkpoint as files
-from mocoda.engine.checkpoint import FORMAT, Checkpoint, load_trained, save_trained
+from mocoda.engine.checkpoint import FORMAT, Checkpoint, load_trained
 from mocoda.engine.randomness import Stream, generator
 
 OLD = Path(__file__).parent / "files"
@@ -257,47 +257,6 @@ def test_a_damaged_file_is_refused_in_one_sentence_with_the_way_out(
     assert not path.is_file() or path.read_bytes() == before
 
 
-@each_example
-def test_a_file_without_permission_or_with_too_long_a_name_is_refused(
-    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    example.write(path)
-
-    def denied(*given: object, **more: object) -> None:  # for a superuser, no file is unreadable
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", denied)
-        with pytest.raises(InputError, match=r": Permission denied\. "):
-            load_trained(path, example.kind)
-    with pytest.raises(InputError, match=r": File name too long\. "):
-        load_trained(tmp_path / ("x" * 300), example.kind)
-
-
-@pytest.mark.parametrize("kind", ["dynamics", "policy", "reward"])
-def test_a_tensor_too_many_is_refused(kind: str, tmp_path: Path) -> None:
-    EXAMPLES[kind].write(tmp_path / "file")
-    change_tensor(tmp_path / "file", lambda tensors: tensors.update(extra=torch.zeros(2)))
-    with refused():
-        EXAMPLES[kind].numbers(tmp_path / "file")
-
-
-def test_the_optimisers_numbers_of_a_checkpoint_are_checked_too(tmp_path: Path) -> None:
-    for number, (part, to) in enumerate({"exp_avg": torch.zeros(1), "step": None}.items()):
-        path = tmp_path / str(number)
-        fitting(path)
-
-        def change(tensors: dict[str, Tensor], name: str = f"adam.0.{part}", to: Tensor | None = to) -> None:
-            tensors.pop(name)
-            if to is not None:
-                tensors[name] = to
-
-        change_tensor(path, change)
-        with refused():
-            fitting(path)
-
-
 @pytest.mark.parametrize(
     ("kind", "keys", "to"),
     [
@@ -438,8 +397,3 @@ def test_a_checkpoint_under_a_changed_rule_is_refused(architecture: str, tmp_pat
     fit(graph=corner())
     with pytest.raises(InputError, match=r"belongs to another training, which differs in .*rules\. Delete it"):
         fit(graph=corner(0.51))
-
-
-def test_a_file_whose_header_holds_infinity_is_read(tmp_path: Path) -> None:
-    save_trained(tmp_path / "file", "policy", {"a": torch.zeros(1)}, {"settings": {"bound": float("inf")}})
-    assert load_trained(tmp_path / "file", "policy")[1]["settings"] == {"bound": float("inf")}

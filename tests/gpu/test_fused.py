@@ -98,13 +98,6 @@ def test_outputs_and_gradients_equal_those_of_torch(
     assert_near(gradients(layers, g), gradients(layers, g, exact=True))
 
 
-@pytest.mark.parametrize("sizes", [(33, 144, 2), (17, 64, 144, 1), (5, 32, 16, 80, 7), (64, 512, 512, 1), (1, 1, 1)])
-def test_so_they_do_for_many_blocks_and_uneven_widths(sizes: tuple[int, ...], device: torch.device) -> None:
-    layers = draw(device, 2, 150, *sizes)
-    g = g_for(layers)
-    assert_near(gradients(layers, g), gradients(layers, g, exact=True))
-
-
 @pytest.mark.parametrize("outputs", [1, 4, 5])
 @pytest.mark.parametrize("hidden", [1, 2, 3])
 def test_half_is_near(hidden: int, outputs: int, device: torch.device) -> None:
@@ -172,33 +165,6 @@ def test_where_nobody_wants_gradients_nothing_is_kept(outputs: int, half: bool, 
         assert found.equal(expected)
 
 
-@pytest.mark.parametrize("outputs", [1, 3, 5])
-def test_tensors_need_not_be_contiguous(outputs: int, device: torch.device) -> None:
-    x, weights, biases = draw(device, 3, 7, 4, 16, 16, outputs)
-    g = g_for((x, weights, biases))
-    expected = gradients((x, weights, biases), g)
-    strided = wanting([x.mT.contiguous(), *(w.mT.contiguous() for w in weights)])
-    y = fused.mlp(strided[0].mT, [w.mT for w in strided[1:]], biases)
-    found = torch.autograd.grad(y, strided, g.mT.contiguous().mT)
-    assert y.equal(expected[0])
-    for got, wanted in zip(found, expected[1 : len(strided) + 1], strict=True):
-        assert got.mT.equal(wanted)
-
-
-@pytest.mark.parametrize("outputs", [1, 3, 5])
-def test_tensors_may_be_expanded(outputs: int, device: torch.device) -> None:
-    x, weights, biases = draw(device, 3, 7, 4, 16, 16, outputs)
-    repeated = x[:1].repeat(3, 1, 1)
-    expected = gradients((repeated, weights, biases), torch.ones(3, 7, outputs, device=device))
-    leaf, *leaves = wanting([x[:1], *weights])
-    y = fused.mlp(leaf.expand(3, -1, -1), leaves, biases)
-    assert y.equal(expected[0])
-    found = torch.autograd.grad(y.sum(), [leaf, *leaves])  # its gradient is one number, expanded
-    torch.testing.assert_close(found[0], expected[1].sum(0, keepdim=True))
-    for got, wanted in zip(found[1:], expected[2:], strict=False):
-        assert got.equal(wanted)
-
-
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("hidden", [1, 2])
 def test_a_network_has_the_same_bits_alone_and_in_company(hidden: int, half: bool, device: torch.device) -> None:
@@ -227,19 +193,6 @@ def test_nan_comes_through(device: torch.device) -> None:
     assert y.isnan().equal(expected)
     assert [bool(gradient[0].isnan().any()) for gradient in found] == [False] * 6
     assert found[0][1].isnan().any()
-
-
-def test_it_differentiates_once(device: torch.device) -> None:
-    x, weights, biases = draw(device, 2, 7, 4, 16, 1)
-    (leaf,) = wanting([x])
-    (slope,) = torch.autograd.grad(fused.mlp(leaf, weights, biases).square().sum(), leaf, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
-
-
-def test_it_is_usable_on_a_gpu(device: torch.device) -> None:
-    assert fused.available
-    assert fused.usable(torch.zeros(1, device=device)) == (device.type == "cuda")
 
 
 @pytest.mark.parametrize("half", [False, True])

@@ -20,7 +20,7 @@ import mocoda
 from mocoda import Transitions
 from mocoda.agents.policy import shipped_policy
 from mocoda.engine.randomness import Stream
-from mocoda.tasks import cubes, cubes_env, is_simulated
+from mocoda.tasks import cubes, is_simulated
 from mocoda.tasks.cubes import CubePlaces, Cubes, local_mask, places
 from mocoda.tasks.cubes_env import CENTRE, SCALE, CubesEnv, put
 from mocoda.tasks.cubes_oracle import STRIP, Job, brushed, record
@@ -84,12 +84,6 @@ def test_tasks_are_made_by_name(name: str, count: int, official: int | None, env
 def test_what_cannot_be_is_refused(make: Callable[[], object]) -> None:
     with refused():
         make()
-
-
-def test_without_ogbench_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ogbench.manipspace.envs.cube_env", None)
-    with refused():
-        cubes_env._ogbench()
 
 
 # --- the graph
@@ -226,18 +220,6 @@ def test_it_draws_pictures() -> None:
 
 
 @needs_ogbench
-def test_policies_are_evaluated_on_official_tasks() -> None:
-    still = Transitions(
-        torch.zeros(4, 28), torch.zeros(4, 5), torch.zeros(4, 28), torch.zeros(4), goal=torch.ones(4, 28)
-    )
-    agent = mocoda.make_agent("td3-bc", hidden=(8,), batch=2)
-    agents = mocoda.train_agents({"still": still}, agent, seeds=[0], updates=1)
-    assert Cubes(1).officials[2] == Cubes(1, official=2)
-    found = mocoda.evaluate(agents, Cubes(1, official=2), episodes=1, workers=0)
-    assert [found[measure]["still", 0] for measure in ("steps", "success", "return")] == [200, 0, -200]
-
-
-@needs_ogbench
 def test_the_policy_that_comes_along_solves_the_first_official_task() -> None:
     policy, task = shipped_policy("cube-double:1"), Cubes(2, official=1)
     found = mocoda.evaluate({("turns", 0): policy}, task, episodes=8, workers=0)
@@ -296,15 +278,6 @@ def test_an_episode_in_which_a_parked_cube_moves_is_brushed() -> None:
     assert not brushed(states, handled=0) and brushed(states, handled=1)
     states[4, 30] = 0.02  # the second is lifted 2 mm
     assert brushed(states, handled=0)
-
-
-@needs_ogbench
-def test_brushed_episodes_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    verdicts = iter([True, False])
-    monkeypatch.setattr("mocoda.tasks.cubes_oracle.brushed", lambda states, handled: next(verdicts))
-    data = TASK.collect(10, seed=0, variety="one-cube", length=10)
-    assert (data.source["episodes"], data.source["dropped"], len(data)) == (2, 1, 10)
-    assert record(Job(2, "play", 3, seed=0)).counts.tolist() == [[1, 0]]
 
 
 @needs_ogbench

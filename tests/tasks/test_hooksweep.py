@@ -77,12 +77,6 @@ def test_columns_are_named_in_the_order_of_the_factors() -> None:
     }
 
 
-def test_features_are_where_the_boxes_are_and_the_region_keeps_them_together() -> None:
-    rows = rows_with_boxes((1.8, 0.7, 1.9, 0.8), (1.8, 0.7, 1.8, 0.999), (1.8, 0.7, 1.8, 1.001), (1.5, 0.7, 1.8, 0.8))
-    assert TASK.features(rows).equal(rows[:, [6, 7, 11, 12]])
-    assert TASK.region(rows).tolist() == [True, True, False, False]
-
-
 # --- goals and rewards
 
 
@@ -170,15 +164,6 @@ def test_episodes_that_move_the_other_box_away_are_dropped_and_counted(monkeypat
     assert part.state[:, 0].tolist() == part.action[:, 0].tolist() == np.repeat(kept, 75).tolist()
     assert part.next_state[:, 0].tolist() == part.state[:, 0].tolist()
     assert [len(array) for array in part[:3]] == [75 * len(kept)] * 3
-
-
-def test_the_rows_are_the_same_in_worker_processes() -> None:
-    assert same(recorded(workers=2), recorded())
-    assert recorded(workers=2).source == recorded().source
-
-
-def test_fewer_rows_are_the_first_of_more() -> None:
-    assert same(recorded(500), recorded()[:500])
 
 
 # --- parts in a folder

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import subprocess
-import sys
-import tomllib
 import warnings
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -27,7 +22,6 @@ from mocoda.tasks.hooksweep_env import (
     GOAL,
     HOME,
     HORIZON,
-    TESTED,
     TOUCHES,
     Floats,
     HookSweep2Env,
@@ -244,12 +238,6 @@ def test_a_picture_has_the_size_asked_for_and_shows_boxes_and_goals() -> None:
 # --- wrong input
 
 
-@pytest.mark.parametrize("options", [{"mode": "tow"}, {"render_mode": "human"}])
-def test_an_unknown_option_is_refused(options: dict[str, Any]) -> None:
-    with refused():
-        HookSweep2Env(**options)
-
-
 def no_model() -> None:
     with refused():
         fetch_with_hook.__wrapped__()  # not the one that this process already has
@@ -270,20 +258,6 @@ def test_another_mujoco_is_refused(version: str, monkeypatch: pytest.MonkeyPatch
     no_model()
 
 
-def test_the_versions_are_those_that_are_installed_with_mocoda() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    (first, last), (major, minor) = TESTED[0], TESTED[1]
-    assert f"mujoco>={first}.{last},<{major}.{minor + 1}" in project["optional-dependencies"]["hooksweep"]
-
-
-def test_without_the_robots_model_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "gymnasium_robotics" else find(name, *more)
-    )
-    no_model()
-
-
 @pytest.mark.parametrize("setting", ["egl", None])
 def test_where_nothing_can_be_drawn_it_is_said_how(setting: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_display(*given: Any) -> None:
@@ -299,24 +273,3 @@ def test_where_nothing_can_be_drawn_it_is_said_how(setting: str | None, monkeypa
     with refused():
         environment.render()
     assert np.isfinite(environment.step(np.zeros(4, np.float32))[1])  # whoever does not look can go on
-
-
-WITHOUT = """
-import sys
-sys.modules["mujoco"] = sys.modules["gymnasium_robotics"] = sys.modules["imageio_ffmpeg"] = None
-import mocoda, torch
-assert mocoda.make_task("navigation").collect(9, seed=0)
-task = mocoda.make_task("hooksweep2")
-goals = task.goals(5, seed=0)
-task.label(torch.zeros(5, 16), torch.zeros(5, 4), torch.zeros(5, 16), goals)
-try:
-    task.collect(9, seed=0)
-except mocoda.InputError as error:
-    print(error)
-"""
-
-
-def test_without_mujoco_all_else_works() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=250)
-    said = "HookSweep2 needs mujoco; pip install 'mocoda[hooksweep]'.\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")

@@ -221,29 +221,6 @@ def test_no_row_lies_in_the_empty_centre_or_top_left() -> None:
     assert int(((data.state[:, 0] < 0.5) & (data.state[:, 1] > 0.5)).sum()) < 0.01 * len(data)
 
 
-def test_recorded_rewards_are_those_of_the_label() -> None:
-    data = recorded()
-    reward, terminal = TASK.label(data.state, data.action, data.next_state)
-    assert data.reward is not None
-    assert data.reward.equal(reward)
-    assert data.terminal.equal(terminal)
-    slow = [0.8 < x < 0.9 and 0.8 < y < 0.9 for x, y in data.next_state.double().tolist()]
-    assert terminal.tolist() == slow
-    assert 0 < sum(slow) < 0.05 * len(data)
-
-
-def data_bytes(data: Transitions) -> bytes:
-    assert data.reward is not None
-    return b"".join(array.numpy().tobytes() for array in (data.rows, data.next_state, data.reward, data.terminal))
-
-
-def test_the_same_seed_gives_the_same_bytes_and_another_does_not() -> None:
-    first = data_bytes(TASK.collect(301, seed=5))
-    assert data_bytes(TASK.collect(301, seed=5)) == first
-    assert data_bytes(TASK.collect(301, seed=6)) != first
-    assert data_bytes(TASK.collect(301, seed=Stream(5, "run", 1))) != first
-
-
 # --- the environment
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mocoda import Transitions, make_task
 from mocoda.engine.randomness import Stream
-from mocoda.engine.workers import Workers
 from mocoda.tasks import is_simulated
 from mocoda.tasks.objects import EPISODE, HOME, REACH, Objects, ObjectsEnv
 
@@ -157,15 +156,6 @@ def test_steps_are_what_the_table_says(count: int) -> None:
     torch.testing.assert_close(task.step(rows.float()), expected.float(), rtol=0, atol=1e-6)
 
 
-def test_an_objects_step_is_the_same_with_others_far_away() -> None:
-    """A world of one object inside a world of four."""
-    rows = recorded(4).rows
-    alone = torch.cat([rows[:, :4], rows[:, 16:]], 1)
-    far = (Objects(4).graph.mask(rows)[:, 1:4, 0] == 0).all(1)
-    assert int(far.sum()) > 1000
-    assert Objects(4).step(rows)[far, :4].equal(Objects(1).step(alone)[far, :4])
-
-
 # --- recorded data
 
 
@@ -185,15 +175,6 @@ def test_recorded_rows_are_episodes_of_true_steps_in_the_box(count: int) -> None
 
 def at_home(task: Objects, state: Tensor) -> Tensor:
     return state[:, 0 : 4 * task.objects : 4] > HOME
-
-
-def test_the_same_seed_gives_the_same_rows_and_another_others() -> None:
-    task = Objects(3)
-    assert task.collect(120, seed=1).rows.equal(task.collect(120, seed=1).rows)
-    assert not task.collect(120, seed=1).rows.equal(task.collect(120, seed=2).rows)
-    assert not task.collect(120, seed=Stream(1, "part")).rows.equal(task.collect(120, seed=1).rows)
-    with refused():
-        task.collect(0, seed=0)
 
 
 # --- the target task
@@ -222,14 +203,6 @@ def test_the_environment_passes_gymnasiums_checker(count: int) -> None:
     check_env(gymnasium.make("mocoda/Objects-v0", objects=count).unwrapped)
     made = gymnasium.make(Objects(count).environment)
     assert made.observation_space.shape == (4 * count + 2,)
-
-
-def test_other_processes_know_the_environment_by_its_id() -> None:
-    with Workers(gymnasium.spec, 1) as processes:
-        (spec,) = processes.map([Objects(5).environment])
-    assert spec.kwargs == {"objects": 5}
-    with refused():
-        Objects(65).environment  # noqa: B018
 
 
 @pytest.mark.parametrize("count", [1, 3])
