@@ -1,8 +1,7 @@
 """Questions about data: is the graph right, which recipe is worth trying, what would have happened if, what is true?"""
 
-from mocoda.analysis.advice import Advice
 from mocoda.analysis.counterfactual import WhatIf, what_if
-from mocoda.analysis.graph_check import check
+from mocoda.analysis.graph_check import Advice, check
 from mocoda.analysis.page import drop_rows, report
 from mocoda.analysis.rerun_export import export_rerun
 from mocoda.analysis.row_audit import Audit, audit

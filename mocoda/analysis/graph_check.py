@@ -1,233 +1,283 @@
-"""Checks a graph against the data: which edges are missing, and which recipe is worth trying.
+"""Checks a graph against the data, and recommends a recipe.
 
-No environment is needed. Long data is thinned out first. It is then cut into blocks of rows recorded together; models
-and recipes are fitted to some blocks and evaluated on the others.
+No environment is needed. Long data is thinned out first. It is then cut into blocks of rows recorded together; a small
+model and the recipes are fitted to some blocks, and what they make is judged by the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import rich.console
 import torch
 from torch import Tensor
 
-from mocoda.analysis.advice import LOCAL_MIXTURE, MIXTURE, UNSTRATIFIED, Advice, RecipeSamples
-from mocoda.analysis.coverage import coverage
-from mocoda.analysis.missing_edges import missing_edges
-from mocoda.analysis.rarity import Rarity, local_shares, recorded_share, worst_columns
-from mocoda.analysis.recommendation import choose_settings, recommend
-from mocoda.analysis.two_samples import Draws, compare_recipes
-from mocoda.augmentation.support import Support, disagreement, fit_support, step_scale
+from mocoda.analysis.missing_edges import MissingEdge, find_missing_edges
+from mocoda.analysis.tables import Grid, Table, percent, rich_tables
+from mocoda.augmentation.support import SupportLimits, disagreement, spread, step_scale
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.engine.errors import InputError
+from mocoda.engine.networks import moments
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
-from mocoda.parents import RECIPES, Parents, ParentsWithChildren, fit_parents, make_recipe
-from mocoda.parents.groups import belong_together, neighbourhood
+from mocoda.parents import ParentsWithChildren, fit_parents
 from mocoda.parents.mixture import Manifold
 
 MIN_ROWS = 100  # that can be checked at all
+MAX_ROWS, QUICK_ROWS = 40_000, 6_000  # that are used
 BLOCKS, SHOWN = 200, 120  # blocks of neighbouring rows, and the number of them that models are trained on
-BATCH, EPOCHS = 256, 15
-KNOWN_GRAPH_ROWS = 50  # rows under a local graph above which it counts as known
-FILTERS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # of support that are tried
-RARE = 0.01  # share of recorded parts that are as rare, below which a part is beyond the data
-MAX_LOCAL_GRAPHS = 20  # above which a set of mixtures for each takes long
-VARIANT_SETTINGS: dict[str, dict[str, Any]] = {
-    UNSTRATIFIED: {"stratified": False},
-    LOCAL_MIXTURE: {"density": "mixture"},
-    MIXTURE: {"density": "mixture", "stratified": False, "project": False},
-}
+DRAWN = 4_000  # rows of each recipe that are judged
+UPDATES, QUICK_UPDATES, EPOCHS, BATCH = 600, 200, 15, 256  # of the model, at least
+# Limits of the recommendation.
+CERTAIN_ROWS = 1_000  # with fewer, nothing is certain
+RARE = 0.01  # share of recorded rows that are as rare, below which a row is not supported
+DISPUTED = 3.0  # times the disagreement on held-out rows, above which members do not agree
+WORSE, FAR = 0.1, 0.5  # shares of the rows by which a recipe falls behind recorded ones: enough to filter; too many
+LITTLE_GAIN = 0.02  # share of new rows beyond that of held-out rows: not worth augmenting for
+BADLY_PREDICTED = 0.3  # of a step: recorded next states are better than a model's
+DOSE = 4  # generated rows per recorded one, as measured in the experiment `dose`
 
 
 @dataclass(frozen=True)
-class Effort:
-    """The largest number of rows used, the least number of updates of the model, and the rows drawn of each recipe."""
+class RecipeCheck:
+    """Which shares of the rows that a recipe draws are as they should be; `recorded` are held-out rows.
+
+    valid      within the recorded range of every column, with unit vectors of length 1
+    supported  no part is rarer than 99% of recorded parts with the same local graph
+    agreed     the models of an ensemble agree on the next state about as well as on recorded rows
+    new        in a cell of a grid, ten per column, without a recorded row
+    unusable   why the recipe cannot be used; then all else is 0
+    """
+
+    name: str
+    valid: float = 0.0
+    supported: float = 0.0
+    agreed: float = 0.0
+    new: float = 0.0
+    unusable: str | None = None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What `mocoda.check` found; prints as a recommendation, with `details` as tables.
+
+    rows, used        rows of the data; rows that were used
+    errors            the error of a small model on held-out rows by state factor, as a share of the factor's step
+    missing           edges that the data shows and the graph lacks
+    recipes           recorded rows, coda and mocoda
+    recipe            the one that is worth trying; None: none yet
+    max_disagreement  the filter for its rows; None: it needs none
+    recommendation    at most three sentences: on the graph, the recipe, and the number of rows
+    """
 
     rows: int
-    updates: int
-    samples: int
+    used: int
+    errors: Mapping[str, float]
+    missing: tuple[MissingEdge, ...]
+    recipes: tuple[RecipeCheck, ...]
+    recipe: str | None = None
+    max_disagreement: float | None = None
+    recommendation: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def details(self) -> rich.console.Group:
+        """The numbers behind the recommendation."""
+        return rich_tables(tables(self.to_json()))
+
+    def __str__(self) -> str:
+        return "\n".join(self.recommendation)
 
 
-FULL = Effort(rows=40_000, updates=600, samples=4_000)
-QUICK = Effort(rows=6_000, updates=200, samples=2_000)
+def tables(found: Mapping[str, Any]) -> list[Table]:
+    """The tables of a check, given as JSON values."""
+    missing = found["missing"]
+    children = [
+        [
+            str(name),
+            percent(error),
+            ", ".join(str(edge["parent"]) for edge in missing if edge["child"] == name) or "none found",
+            ", ".join(percent(edge["false_rows"]) for edge in missing if edge["child"] == name),
+        ]
+        for name, error in found["errors"].items()
+    ]
+    recipes = [
+        [str(one["name"]), *(percent(one[aspect]) for aspect in ("valid", "supported", "agreed", "new"))]
+        if one["unusable"] is None
+        else [str(one["name"]), str(one["unusable"]), "", "", ""]
+        for one in found["recipes"]
+    ]
+    heads = ["next state of", "error of a small model, of a step", "missing parents", "recombined rows they make false"]
+    return [
+        Table(f"The graph, by {found['used']:,} of {found['rows']:,} rows", heads, children),
+        Table("Rows that recipes draw, beside recorded ones", ["rows", "valid", "supported", "agreed", "new"], recipes),
+    ]
 
 
 def check(
     data: Transitions,
     graph: LocalGraph,
     *,
-    task: Any = None,
     seed: int | Stream = 0,
     quick: bool = False,
     progress: Progress = silent,
 ) -> Advice:
     """Checks whether the data supports the graph, and recommends a recipe.
 
-    task   recipes "rand" and "dyna" draw from its `box`, if it has one, and else from the recorded range
-    quick  use at most 6,000 rows instead of 40,000, train the model for fewer updates, and draw fewer rows. Weak edges
-           may then go unnoticed
+    quick  use at most 6,000 rows instead of 40,000, and train the model for fewer updates. Weak edges may then go
+           unnoticed
     """
     graph.check_data(data)
     if len(data) < MIN_ROWS:
         raise InputError(f"check needs at least {MIN_ROWS} rows, to fit models and to evaluate them, got {len(data)}.")
-    effort = QUICK if quick else FULL
     stream = as_stream(seed, "check", device=data.device)
-    used = data[:: -(-len(data) // effort.rows)]
+    every = -(-len(data) // (QUICK_ROWS if quick else MAX_ROWS))
+    used = data[::every]
     block = torch.arange(len(used), device=data.device) * BLOCKS // len(used)
     place = stream.child("blocks").permutation(BLOCKS)[block]
     shown, held_out = used[place < SHOWN], used[place >= SHOWN]
-    progress("check: densities", 0, 1)
-    support = fit_support(shown, graph, seed=stream)
-    progress("check: densities", 1, 1)
-    model = _model(shown, graph, effort.updates, stream, progress)
-    scale = step_scale(used)
-    error = (model.predict(used.rows).mean.mean(0) - used.next_state) / scale
+    model = _model(shown, graph, QUICK_UPDATES if quick else UPDATES, stream, progress)
+    error, step = model.predict(used.rows).mean.mean(0) - used.next_state, _step(used)
     edges = stream.child("edges")
-    children = missing_edges(graph, used.rows, error, block, place >= SHOWN, seed=edges, progress=progress)
-
-    def fit(name: str, data: Transitions) -> Parents:
-        recipe = make_recipe("mocoda", **VARIANT_SETTINGS[name]) if name in VARIANT_SETTINGS else name
-        return fit_parents(data, graph, recipe, task=task, model=model, seed=stream)
-
-    together = graph.local is not None and belong_together(shown.rows, graph, stream.child("together"))
-    fitted = {name: _fitted(name, shown, graph, fit) for name in _compared(together)}
-    drawn = {name: _draw(name, effort.samples, one, stream) for name, one in fitted.items()}
-    half = place[place >= SHOWN] % 2 == 0
-    # Parts that need not stay together are common or rare on their own, whatever they are linked to.
-    rarity = Rarity.fit(held_out, half, graph if together else replace(graph, local=None), stream.child("judge"))
-    usual = float(disagreement(model, held_out.rows, scale).mean())
-    view = _View(graph, rarity, Manifold.of(used.rows, graph), model, scale, usual)
-    rows = {name: one for name, one in drawn.items() if not isinstance(one, str)}
-    draws = [
-        Draws(name, parents, rows[name], fit)
-        for name, parents in fitted.items()
-        if name in rows and not isinstance(parents, str) and name != "mocoda-u"  # which differs on purpose
-    ]
-    covered = coverage(data, shown, held_out, graph, support.mixtures, seed=stream.child("coverage"))
+    missing = find_missing_edges(graph, used.rows, error, step, block, seed=edges, progress=progress)
+    judge = _Judge.of(used, shown, held_out, block[place >= SHOWN], graph, model, stream)
     advice = Advice(
         rows=len(data),
         used=len(used),
-        held_out=len(held_out),
-        disagreement=usual,
-        recorded_cells=covered.recorded,
-        reachable_cells=covered.reachable,
-        sets=covered.sets,
-        children=children,
-        recipes=tuple(view.samples(name, one, used) for name, one in drawn.items()),
-        laws=compare_recipes(draws, used, place < SHOWN, graph, stream.child("law"), progress),
-        local_graphs=local_shares(graph, used.rows, rows),
+        errors=_errors(error[place >= SHOWN], step, graph),
+        missing=tuple(replace(edge, rows=tuple(every * row for row in edge.rows)) for edge in missing),
+        recipes=(judge("recorded", held_out.rows), *(judge.recipe(name) for name in ("coda", "mocoda"))),
     )
-    chosen = choose_settings(advice)[0]
-    if chosen is not None:
-        settings = VARIANT_SETTINGS.get(chosen, {})
-        advice = replace(
-            advice,
-            density=settings.get("density", "matched"),
-            stratified=settings.get("stratified", True),
-            min_support=_filter(rows[chosen], support, rarity, advice.recipes[0].unsupported or 0.0),
-        )
-    recipe, recommendation, details = recommend(advice)
-    return replace(advice, recipe=recipe, recommendation=recommendation, details=details)
+    progress("check: recipes", 1, 1)
+    recipe, limit, sentences = recommend(advice, graph, DISPUTED * judge.usual)
+    return replace(advice, recipe=recipe, max_disagreement=limit, recommendation=sentences)
 
 
 def _model(data: Transitions, graph: LocalGraph, least: int, stream: Stream, progress: Progress) -> Dynamics:
     """A small ensemble, which takes seconds to train."""
     updates = max(1, round(0.875 * len(data)) // BATCH)
-    epochs = max(EPOCHS, -(-least // updates))
     config = DynamicsConfig(
-        members=3, hidden=(64, 64), features=64, epochs=epochs, batch=BATCH, learning_rate=2e-3, window=5
+        members=3,
+        hidden=(64, 64),
+        features=64,
+        epochs=max(EPOCHS, -(-least // updates)),
+        batch=BATCH,
+        learning_rate=2e-3,
+        window=5,
     )
     architecture = "global" if graph.local is None else "local"
     return fit_dynamics(data, graph, architecture, seed=stream.seed, config=config, progress=progress)
 
 
-# --- recipes
+def _step(data: Transitions) -> Tensor:
+    """The standard deviation of each column's steps, (S,); 0 where they are no more than rounding."""
+    largest = torch.maximum(data.state.abs(), data.next_state.abs()).amax(0)
+    return moments(data.next_state.double() - data.state.double(), largest)[1].float()
 
 
-def _compared(together: bool) -> list[str]:
-    """The recipes that are compared, with the variants of mocoda; mocoda-p is about a task rather than the data."""
-    names = [name for name in RECIPES if name != "mocoda-p"]
-    after = names.index("mocoda") + 1
-    names[after:after] = [UNSTRATIFIED, LOCAL_MIXTURE, MIXTURE] if together else [MIXTURE]
-    return names
-
-
-def _fitted(
-    name: str, data: Transitions, graph: LocalGraph, fit: Callable[[str, Transitions], Parents]
-) -> Parents | str:
-    """The fitted recipe, or why it cannot be used."""
-    if name == "coda" and int(connected_components(graph.sparsest[None]).max()) == 0:
-        return "the graph connects everything"
-    if name == LOCAL_MIXTURE and len(graph_codes := neighbourhood(graph, data.rows).unique()) > MAX_LOCAL_GRAPHS:
-        return f"there are {len(graph_codes):,} local graphs; one set of mixtures each takes long"
-    try:
-        return fit(name, data)
-    except InputError as error:
-        return str(error)
-
-
-def _draw(name: str, n: int, parents: Parents | str, stream: Stream) -> Tensor | str:
-    """Rows (n, S + A) of a recipe, or why there are none."""
-    if isinstance(parents, str):
-        return parents
-    part = stream.child("recipe", name)
-    try:
-        if isinstance(parents, ParentsWithChildren):
-            return parents.sample_with_children(n, seed=part)[0]
-        return parents.sample(n, seed=part)
-    except InputError as error:
-        return "local graphs connect everything" if name == "coda" else str(error)
+def _errors(error: Tensor, step: Tensor, graph: LocalGraph) -> dict[str, float]:
+    """The error (N, S) of each state factor, as a share of the length of its step (S,)."""
+    squared, found = error.double().square().mean(0), {}
+    for name in graph.children:
+        columns = list(graph.factors[name])
+        found[name] = float(squared[columns].sum().sqrt() / step[columns].norm().clamp(min=1e-30))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
-class _View:
-    """Measures drawn rows by a model, and by densities that know none of the rows they were drawn from."""
+class _Judge:
+    """Judges drawn rows by a model, and by recorded rows that they were not drawn from."""
 
+    shown: Transitions
     graph: LocalGraph
-    rarity: Rarity
+    grid: Grid
     manifold: Manifold
+    limits: SupportLimits | None  # None: too few rows have the same local graph
     model: Dynamics
     scale: Tensor  # (S,), of a step
     usual: float  # disagreement on held-out rows
+    stream: Stream
 
-    def samples(self, name: str, rows: Tensor | str, used: Transitions) -> RecipeSamples:
-        if isinstance(rows, str):
-            return RecipeSamples(name, rows)
-        apart, outside = float(disagreement(self.model, rows, self.scale).mean()), self.manifold.outside(rows)
-        broken = [(", ".join(used.columns[i] for i in unit), one) for unit, one in self.manifold.broken(rows)]
-        recorded, counts = neighbourhood(self.graph, used.rows).unique(return_counts=True)
-        strange = ~torch.isin(neighbourhood(self.graph, rows), recorded[counts >= KNOWN_GRAPH_ROWS])
-        return RecipeSamples(
-            name=name,
-            disagreement=apart,
-            relative=apart / max(self.usual, 1e-12),
-            support=float(self.rarity.score(rows).median()),
-            unsupported=float((self.rarity.rarest(rows) < RARE).double().mean()),
-            strange=float(strange.double().mean()),
-            as_recorded=recorded_share(rows, used.rows),
-            outside=float(outside.any(1).double().mean()),
-            broken=max((share for _, share in broken), default=0.0),
-            columns=worst_columns(used.columns, outside.double().mean(0)),
-            vectors=tuple((names, share) for names, share in broken if share > 0),
-        )
+    @staticmethod
+    def of(
+        used: Transitions,
+        shown: Transitions,
+        held_out: Transitions,
+        block: Tensor,
+        graph: LocalGraph,
+        model: Dynamics,
+        stream: Stream,
+    ) -> _Judge:
+        scale = step_scale(used)
+        try:
+            limits = SupportLimits.fit(replace(held_out, episode=block, step=None), graph, model, stream)
+        except InputError:
+            limits = None
+        usual = float(disagreement(model, held_out.rows, scale).mean())
+        grid = Grid.of(shown.rows)
+        return _Judge(shown, graph, grid, Manifold.of(used.rows, graph), limits, model, scale, usual, stream)
+
+    def recipe(self, name: str) -> RecipeCheck:
+        if name == "coda" and int(connected_components(self.graph.sparsest[None]).max()) == 0:
+            return RecipeCheck(name, unusable="The graph connects everything.")
+        part = self.stream.child("recipe", name)
+        try:
+            parents = fit_parents(self.shown, self.graph, name, model=self.model, seed=self.stream)
+            if isinstance(parents, ParentsWithChildren):
+                return self(name, parents.sample_with_children(DRAWN, seed=part)[0])
+            return self(name, parents.sample(DRAWN, seed=part))
+        except InputError as error:
+            return RecipeCheck(name, unusable=str(error))
+
+    def __call__(self, name: str, rows: Tensor) -> RecipeCheck:
+        apart = spread(self.model.predict(rows).mean, self.graph, self.scale)
+        valid = ~(self.manifold.outside(rows).any(1) | self.manifold.broken(rows))
+        supported = torch.ones_like(valid) if self.limits is None else self.limits.judge(rows, apart).support >= RARE
+        agreed = apart.amax(1) <= DISPUTED * self.usual
+        new = ~torch.isin(self.grid.cells(rows), self.grid.cells(self.shown.rows))
+        return RecipeCheck(name, _share(valid), _share(supported), _share(agreed), _share(new))
 
 
-def _filter(rows: Tensor, support: Support, rarity: Rarity, usual: float) -> float | None:
-    """The least support that halves the share of rows that are beyond the data, if at least a quarter passes.
+def _share(rows: Tensor) -> float:
+    return float(rows.double().mean())
 
-    usual  the share of recorded rows that are
-    """
-    beyond, score = rarity.rarest(rows) < RARE, support.score(rows)
-    share = float(beyond.double().mean())
-    for limit in FILTERS if share > max(0.05, 2 * usual) else ():
-        passing = score >= limit
-        if float(passing.double().mean()) < 0.25:
-            break
-        if float(beyond[passing].double().mean()) < 0.5 * share:
-            return limit
-    return None
+
+def recommend(advice: Advice, graph: LocalGraph, disputed: float) -> tuple[str | None, float | None, tuple[str, ...]]:
+    """The recipe worth trying, the limit on its rows' disagreement if it needs one, and at most three sentences."""
+    if advice.missing:
+        lacks = ", ".join(map(str, advice.missing))
+        worst = max(edge.false_rows for edge in advice.missing)
+        harm = f"Add them and check again: up to {percent(worst)} of recombined rows get wrong next states."
+        return None, None, (f"The data shows edges that the graph lacks: {lacks}.", harm)
+    if len(graph.parent_sets) == 1:
+        said = f"There is nothing to recombine: the next states depend on everything ({', '.join(graph.parents)})."
+        return None, None, (said, "If some factors are independent, at least in some rows, say so in the graph.")
+    said = "No missing edge was found in the graph"
+    said += f", but {advice.rows:,} rows are too few to be certain." if advice.rows < CERTAIN_ROWS else "."
+    recorded, coda, mocoda = advice.recipes
+    amount = f"Generate about {DOSE * advice.rows:,} rows, {DOSE} for each recorded one."
+    if mocoda.unusable is not None and coda.unusable is not None:
+        return None, None, (said, f"No recipe is worth trying yet: {mocoda.unusable}")
+    hardest = max(advice.errors, key=lambda name: advice.errors[name])
+    why = None
+    if mocoda.unusable is not None:
+        why = "recipe mocoda cannot be used"
+    elif advice.errors[hardest] > BADLY_PREDICTED:
+        why = f"{hardest} is noisy or hard to predict"
+    elif mocoda.agreed < recorded.agreed - FAR:
+        why = "models know too little about the rows of recipe mocoda"
+    if why is not None and coda.unusable is None:
+        return "coda", None, (said, f"Try recipe coda, which keeps recorded next states, because {why}.", amount)
+    if why is not None and advice.errors[hardest] <= BADLY_PREDICTED:
+        return None, None, (said, f"No recipe is worth trying yet: {why}. Record more rows.")
+    if mocoda.new <= recorded.new + LITTLE_GAIN and recorded.new < 0.5:
+        return "emp", None, (said, "Train on the recorded rows: recombining them makes hardly anything new.")
+    limit = disputed if mocoda.agreed < recorded.agreed - WORSE else None
+    options = "its default settings" if limit is None else f"--max-disagreement {limit:.2g}"
+    return "mocoda", limit, (said, f"Try recipe mocoda with {options}.", amount)

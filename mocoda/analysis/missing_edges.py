@@ -1,13 +1,13 @@
-"""Missing edges: whether factors outside a child's parents explain the held-out errors of a factored model.
+"""Missing edges: tests a graph on recombined rows, where a missing edge makes wrong next states.
 
-If the graph is right, nothing outside a child's parents is informative about the error of the factored model. So that
-error is regressed (gradient boosting, cross-validated) twice: on the parents and the factors outside, and on the
-parents and stand-ins, which are the same factors exchanged between rows with similar parents. Stand-ins cost a
-regression as much, and help as much by accident or by their correlation with the parents, so an advantage over them is
-real. Which factors are responsible is then searched forward, one at a time, each given those found before: a factor
-that is merely correlated with the true parent explains nothing once that parent is known.
+A dense model, which sees every factor, learns the error of the factored model, which sees a child's parents only. Then
+a factor outside the parents is exchanged between rows with similar parents, while recorded next values stay. If the
+graph is right, such rows are as true as recorded ones, and the dense model predicts both equally well. If it predicts
+the recorded rows better, the edge is missing. The search goes forward: once an edge is found, its factor counts as a
+parent, so that a factor which only accompanies the true parent is not blamed. Finally the factor is exchanged freely,
+as recipes do, to see how many next states would be wrong.
 
-Axes: N rows, K columns of a child.
+Axes: N rows, K directions of a child's error.
 """
 
 from __future__ import annotations
@@ -27,188 +27,184 @@ from mocoda.graph.local_graph import LocalGraph
 
 FOLDS = 3  # of cross-validation
 # A fixed number of iterations: regressions that stop early differ by luck.
-BOOSTING = {"max_iter": 40, "learning_rate": 0.2, "max_leaf_nodes": 15, "early_stopping": False}
+BOOSTING = {"max_iter": 40, "learning_rate": 0.2, "max_leaf_nodes": 15, "early_stopping": False, "random_state": 0}
 MAX_ROWS = 20_000  # that regressions see
 MAX_TARGETS, TARGET_SHARE = 3, 0.95  # principal directions of a child's error that are regressed
-GROUP_ROWS = 16  # rows, at most, that stand in for each other
+GROUP_ROWS = 16  # rows, at most, among which values are exchanged
 MIN_ROWS, MIN_BLOCKS = 100, 10  # to judge by
-MIN_SHARE, MIN_TOTAL = 0.05, 0.01  # shares of the error left, and of the whole error, that an edge must explain
-MIN_VARIANCE = 1e-4  # of the child's change that an edge must explain: less may be imprecise regression
-MIN_T = 4.0  # standard errors, over blocks of rows, that an advantage must be above 0
+MIN_T = 4.0  # standard errors, over blocks of rows, that a loss must be above 0
+MIN_SHARE = 0.05  # of the first edge's loss: further edges show when the first one is in the graph
+TOLERANCE = 0.1  # of a child's step: a next state that is further off is wrong, as in an audit
+MIN_FALSE = 0.01  # share of recombined rows that an edge must make wrong
+NAMED_ROWS = 5
 
 
 @dataclass(frozen=True)
 class MissingEdge:
-    """A factor that a child depends on, though the graph says it does not."""
+    """A factor that a child depends on, though the graph says it does not.
+
+    false_rows  share of recombined rows whose next state would be wrong, by more than a tenth of the child's step
+    rows        recorded rows in which the factor matters most
+    """
 
     parent: str
     child: str
-    explains: float  # the share of the child's error that vanishes once the parent is known
+    false_rows: float
+    rows: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"missing edge: {self.parent} -> {self.child} (explains {100 * self.explains:.0f}% of its error)"
+        return f"{self.parent} -> {self.child}"
 
 
-@dataclass(frozen=True)
-class Child:
-    """What the error of the factored model says about one child's parents.
-
-    error     root mean square error of the factored model on held-out rows, in standard deviations of a step
-    judged    rows on which a missing edge would show; 0 where all factors are parents everywhere, or too few are left
-    outside   the share of the error that the factors outside the parents explain together; 0 if by chance
-    missing   the factors that explain it alone; empty although `outside` is not where only several together do
-    """
-
-    name: str
-    error: float
-    judged: int
-    outside: float
-    missing: tuple[MissingEdge, ...]
-
-
-def missing_edges(
+def find_missing_edges(
     graph: LocalGraph,
     rows: Tensor,
     error: Tensor,
+    step: Tensor,
     block: Tensor,
-    held_out: Tensor,
     *,
     seed: Stream,
     progress: Progress = silent,
-) -> tuple[Child, ...]:
-    """Searches for edges into each child that the graph lacks.
+) -> tuple[MissingEdge, ...]:
+    """Searches for edges that the graph lacks.
 
-    rows      (N, S + A)
-    error     (N, S) of the model there, in standard deviations of the column's steps
-    block     (N,), the number of each row's block: rows of a block were recorded together, and are held out together
-    held_out  bool (N,), the rows that the model was not trained on, by which edges are judged
+    rows   (N, S + A)
+    error  (N, S) of the factored model there
+    step   (S,), the standard deviation of each column's steps; 0 where nothing changes
+    block  (N,), the number of each row's block: rows of a block were recorded together, and are held out together
     """
     every = -(-len(rows) // MAX_ROWS)
-    rows, error, block, held_out = (values[::every].cpu() for values in (rows, error, block, held_out))
+    rows, error, block, step = rows[::every].cpu(), error[::every].cpu(), block[::every].cpu(), step.cpu()
     scaled = (rows - rows.mean(0)) / rows.std(0, correction=0).clamp(min=1e-8)
-    mask, children = graph.mask(rows), []
+    mask, found = graph.mask(rows), list[MissingEdge]()
     for number, name in enumerate(graph.children):
-        own = error[:, list(graph.factors[name])]
-        search = _Search(graph, scaled, mask[:, :, number], _principal(own), block, held_out)
-        size, found = float(own[held_out].square().mean().sqrt()), search.child(name, seed.child(name))
-        if found.outside > 0:  # a regression may be lucky: another one, with other folds, must agree
-            again = search.child(name, seed.child(name, "again"))
-            both = {edge.parent for edge in again.missing}
-            missing = tuple(edge for edge in found.missing if edge.parent in both)
-            found = replace(found, outside=min(found.outside, again.outside), missing=missing)
-        children.append(replace(found, error=size))
+        part, columns = seed.child(name), [column for column in graph.factors[name] if step[column] > 0]
+        lacks = [i for i in range(len(graph.parents)) if int((~mask[:, i, number]).sum()) >= MIN_ROWS]
+        fold = part.permutation(int(block.max()) + 1)[block] % FOLDS
+        if columns and lacks and bool(error[:, columns].any()):
+            dense = _Dense.fit(scaled, mask[:, :, number], graph, error[:, columns], step[columns], fold)
+            found += _missing(dense, number, rows, block, lacks, part)
         progress("edges", number + 1, len(graph.children))
-    return tuple(children)
+    return tuple(replace(edge, rows=tuple(i * every for i in edge.rows)) for edge in found)
 
 
-def _principal(error: Tensor) -> Tensor:
-    """The error (N, K) in the principal directions that hold most of it: (N, at most MAX_TARGETS).
+@dataclass(frozen=True, eq=False)
+class _Dense:
+    """A model of one child's error that sees every factor; each row is predicted by models of other folds.
 
-    The sum of their squares is about the mean of the columns' squares.
+    units  (K, columns), directions of the error -> columns, as shares of the length of the child's step
     """
+
+    graph: LocalGraph
+    edges: Tensor  # bool (N, parents), those into the child
+    scaled: Tensor  # (N, S + A), standardised rows
+    fold: Tensor  # (N,)
+    error: Tensor  # (N, K), that the parents do not explain
+    units: Tensor
+    models: list[list[object]]  # by fold and direction
+
+    @staticmethod
+    def fit(scaled: Tensor, edges: Tensor, graph: LocalGraph, error: Tensor, step: Tensor, fold: Tensor) -> _Dense:
+        errors, directions = _principal(error / step)
+        units = directions.T * step / step.norm()
+        seen = edges[:, graph.owner]
+        # Whatever the parents explain is taken out first, or factors that go with them would seem to explain it.
+        known = torch.cat([scaled * seen, edges.float()], 1).numpy()
+        errors = errors - _predicted(_fitted(known, errors, fold), known, fold)
+        dense = _Dense(graph, edges, scaled, fold, errors, units, [])
+        dense.models.extend(_fitted(dense.inputs(scaled), errors, fold))
+        return dense
+
+    def inputs(self, scaled: Tensor) -> NDArray[np.float32]:
+        seen = self.edges[:, self.graph.owner]
+        inputs: NDArray[np.float32] = torch.cat([scaled * seen, scaled * ~seen, self.edges.float()], 1).numpy()
+        return inputs
+
+    def __call__(self, scaled: Tensor) -> Tensor:
+        """The errors (N, K) that are expected at standardised rows (N, S + A) with these edges."""
+        return _predicted(self.models, self.inputs(scaled), self.fold)
+
+
+def _fitted(inputs: NDArray[np.float32], targets: Tensor, fold: Tensor) -> list[list[object]]:
+    """Regressions of targets (N, K) on inputs (N, columns), trained without each fold."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    trains = [(fold != number).numpy() for number in range(FOLDS)]
+    return [
+        [HistGradientBoostingRegressor(**BOOSTING).fit(inputs[train], target[train]) for target in targets.T.numpy()]
+        for train in trains
+    ]
+
+
+def _predicted(models: list[list[object]], inputs: NDArray[np.float32], fold: Tensor) -> Tensor:
+    found = torch.empty(len(inputs), len(models[0]))
+    for number, own in enumerate(models):
+        test = (fold == number).numpy()
+        for target, model in enumerate(own):
+            found[test, target] = torch.from_numpy(model.predict(inputs[test])).float()  # type: ignore[attr-defined]
+    return found
+
+
+def _principal(error: Tensor) -> tuple[Tensor, Tensor]:
+    """The error (N, columns) in the directions (columns, K) that hold most of it: (N, K)."""
     strength, directions = torch.linalg.eigh(error.double().T @ error.double())
     held = strength.flip(0).clamp(min=0).cumsum(0)
     count = min(MAX_TARGETS, 1 + int((held < TARGET_SHARE * held[-1]).sum()))
-    main: Tensor = error @ directions.flip(1)[:, :count].float()
-    return main / math.sqrt(error.shape[1])
+    main = directions.flip(1)[:, :count].float()
+    return error @ main, main
 
 
-@dataclass(frozen=True, eq=False)
-class _Search:
-    """The search for the missing parents of one child."""
-
-    graph: LocalGraph
-    rows: Tensor  # (N, S + A), standardised
-    edges: Tensor  # bool (N, parents)
-    error: Tensor  # (N, K)
-    block: Tensor  # (N,)
-    held_out: Tensor  # bool (N,)
-
-    def child(self, name: str, stream: Stream) -> Child:
-        """The missing parents that cross-validation with folds from this stream finds."""
-        blocks = stream.permutation(int(self.block.max()) + 1)
-        cross = _CrossValidation(self, blocks[self.block] % FOLDS)
-        lacks = {factor: ~self.edges[:, i] & self.held_out for i, factor in enumerate(self.graph.parents)}
-        candidates = [factor for factor, rows in lacks.items() if int(rows.sum()) >= MIN_ROWS]
-        if not candidates or not bool(self.error.any()):
-            return Child(name, 0.0, 0, 0.0, ())
-        lacking = torch.stack([lacks[factor] for factor in candidates]).any(0)
-        gain, whole = cross.gain(candidates, (), lacking, lacking)
-        gains: dict[str, float] = {}  # of the factors found so far
-        while gain > 0 and len(gains) < len(candidates):
-            rest = [factor for factor in candidates if factor not in gains]
-            now = {factor: cross.gain([factor], tuple(gains), lacks[factor], lacking, whole)[0] for factor in rest}
-            best = max(now, key=now.__getitem__)
-            if now[best] == 0:
-                break
-            gains[best] = now[best]
-        for factor in list(gains)[:-1]:  # an early one may only have stood in for later ones
-            others = tuple(other for other in gains if other != factor)
-            if cross.gain([factor], others, lacks[factor], lacking, whole)[0] == 0:
-                del gains[factor]
-        missing = tuple(MissingEdge(factor, name, min(1.0, gain / whole)) for factor, gain in gains.items())
-        return Child(name, 0.0, int(lacking.sum()), gain / max(whole, 1e-30), missing)
+def _missing(
+    dense: _Dense, child: int, rows: Tensor, block: Tensor, lacks: Sequence[int], stream: Stream
+) -> Iterator[MissingEdge]:
+    """The missing parents of a child among factors that some rows lack as parents."""
+    graph, now, known, first = dense.graph, dense(dense.scaled), dense.edges.clone(), 0.0
+    while True:
+        seen = known[:, graph.owner]
+        parents = torch.cat([dense.scaled * seen, known.float()], 1)
+        exchanged = stand_ins_for(parents, dense.scaled, block, [dense.fold == number for number in range(FOLDS)])
+        best: tuple[float, int, Tensor, Tensor] | None = None
+        for factor in lacks:
+            chosen = (graph.owner == factor) & ~seen
+            instead = dense(torch.where(chosen, exchanged, dense.scaled))
+            loss = (dense.error - instead).square().sum(1) - (dense.error - now).square().sum(1)
+            if _is_sure(loss[chosen.any(1)], block[chosen.any(1)]) and (best is None or float(loss.mean()) > best[0]):
+                best = float(loss.mean()), factor, loss, instead
+        if best is None or best[0] < MIN_SHARE * first:
+            return
+        gain, factor, loss, instead = best
+        # The part of the model's claims that the recorded rows confirm.
+        claim = now - instead
+        confirmed = float(((dense.error - instead) * claim).sum() / claim.square().sum().clamp(min=1e-30))
+        false_rows = _false_rows(dense, child, rows, factor, min(1.0, confirmed), now, stream.child("free", factor))
+        if false_rows >= MIN_FALSE:
+            worst = loss.argsort(descending=True, stable=True)[:NAMED_ROWS].tolist()
+            yield MissingEdge(graph.parents[factor], graph.children[child], false_rows, tuple(worst))
+        first = first or gain
+        known[:, factor] = True
 
 
-@dataclass(frozen=True, eq=False)
-class _CrossValidation:
-    """Regressions of one child's error, cross-validated over folds of blocks."""
-
-    of: _Search
-    fold: Tensor  # (N,)
-
-    def gain(
-        self, factors: Sequence[str], known: Sequence[str], judged: Tensor, lacking: Tensor, whole: float = 0.0
-    ) -> tuple[float, float]:
-        """How much of the squared error `factors` explain beyond their stand-ins, 0 if that may be chance.
-
-        Also the error with stand-ins. `known` factors count as parents. The gain is judged on the rows that lack the
-        edges (`judged`), and averaged over all rows that lack any edge (`lacking`).
-        """
-        with_, without = self.squared_errors(factors, known)
-        advantage, left = (without - with_)[judged], float(without[judged].mean())
-        gain, whole = float(advantage.mean()), whole or left
-        counted = gain * float(judged.sum() / lacking.sum())
-        if gain < MIN_SHARE * left or counted < max(MIN_VARIANCE, MIN_TOTAL * whole):
-            return 0.0, left
-        if any(float(advantage[self.fold[judged] == number].mean()) <= 0 for number in range(FOLDS)):
-            return 0.0, left
-        return (counted if _is_sure(advantage, self.of.block[judged]) else 0.0), left
-
-    def squared_errors(self, factors: Sequence[str], known: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Squared errors (N,) that regressions leave which see `factors`, and which see their stand-ins."""
-        owner = torch.empty(self.of.graph.width, dtype=torch.long)  # the factor of each column
-        for number, columns in enumerate(self.of.graph.factors.values()):
-            owner[list(columns)] = number
-        more = torch.tensor([factor in known for factor in self.of.graph.parents])
-        seen = (self.of.edges | more)[:, owner]
-        parents = torch.cat([self.of.rows * seen, (self.of.edges | more).float()], 1)
-        own = torch.tensor([self.of.graph.parents[i] in factors for i in owner.tolist()])
-        stand_ins = stand_ins_for(parents, self.of.rows, self.of.block, [self.fold == i for i in range(FOLDS)])
-        inputs = [torch.cat([parents, (values * ~seen)[:, own]], 1) for values in (self.of.rows, stand_ins)]
-        with_, without = (self.left(columns[:, columns.std(0) > 0].numpy()) for columns in inputs)
-        return with_, without
-
-    def left(self, inputs: NDArray[np.float32]) -> Tensor:
-        """The squared error (N,) that cross-validated regressions on inputs (N, columns) leave, summed over (K,)."""
-        from sklearn.ensemble import HistGradientBoostingRegressor
-        from sklearn.model_selection import PredefinedSplit, cross_val_predict
-
-        regression = HistGradientBoostingRegressor(random_state=0, **BOOSTING)
-        folds = PredefinedSplit(self.fold.numpy())
-        left = [
-            target - torch.from_numpy(cross_val_predict(regression, inputs, target.numpy(), cv=folds)).float()
-            for target in self.of.error.T
-        ]
-        return torch.stack(left).square().sum(0)
-
-
-def _is_sure(advantage: Tensor, block: Tensor) -> bool:
-    """Whether an advantage (N,) is above 0 beyond doubt, given that rows of a block (N,) vary together."""
+def _is_sure(loss: Tensor, block: Tensor) -> bool:
+    """Whether losses (M,) are above 0 beyond doubt, given that rows of a block (M,) vary together."""
+    if len(loss) < MIN_ROWS:
+        return False
     number = torch.unique(block, return_inverse=True)[1]
-    sums = torch.zeros(int(number.max()) + 1, dtype=advantage.dtype).index_add_(0, number, advantage)
-    error = float(sums.std()) / math.sqrt(len(sums))
-    return len(sums) >= MIN_BLOCKS and float(sums.mean()) > MIN_T * error
+    sums = torch.zeros(int(number.max()) + 1, dtype=loss.dtype).index_add_(0, number, loss)
+    return len(sums) >= MIN_BLOCKS and float(sums.mean()) > MIN_T * float(sums.std()) / math.sqrt(len(sums))
+
+
+def _false_rows(
+    dense: _Dense, child: int, rows: Tensor, factor: int, confirmed: float, now: Tensor, stream: Stream
+) -> float:
+    """The share of rows whose next state is wrong if a factor comes from any other row that leaves the edges alone."""
+    graph, other = dense.graph, stream.permutation(len(rows))
+    columns = graph.owner == factor
+    same = (graph.mask(torch.where(columns, rows[other], rows))[:, :, child] == dense.edges).all(1)
+    same &= ~dense.edges[:, factor]
+    if not bool(same.any()):
+        return 0.0
+    shift = confirmed * (dense(torch.where(columns, dense.scaled[other], dense.scaled)) - now) @ dense.units
+    return float((shift.norm(dim=1) > TOLERANCE)[same].double().mean())
 
 
 def stand_ins_for(known: Tensor, rows: Tensor, block: Tensor, parts: Sequence[Tensor]) -> Tensor:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import rich.console
-import rich.table
 import torch
 from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
+from mocoda.analysis.tables import Table, rich_tables
 from mocoda.analysis.two_samples import MIN_ROWS, two_sample
 from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
@@ -183,17 +183,8 @@ class Audit:
             "columns": list(self.columns),
         }
 
-    def __rich_console__(
-        self, console: rich.console.Console, options: rich.console.ConsoleOptions
-    ) -> rich.console.RenderResult:
-        for caption, heads, rows in tables(self.to_json()):
-            table = rich.table.Table(title=caption, title_justify="left")
-            for place, head in enumerate(heads):
-                table.add_column(head, justify="right" if place else "left")
-            for row in rows:
-                table.add_row(*row)
-            yield table
-        yield summary(self.to_json())
+    def __rich__(self) -> rich.console.Group:
+        return rich.console.Group(rich_tables(tables(self.to_json())), summary(self.to_json()))
 
 
 def summary(found: Mapping[str, Any]) -> str:
@@ -204,8 +195,8 @@ def summary(found: Mapping[str, Any]) -> str:
     return f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}."
 
 
-def tables(found: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """The tables of an audit, given as JSON values: caption, heads and rows of text each."""
+def tables(found: Mapping[str, Any]) -> list[Table]:
+    """The tables of an audit, given as JSON values."""
     told = []
     for name, cells in found["by"].items():
         label, count = name.replace("_", " "), "episodes" if name == "episode" else "rows"
@@ -216,7 +207,7 @@ def tables(found: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str
             recorded = [_percent(cell["recorded"]["share"]) if cell.get("recorded") else "–"]
             rows.append([str(group), f"{cell[count]:,}", share, *(recorded if recorded_too else [])])
         heads = [label, count, "confirmed (95% CI)", *(["recorded"] if recorded_too else [])]
-        told.append((f"Confirmed, by {label}", heads, rows))
+        told.append(Table(f"Confirmed, by {label}", heads, rows))
     if found["predictors"]:
         rows = [
             [PREDICTORS.get(name, name), "all rows have the same verdict"]
@@ -225,7 +216,7 @@ def tables(found: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str
             for name, cell in found["predictors"].items()
         ]
         caption = "How well true rows can be predicted without a simulator"
-        told.append((caption, ["true rows have the", "AUROC (95% CI)"], rows))
+        told.append(Table(caption, ["true rows have the", "AUROC (95% CI)"], rows))
     return told
 
 

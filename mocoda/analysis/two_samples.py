@@ -7,7 +7,7 @@ its rows from recorded rows that the recipe has not seen: the area under its ROC
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -17,22 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mocoda.analysis.coverage import coded
-from mocoda.analysis.rarity import recorded_share
-from mocoda.data.transitions import Array, Transitions, as_tensor
+from mocoda.data.transitions import Array, as_tensor
 from mocoda.engine.errors import InputError
-from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Z95, share_below
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents import Parents
 
 MIN_ROWS = 40  # of each kind
 FOLDS, STRETCHES, BLOCKS = 5, 20, 40  # stretches of recorded rows are dealt to folds; blocks of them vary together
 BOOSTING = {"max_iter": 60, "learning_rate": 0.15, "max_leaf_nodes": 15, "early_stopping": False}
 RESOLUTION = 1e-3  # standard deviations: values that are closer count as equal
 FREQUENT = 0.01  # share of the drawn rows above which a repeated value is part of the distribution
-COPIED = 0.01  # share of the drawn rows with a recorded parent set above which a recipe copies rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +134,7 @@ def _folds(seen: NDArray[np.float64], recorded: int, stream: Stream) -> NDArray[
     stretch = np.arange(recorded) * STRETCHES // recorded
     of_recorded = stream.child("stretches").permutation(STRETCHES).numpy()[stretch] % FOLDS
     shuffled = stream.child("drawn").permutation(len(seen) - recorded).numpy() % FOLDS
-    code = stream.child("code").integers(2**62, seen.shape[1])
-    number = coded(torch.from_numpy(seen).long(), code).unique(return_inverse=True)[1].numpy()
+    number = np.unique(seen.astype(np.int64), axis=0, return_inverse=True)[1].ravel()
     own = number[recorded:]
     shared = np.isin(own, number[:recorded]) | (np.bincount(own)[own] > FREQUENT * len(own))
     example = np.zeros(number.max() + 1, np.int64)
@@ -268,80 +262,3 @@ def _checked_folds(folds: tuple[Array, Array], recorded: Tensor, drawn: Tensor) 
             f"{counts[0].tolist()} recorded and {counts[1].tolist()} drawn rows by fold."
         )
     return torch.cat(checked).numpy()
-
-
-# --- the recipes of a check
-
-
-@dataclass(frozen=True)
-class Law:
-    """How well a held-out classifier separates rows that a recipe draws of a parent set from recorded ones.
-
-    auc         0.5: not at all, the recipe keeps the recorded distribution; 1: always
-    low, high   its 95% confidence interval
-    """
-
-    recipe: str
-    factors: tuple[str, ...]
-    auc: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, eq=False)
-class Draws:
-    """Rows (M, S + A) that a fitted recipe drew, and a function that fits it to other data."""
-
-    name: str
-    parents: Parents
-    rows: Tensor
-    fit: Callable[[str, Transitions], Parents]
-
-
-def compare_recipes(
-    draws: Sequence[Draws],
-    used: Transitions,
-    is_shown: Tensor,
-    graph: LocalGraph,
-    stream: Stream,
-    progress: Progress,
-) -> tuple[Law, ...]:
-    """Tests recipes that were fitted to the rows shown, bool (N,), against the rows held out from them.
-
-    The data is cut into stretches of rows recorded together, which are dealt to folds, shown and held-out rows alike.
-    Recipes that copy recorded rows are fitted to each fold separately; a classifier would otherwise recognise the
-    episodes. No laws: there are too few rows to tell.
-    """
-    stretch = torch.arange(len(used), device=used.device) * STRETCHES // len(used)
-    fold = stream.child("folds").permutation(STRETCHES)[stretch] % FOLDS
-    recorded, of_recorded = used.rows[~is_shown], fold[~is_shown]
-    shown, of_shown = used[is_shown], fold[is_shown]
-    if min(int(folds.bincount(minlength=FOLDS).min()) for folds in (of_recorded, of_shown)) < MIN_ROWS // FOLDS:
-        return ()
-    laws = []
-    for number, one in enumerate(draws):
-        progress("check: distributions", number, len(draws))
-        part, folds, rows = stream.child(one.name), None, one.rows
-        sets = [list(graph.columns(names)) for names in graph.parent_sets]
-        if any(recorded_share(rows[:, columns], shown.rows[:, columns]) > COPIED for columns in sets):
-            try:
-                rows, of_rows = _drawn_by_fold(one, shown, of_shown, part)
-            except InputError:  # a recipe that can be fitted to all rows may not fit those of one fold
-                continue
-            folds = of_recorded, of_rows
-        for factors, found in two_sample(recorded, rows, graph, folds=folds, seed=part).items():
-            laws.append(Law(one.name, factors, found.auc, *found.interval))
-    progress("check: distributions", len(draws), len(draws))
-    return tuple(laws)
-
-
-def _drawn_by_fold(one: Draws, shown: Transitions, fold: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
-    """Rows (M, S + A) of a recipe fitted to each fold separately, and their folds (M,)."""
-    rows = []
-    for number in range(FOLDS):
-        own = shown[fold == number]
-        among = getattr(one.parents, "among", None)  # of matched parents, whose columns to match on take long to find
-        parents = one.fit(one.name, own) if among is None else among(own.rows)
-        rows.append(parents.sample(len(one.rows) // FOLDS, seed=stream.child("fold", number)))
-    of_rows = torch.arange(FOLDS, device=fold.device).repeat_interleave(len(rows[0]))
-    return torch.cat(rows), of_rows

@@ -184,27 +184,30 @@ class Check(OnData):
 
     quick: Flag = False
     """Take less time: the answer is coarser, and small effects may go unnoticed."""
+    details: Flag = False
+    """Print the numbers behind the recommendation, too."""
     device: Device = "cpu"
     out: Folder = Path("runs/check")
-    """Folder for advice.json and advice.png."""
+    """Folder for advice.json."""
 
     def run(self) -> None:
         from mocoda.analysis import check
-        from mocoda.analysis.check_figure import draw_advice
         from mocoda.engine.runs import RunFolder
         from mocoda.graph import LearnedGraph
 
         self.world.check()
         check_device(self.device)
         recorded, world = self.read(self.device)
-        settings, outputs = self.identity(recorded, world), ("advice.json", "advice.png")
-        with RunFolder(self.out, "check", settings, outputs, self.overwrite) as run:
-            advice = check(recorded, world.graph, task=world, seed=self.seed, quick=self.quick, progress=run.progress)
+        settings = self.identity(recorded, world, "details")
+        with RunFolder(self.out, "check", settings, ("advice.json",), self.overwrite) as run:
+            advice = check(recorded, world.graph, seed=self.seed, quick=self.quick, progress=run.progress)
             doubts = world.graph.doubts(recorded.rows) if isinstance(world.graph, LearnedGraph) else None
             write_json(self.out / "advice.json", advice.to_json() | ({} if doubts is None else {"unsure": doubts}))
-            draw_advice(advice, self.out / "advice.png")
-        show(advice)
+        if self.details:
+            show(advice.details)
+        for sentence in advice.recommendation:
+            say(sentence)
         if doubts is not None:
             shown = ", ".join(f"{edge} in {100 * share:.2g}%" for edge, share in list(doubts.items())[:SHOWN_DOUBTS])
             say(f"Where the learned graph is unsure of an edge, in percent of the rows: {shown or 'nowhere'}")
-        say(f"Written to {self.out / 'advice.json'}; drawn: {self.out / 'advice.png'}")
+        say(f"Written to {self.out / 'advice.json'}{'' if self.details else '; --details prints the numbers'}")

@@ -212,10 +212,10 @@ class Manifold:
         outside[:, [column for unit in self.units for column in unit]] = False
         return outside
 
-    def broken(self, rows: Tensor) -> list[tuple[tuple[int, ...], float]]:
-        """Unit vectors, and in which share of the rows (N, S + A) each has another length."""
-        lengths = ((unit, rows[:, list(unit)].double().norm(dim=1)) for unit in self.units)
-        return [(unit, float(((length - 1).abs() > UNIT_TOLERANCE).double().mean())) for unit, length in lengths]
+    def broken(self, rows: Tensor) -> Tensor:
+        """Whether a unit vector of each row (N, S + A) has another length, bool (N,)."""
+        lengths = [rows[:, list(unit)].double().norm(dim=1) for unit in self.units]
+        return ((torch.stack([*lengths, torch.ones_like(rows[:, 0]).double()]) - 1).abs() > UNIT_TOLERANCE).any(0)
 
 
 class _Features:

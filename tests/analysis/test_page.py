@@ -23,6 +23,8 @@ from page_data import COLUMNS, GRAPH, MADE, RECORDED, exchanged, table
 
 import mocoda
 from mocoda import InputError, Transitions, drop_rows, report
+from mocoda.analysis.graph_check import Advice, RecipeCheck
+from mocoda.analysis.missing_edges import MissingEdge
 from mocoda.analysis.page.charts import coverage, edges
 from mocoda.analysis.page.row_browser import HEAD, content_of, donors, main_donors
 from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves
@@ -271,8 +273,8 @@ def test_bad_options_are_refused(options: dict[str, Any], tmp_path: Path) -> Non
 
 def damaged(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """JSON values with one of their parts replaced or left out, and the place of that part."""
-    for other in (None, [], {}, "text", float("nan")):
-        yield place, other
+    others: list[Any] = [None, [], {}, "text", float("nan")]
+    yield from ((place, other) for other in others)
     if isinstance(value, dict):
         for key in list(value)[:8]:
             yield (*place, key), {name: one for name, one in value.items() if name != key}
@@ -286,8 +288,9 @@ def damaged(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any
 def test_damaged_files_of_run_folders_are_refused_or_shown(tmp_path: Path) -> None:
     """Pages of trainings, audits and checks, each with one part of one file replaced: a page, or one InputError."""
     audit = mocoda.audit(table()[RECORDED:], lambda rows: rows[:, :4] + 0.1, GRAPH, tolerance=0.01).to_json()
-    law = {"recipe": "mocoda", "factors": ["hand"], "auc": 0.6, "low": 0.5, "high": 0.7}
-    advice = {"recommendation": ["Try it."], "details": [], "laws": [law]}
+    edge = MissingEdge("box", "hand", 0.1, (1,))
+    recipes = (RecipeCheck("recorded"), RecipeCheck("coda", unusable="no"))
+    advice = Advice(9, 9, {"hand": 0.1}, (edge,), recipes, recommendation=("Try it.",)).to_json()
     metrics = [{"update": 1, "data": "walks", "seed": 0, "name": "steps", "value": 3.0}]
     run = {"data": "walks", "seed": 0, "steps": 3.0}
     summaries = {"walks": {"steps": {"mean": 3.0, "low": 2.0, "high": 4.0}}}

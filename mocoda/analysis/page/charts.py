@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocoda.analysis.coverage import cells_of, coded
+from mocoda.analysis.tables import MAX_QUANTILE_ROWS, Grid
 from mocoda.data.transitions import Transitions
-from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
 BINS = 30
 KINDS = ("recorded", "counterfactual")
-MAX_QUANTILE_ROWS = 1_000_000  # torch takes no quantiles of many more
 Tables = Sequence[Transitions]  # recorded rows, and generated ones if there are any
 
 
@@ -100,13 +98,12 @@ def _quantiles(values: Tensor, *shares: float) -> list[float]:
 
 def coverage(tables: Tables, graph: LocalGraph) -> list[dict[str, Any]]:
     """Cells of a grid over the recorded rows that rows fill: as wholes, and one parent set at a time."""
-    code = Stream(0, "cells").integers(2**62, graph.width).to(tables[0].device)
-    cells = cells_of(tables[0].rows, [table.rows for table in tables])
+    grid = Grid.of(tables[0].rows)
     groups = [("whole rows", list(range(graph.width)))]
     groups += [(", ".join(names), list(graph.columns(names))) for names in graph.parent_sets]
     found = []
     for title, columns in groups:
-        keys = [coded(own[:, columns], code[columns]) for own in cells]
+        keys = [grid.cells(table.rows, columns) for table in tables]
         known = keys[0].unique()
         row: dict[str, Any] = {"title": title, "recorded": len(known)}
         if len(keys) > 1:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mocoda.analysis.advice import Advice
+from mocoda.analysis.graph_check import Advice
 from mocoda.analysis.page.charts import charts, coverage, edges, library, notes, ranges
 from mocoda.analysis.page.row_browser import (
     HEAD,

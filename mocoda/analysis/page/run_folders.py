@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mocoda.agents.evaluation import MEASURES
-from mocoda.analysis.advice import Advice
-from mocoda.analysis.recommendation import HARDLY_SEPARABLE
-from mocoda.analysis.row_audit import Audit, summary, tables
+from mocoda.analysis import graph_check, row_audit
+from mocoda.analysis.tables import Table
 from mocoda.analysis.two_samples import TwoSample
 from mocoda.engine.errors import InputError
 from mocoda.engine.metrics import JSONL, Metric, read_metrics
@@ -24,52 +23,36 @@ Found = Mapping[str, Any] | str | Path  # JSON values, a file of them, or the fo
 
 
 class Panel(NamedTuple):
-    """A heading with sentences, details and tables of text (caption, heads, rows) under it."""
+    """A heading with sentences, and tables under it."""
 
     title: str
     sentences: Sequence[str]
-    details: Sequence[str]
-    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
+    tables: Sequence[Table]
 
 
-def audit_panel(found: Audit | Found) -> Panel:
+def audit_panel(found: row_audit.Audit | Found) -> Panel:
     """The result of `mocoda.audit`, or of the audit.json that `mocoda audit` writes."""
-    with _json_of(found.to_json() if isinstance(found, Audit) else found, "audit.json") as told:
-        return Panel("Audit: is it true?", [summary(told)], (), tables(told))
+    with _json_of(found.to_json() if isinstance(found, row_audit.Audit) else found, "audit.json") as told:
+        return Panel("Audit: is it true?", [row_audit.summary(told)], row_audit.tables(told))
 
 
-def check_panel(found: Advice | Found) -> Panel:
+def check_panel(found: graph_check.Advice | Found) -> Panel:
     """The result of `mocoda.check`, or of the advice.json that `mocoda check` writes."""
-    with _json_of(found.to_json() if isinstance(found, Advice) else found, "advice.json") as told:
-        own: dict[tuple[str, ...], dict[str, str]] = {}
-        for law in told["laws"]:
-            cells = own.setdefault(tuple(_texts(law["factors"])), {})
-            cells[str(law["recipe"])] = _auc(law["auc"], (law["low"], law["high"]))
-        recipes = list(dict.fromkeys(recipe for cells in own.values() for recipe in cells))
-        rows = [[", ".join(factors), *(cells.get(name, "–") for name in recipes)] for factors, cells in own.items()]
-        caption = "Two-sample tests: drawn parent sets against recorded ones, AUC (0.5 is perfect)"
-        laws = [(caption, ["parent set", *recipes], rows)] if rows else []
-        sentences, details = _texts(told["recommendation"]), _texts(told["details"])
-        return Panel("Check: does the data support the graph?", sentences, details, laws)
+    with _json_of(found.to_json() if isinstance(found, graph_check.Advice) else found, "advice.json") as told:
+        if isinstance(told["recommendation"], str):
+            raise TypeError("a list of sentences is needed")
+        sentences = [str(sentence) for sentence in told["recommendation"]]
+        return Panel("Check: does the data support the graph?", sentences, graph_check.tables(told))
 
 
 def two_sample_panel(found: Mapping[tuple[str, ...], TwoSample]) -> Panel:
     """The result of `mocoda.two_sample`."""
-    rows = [[", ".join(factors), _auc(one.auc, one.interval)] for factors, one in found.items()]
+    rows = [
+        [", ".join(factors), f"{one.auc:.2f} ({one.interval[0]:.2f} to {one.interval[1]:.2f})"]
+        for factors, one in found.items()
+    ]
     caption = "Drawn parent sets against recorded ones: AUC of a classifier (0.5, it cannot separate them, is perfect)"
-    return Panel("Two-sample test: does it look recorded?", (), (), [(caption, ["parent set", "AUC"], rows)])
-
-
-def _auc(auc: float, interval: Sequence[float]) -> str:
-    low, high = interval
-    told = ", separable" if auc > HARDLY_SEPARABLE and low > 0.5 else ""
-    return f"{auc:.2f} ({low:.2f} to {high:.2f}){told}"
-
-
-def _texts(given: Any) -> list[str]:
-    if isinstance(given, str):
-        raise TypeError("a list of texts is needed")
-    return [str(text) for text in given]
+    return Panel("Two-sample test: does it look recorded?", (), [Table(caption, ["parent set", "AUC"], rows)])
 
 
 def training_curves(folders: Sequence[str | Path]) -> dict[str, Any]:
@@ -95,9 +78,9 @@ def training_curves(folders: Sequence[str | Path]) -> dict[str, Any]:
                 series = f"{name}, {data}"
                 for measure in dict.fromkeys(metric.name for metric in metrics if metric.data == data):
                     points = _curve([metric for metric in metrics if (metric.data, metric.name) == (data, measure)])
-                    shown = {"series": series, "metric": measure}
-                    curves += [{**shown, "update": at, **_summary(values)} for at, values in points]
-                    ends.append(shown | evaluated.get((data, measure), _summary(points[-1][1])))
+                    head = {"series": series, "metric": measure}
+                    curves += [{**head, "update": at, **_summary(values)} for at, values in points]
+                    ends.append(head | evaluated.get((data, measure), _summary(points[-1][1])))
     names = sorted(dict.fromkeys(curve["metric"] for curve in curves), key=_place)
     better = {name: MEASURES[name] for name in names if name in MEASURES}
     measured = [name for name in names if "/" in name and not name.startswith("loss/")]
