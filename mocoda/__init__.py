@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from mocoda.data import read_excerpt as read_excerpt
     from mocoda.data import read_pieces as read_pieces
     from mocoda.data import save_stream as save_stream
+    from mocoda.data import track as track
     from mocoda.data import write as write
     from mocoda.data.formats.d3rlpy import from_d3rlpy as from_d3rlpy
     from mocoda.data.formats.d3rlpy import to_d3rlpy as to_d3rlpy
@@ -111,6 +112,7 @@ _ROOMS = {
         "write",
         "inspect",
         "Inspection",
+        "track",
     ),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
     "graph": (

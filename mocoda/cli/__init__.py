@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": ("demo:Demo", "Show the whole method in minutes: data, graph, new rows, agents before and after, a page."),
     "collect": ("data:Collect", "Record data of a built-in task."),
     "inspect": ("data:Inspect", "Describe recorded data, and report what is wrong with it."),
+    "track": ("data:Track", "Give objects that exchange places their columns back."),
     "graph": ("graph:Graph", "Draw a graph over its data, learn one from data, or explain a learned one."),
     "check": ("graph:Check", "Check whether the data supports its graph, and which recipe to try."),
     "label": ("data:Label", "Label recorded data with rewards."),

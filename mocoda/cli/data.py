@@ -114,6 +114,33 @@ class Inspect(Command):
             say(f"Written to {self.json}")
 
 
+@dataclass(frozen=True)
+class Track(Command):
+    """Give objects that exchange places their columns back.
+
+    Where an observation lists objects by distance, the next state of an object may be in another one's columns. Each
+    object is followed through its episode, and keeps the columns that it has in the first row.
+    """
+
+    data: Data
+    reading: Flat[ReadOptions] = AS_IT_SAYS
+    objects: Words = ()
+    """Names of the objects, such as car1 and car2 with columns car1.x and car2.x. Unless given, they are found."""
+    out: Out = "tracked.hdf5"
+    overwrite: Overwrite = False
+
+    def run(self) -> None:
+        from mocoda.data import track, write
+
+        check_out(self.out, [self.data], self.overwrite)
+        tracked = track(self.reading.read(self.data), self.objects)
+        write(tracked, self.out)
+        found = "; ".join(
+            f"{names} had changed places in {rows:,}" for names, rows in tracked.source["tracked"].items()
+        )
+        say(f"{self.out}: {len(tracked):,} transitions; {found}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Label(OnData):
     """Label recorded data with the rewards of a task, of a graph file, or learned from other data.

@@ -19,6 +19,7 @@ from mocoda.data.formats.format import Stored
 from mocoda.data.formats.shard_folder import Excerpt, read_excerpt
 from mocoda.data.inspection import Inspection, inspect
 from mocoda.data.kinds import column_kinds, one_hot_groups
+from mocoda.data.tracking import track
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Array, Transitions, as_tensor, concatenate, save_stream
@@ -44,6 +45,7 @@ __all__ = [
     "readable_formats",
     "save_stream",
     "target_of",
+    "track",
     "writable_formats",
     "write",
 ]

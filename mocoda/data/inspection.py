@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
 
@@ -15,6 +15,7 @@ from rich.markup import escape
 from mocoda.data.formats import HowToRead, RawData, read_raw
 from mocoda.data.kinds import kinds_of
 from mocoda.data.names import EPISODES, PROVENANCE, printable
+from mocoda.data.tracking import MAX_LOST, alike_objects, find_exchanges
 
 Floats = NDArray[np.float32]
 LONGEST = 50_000  # characters of a printed line
@@ -23,6 +24,7 @@ REMARKS = {
     "clock": "counts up by the same amount in every row: make it a factor that nothing else depends on.",
     "angle": "wraps around: record its sine and cosine in its place, or every wrap is a jump that no model can learn.",
 }
+FOLLOWED = 20_000  # rows in which objects are followed
 JUMP_SPREADS = 0.5  # a jump is longer than this many standard deviations of a column
 JUMP_STEPS = 5  # and longer than this many of its usual steps
 
@@ -174,7 +176,8 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
         source=dict(raw.source),
         warnings=(),
     )
-    return replace(found, warnings=(*raw.doubts(), *_warnings(found)))
+    exchanges = _exchanges(state[:FOLLOWED], next_state[:FOLLOWED], [column.name for column in columns])
+    return replace(found, warnings=(*raw.doubts(), *_warnings(found), *exchanges))
 
 
 def _recorded(raw: RawData) -> NDArray[np.bool_]:
@@ -250,6 +253,24 @@ def _jumps(state: Floats, next_state: Floats) -> tuple[NDArray[np.intp], int]:
     far = np.sqrt(np.mean(np.square(steps), axis=0)) > JUMP_SPREADS
     jumps = np.flatnonzero(far & (2 * np.sum(unusual, axis=0) > len(places)))
     return jumps, places[int(np.argmax([step[jumps[0]] for step in steps]))] if len(jumps) else 0
+
+
+def _exchanges(state: Floats, next_state: Floats, names: list[str]) -> Iterator[str]:
+    """A sentence for each group of objects that exchange places."""
+    good = (np.isfinite(state) & np.isfinite(next_state)).all(1)
+    for alike in alike_objects(names[: state.shape[1]]):
+        found = find_exchanges(state[good], next_state[good], alike)
+        if found.rows.any():
+            lost, listed = found.lost.mean(), ", ".join(map(printable, alike.names))
+            yield (
+                f"{listed} exchange places in {found.rows.sum():,} of {len(found.rows):,} rows, as where objects are "
+                "listed by distance: the next state of one is in another's columns. "
+            ) + (
+                "`mocoda track DATA` undoes it."
+                if lost <= MAX_LOST
+                else f"In {lost:.0%} of the rows one jumps to where none was expected, so they cannot be followed: "
+                "record all objects, or an identity for each."
+            )
 
 
 def _duplicates(arrays: list[NDArray[Any]]) -> int:
