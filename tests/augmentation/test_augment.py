@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
-import numpy as np
 import pytest
 import torch
 from approved import refused
@@ -76,25 +74,12 @@ class AlwaysWithChildren(Always):
         return self.rows, self.children
 
 
-class NoModel:
-    """A model that must not be asked."""
-
-    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
-        raise AssertionError("the model was asked")
-
-
 def same(one: Transitions, other: Transitions) -> bool:
     return all(torch.equal(getattr(one, name), getattr(other, name)) for name in ARRAYS if labelled(one, name))
 
 
 def labelled(table: Transitions, name: str) -> bool:
     return getattr(table, name) is not None
-
-
-def recorded_rows_of(table: Transitions, data: Transitions) -> bool:
-    """Whether every transition of the table is one of the data's."""
-    known = {tuple(row) for row in torch.cat([data.rows, data.next_state], 1).tolist()}
-    return all(tuple(row) in known for row in torch.cat([table.rows, table.next_state], 1).tolist())
 
 
 # What comes out
@@ -121,29 +106,6 @@ def test_every_stored_reward_and_terminal_is_the_tasks_own(data: Transitions, re
     assert table.terminal.equal(terminal)
     if recipe == "rand":
         assert 0 < int(terminal.sum()) < len(table)  # both kinds of rows occur
-
-
-def test_any_object_that_labels_is_a_task(data: Transitions) -> None:
-    class Height:
-        def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
-            return next_state[:, 1] - state[:, 1], next_state[:, 1] > 0.9
-
-    table = augment(data, Box(), Truth(), rows=100, task=Height())
-    assert table.reward is not None
-    torch.testing.assert_close(table.reward, table.next_state[:, 1] - table.state[:, 1], rtol=0, atol=0)
-    assert table.terminal.equal(table.next_state[:, 1] > 0.9)
-    assert table.source["task"] is None
-
-
-def test_labels_are_those_of_the_rows_as_stored_whatever_the_models_precision(data: Transitions) -> None:
-    class Double:
-        def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
-            return torch.full((len(rows), 2), 0.8 + 1e-12, dtype=torch.float64)  # on the goal's edge
-
-    table = augment(data, Box(), Double(), rows=20, task=TASK)
-    reward, terminal = TASK.label(table.state, table.action, table.next_state)
-    assert table.reward is not None and table.reward.equal(reward)
-    assert table.terminal.equal(terminal)
 
 
 def test_the_source_tells_recorded_from_generated_rows(data: Transitions) -> None:
@@ -196,12 +158,6 @@ def test_pieces_joined_are_the_whole_table(data: Transitions, keep_recorded: boo
     assert same(joined, whole) and joined.source == whole.source and joined.columns == whole.columns
 
 
-def test_a_piece_does_not_depend_on_how_many_follow_it(data: Transitions) -> None:
-    few, more = (list(pieces(data, rows=rows)) for rows in (100, 300))
-    assert same(few[1], more[1])
-    assert not same(more[1], more[2])  # and no piece repeats another
-
-
 def test_pieces_are_made_only_as_they_are_asked_for(data: Transitions) -> None:
     box = Box()
     found = pieces(data, box)
@@ -209,20 +165,6 @@ def test_pieces_are_made_only_as_they_are_asked_for(data: Transitions) -> None:
     assert box.asked == []
     next(found)
     assert box.asked == [100]
-
-
-def test_a_streamed_table_is_the_same_file_as_a_saved_one(data: Transitions, tmp_path: Path) -> None:
-    saved, streamed = tmp_path / "saved.hdf5", tmp_path / "streamed.hdf5"
-    concatenate(list(pieces(data))).save(saved)
-    assert save_stream(streamed, pieces(data)) == 450
-    with h5py.File(saved, "r") as one, h5py.File(streamed, "r") as other:
-        assert set(one) == set(other) == {*ARRAYS, "metadata", "provenance"}
-        assert {*one["metadata"]} == {*other["metadata"]} == {"format", "columns", "source", "versions"}
-        notes = [f"provenance/{name}" for name in ("recipe", "disagreement", "neighbourhood", "support")]
-        for name in (*ARRAYS, *notes):
-            assert one[name].dtype == other[name].dtype
-            assert np.array_equal(one[name][:], other[name][:])
-    assert same(Transitions.load(streamed), concatenate(list(pieces(data))))
 
 
 # Seeds
@@ -233,22 +175,6 @@ def test_the_same_seed_generates_the_same_bytes_and_another_seed_others(data: Tr
     assert same(once, again)
     assert not once.rows[200:].equal(other.rows[200:])
     assert once.rows[:200].equal(other.rows[:200])
-
-
-def test_the_model_and_the_parents_draw_from_streams_of_their_own(data: Transitions) -> None:
-    quiet, noisy = (augment(data, Box(), Truth(noise), rows=100) for noise in (0.0, 0.1))
-    assert quiet.rows.equal(noisy.rows)
-    assert not quiet.next_state[200:].equal(noisy.next_state[200:])
-
-
-@pytest.mark.usefixtures("small_pieces")
-def test_the_models_noise_differs_from_seed_to_seed_and_from_piece_to_piece(data: Transitions) -> None:
-    parents = Always(data.rows[:100])
-    one, other = (
-        augment(data, parents, Truth(0.1), rows=200, keep_recorded=False, seed=seed).next_state for seed in (0, 1)
-    )
-    assert not one[:100].equal(one[100:])
-    assert not one.equal(other)
 
 
 # Goals
@@ -317,44 +243,7 @@ def test_a_share_of_the_rows_is_about_what_they_achieve(points: Transitions, hin
     assert table.goal[~own].equal(plain.goal[~own])  # the other rows keep the goals they would have
 
 
-def test_the_source_tells_the_hindsight_of_tasks_with_goals(points: Transitions, data: Transitions) -> None:
-    assert about_goals(points).source["hindsight"] == 0.0
-    assert about_goals(points, hindsight=0.5).source["hindsight"] == 0.5
-    assert "hindsight" not in augment(data, Box(), Truth(), rows=3, task=TASK).source
-
-
-def test_recorded_goals_do_not_outlive_a_task_without_goals(points: Transitions) -> None:
-    class Height:
-        def label(self, state: Tensor, action: Tensor, next_state: Tensor) -> tuple[Tensor, Tensor]:
-            return next_state[:, 1], next_state[:, 1] > 0.9
-
-    table = augment(points, fit_parents(points, POINT.graph, "emp"), rows=10, task=Height())
-    assert table.goal is None and table.reward is not None
-
-
 # Recipes
-
-
-@pytest.mark.parametrize("model", [None, NoModel()])
-def test_emp_needs_no_model_and_repeats_recorded_transitions(data: Transitions, model: NoModel | None) -> None:
-    parents = fit_parents(data, TASK.graph, "emp")
-    table = augment(data, parents, model, rows=500, task=TASK, keep_recorded=False)
-    assert len(table) == 500
-    assert recorded_rows_of(table, data)
-
-
-@pytest.mark.parametrize("model", [None, NoModel()])
-def test_coda_needs_no_model_and_recombines_recorded_columns(data: Transitions, model: NoModel | None) -> None:
-    parents = fit_parents(data, TASK.graph, "coda")
-    table = augment(data, parents, model, rows=500, task=TASK, keep_recorded=False)
-    assert len(table) == 500
-    assert not recorded_rows_of(table, data)
-    for x in (0, 1):  # x' comes with the x and dx it was recorded with, y' with its y and dy
-        columns = [x, x + 2]
-        recorded = torch.cat([data.rows[:, columns], data.next_state[:, x : x + 1]], 1).tolist()
-        found = torch.cat([table.rows[:, columns], table.next_state[:, x : x + 1]], 1).tolist()
-        assert {tuple(row) for row in found} <= {tuple(row) for row in recorded}
-    torch.testing.assert_close(table.next_state, TASK.step(table.rows), rtol=0, atol=1e-6)
 
 
 def test_generated_next_states_obey_the_model(data: Transitions) -> None:
@@ -374,15 +263,6 @@ def test_generated_next_states_obey_the_model(data: Transitions) -> None:
 
 
 # Progress
-
-
-def test_progress_ends_at_the_number_of_generated_rows(data: Transitions) -> None:
-    told: list[tuple[str, int, int]] = []
-    list(pieces(data, progress=lambda *said: told.append(said)))
-    assert told == [("augment", 100, 250), ("augment", 200, 250), ("augment", 250, 250)]
-    told.clear()
-    augment(data, Box(), Truth(), rows=40, progress=lambda *said: told.append(said))
-    assert told == [("augment", 40, 40)]
 
 
 # Errors

@@ -58,14 +58,6 @@ def test_both_things_are_handled_in_an_episode_and_each_by_its_own_recorded_one(
     assert sum(map(all, handled)) >= 20
 
 
-def test_no_episode_takes_turns_with_itself() -> None:
-    both = replace(
-        collect(400, seed=1, steps=STEPS), episode=torch.arange(400) // STEPS
-    )  # four, which handle both things
-    made = made_of(both, episodes=50)
-    assert not bool((made.provenance["donor_object1"] == made.provenance["donor_object2"]).any())
-
-
 @pytest.mark.parametrize("things", [3, 8])
 def test_of_many_things_each_is_handled_after_an_episode_of_its_own(things: int) -> None:
     graph, data = sorting_world.graph_of(things), sorting_world.collect(things, 5 * things, steps=150, seed=0)
@@ -114,10 +106,3 @@ def test_what_cannot_take_turns_is_refused() -> None:
         "rest again. They take a recorded episode for every thing, in which it is handled and comes to rest; raise "
         "`resting` if what lies still moves in its last digits."
     )
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_the_same_seed_gives_the_same_bytes(keep: bool) -> None:
-    one, other = (made_of(seed=3, keep_recorded=keep) for _ in range(2))
-    assert one.rows.equal(other.rows) and one.next_state.equal(other.next_state)
-    assert len(one) > (len(DATA) if keep else 0) and one.source["turns"] is True

@@ -112,14 +112,6 @@ def test_what_is_not_copied_has_no_donor(recipe: str) -> None:
     assert all((made(recipe).provenance[name][600:] == -1).all() for name in DONORS)
 
 
-@pytest.mark.parametrize("file", ["table.hdf5", "table.npz", "table.parquet"])
-def test_donors_survive_files(file: str, tmp_path: Path) -> None:
-    noted = made("mocoda-matched")
-    mocoda.write(noted, tmp_path / file)
-    found = mocoda.read(tmp_path / file).provenance
-    assert all(found[name].dtype == torch.int32 and found[name].equal(noted.provenance[name]) for name in DONORS)
-
-
 class Still:
     def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
         return rows[:, : holding_world.GRAPH.state_width]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transition_tables import assert_identical, refusal
+from transition_tables import refusal
 from walks import walks
 
-import mocoda
 from mocoda import LocalGraph, Transitions, augment_episodes, make_recipe, make_task
 from mocoda.augmentation.episode_walks import ENDED, LONG
 from mocoda.augmentation.support import DISPUTED, RARE, RARE_SHARE, UNSEEN
@@ -238,54 +236,12 @@ def test_length_is_the_most_steps_and_actions_end_where_their_episode_does() -> 
 # --- the table
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path: Path) -> None:
-    for name, seed in (("one", 3), ("same", 3), ("other", 4)):
-        made_of("navigation", seed=seed, keep_recorded=True).save(tmp_path / name)
-    one, same, other = ((tmp_path / name).read_bytes() for name in ("one", "same", "other"))
-    assert one == same != other
-
-
-def test_recorded_rows_come_first_and_all_are_labelled() -> None:
-    task, data = make_task("navigation"), DATA["navigation"]
-    made = augment_episodes(data, task.graph, recipe=MATCHED, model=truth("navigation"), episodes=10, task=task)
-    first, rest = made[: len(data)], made[len(data) :]
-    assert first.rows.equal(data.rows) and data.episode is not None and first.episode is not None
-    assert first.episode.equal(data.episode) and set(first.provenance["recipe"].tolist()) == {0}
-    assert set(rest.provenance["recipe"].tolist()) == {5} and made.source["recipe"] == "mocoda"
-    reward, terminal = task.label(rest.state, rest.action, rest.next_state)
-    assert rest.reward is not None and rest.reward.equal(reward) and rest.terminal.equal(terminal)
-    told: list[tuple[str, int, int]] = []
-    made_of("navigation", episodes=10, progress=lambda *words: told.append(words))
-    assert told[-1] == ("episodes", 10, 10)
-
-
 def test_names_that_are_no_words_are_noted_by_words() -> None:
     data, graph = walk_about()
     graph = LocalGraph({"the x": 0, "y": 1}, {"dx": 0, "dy": 1}, {"the x": ["the x", "dx"], "y": ["y", "dy"]})
     step = Step(lambda rows: rows[:, :2] + rows[:, 2:])
     made = augment_episodes(data, graph, recipe=MIXTURE, model=step, episodes=2)
     assert {"donor_the_x", "donor_step_the_x"} < set(made.provenance)
-
-
-@pytest.mark.parametrize("target", ["x.hdf5", "d4rl:x.hdf5", "x.npz", "x.parquet", "minari:x-v0", "d3rlpy:x.h5"])
-@pytest.mark.parametrize("recipe", ["coda", "mocoda"])
-def test_every_format_gives_the_episodes_back(
-    target: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    task = make_task("objects:3")
-    made = augment_episodes(
-        DATA["objects:3"][:1_000], task.graph, recipe=recipe, model=truth("objects:3"), episodes=8, task=task
-    )
-    mocoda.write(made, target)
-    back = mocoda.read(target)
-    assert_identical(back, made)
-    assert back.episode is not None and made.episode is not None and back.step is not None and made.step is not None
-    assert back.episode.equal(made.episode) and back.step.equal(made.step)
-    assert {name: note.tolist() for name, note in back.provenance.items()} == {
-        name: note.tolist() for name, note in made.provenance.items()
-    }
 
 
 # --- bad input

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from approved import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,15 +65,6 @@ def test_shards_are_the_table_that_augment_makes(folder: Path) -> None:
     assert sorted(bytes_of(folder)) == ["manifest.json", *(f"shard-0000{number}.parquet" for number in range(SHARDS))]
 
 
-def test_pieces_one_after_the_other_are_the_table(folder: Path) -> None:
-    pieces = list(read_pieces(folder))
-    assert [len(piece) for piece in pieces] == [200, *[100] * 12, 30]
-    assert torch.cat([piece.rows for piece in pieces]).equal(read(folder).rows)
-    one = list(read_pieces(folder / "shard-00003.parquet"))
-    assert [len(piece) for piece in one] == [100, 100, 100, 30]
-    assert torch.cat([piece.next_state for piece in one]).equal(read(folder / "shard-00003.parquet").next_state)
-
-
 def test_an_excerpt_has_the_recorded_rows_those_to_show_and_others_at_random(folder: Path) -> None:
     whole, excerpt = read(folder), read_excerpt(folder, rows=400, show=[1_299])
     assert isinstance(excerpt, Excerpt) and excerpt.whole == len(whole) == 1_430
@@ -86,13 +76,6 @@ def test_an_excerpt_has_the_recorded_rows_those_to_show_and_others_at_random(fol
     assert isinstance(again, Excerpt) and again.numbers.tolist() == numbers
     assert isinstance(other, Excerpt) and other.numbers.tolist() != numbers
     assert isinstance(read_excerpt(folder, rows=1_430), Transitions)  # what fits is read whole
-
-
-def test_somebody_else_s_reader_reads_them_as_one_table(folder: Path) -> None:
-    dataset = pytest.importorskip("pyarrow.dataset").dataset([str(path) for path in sorted(folder.glob("*.parquet"))])
-    found = dataset.to_table()
-    assert found.column("next_state.y").to_pylist() == read(folder).next_state[:, 1].tolist()
-    assert {"state.x", "action.dx", "reward", "terminal", "provenance.support"} < set(found.column_names)
 
 
 @settings(max_examples=60)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from mocoda import LocalGraph, Transitions
-from mocoda.augmentation.support import Support, disagreement, fit_support, local_graphs, step_scale
+from mocoda.augmentation.support import disagreement, fit_support, local_graphs, step_scale
 from mocoda.dynamics import Prediction
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
@@ -14,11 +14,6 @@ from mocoda.tasks.navigation import GRAPH, Navigation
 
 DATA = Navigation().collect(4_000, seed=0)
 SUPPORT = fit_support(DATA, GRAPH, components=8)
-
-
-def scaled(data: Transitions, factor: Tensor) -> Transitions:
-    rows, next_state = data.rows * factor, data.next_state * factor[:2]
-    return Transitions(rows[:, :2], rows[:, 2:], next_state)
 
 
 # Support
@@ -55,24 +50,6 @@ def test_new_pairs_of_what_was_recorded_are_supported() -> None:
     mixed = rows[:, [0, 2]], rows[Stream(1).permutation(4_000)][:, [1, 3]]
     rows[:, [0, 2]], rows[:, [1, 3]] = mixed[0], mixed[1]
     assert SUPPORT.score(rows).quantile(0.5) > 0.4
-
-
-def test_the_score_has_no_unit() -> None:
-    factor = torch.tensor([1_000.0, 0.01, 3.0, 1.0])
-    other = fit_support(scaled(DATA, factor), GRAPH, components=8)
-    difference = SUPPORT.score(DATA.rows) - other.score(DATA.rows * factor)
-    assert difference.abs().mean() < 0.02
-
-
-def test_the_same_seed_fits_the_same_support_and_another_one_another() -> None:
-    one, again, other = (fit_support(DATA[:500], GRAPH, seed=seed).score(DATA.rows) for seed in (3, 3, 4))
-    assert one.equal(again) and not one.equal(other)
-
-
-def test_few_rows_have_few_components() -> None:
-    few = fit_support(DATA[:45], GRAPH)
-    assert len(few.mixtures.sets[0][1].weights) == 2
-    assert isinstance(fit_support(DATA[:1], GRAPH), Support)
 
 
 # Disagreement

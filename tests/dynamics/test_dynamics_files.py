@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from approved import refused
-from dynamics_world import GRAPH, TINY, each_architecture, family_of, model, same, some_rows, world
+from dynamics_world import GRAPH, TINY, each_architecture, model, same, world
 
-from mocoda import Dynamics, LocalGraph, fit_dynamics, fit_dynamics_runs
-from mocoda.dynamics import DYNAMICS
+from mocoda import Dynamics, LocalGraph, fit_dynamics
 from mocoda.engine.checkpoint import Checkpoint
 
 # Checkpoints
@@ -52,17 +51,6 @@ def test_an_interrupted_training_goes_on_to_the_same_bytes(tmp_path: Path, archi
 
 
 @pytest.mark.usefixtures("at_every_epoch")
-def test_runs_of_different_lengths_resume_too(tmp_path: Path) -> None:
-    path, config = tmp_path / "checkpoint", replace(LONGER, epoch_rows=100, validation=20)
-    fit = functools.partial(fit_dynamics_runs, [world(50), world(120, seed=1)], GRAPH, seeds=[0, 1], config=config)
-    for epochs in (2, 5):
-        with pytest.raises(TrainingInterruptedError):
-            fit(checkpoint=path, progress=interrupt_after(epochs))
-    for resumed, expected in zip(fit(checkpoint=path), fit(), strict=True):
-        assert same(resumed, expected)
-
-
-@pytest.mark.usefixtures("at_every_epoch")
 def test_a_finished_training_called_again_trains_no_more(tmp_path: Path) -> None:
     path, told = tmp_path / "checkpoint", []
     fit = functools.partial(fit_dynamics, world(), GRAPH, config=TINY, checkpoint=path)
@@ -94,18 +82,6 @@ SWAPPED = replace(GRAPH, state={"a": [2, 0], "b": 1, "c": [3, 4, 5]})
 
 
 # Files
-
-
-@pytest.mark.parametrize("family", list(DYNAMICS))
-def test_a_loaded_model_predicts_the_same_to_the_bit(tmp_path: Path, family: str) -> None:
-    fitted = fit_dynamics(world(), GRAPH, family_of(family, replace(TINY, predict_change=family != "global")))
-    fitted.save(tmp_path / "folder" / "model.safetensors")
-    loaded = Dynamics.load(str(tmp_path / "folder" / "model.safetensors"), GRAPH)
-    assert same(loaded, fitted)
-    assert (loaded.architecture, loaded.config, loaded.graph) == (fitted.architecture, fitted.config, GRAPH)
-    for one, other in zip(loaded.predict(some_rows()), fitted.predict(some_rows()), strict=True):
-        assert one.equal(other)
-    assert loaded.sample(some_rows(), seed=0).equal(fitted.sample(some_rows(), seed=0))
 
 
 @pytest.mark.parametrize(

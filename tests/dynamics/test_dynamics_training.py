@@ -204,18 +204,6 @@ def test_on_a_linear_world_the_error_is_small_and_the_scale_is_the_noise() -> No
     torch.testing.assert_close(scale.mean((0, 1)), noise, rtol=0.1, atol=0.0)
 
 
-def test_inputs_and_targets_are_standardised_with_the_datas_mean_and_deviation() -> None:
-    data = world()
-    fitted = fit_dynamics(data, GRAPH, "full", config=TINY)
-    change = data.next_state - data.state
-    torch.testing.assert_close(fitted.scaling["input_shift"], data.rows.mean(0))
-    torch.testing.assert_close(fitted.scaling["input_scale"], data.rows.std(0, correction=0))
-    torch.testing.assert_close(fitted.scaling["target_shift"], change.mean(0))
-    torch.testing.assert_close(fitted.scaling["target_scale"], change.std(0, correction=0))
-    plain = fit_dynamics(data, GRAPH, "full", config=replace(TINY, standardise=False))
-    assert all(bool((t == float("scale" in name)).all()) for name, t in plain.scaling.items())
-
-
 @each_architecture
 def test_a_diverging_training_stops_and_says_so(architecture: str) -> None:
     with refused():
@@ -223,12 +211,6 @@ def test_a_diverging_training_stops_and_says_so(architecture: str) -> None:
 
 
 # Errors
-
-
-def test_an_unknown_family_is_refused() -> None:
-    for name in ("locale", "transformer"):
-        with refused():
-            fit_dynamics(world(), GRAPH, name, config=TINY)
 
 
 @pytest.mark.parametrize(

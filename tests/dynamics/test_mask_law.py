@@ -111,25 +111,6 @@ def test_a_masked_out_parent_cannot_change_its_child_by_one_bit(
 
 
 @pytest.mark.parametrize("architecture", FACTORED)
-@given(world=worlds(), value=st.sampled_from(ANYTHING))
-@settings(max_examples=25, deadline=None)
-def test_a_sampled_child_ignores_its_masked_out_parents_too(architecture: str, world: World, value: float) -> None:
-    # A sample is taken member by member, so here every row has the same mask.
-    same = world.local[:1]
-    graph = LocalGraph(
-        world.graph.state, world.graph.action, world.graph.edges, local=lambda rows: same.expand(len(rows), -1, -1)
-    )
-    alike = World(graph, same.expand(ROWS, -1, -1), world.rows, world.stream)
-    model, edges = alike.model(architecture, True), alike.edges(architecture)
-    before = model.sample(alike.rows, seed=0)
-    for p, parent in enumerate(graph.parents):
-        after = model.sample(alike.with_parent(parent, value), seed=0)
-        for c, child in enumerate(graph.children):
-            if not edges[0, p, c]:
-                assert alike.child(child, before).equal(alike.child(child, after))
-
-
-@pytest.mark.parametrize("architecture", FACTORED)
 @given(world=worlds())
 @settings(max_examples=25, deadline=None)
 def test_the_gradient_of_a_child_with_respect_to_a_masked_out_parent_is_exactly_zero(
@@ -179,16 +160,3 @@ def test_a_predicted_change_is_added_to_the_state_only_where_the_child_listens_t
         expected = world.child(child, change.mean) + torch.where(own, world.child(child, world.rows), 0.0)
         assert world.child(child, whole.mean).equal(expected)
     assert whole.scale.equal(change.scale)
-
-
-@pytest.mark.parametrize("architecture", ["full", "global"])
-@given(world=worlds())
-@settings(max_examples=10, deadline=None)
-def test_only_the_local_architecture_looks_at_the_local_mask(architecture: str, world: World) -> None:
-    def never(rows: Tensor) -> Tensor:
-        raise AssertionError("the local mask was asked for")
-
-    graph = LocalGraph(world.graph.state, world.graph.action, world.graph.edges, local=never)
-    blind = World(graph, world.local, world.rows, world.stream)
-    found, expected = (w.model(architecture, True).predict(world.rows) for w in (blind, world))
-    assert found.mean.equal(expected.mean) and found.scale.equal(expected.scale)

@@ -178,22 +178,3 @@ def test_what_else_is_wrong_is_said(recipe: Recipe) -> None:
 
 def test_a_recipe_with_whole_transitions_passes() -> None:
     check_recipe(Whole())
-
-
-def test_a_recipe_that_changes_the_recorded_rows_is_caught() -> None:
-    @dataclass(frozen=True)
-    class Careless(Mine):
-        def fit(
-            self,
-            data: Transitions,
-            graph: LocalGraph,
-            *,
-            task: TaskHints | None,
-            model: Model | None,
-            seed: int | Stream,
-        ) -> Rows:
-            data.next_state.add_(1)
-            return Rows(data.rows.clone(), "")
-
-    with refused():
-        check_recipe(Careless())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mocoda import LocalGraph, Transitions, fit_parents, make_recipe
+from mocoda import LocalGraph, Transitions, fit_parents
 from mocoda.engine.randomness import Stream
 from mocoda.parents import Mocoda
 from mocoda.parents.recombination import ComposedParents
@@ -145,8 +145,3 @@ def test_a_box_that_is_hardly_ever_swept_is_not_put_anywhere() -> None:
     both = drawn[swept(drawn).all(1)]
     assert len(both) > 20
     assert set(map(tuple, both[:, [0, 1, 2]].tolist())) <= set(map(tuple, data.rows[:, [0, 1, 2]].tolist()))
-
-
-def test_a_flat_distribution_is_made_of_composed_rows() -> None:
-    parents = fit_parents(DATA, GRAPH, make_recipe("mocoda-u", composition=True))
-    assert bool(swept(parents.sample(2_000, seed=0)).all(1).any())

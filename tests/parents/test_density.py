@@ -49,13 +49,6 @@ def test_far_from_every_point_there_is_nothing(distance: float) -> None:
     assert (density == 0).all()
 
 
-@pytest.mark.parametrize("offset", [1e2, 1e4])
-def test_where_the_origin_lies_does_not_matter(offset: float) -> None:
-    rng = np.random.default_rng(0)
-    points, at = rng.uniform(size=(300, 2)), rng.uniform(size=(100, 2))
-    np.testing.assert_allclose(found(points + offset, at + offset, 0.05), found(points, at, 0.05), rtol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("points", "at"), [((3, 2), (4, 3)), ((3,), (4, 1)), ((3, 1), (4,)), ((0, 2), (4, 2)), ((3, 2, 1), (4, 2))]
 )

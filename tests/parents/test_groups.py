@@ -103,12 +103,6 @@ def test_a_group_comes_from_all_rows_that_have_it_whatever_else_they_connect() -
     assert 0.3 < float((drawn[holding][:, 14] > 0).float().mean()) < 0.9
 
 
-def test_ranges_and_norms_are_kept(rows: Tensor) -> None:
-    manifold = Manifold.of(DATA.rows, GRAPH)
-    assert manifold.units == world.UNITS
-    assert not manifold.outside(rows).any() and broken(manifold, rows) == 0
-
-
 # Small and many local graphs
 
 
@@ -235,12 +229,6 @@ def test_parts_belong_together_if_one_tells_where_the_other_is(carried: bool, se
     data = rows_where(carried, seed)
     assert belong_together(data.rows, CUBE, Stream(seed, "together")) == carried
     assert isinstance(fit_parents(data, CUBE, "mocoda", seed=seed), GroupedParents if carried else MatchedParents)
-
-
-def test_groups_with_too_few_rows_to_tell_stay_together() -> None:
-    data = rows_where(False, 0)
-    apart = data[(data.state > 0.5).any(1)]
-    assert belong_together(apart.rows, CUBE, Stream(0, "together"))
 
 
 @pytest.mark.parametrize("rows", [1_000, 8_000])

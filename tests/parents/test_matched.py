@@ -101,24 +101,10 @@ def test_a_discrete_world_keeps_the_shares_of_each_set_and_matches_exactly() -> 
         assert np.abs(np.array(found) - expected).max() < 5 * np.sqrt(6_000 / 4)
 
 
-def test_each_set_is_the_copied_one_in_its_turn() -> None:
-    data = table(common_cause(600, 0))
-    drawn = matched(data, OVERLAP).sample(600, seed=0)
-    for columns in ([0, 1], [0, 2]):
-        copied = sum(row in counts(data.rows[:, columns]) for row in map(tuple, drawn[:, columns].tolist()))
-        assert copied == 300
-
-
 def test_what_is_taken_over_never_comes_from_the_row_it_is_matched_with() -> None:
     data = table(common_cause(300, 0))
     drawn = matched(data, OVERLAP).sample(3_000, seed=0)
     assert not counts(drawn[:, :3]).keys() & counts(data.rows[:, :3]).keys()
-
-
-def test_one_set_of_all_columns_gives_the_recorded_rows() -> None:
-    graph = replace(OVERLAP, given_parent_sets=[["g", "a", "b", "u"]])
-    data = table(common_cause(50, 0))
-    assert counts(matched(data, graph).sample(100, seed=0)) == Counter(dict.fromkeys(counts(data.rows), 2))
 
 
 def test_sets_in_a_cycle_are_conditioned_on_all_that_is_known() -> None:
@@ -253,15 +239,3 @@ def test_columns_that_are_nowhere_recorded_together_are_named() -> None:
     )
     with pytest.raises(InputError, match=r"^the parent set \(a, c, u\) finds no match in state0, state4: "):
         matched(table(np.column_stack([a, b, a, a, a**2]), 5), graph)
-
-
-def test_so_are_columns_too_many_for_the_rows() -> None:
-    rng = np.random.default_rng(0)
-    shared = rng.normal(size=(100, 40))
-    wide = LocalGraph(
-        state={"g": slice(0, 40), "a": slice(40, 80), "b": slice(80, 120)},
-        action={"u": 0},
-        edges={"g": ["g"], "a": ["g", "a"], "b": ["g", "b"]},
-    )
-    with pytest.raises(InputError, match=r"finds no match in state0, state1, .*as far off as a random row's"):
-        matched(table(np.column_stack([shared, shared, shared, shared[:, 0]]), 120), wide)

@@ -73,35 +73,7 @@ def test_samples_are_float32_rows_that_follow_the_density() -> None:
 # Marginals
 
 
-def test_marginal_is_the_density_with_the_other_column_integrated_out() -> None:
-    mixture = random_mixture(3, 2, seed=4)
-    grid = np.linspace(-40, 40, 8_001)
-    for value in (-1.5, 0.0, 2.0):
-        line = np.stack([grid, np.full_like(grid, value)], 1)
-        integral = mixture.log_prob(line).exp().sum().item() * (grid[1] - grid[0])
-        assert mixture.marginal([1]).log_prob([[value]]).exp().item() == pytest.approx(integral, rel=1e-8)
-
-
 # Conditionals
-
-
-@pytest.mark.parametrize("value", [-2.0, 0.0, 0.5, 1.5])
-def test_complete_weighs_components_by_their_density_at_the_known_value(value: float) -> None:
-    # The components lie far apart in the unknown column, so which one was drawn can be read off.
-    covariances = torch.tensor([[[1.0, 0.3], [0.3, 0.5]], [[0.25, -0.1], [-0.1, 0.5]]], dtype=torch.float64)
-    mixture = GaussianMixture(
-        torch.tensor([0.3, 0.7], dtype=torch.float64),
-        torch.tensor([[0.0, -50.0], [1.0, 50.0]], dtype=torch.float64),
-        covariances,
-    )
-    drawn = mixture.complete(np.full((4_000, 2), value), known=[0], seed=3)[:, 1].numpy()
-    weights, means, spread = conditional(mixture, [1], [0], np.array([value]))
-    by_hand = np.array([0.3 * norm.pdf(value), 0.7 * norm.pdf(value, 1.0, 0.5)])
-    np.testing.assert_allclose(weights, by_hand / by_hand.sum(), rtol=1e-12)
-    low = int((drawn < 0).sum())
-    share = 4 * math.sqrt(weights[0] * weights[1] / 4_000) + 1e-9
-    assert low / 4_000 == pytest.approx(weights[0], abs=share)
-    assert kstest(drawn, _mixture_cdf(weights, means[:, 0], np.sqrt(spread[:, 0, 0]))).pvalue > 0.001
 
 
 def test_a_marginal_sample_completed_is_a_sample_of_the_joint() -> None:
@@ -125,9 +97,3 @@ def test_what_the_unknown_columns_hold_does_not_matter() -> None:
     for known in ([1], []):
         a, b = (mixture.complete(points, known=known, seed=4) for points in (one, other))
         assert a.equal(b)
-
-
-def test_known_values_far_from_the_data_are_completed_to_finite_rows() -> None:
-    mixture = GaussianMixture.fit(moons(500, 0), 8)
-    completed = mixture.complete(np.array([[1e4, 0.0], [-1e4, 0.0]]), known=[0], seed=0)
-    assert torch.isfinite(completed).all()

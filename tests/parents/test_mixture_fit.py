@@ -8,43 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mixture_data import Floats, blobs, correlated, moons, navigation, random_mixture
+from mixture_data import blobs, correlated, moons, navigation, random_mixture
 from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 from mocoda.parents.mixture import RIDGE, GaussianMixture
 
 NEVER = -math.inf  # a tolerance that no gain falls below: exactly `max_iterations` of EM
-
-
-def slow_em(
-    points: Floats, weights: Floats, means: Floats, covariances: Floats, ridge: Floats
-) -> tuple[Floats, Floats, Floats, float]:
-    """One iteration of EM by loops: new weights, means, covariances, and the log likelihood under the old ones."""
-    rows, dims = points.shape
-    components = len(weights)
-    responsibility = np.zeros((rows, components))
-    likelihood = 0.0
-    for n in range(rows):
-        joint = np.zeros(components)
-        for k in range(components):
-            offset = points[n] - means[k]
-            exponent = -0.5 * offset @ np.linalg.inv(covariances[k]) @ offset
-            joint[k] = weights[k] * math.exp(exponent) / math.sqrt(np.linalg.det(2 * math.pi * covariances[k]))
-        likelihood += math.log(joint.sum())
-        responsibility[n] = joint / joint.sum()
-    new_weights, new_means = np.zeros(components), np.zeros((components, dims))
-    new_covariances = np.zeros((components, dims, dims))
-    for k in range(components):
-        count = sum(responsibility[n, k] for n in range(rows))
-        new_weights[k] = count / rows
-        for n in range(rows):
-            new_means[k] += responsibility[n, k] * points[n] / count
-        for n in range(rows):
-            offset = points[n] - new_means[k]
-            new_covariances[k] += responsibility[n, k] * np.outer(offset, offset) / count
-        new_covariances[k] += np.diag(ridge)
-    return new_weights, new_means, new_covariances, likelihood
 
 
 # Against scikit-learn and scipy
@@ -114,21 +84,6 @@ def test_log_prob_is_the_mixture_of_scipy_normals(components: int, dims: int) ->
 
 
 # EM against its slow twin
-
-
-def test_every_further_iteration_of_fit_is_one_of_the_slow_twin_in_the_users_units() -> None:
-    points = correlated(80, 4)
-    before, after = (GaussianMixture.fit(points, 3, tolerance=NEVER, max_iterations=count) for count in (4, 5))
-    weights, means, covariances, _ = slow_em(
-        points,
-        before.weights.numpy(),
-        before.means.numpy(),
-        before.covariances.numpy(),
-        RIDGE * points.var(0),
-    )
-    np.testing.assert_allclose(after.weights.numpy(), weights, rtol=1e-7)
-    np.testing.assert_allclose(after.means.numpy(), means, rtol=1e-7)
-    np.testing.assert_allclose(after.covariances.numpy(), covariances, rtol=1e-6, atol=1e-9)
 
 
 def test_em_stops_at_the_tolerance() -> None:

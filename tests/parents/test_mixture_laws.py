@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from mixture_data import random_mixture
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -26,17 +27,6 @@ tables = hnp.arrays(
     st.tuples(st.integers(1, 12), st.integers(1, 3)),
     elements=st.floats(-1e4, 1e4, allow_nan=False, width=32),
 )
-
-
-def random_mixture(components: int, dims: int, seed: int) -> GaussianMixture:
-    rng = np.random.default_rng(seed)
-    weights = rng.uniform(0.05, 1.0, components)
-    roots = rng.normal(size=(components, dims, dims))
-    return GaussianMixture(
-        torch.from_numpy(weights / weights.sum()),
-        torch.from_numpy(2 * rng.normal(size=(components, dims))),
-        torch.from_numpy(roots @ roots.transpose(0, 2, 1) + 0.1 * np.eye(dims)),
-    )
 
 
 @st.composite
@@ -98,33 +88,6 @@ def test_complete_keeps_known_columns_to_the_bit(
     assert completed[:, known].numpy().tobytes() == points[:, known].tobytes()
     assert completed.shape == points.shape and torch.isfinite(completed).all()
     assert points.tobytes() == original
-
-
-@LAW
-@given(mixtures(), st.data())
-def test_marginals_of_marginals_are_marginals(mixture: GaussianMixture, data: st.DataObject) -> None:
-    order = data.draw(st.permutations(range(mixture.means.shape[1])))
-    first = order[: data.draw(st.integers(1, len(order)))]
-    inner = data.draw(st.permutations(range(len(first))))
-    second = inner[: data.draw(st.integers(1, len(inner)))]
-    twice, once = mixture.marginal(first).marginal(second), mixture.marginal([first[i] for i in second])
-    for name in ("weights", "means", "covariances"):
-        assert getattr(twice, name).equal(getattr(once, name))
-
-
-@LAW
-@given(mixtures(), seeds, st.data())
-def test_density_does_not_depend_on_the_order_of_columns_or_components(
-    mixture: GaussianMixture, seed: int, data: st.DataObject
-) -> None:
-    dims = mixture.means.shape[1]
-    points = 3 * np.random.default_rng(seed).normal(size=(7, dims))
-    expected = mixture.log_prob(points).numpy()
-    columns = data.draw(st.permutations(range(dims)))
-    np.testing.assert_allclose(mixture.marginal(columns).log_prob(points[:, columns]).numpy(), expected, rtol=1e-8)
-    parts = data.draw(st.permutations(range(len(mixture.weights))))
-    shuffled = GaussianMixture(mixture.weights[parts], mixture.means[parts], mixture.covariances[parts])
-    np.testing.assert_allclose(shuffled.log_prob(points).numpy(), expected, rtol=1e-10)
 
 
 @LAW

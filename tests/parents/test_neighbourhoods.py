@@ -18,8 +18,7 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Mocoda, fit_parents, make_recipe
 from mocoda.parents.flattening import FlattenedParents
 from mocoda.parents.groups import graph_at
-from mocoda.parents.mocoda import MIN_STRATUM_ROWS, MixtureParents, StratifiedParents
-from mocoda.parents.recombination import MatchedParents
+from mocoda.parents.mocoda import MIN_STRATUM_ROWS, StratifiedParents
 from mocoda.tasks.navigation import GRAPH, coupled
 
 SHARE = 0.3  # of the rows are on the right
@@ -153,14 +152,6 @@ def test_a_neighbourhood_of_too_few_rows_is_reported_and_skipped() -> None:
     assert parents.source == {"neighbourhoods": expected}
 
 
-def test_a_small_neighbourhood_has_fewer_components() -> None:
-    parents = stratified(some_on_the_right(MIN_STRATUM_ROWS))
-    assert parents.skipped == ()
-    large, small = parents.neighbourhoods
-    assert [len(mixture.weights) for _, mixture in large.mixtures.sets] == [4, 4, 4]
-    assert [len(mixture.weights) for _, mixture in small.mixtures.sets] == [2, 2]  # ten rows a column
-
-
 def test_what_cannot_be_stratified_is_refused() -> None:
     with refused():  # too few rows
         fit_parents(DATA_XY[:40], GRAPH_XY, Mocoda(density="mixture"))
@@ -179,13 +170,6 @@ def test_what_cannot_be_stratified_is_refused() -> None:
 # Graphs of neighbourhoods
 
 
-def test_the_graph_at_a_mask_has_its_edges() -> None:
-    every = torch.ones(4, 2, dtype=torch.bool)
-    assert graph_at(GRAPH, GRAPH.sparsest).parent_sets == GRAPH.parent_sets
-    assert graph_at(GRAPH, every).parent_sets == (("x", "y", "dx", "dy"),)
-    assert graph_at(GRAPH, every).local is None
-
-
 def test_given_parent_sets_stay_and_children_with_more_edges_add_their_own() -> None:
     graph = LocalGraph(
         state={"g": 0, "a": 1, "b": 2},
@@ -200,9 +184,3 @@ def test_given_parent_sets_stay_and_children_with_more_edges_add_their_own() -> 
 
 
 # With the other options
-
-
-@pytest.mark.parametrize(("density", "kind"), [("mixture", MixtureParents), ("matched", MatchedParents)])
-def test_a_graph_that_is_the_same_everywhere_has_nothing_to_stratify(density: str, kind: type) -> None:
-    everywhere = LocalGraph(GRAPH.state, GRAPH.action, GRAPH.edges)
-    assert isinstance(fit_parents(DATA, everywhere, Mocoda(density=density)), kind)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +18,7 @@ import mocoda
 import mocoda.parents.flattening
 from experiments.columns import PUBLISHED, column_recipe
 from mocoda.data.transitions import Transitions
-from mocoda.engine.randomness import Stream, as_stream
-from mocoda.graph.local_graph import LocalGraph
+from mocoda.engine.randomness import Stream
 from mocoda.parents import (
     RECIPES,
     Mocoda,
@@ -29,7 +27,6 @@ from mocoda.parents import (
     Model,
     Parents,
     Recipe,
-    TaskHints,
     fit_parents,
     make_recipe,
 )
@@ -128,12 +125,6 @@ def test_few_rows_take_few_proposals() -> None:
 def test_there_are_seven_recipes_and_two_of_them_need_no_model() -> None:
     assert list(RECIPES) == ["emp", "coda", "dyna", "rand", "mocoda", "mocoda-u", "mocoda-p"]
     assert [name for name in RECIPES if not RECIPES[name].needs_model] == ["emp", "coda"]
-
-
-@pytest.mark.parametrize("name", ["emp", "mocoda", "mocoda-u"])
-def test_a_name_is_that_recipe_with_its_default_settings(name: str) -> None:
-    by_name, by_value = (fit_parents(DATA[:500], GRAPH, recipe, seed=1) for recipe in (name, make_recipe(name)))
-    assert by_name.sample(20, seed=0).equal(by_value.sample(20, seed=0))
 
 
 # mocoda-u
@@ -264,42 +255,3 @@ def test_a_class_with_sample_alone_is_an_eighth_recipe() -> None:
     reward, terminal = TASK.label(augmented.state, augmented.action, augmented.next_state)
     assert augmented.reward is not None
     assert augmented.reward.equal(reward) and augmented.terminal.equal(terminal)
-
-
-@dataclass(frozen=True)
-class Shifted(Recipe):
-    """Recorded rows, moved."""
-
-    name: ClassVar[str] = "shifted"
-    title: ClassVar[str] = "Shifted"
-
-    by: float = 0.01
-
-    def fit(
-        self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
-    ) -> Parents:
-        return ShiftedParents(data.rows, self.by)
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftedParents:
-    name = "shifted"
-
-    rows: Tensor
-    by: float
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        stream = as_stream(seed, "shifted", device=self.rows.device)
-        return self.rows[stream.integers(len(self.rows), n)] + self.by
-
-
-def test_a_recipe_of_one_s_own_is_chosen_by_name_once_it_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RECIPES, "_entries", dict(RECIPES._entries))
-    RECIPES.add(Shifted)
-    mocoda.check_recipe(make_recipe("shifted", by=0.5))
-    parents = fit_parents(DATA, GRAPH, "shifted")
-    table = mocoda.augment(DATA, parents, TrueModel(), rows=10, graph=GRAPH)
-    assert table.source["recipe"] == "shifted"
-    assert table.provenance["recipe"][len(DATA) :].unique().tolist() == [-1]  # numbers are those of the built-in ones
-    checked = mocoda.check(DATA[:300], GRAPH, quick=True)
-    assert [one.name for one in checked.recipes if one.support is not None][-1] == "shifted"
