@@ -30,6 +30,8 @@ class Options:
     """Processes that simulate, or do other jobs side by side. Without it one per core."""
     out: Path | None = None
     """Folder to write; without it runs/NAME-PRESET. After a kill, the same command continues there."""
+    only: tuple[str, ...] = ()
+    """Agents and columns of a table to measure now; the same command without them measures the rest."""
     overwrite: bool = False
     """Replace what an earlier run wrote there. Only files which that run made are removed."""
 
@@ -77,9 +79,8 @@ def run(name: str, words: list[str], console: rich.console.Console) -> None:
     options: Options = call.options
     check_device(options.device)
     folder = options.out or Path(f"runs/{name}-{experiment.preset}")
-    results = run_experiment(
-        experiment, folder, device=options.device, workers=options.workers, overwrite=options.overwrite
-    )
+    how = {name: getattr(options, name) for name in ("device", "workers", "only", "overwrite")}
+    results = run_experiment(experiment, folder, **how)
     console.print(rich.markdown.Markdown(experiment.table(results)))
     again = " since it was resumed" if results["resumed"] else ""
     console.print(f"Measured in {results['seconds']} s{again} on {results['device']}.", highlight=False)

@@ -44,14 +44,21 @@ class Run:
 
     folder   keeps finished models, agents and checkpoints; a second run in it continues from them
     workers  processes that simulate, or do other jobs side by side; None: one per core
+    only     agents and columns of a table to measure now; the results have what was measured so far
     """
 
     folder: Path
     device: str = "cpu"
     workers: int | None = None
     progress: Progress = silent
+    only: tuple[str, ...] = ()
     laps: dict[str, float] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
+
+    def chosen(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that are asked for, or all if none is."""
+        known = list(names)
+        return [name for name in known if name in self.only] or known
 
     def lap(self, stage: str) -> None:
         """Notes the seconds since the last lap under the stage that ends now."""
@@ -161,15 +168,22 @@ def measure(experiment: Experiment, run: Run) -> dict[str, Any]:
 
 
 def run_experiment(
-    experiment: Experiment, folder: Path, *, device: str = "cpu", workers: int | None = None, overwrite: bool = False
+    experiment: Experiment,
+    folder: Path,
+    *,
+    device: str = "cpu",
+    workers: int | None = None,
+    only: tuple[str, ...] = (),
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Measures in a run folder, which is continued after a kill, writes the outputs there and returns the results.
 
+    only       agents and columns of a table to measure now
     overwrite  replace a run of other settings in the folder, which is refused otherwise
     """
     settings = {**experiment.config(), "device": device}
     with RunFolder(folder, f"experiment {experiment.name}", settings, (*experiment.outputs, *STAGES), overwrite) as run:
-        results = measure(experiment, Run(folder, device, workers, run.progress))
+        results = measure(experiment, Run(folder, device, workers, run.progress, only))
         write_json(folder / experiment.outputs[0], results)
         experiment.draw(results, folder)
     return results

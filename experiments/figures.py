@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from matplotlib.axes import Axes
-from torch import Tensor
 
 from experiments.experiment import average, unique
 from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, ORANGE, RED, bare
@@ -57,14 +55,7 @@ def draw_line(axes: Axes, places: Sequence[float], seeds: Sequence[Sequence[floa
         axes.plot([place] * len(values), values, "o", ms=3.5, mew=0, color=style["color"], alpha=0.7)
 
 
-def plot_curve(axes: Axes, updates: Sequence[int], seeds: Sequence[Sequence[float]], **style: Any) -> None:
-    """Draws running means over a few evaluations: the mean over seeds as a line, and the range of the seeds."""
-    values = _smoothed(torch.tensor(seeds))
-    axes.plot(updates, values.mean(0), **style)
-    axes.fill_between(updates, values.amin(0), values.amax(0), color=style["color"], alpha=0.12, lw=0)
-
-
-def _smoothed(curves: Tensor, width: int = 5) -> Tensor:
-    """Running means over `width` evaluations of curves (seeds, K); the first ones repeat the first evaluation."""
-    padded = torch.nn.functional.pad(curves[None], (width - 1, 0), mode="replicate")[0]
-    return padded.unfold(1, width, 1).mean(-1)
+def plot_curve(axes: Axes, curve: Mapping[str, Sequence[float]], **style: Any) -> None:
+    """Draws a learning curve: the mean over seeds as a line, and the range of the seeds."""
+    axes.plot(curve["updates"], curve["mean"], **style)
+    axes.fill_between(curve["updates"], curve["low"], curve["high"], color=style["color"], alpha=0.12, lw=0)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+from experiments.columns import column_title
 from experiments.experiment import HERE, by_place, experiment_names, find_kind, markdown_table, plus_minus, read_json
+from experiments.tables import reference
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 
@@ -48,19 +51,25 @@ def rendered_front() -> str:
     walks, sweeps = (by_place(read_json(HERE / name / f"{name}.json")) for name in ("table2", "table3"))
     cubes = by_place(read_json(HERE / "cubes" / "cubes.json"))
     solved = {arm: plus_minus(one, 1) for (arm, column), one in cubes.items() if column == "all"}
+    ours = {table: reference(read_json(HERE / table / f"{table}.json")) for table in ("table2", "table3")}
+
+    def others(cells: dict[tuple[str, str], dict[str, Any]], *columns: str) -> str:
+        known = (column for column in columns if ("td3-bc", column) in cells)
+        return ", ".join(f"{plus_minus(cells['td3-bc', column], 1)} ({column_title(column)})" for column in known)
+
     rows = [
         [
             "[2D Navigation](experiments/table2/README.md): steps to the goal",
             plus_minus(walks["td3-bc", "emp"], 1),
-            f"{plus_minus(walks['td3-bc', 'dyna'], 1)} (Dyna), {plus_minus(walks['td3-bc', 'rand'], 1)} (random)",
-            plus_minus(walks["td3-bc", "mocoda"], 1),
+            others(walks, "dyna", "rand", "diffusion"),
+            plus_minus(walks["td3-bc", ours["table2"]], 1),
             f"{walks['optimum', 'emp']['mean']:.1f} (shortest way)",
         ],
         [
             "[HookSweep2](experiments/table3/README.md): both boxes swept, in %",
             plus_minus(sweeps["td3-bc", "emp"], 1),
-            f"{plus_minus(sweeps['td3-bc', 'mocoda-full'], 1)} (unfactored model)",
-            plus_minus(sweeps["td3-bc", "mocoda-matched"], 1),
+            others(sweeps, "dyna", "rand", "diffusion", "mocoda-full"),
+            plus_minus(sweeps["td3-bc", ours["table3"]], 1),
             f"{sweeps['expert', 'emp']['mean']:.0f} (script)",
         ],
         [

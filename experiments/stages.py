@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from experiments.experiment import Run, cell
+from experiments.experiment import Cells, Run, read_json
 from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
 from mocoda.agents.policy import Policies, agent_settings
 from mocoda.agents.train import remove_checkpoint, train_agents
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
+from mocoda.engine.files import write_json
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Stream
-from mocoda.engine.statistics import bootstrap_interval, probability_of_improvement
 from mocoda.graph.local_graph import LocalGraph
 
 RECORDING = 0  # the seed of recorded data, the same for all seeds of a table
@@ -60,14 +62,16 @@ def paper_agent(name: str, **settings: Any) -> Agent:
     return make_agent(name, **(paper | settings))
 
 
-def record(run: Run, task: Recordable, rows: int, variety: str, name: str = "recorded") -> Transitions:
+def record(
+    run: Run, task: Recordable, rows: int, variety: str, name: str = "recorded", seed: int = RECORDING
+) -> Transitions:
     """Records the data, or loads it if the folder has it."""
     file = run.folder / f"{name}.hdf5"
     if not file.exists():
         parts = run.folder / ("recording" if name == "recorded" else f"recording-{name}")
-        task.collect(
-            rows, seed=RECORDING, variety=variety, workers=run.workers, folder=parts, progress=run.progress
-        ).save(file)
+        task.collect(rows, seed=seed, variety=variety, workers=run.workers, folder=parts, progress=run.progress).save(
+            file
+        )
         for part in parts.glob("part-*.npz"):
             part.unlink()
         if not any(parts.iterdir()):
@@ -132,9 +136,50 @@ def load_agents(run: Run, name: str = "agents") -> Policies | None:
     return Policies.load(kept) if (kept / "agents.json").exists() else None
 
 
-def agents_config(agents: Sequence[Agent]) -> dict[str, Any]:
+def agents_config(agents: Sequence[Agent] | Mapping[str, Agent]) -> dict[str, Any]:
     """The settings of agents by their names, as JSON values."""
-    return {agent.name: agent_settings(agent) for agent in agents}
+    named = agents if isinstance(agents, Mapping) else {agent.name: agent for agent in agents}
+    return {name: agent_settings(agent) for name, agent in named.items()}
+
+
+def train_columns(
+    run: Run,
+    columns: Sequence[str],
+    agents: Mapping[str, Agent],
+    seeds: Sequence[int],
+    data: Callable[[str], Sequence[Transitions]],
+    options: Callable[[str], dict[str, Any]],
+    cell: Callable[[str, str, Policies], dict[str, Any]],
+) -> Cells:
+    """The cells of a table of agents: those that `run.only` asks for are measured, unless the folder has them.
+
+    The seeds of one agent on one column are one program, so that a cell does not depend on what else is measured.
+
+    data     makes the data sets of a column, one per seed
+    options  of train_agents, by the agent's name
+    cell     what a table says of trained agents, given their name and their column
+    """
+    places = [(name, column) for name in agents for column in columns]
+    files = {(name, column): run.folder / "cells" / f"{slug(name)}-{column}.json" for name, column in places}
+    for column in run.chosen(columns):
+        missing = [name for name in run.chosen(agents) if not files[name, column].exists()]
+        begun = time.monotonic()
+        tables = data(column) if missing else []
+        for name in missing:
+            checkpoint = run.folder / f"checkpoint-{slug(name)}-{column}.safetensors"
+            given: dict[str, Any] = {"workers": run.workers, "progress": run.progress, **options(name)}
+            policies = train_agents({column: tables}, agents[name], seeds=seeds, checkpoint=checkpoint, **given)
+            made = cell(name, column, policies) | {"seconds": round(time.monotonic() - begun, 1)}
+            files[name, column].parent.mkdir(exist_ok=True)
+            write_json(files[name, column], made)
+            remove_checkpoint(checkpoint)
+            begun = time.monotonic()
+    return [read_json(files[place]) for place in places if files[place].exists()]
+
+
+def slug(name: str) -> str:
+    """The name as a part of a file's name."""
+    return name.replace(",", "").replace(" ", "-").replace("/", "-")
 
 
 def runs_of(policies: Policies, column: str) -> list[int]:
@@ -148,40 +193,17 @@ def last_evaluations(policies: Policies, measure: str, column: str, last: int, s
     return [scale * value for value in values]
 
 
-def agent_cell(
-    row: str,
-    column: str,
-    values: Mapping[str, list[float]],
-    paper: tuple[float, float] | None,
-    *,
-    lower_is_better: bool,
-) -> dict[str, Any]:
-    """A cell of a table of agents, with the 95% CI of its mean and how often a seed is better than one of "emp".
-
-    values  by column, one per seed
-    """
-    own, recorded = values[column], values.get("emp")
-    better = None if recorded is None else probability_of_improvement(own, recorded, lower_is_better=lower_is_better)
-    interval = list(bootstrap_interval(own))
-    return cell(row, column, own, paper) | {"interval": interval, "better_than_emp": better}
-
-
-def learning_curves(
-    agents: Mapping[str, Policies], measure: str, columns: Sequence[str], digits: int, scale: float = 1
-) -> dict[str, Any]:
-    """What was measured while agents trained: agent -> data set -> a curve per seed, as JSON values."""
+def learning_curve(policies: Policies, measure: str, points: int = 25, scale: float = 1) -> dict[str, list[float]]:
+    """Means of `points` stretches of what was measured while agents trained, over seeds, with the least and most."""
+    values = scale * policies.curves[measure].double()
+    stretches = [part.mean(1) for part in values.tensor_split(min(points, values.shape[1]), 1)]
+    means = torch.stack(stretches).cpu()  # (points, runs)
+    ends = policies.curves["updates"].tensor_split(len(stretches))
     return {
-        name: {
-            "updates": policies.curves["updates"].tolist(),
-            measure: {
-                column: [
-                    [round(scale * value, digits) for value in policies.curves[measure][run].tolist()]
-                    for run in runs_of(policies, column)
-                ]
-                for column in columns
-            },
-        }
-        for name, policies in agents.items()
+        "updates": [int(part[-1]) for part in ends],
+        "mean": [round(value, 2) for value in means.mean(1).tolist()],
+        "low": [round(value, 2) for value in means.amin(1).tolist()],
+        "high": [round(value, 2) for value in means.amax(1).tolist()],
     }
 
 

@@ -13,17 +13,18 @@ from experiments.experiment import spread
 from mocoda.analysis.replay import replay
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics
-from mocoda.engine.randomness import Stream, generator
+from mocoda.engine.randomness import generator
 from mocoda.engine.workers import Workers
-from mocoda.parents import Parents
-from mocoda.tasks.hooksweep import COLUMNS, HookSweep2
+from mocoda.graph.local_graph import LocalGraph
+from mocoda.tasks.hooksweep import COLUMNS, GRAPH, HookSweep2
 from mocoda.tasks.hooksweep_env import TOLERANCE, TOUCHES, Simulator
-from mocoda.tasks.hooksweep_expert import Episode, play
+from mocoda.tasks.hooksweep_expert import HEAD, TIP, Episode, play
 
 EPISODES = 20  # of a job
 NOISE = 0.2  # of the expert when it is judged
 MOVED = 0.005  # metres in a step from which a box is said to move
 CONFIRMED = HookSweep2.tolerance  # metres by which a gripper and both boxes may be off
+HOOK_REACH, BOX_REACH = 0.085, 0.11  # metres from a box's middle within which it can be touched during a step
 FACTORS = {"gripper": [0, 1, 2], "box1": [6, 7], "box2": [11, 12]}  # the columns that say where each is
 
 
@@ -90,41 +91,58 @@ def model_errors(models: Mapping[str, Sequence[Dynamics]], data: Mapping[str, Tr
     return cells
 
 
-def confirmations(
-    drawn: Mapping[str, tuple[Parents, Dynamics]], recorded: Transitions, rows: int, workers: int | None
-) -> list[dict[str, Any]]:
-    """The share of generated rows that the simulator confirms when it is put in that state and given that action.
+def confirmation(name: str, rows: Transitions, workers: int | None) -> dict[str, Any]:
+    """The share of rows that the simulator confirms when it is put in their state and given their action.
 
-    Recorded rows are treated alike: what they lack to 100% is what a state does not say (how the hook is turned).
+    Recorded rows fall short of 100% because of what a state does not say (how the hook is turned).
     """
-    cells = []
-    stream = Stream(0, "confirmations", device=recorded.device)
-    chosen = recorded[stream.permutation(len(recorded))[:rows]]
-    candidates = {"recorded": (chosen.rows, chosen.next_state)}
-    for name, (parents, model) in drawn.items():
-        sampled = parents.sample(rows, seed=stream.child(name))
-        candidates[name] = (sampled, model.sample(sampled, seed=stream.child(name, "model")))
-    whole = torch.cat([before.cpu() for before, _ in candidates.values()])
-    answers = replay(whole, HookSweep2().step, 16, workers=workers)
-    for (name, (before, after)), truth in zip(candidates.items(), answers.split(rows), strict=True):
-        off = torch.stack([_distance(after.cpu(), truth, columns) for columns in FACTORS.values()], 1)
-        moving = torch.stack(
-            [_distance(before.cpu()[:, :16], truth, FACTORS[box]) > MOVED for box in ("box1", "box2")], 1
-        )
-        agreed = (off < CONFIRMED).all(1).float()
-        cell: dict[str, Any] = {"data": name, "rows": len(off), "confirmed": 100 * agreed.mean().item()}
-        pushed = agreed[moving.any(1)]
-        cell["confirmed_moving"] = 100 * pushed.mean().item() if len(pushed) else None
-        cells.append(cell | {"median_mm": (1e3 * off.median(0).values).tolist()})
-    return cells
+    rows = rows.to("cpu")
+    truth = replay(rows.rows, HookSweep2().step, 16, workers=workers)
+    off = torch.stack([_distance(rows.next_state, truth, columns) for columns in FACTORS.values()], 1)
+    moving = torch.stack([_distance(rows.state, truth, FACTORS[box]) > MOVED for box in ("box1", "box2")], 1)
+    agreed = (off < CONFIRMED).all(1).float()
+    pushed = agreed[moving.any(1)]
+    return {
+        "data": name,
+        "rows": len(off),
+        "confirmed": 100 * agreed.mean().item(),
+        "confirmed_moving": 100 * pushed.mean().item() if len(pushed) else None,
+        "median_mm": (1e3 * off.median(0).values).tolist(),
+    }
 
 
-def mask_mistakes(task: HookSweep2, episodes: Sequence[Episode]) -> dict[str, Any]:
-    """The paper's mask beside what touched what: how often each pair touched, and how often an edge said it may."""
+def contact_mask(rows: Tensor) -> Tensor:
+    """A mask of what can touch within a step, by the shape of the hook: a shaft along x, and a head at its end.
+
+    The gripper and a box depend on each other where the box is near the hook, boxes where they are near each other.
+    """
+    hand, boxes = rows[:, :2], torch.stack([rows[:, 6:8], rows[:, 11:13]], 1)
+    ahead, aside = (boxes - hand[:, None]).unbind(2)
+    shaft = torch.stack([ahead - ahead.clamp(-0.05, HEAD), aside], 2).norm(dim=2)
+    head = torch.stack([ahead - HEAD, aside - aside.clamp(-TIP, 0.0)], 2).norm(dim=2)
+    touch = torch.minimum(shaft, head) < HOOK_REACH
+    mask = torch.eye(4, 3, dtype=torch.bool, device=rows.device).repeat(len(rows), 1, 1)
+    mask[:, 3] = mask[:, 0] = torch.cat([torch.ones_like(touch[:, :1]), touch], 1)
+    mask[:, 1:3, 0] = touch
+    mask[:, 1, 2] = mask[:, 2, 1] = (boxes[:, 0] - boxes[:, 1]).norm(dim=1) < BOX_REACH
+    return mask
+
+
+# HookSweep2's factors, depending on each other where they can touch.
+CONTACT = LocalGraph(
+    state=GRAPH.state,
+    action=GRAPH.action,
+    edges={"gripper": ["gripper", "action"], "box1": ["box1"], "box2": ["box2"]},
+    local=contact_mask,
+)
+
+
+def mask_mistakes(graph: LocalGraph, episodes: Sequence[Episode]) -> dict[str, Any]:
+    """A mask beside what touched what: how often each pair touched, and how often an edge said it may."""
     rows = as_transitions(episodes).rows
-    mask = task.graph.mask(rows)
+    mask = graph.mask(rows)
     touched = torch.from_numpy(np.concatenate([episode.touched for episode in episodes]))
-    parents, children = list(task.graph.parents), list(task.graph.children)
+    parents, children = list(graph.parents), list(graph.children)
     edges = (("gripper", "box1"), ("gripper", "box2"), ("box1", "box2"))
     table = []
     for number, (parent, child) in enumerate(edges):

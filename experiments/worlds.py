@@ -1,4 +1,4 @@
-"""Small worlds whose true dynamics are known: bodies that act on each other when they are near."""
+"""Small worlds whose true dynamics are known, and true dynamics in the place of a model."""
 
 from __future__ import annotations
 
@@ -10,72 +10,12 @@ from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Prediction
-from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.navigation import Navigation
 
 NEAR = 0.3  # distance within which the bodies on a line act on each other
 NOISE = 0.05  # standard deviation of what is added to their velocities
-
-
-class Bodies:
-    """k bodies in a square that circle by themselves. A push moves the first; where two are near, they share it.
-
-    Recorded pushes are up to 1 in each direction, but no more than a quarter of that with another body near the first.
-    """
-
-    REACH = 0.15
-
-    def __init__(self, bodies: int) -> None:
-        names = [f"body{i}" for i in range(bodies)]
-        self.bodies = bodies
-        self.graph = LocalGraph(
-            state={name: slice(2 * i, 2 * i + 2) for i, name in enumerate(names)},
-            action={"push": slice(0, 2)},
-            edges={name: [name] if i else [name, "push"] for i, name in enumerate(names)},
-            local=self._mask,
-        )
-
-    def step(self, rows: Tensor) -> Tensor:
-        place, push = self._place(rows), rows[:, None, -2:]
-        apart = place[:, :, None] - place[:, None]  # (N, k, k, 2), from the second to the first
-        close = (1 - apart.norm(dim=3, keepdim=True) / self.REACH).clamp(min=0) * self._others(rows)[..., None]
-        centred = place - 0.5
-        turned = torch.stack([-centred[..., 1], centred[..., 0]], 2)
-        moved = place + 0.04 * turned - 0.02 * centred + 0.3 * (close * apart).sum(2)
-        shared = 0.05 * push * close[:, 0, 1:]  # of the first body's push, with every other one
-        moved[:, 0] += 0.05 * push[:, 0] - shared.sum(1)
-        moved[:, 1:] += shared
-        next_state: Tensor = moved.flatten(1)
-        return next_state
-
-    def collect(self, rows: int, *, seed: int | Stream, steps: int = 20) -> Transitions:
-        """Walks of `steps` from everywhere."""
-        stream = as_stream(seed, "bodies-collect", device="cpu")
-        state, recorded = stream.uniform(-(-rows // steps), 2 * self.bodies), []
-        for _ in range(steps):
-            push = stream.uniform(len(state), 2, low=-1.0)
-            touching = self._near(torch.cat([state, push], 1))[:, 0].sum(1) > 1
-            recorded.append(torch.cat([state, torch.where(touching[:, None], 0.25, 1.0) * push], 1))
-            state = self.step(recorded[-1])
-        walked = torch.cat(recorded)[:rows]
-        return Transitions(walked[:, :-2], walked[:, -2:], self.step(walked))
-
-    def _place(self, rows: Tensor) -> Tensor:
-        return rows[:, :-2].reshape(len(rows), self.bodies, 2)
-
-    def _others(self, rows: Tensor) -> Tensor:
-        return ~torch.eye(self.bodies, dtype=torch.bool, device=rows.device).expand(len(rows), -1, -1)
-
-    def _near(self, rows: Tensor) -> Tensor:
-        """Which bodies are near which, each near itself: bool (N, k, k)."""
-        place = self._place(rows)
-        near: Tensor = (place[:, :, None] - place[:, None]).norm(dim=3) < self.REACH
-        return near | ~self._others(rows)
-
-    def _mask(self, rows: Tensor) -> Tensor:
-        near = self._near(rows)
-        return torch.cat([near, near[:, :1]], 1)  # a push reaches the first body and those near it
 
 
 class TrueModel(NamedTuple):

@@ -2,8 +2,8 @@
 
 In every recorded episode one cube is handled and the others rest in a strip beside the places of the official tasks, so
 that no recorded state has two of them in play. What is made of these episodes differs by arm; agent, updates and number
-of rows are the same in all but the first. Of what recipes make, rows with all cubes in play are kept: the region that
-the task names. The last arm is the benchmark's own way to record, as a ceiling.
+of rows are the same in all but the first. Of new episodes, rows with all cubes in play are kept: the region that the
+task names. The arm `play` is the benchmark's own way to record, as a ceiling.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from experiments.experiment import (
     spread,
 )
 from experiments.figures import draw_bars
-from experiments.stages import fit_agents, fit_models, learning_curves, load_agents, record
+from experiments.stages import fit_agents, load_agents, record
 from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
 from mocoda.agents.evaluation import evaluate
 from mocoda.agents.policy import agent_settings
 from mocoda.augmentation import add_objects, augment_episodes, label
 from mocoda.data.transitions import Transitions, concatenate
-from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, legend_below, save, title_left
+from mocoda.engine.figure_style import GREEN, GREY, INK, legend_below, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.randomness import Stream
 from mocoda.parents import make_recipe
@@ -48,9 +47,7 @@ from mocoda.tasks.cubes_env import OFFICIAL
 
 ARMS = {
     "recorded": ("one cube at a time", INK),
-    "coda": ("and CoDA's episodes", "#a3d1b5"),
     "turns": ("and CoDA's, in turns", GREEN),
-    "mocoda": ("and MoCoDA's episodes", BLUE),
     "play": ("all cubes, recorded", GREY),
     "added": ("one cube fewer recorded, in turns", "#7d5ba6"),
 }
@@ -66,18 +63,15 @@ class CubesTable(Experiment):
 
     name = "cubes"
     metric = "episodes of the official tasks 1 to 5 that succeed, in percent, one value a seed"
-    outputs = ("cubes.json", "cubes-curves.json", "cubes.png")
+    outputs = ("cubes.json", "cubes.png")
 
-    dynamics: DynamicsConfig
     agent: Agent
     updates: int
     rows: int  # recorded with one cube at a time
     total: int  # in all data sets but that one, the recorded rows among them
     episodes: int  # of each official task and agent
     kind: str = "cube-double"
-    arms: tuple[str, ...] = tuple(arm for arm in ARMS if arm != "added")
-    recipe: str = "mocoda-p"  # of the starts from which models go on
-    length: int | None = None  # the most steps of a new episode
+    arms: tuple[str, ...] = ("recorded", "turns", "play")
     resting: float = 1e-5  # of a column's largest number: how far a cube that lies may move in a step
     evaluations: int = 5  # while agents train
     evaluation_episodes: int = 5
@@ -91,8 +85,6 @@ class CubesTable(Experiment):
             raise unknown_name("kind", self.kind, KINDS)
         if self.kind.startswith("cube-single") and self.arms != ("play",):
             raise InputError("cube-single has no second cube: its only arm is play; pass --arms play.")
-        if self.kind.startswith("cube-triple") and "coda" in self.arms:
-            raise InputError("of three cubes an exchange never has all in play: leave out the arm coda.")
         if self.total < self.rows:
             raise InputError(f"total must be at least the number of recorded rows, got {self.total} and {self.rows}.")
 
@@ -131,9 +123,6 @@ class CubesTable(Experiment):
         for arm in self.arms:  # every seed's mean over the official tasks
             values = np.mean([cell["values"] for cell in cells if cell["row"] == arm], 0)
             cells.append({"row": arm, "column": "all", **spread(values.tolist())})
-        by_agent = learning_curves({self.agent.name: policies}, "success", self.arms, digits=1, scale=100)
-        curves = {"measure": "success in percent, mean over episodes, one list a seed", "agents": by_agent}
-        write_json(run.folder / self.outputs[1], curves)
         return {"data": read_json(run.folder / SUMMARY), "cells": cells}
 
     def _datasets(self, run: Run, task: Cubes) -> dict[str, Transitions]:
@@ -143,15 +132,11 @@ class CubesTable(Experiment):
             made["play"] = record(run, task, self.total, "play", name="play")
         if "added" in self.arms:
             made["added"] = self._added(run, task)
-        if one_cube := [arm for arm in ARMS if arm in self.arms and arm not in made]:
-            recorded = record(run, task, self.rows, "one-cube")
+        if {"recorded", "turns"} & set(self.arms):
+            made["recorded"] = record(run, task, self.rows, "one-cube")
             run.lap("recording")
-            for arm in one_cube:
-                model = None
-                if arm == "mocoda":
-                    (model,) = fit_models(run, [recorded], task.graph, "local", self.dynamics)
-                made[arm] = self.dataset(arm, task, recorded, model)
-                run.progress("data sets", len(made), len(self.arms))
+        if "turns" in self.arms:
+            made["turns"] = self.with_turns("turns", task, made["recorded"])
         run.lap("data")
         return {arm: made[arm] for arm in self.arms}
 
@@ -163,25 +148,20 @@ class CubesTable(Experiment):
         fewer = record(run, smaller, self.rows, variety, name="fewer")
         cubes = [child for child in task.graph.children if child != "robot"]
         data = add_objects(fewer, smaller.graph, task.graph, cubes, resting=self.resting, seed=0)
-        return self.dataset("added", task, label(data, task, seed=0), None)
+        return self.with_turns("added", task, label(data, task, seed=0))
 
-    def dataset(self, arm: str, task: Cubes, recorded: Transitions, model: Dynamics | None) -> Transitions:
-        """The recorded rows and, after them, what the arm makes of them, `total` in all."""
-        if arm == "recorded":
-            return recorded
+    def with_turns(self, arm: str, task: Cubes, recorded: Transitions) -> Transitions:
+        """The recorded rows and, after them, those of episodes that handle one cube after another, `total` in all."""
         more, stream = self.total - len(recorded), Stream(0, "cubes", arm, device=recorded.device)
-        recipe = make_recipe(self.recipe if arm == "mocoda" else "coda")
 
         def episodes(number: int, count: int) -> Transitions | None:
             new = augment_episodes(
                 recorded,
                 task.graph,
-                recipe=recipe,
-                model=model,
+                recipe=make_recipe("coda"),
                 episodes=count,
-                length=self.length,
                 resting=self.resting,
-                turns=arm in ("turns", "added"),
+                turns=True,
                 task=task,
                 keep_recorded=False,
                 seed=stream.child(number),
@@ -201,7 +181,7 @@ class CubesTable(Experiment):
         axes.set(ylim=(0, 100), ylabel="success (%)")
         title_left(axes, f"{results['config']['kind']}: agents by the data they were trained on")
         legend_below(figure)
-        save(figure, folder / self.outputs[2])
+        save(figure, folder / self.outputs[1])
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:
@@ -258,28 +238,20 @@ CubesTable.presets = {
     "paper": CubesTable(
         "paper",
         seeds=3,
-        dynamics=DynamicsConfig(
-            hidden=(512, 512), epochs=200, epoch_rows=40_000, validation=5_000, window=20, tf32=True
-        ),
         agent=make_agent("gciql"),
         updates=400_000,
         rows=300_000,
         total=600_000,
-        arms=("recorded", "turns", "play"),
         episodes=20,
         half=True,
     ),
     "quick": CubesTable(
         "quick",
         seeds=1,
-        dynamics=DynamicsConfig(
-            members=2, hidden=(128, 128), features=64, epochs=20, epoch_rows=10_000, batch=256, validation=500, window=5
-        ),
         agent=make_agent("gciql", hidden=(128, 128), batch=256),
         updates=800,
         rows=6_000,
         total=10_000,
-        arms=("recorded", "coda", "mocoda", "play"),
         episodes=1,
         evaluations=1,
         evaluation_episodes=1,

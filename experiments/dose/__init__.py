@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from scipy.stats import t
 
 from experiments.columns import PUBLISHED
 from experiments.experiment import Cells, Experiment, Run, check_names, markdown_table, spread, unique
@@ -36,7 +37,6 @@ TASKS, DENSITIES = ("navigation", "hooksweep2"), ("mixture", "matched")
 TITLES = {"navigation": "2D Navigation", "hooksweep2": "HookSweep2"}
 MEASURES = {"navigation": "steps (fewer is better)", "hooksweep2": "success in %"}
 DENSITY_COLOURS = {"mixture": ORANGE, "matched": BLUE}
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # 95% quantiles of |t| for 2 to 10 seeds
 Parts = dict[tuple[int, int], Transitions]  # by number of recorded rows and seed
 
 
@@ -235,7 +235,7 @@ def changes(cells: Sequence[Mapping[str, Any]]) -> list[bool]:
         for one, other in pairwise(found[task, agent, size, density if dose else None, dose] for dose in doses):
             mean, std = mean_and_std((sign * (other - one)).tolist())
             count = len(one)
-            hurts.append(count > 1 and mean + STUDENT[min(count, 10) - 2] * std / count**0.5 < 0)
+            hurts.append(count > 1 and bool(mean + t.ppf(0.975, count - 1) * std / count**0.5 < 0))
     return hurts
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from experiments.columns import column_recipe
 from experiments.experiment import Cells, Experiment, Run, cell, check_names, markdown_table, plus_minus, read_json
 from experiments.stages import fit_agents, fit_models, last_evaluations, next_state_errors, record
-from experiments.sweeping_truth import as_transitions, confirmations, model_errors, played_by_expert
+from experiments.sweeping_truth import as_transitions, confirmation, model_errors, played_by_expert
 from experiments.table1 import Table1, draw_test_rows
 from experiments.table2 import Table2
 from experiments.table3 import EXPERT, Table3
@@ -116,7 +116,7 @@ class LearnedMasks(Experiment):
             own = with_graph(task, graph)
             datasets[mask] = [table2.dataset(own, "mocoda", recorded[seed], models[seed], seed) for seed in seeds]
         run.lap("navigation models")
-        agent = table2.agents[0]
+        agent = table2.agents["td3-bc"]
         policies = fit_agents(
             run,
             datasets,
@@ -143,7 +143,7 @@ class LearnedMasks(Experiment):
             total=self.total or table.total,
             confirmed_rows=self.confirmed_rows or table.confirmed_rows,
         )
-        agent = next(agent for agent in table.agents if agent.name == "td3-bc")
+        agent = table.agents["td3-bc"]
         task, seeds = HookSweep2(), range(self.seeds)
         recorded = record(run, task, table.rows, table.variety)
         run.lap("recording")
@@ -218,12 +218,13 @@ class LearnedMasks(Experiment):
                     if (one["data"], one["architecture"]) == (name, mask) and one["factor"].startswith("box")
                 ]
                 add(mask, f"box error, mm, {name} swept", [sum(values) / len(own) for values in zip(*own, strict=True)])
-        drawn = {mask: (parents[mask][0], models[mask][0]) for mask in models}
-        for one in confirmations(drawn, recorded, table.confirmed_rows, workers):
-            if one["data"] in models:
-                for key, measure in (("confirmed", "confirmed, %"), ("confirmed_moving", "confirmed where moving, %")):
-                    if one[key] is not None:
-                        add(one["data"], measure, [one[key]])
+        for mask in models:
+            options: dict[str, Any] = {"rows": table.confirmed_rows, "keep_recorded": False, "provenance": False}
+            drawn = augment(recorded, parents[mask][0], models[mask][0], **options)
+            one = confirmation(mask, drawn, workers)
+            for key, measure in (("confirmed", "confirmed, %"), ("confirmed_moving", "confirmed where moving, %")):
+                if one[key] is not None:
+                    add(mask, measure, [one[key]])
         return cells
 
     def _shorter(self, dynamics: DynamicsConfig) -> DynamicsConfig:

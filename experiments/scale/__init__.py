@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,9 +42,8 @@ class Scale(Experiment):
     name = "scale"
     metric = (
         "seconds of wall time from the first start of `mocoda augment` to its end, starts and kills included; the "
-        "model was trained before. begun: seconds from each start to its first shard. processor seconds: what "
-        "processes have computed that were not killed. memory: the most that the command and its processes had in "
-        "memory at once, in MB. scaling: rows per second once every process has finished a shard"
+        "model was trained before. memory: the most that the command and its processes had in memory at once, in MB. "
+        "scaling: rows per second once every process has finished a shard"
     )
     outputs = ("scale.json", "scale.png")
 
@@ -139,7 +136,7 @@ class Scale(Experiment):
         rows += [
             [f"{one['rows']:,} rows, {one['workers']} processes", *_line(one, "steady")] for one in results["scaling"]
         ]
-        columns = ("", "starts", "seconds", "of processors", "rows per second", "memory, MB", "bytes per row")
+        columns = ("", "starts", "seconds", "rows per second", "memory, MB", "bytes per row")
         return markdown_table(columns, rows)
 
     @staticmethod
@@ -177,7 +174,7 @@ Scale.presets = {
 
 def _line(run: Mapping[str, Any], rate: str) -> list[str]:
     """The numbers of a run in the table, its rate by the key `rate`."""
-    whole = [f"{run[key]:,.0f}" for key in ("starts", "seconds", "processor seconds", rate, "memory")]
+    whole = [f"{run[key]:,.0f}" for key in ("starts", "seconds", rate, "memory")]
     return [*whole, f"{run['bytes per row']:.1f}"]
 
 
@@ -185,23 +182,17 @@ def run_killed(
     command: list[str], out: Path, shards: int, kills: int, progress: Any = lambda done: None
 ) -> dict[str, Any]:
     """Runs `mocoda` to its end, and on the way kills it, each time when another share of the shards is there."""
-    begin, spent, memory = time.monotonic(), _processor_seconds(), 0.0
+    begin, memory = time.monotonic(), 0.0
     at: list[int] = []
-    begun: list[float] = []
     while True:
-        started, found = time.monotonic(), sum(1 for _ in out.glob("shard-*.parquet"))
         process = subprocess.Popen(
             [sys.executable, "-m", "mocoda.cli", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-        looked, before = 0.0, -1
+        looked = 0.0
         while process.poll() is None:
             time.sleep(WATCH)
             there = sum(1 for _ in out.glob("shard-*.parquet"))
-            if there != before:
-                progress(there)
-                before = there
-            if there > found and len(begun) == len(at):
-                begun.append(round(time.monotonic() - started, 2))
+            progress(there)
             if len(at) < kills and there >= shards * (len(at) + 1) // (kills + 1):
                 process.kill()
                 at.append(there)
@@ -214,20 +205,7 @@ def run_killed(
         if process.returncode != -9:
             raise InputError(f"`mocoda {' '.join(command)}` failed: {said.strip()}")
     seconds = round(time.monotonic() - begin, 2)
-    return {
-        "seconds": seconds,
-        "processor seconds": round(_processor_seconds() - spent, 2),
-        "starts": len(at) + 1,
-        "shards at kills": at,
-        "begun": begun,
-        "memory": round(memory, 1),
-    }
-
-
-def _processor_seconds() -> float:
-    """What the processes that were awaited have computed, which hardly depends on how busy the machine is."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return {"seconds": seconds, "starts": len(at) + 1, "shards at kills": at, "memory": round(memory, 1)}
 
 
 def resident(process: int) -> float:
@@ -254,13 +232,11 @@ def steady_rate(shards: list[Path], rows: int, workers: int) -> float:
 
 def digest_of(files: list[Path]) -> str:
     """A hash of all bytes of the files."""
-
-    def one(path: Path) -> str:
+    whole = hashlib.sha256()
+    for path in files:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
-    with ThreadPoolExecutor() as threads:
-        return hashlib.sha256("".join(threads.map(one, files)).encode()).hexdigest()
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
 
 
 def remove_shards(folder: Path) -> None:

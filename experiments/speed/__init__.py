@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
-import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,9 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from experiments.columns import column_recipe
 from experiments.experiment import (
@@ -36,44 +31,38 @@ from mocoda.agents.agent import AGENTS
 from mocoda.agents.train import CHUNK, train_agents
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
-from mocoda.engine.errors import InputError
+from mocoda.dynamics import DynamicsConfig, fit_dynamics
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import GaussianMixture, Parents, fit_parents, make_recipe
-from mocoda.parents.flattening import kernel_density
-from mocoda.tasks import Task, make_task
+from mocoda.tasks import make_task
 from mocoda.tasks.hooksweep import HookSweep2
 
 EM_POINTS, EM_COLUMNS, EM_COMPONENTS, EM_ITERATIONS = 200_000, 15, 32, 20
-KDE_POINTS, KDE_PROPOSALS, KDE_BANDWIDTH = 10_000, 100_000, 0.05
 SHARED_COLUMNS, OTHER_COLUMNS = 10, 5  # of two parent sets that are matched
 RUNS = (1, 5, 25, 100)  # agents that train at once
-MATCHED = {"matched-4": 10**4, "matched-5": 10**5, "matched-6": 10**6}  # row -> recorded rows
+MATCHED = {"matched-4": 10**4, "matched-6": 10**6}  # row -> recorded rows
 MEANING = {
     "em": f"EM, {EM_COMPONENTS} full components, {EM_POINTS:,} × {EM_COLUMNS}, {EM_ITERATIONS} rounds: times faster",
-    "kde": f"KDE of {KDE_PROPOSALS:,} rows over {KDE_POINTS:,} points: times faster",
     "generate": "MoCoDA rows per second, parents to labelled transition",
-    "growth": "time per row at 10⁴ rows over time per row at 10⁶ (1 or more: no worse than linear)",
     **{
         row: f"matched parents drawn per second from {n:,} recorded rows, 10 shared columns"
         for row, n in MATCHED.items()
     },
-    "d3rlpy": "TD3-BC, one agent, 2 × 256, batch 256, against d3rlpy's TD3+BC: times faster",
     "record": "HookSweep2 rows recorded per second by 2 processes",
 }
-ON_CPU, ON_GPU = ("d3rlpy", "record"), ("agents",)
+ON_CPU, ON_GPU = ("record",), ("agents",)
 Measurement = tuple[list[float], list[float], list[float] | None]  # ratios, ours and the reference, a value per repeat
 
 
 @dataclass(frozen=True)
 class Speed(Experiment):
-    """Time the parts against scikit-learn, d3rlpy in one run."""
+    """Time the parts, and EM beside scikit-learn's."""
 
     name = "speed"
     metric = (
-        "ratio as the row says; mocoda and the reference in seconds (generate, matched, record: rows per s; growth: "
-        "seconds per row; an agent and its number of runs: milliseconds per agent and update)"
+        "ratio as the row says; mocoda and the reference in seconds (generate, matched, record: rows per s; an agent "
+        "and its number of runs: milliseconds per agent and update)"
     )
     outputs = ("speed.json",)
 
@@ -85,8 +74,7 @@ class Speed(Experiment):
         check_names("part", self.parts, (*MEANING, "agents"))
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """Times what the device can do: training in mocoda and d3rlpy on the CPU, many agents at once on a GPU."""
-        _check_packages(run.device)
+        """Times what the device can do: recording on the CPU, many agents at once on a GPU."""
         on_gpu = run.device.startswith("cuda")
         left_out = ON_CPU if on_gpu else ON_GPU
         cells: Cells = []
@@ -103,21 +91,19 @@ class Speed(Experiment):
         return {"reference_threads": torch.get_num_threads(), "cells": cells}
 
     def _measurement(self, part: str, device: str) -> Measurement:
-        if part in ("em", "kde"):
-            ours, theirs = _em(device) if part == "em" else _kde(device)
+        if part == "em":
+            ours, theirs = _em(device)
             mine = [_seconds(ours, device) for _ in range(self.repeats)]
             reference = _seconds(theirs, "cpu")
             return [reference / seconds for seconds in mine], mine, [reference]
-        if part in ("generate", "growth"):
-            return _generation(part, device, self.repeats)
+        if part == "generate":
+            rates = _generation(device, self.repeats)
+            return rates, rates, None
         if part in MATCHED:
             matched, many = matched_parents(MATCHED[part], device), 20_000 if device == "cpu" else 1_000_000
             matched.sample(many // 10, seed=0)  # warm-up
             rates = [many / _seconds(partial(matched.sample, many, seed=i), device) for i in range(self.repeats)]
             return rates, rates, None
-        if part == "d3rlpy":
-            took, theirs_took = _td3_bc(self.repeats)
-            return [b / a for a, b in zip(took, theirs_took, strict=True)], took, theirs_took
         rate = 15_000 / _seconds(lambda: HookSweep2().collect(15_000, seed=0, workers=2), "cpu")  # starts included
         return [rate], [rate], None
 
@@ -135,9 +121,8 @@ class Speed(Experiment):
     def answer(results: Mapping[str, Any]) -> str:
         means = {place: one["mean"] for place, one in by_place(results).items()}
         return (
-            f"On two CPU cores {means['generate', 'ratio']:,.0f} rows are generated per second, mixtures are fitted "
-            f"{means['em', 'ratio']:.1f} times as fast as by scikit-learn, and an agent trains "
-            f"{means['d3rlpy', 'ratio']:.1f} times as fast as in d3rlpy."
+            f"On two CPU cores {means['generate', 'ratio']:,.0f} rows are generated per second, and mixtures are "
+            f"fitted {means['em', 'ratio']:.1f} times as fast as by scikit-learn."
         )
 
     @classmethod
@@ -156,40 +141,20 @@ class Speed(Experiment):
 
 Speed.presets = {
     "paper": Speed("paper", seeds=1),
-    "quick": Speed("quick", seeds=1, repeats=1, parts=("em", "kde", "generate", "matched-4")),
+    "quick": Speed("quick", seeds=1, repeats=1, parts=("em", "generate", "matched-4")),
 }
 
 
-def _check_packages(device: str) -> None:
-    try:
-        import sklearn  # noqa: F401
-
-        if device == "cpu":
-            with contextlib.redirect_stderr(io.StringIO()):  # a package it loads prints a notice
-                import d3rlpy  # noqa: F401
-    except ImportError as error:
-        raise InputError("speed is compared with d3rlpy; pip install 'mocoda[d3rlpy]'.") from error
-
-
-def _generation(part: str, device: str, repeats: int) -> Measurement:
-    """Rows per second in large calls, or how much longer a row takes in small ones."""
-    task, data, parents, model = _generator(device)
-
-    def generate(rows: int) -> float:
-        bare = partial(augment, task=task, keep_recorded=False, provenance=False)
-        return _seconds(lambda: bare(data, parents, model, rows=rows), device)
-
+def _generation(device: str, repeats: int) -> list[float]:
+    """Rows per second, with the default networks; how long they trained does not change their speed."""
+    task = make_task("navigation")
+    data = task.collect(40_000, seed=0).to(device)
+    model = fit_dynamics(data, task.graph, seed=0, config=DynamicsConfig(epochs=1, window=1))
+    parents = fit_parents(data, task.graph, column_recipe("mocoda"), seed=0)
+    generate = partial(augment, data, parents, model, task=task, keep_recorded=False, provenance=False)
     many = 500_000 if device == "cpu" else 20_000_000
-    generate(many // 10)  # warm-up
-    if part == "generate":
-        rates = [many / generate(many) for _ in range(repeats)]
-        return rates, rates, None
-    # The least of several, and in turns, so that other work on the machine does not count.
-    small, large = [], []
-    for _ in range(2 * repeats):
-        small += [generate(10_000) / 10_000 for _ in range(3)]
-        large.append(generate(1_000_000) / 1_000_000)
-    return [min(small) / min(large)], [min(large)], None
+    generate(rows=many // 10)  # warm-up
+    return [many / _seconds(lambda: generate(rows=many), device) for _ in range(repeats)]
 
 
 def _agents(device: str) -> Cells:
@@ -238,57 +203,6 @@ def _spans(work: Callable[..., object]) -> list[float]:
     return [after - before for before, after in itertools.pairwise(marks)]
 
 
-def _td3_bc(repeats: int) -> tuple[list[float], list[float]]:
-    """Seconds an update of ours and of d3rlpy's, in turns, from the same rows and at the same sizes.
-
-    d3rlpy gets its batches from plain arrays, which is faster than its replay buffer.
-    """
-    import structlog
-    from d3rlpy.algos import TD3PlusBCConfig
-    from d3rlpy.dataset import TransitionMiniBatch
-    from d3rlpy.models.encoders import VectorEncoderFactory
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    data = make_task("navigation").collect(20_000, seed=0)
-    assert data.reward is not None
-    agent = paper_agent("td3-bc", hidden=(256, 256), batch=256, normalise=True)
-    encoder = VectorEncoderFactory([256, 256])
-    config = TD3PlusBCConfig(
-        actor_learning_rate=1e-3,
-        critic_learning_rate=1e-3,
-        actor_encoder_factory=encoder,
-        critic_encoder_factory=encoder,
-        batch_size=256,
-    )
-    theirs = config.create(device="cpu:0")
-    theirs.create_impl((2,), 2)
-    columns = (data.state, data.action, data.reward[:, None], data.next_state, data.terminal[:, None].float())
-    state, action, reward, next_state, terminal = (column.numpy() for column in columns)
-    stream = Stream(0, "bench-d3rlpy")
-
-    def updates(n: int) -> None:
-        for rows in stream.integers(len(data), n, 256).numpy():
-            theirs.update(
-                TransitionMiniBatch(
-                    observations=state[rows],
-                    actions=action[rows],
-                    rewards=reward[rows],
-                    next_observations=next_state[rows],
-                    next_actions=action[rows],
-                    terminals=terminal[rows],
-                    intervals=np.ones_like(reward[rows]),
-                    transitions=[],
-                )
-            )
-
-    updates(50)  # warm-up
-    mine, reference = [], []
-    for _ in range(repeats):
-        mine.append(min(_update_seconds(agent, data, 1, 400)))
-        reference.append(min(_seconds(lambda: updates(CHUNK), "cpu") / CHUNK for _ in range(2)))
-    return mine, reference
-
-
 def _seconds(work: Callable[[], object], device: str) -> float:
     start = time.perf_counter()
     work()
@@ -322,27 +236,3 @@ def _em(device: str) -> tuple[Callable[[], object], Callable[[], object]]:
 
     ours()  # warm-up
     return ours, theirs
-
-
-def _kde(device: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    stream = Stream(0, "bench-kde", device=device)
-    points, proposals = stream.uniform(KDE_POINTS, 2), stream.uniform(KDE_PROPOSALS, 2)
-
-    def ours() -> Tensor:
-        return kernel_density(points, proposals, KDE_BANDWIDTH)
-
-    def theirs() -> object:
-        from sklearn.neighbors import KernelDensity
-
-        return KernelDensity(bandwidth=KDE_BANDWIDTH).fit(points.cpu().numpy()).score_samples(proposals.cpu().numpy())
-
-    ours()  # warm-up
-    return ours, theirs
-
-
-def _generator(device: str) -> tuple[Task, Transitions, Parents, Dynamics]:
-    """Everything `augment` needs, with the default networks; how long they trained does not change their speed."""
-    task = make_task("navigation")
-    data = task.collect(40_000, seed=0).to(device)
-    model = fit_dynamics(data, task.graph, seed=0, config=DynamicsConfig(epochs=1, window=1))
-    return task, data, fit_parents(data, task.graph, column_recipe("mocoda"), seed=0), model

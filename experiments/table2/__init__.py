@@ -1,13 +1,12 @@
 """Table 2: agents trained on the recorded L and on what was made of it.
 
-Rows and columns are called as on the command line. What the paper reports stands beside what we measure; `dyna` is not
-in its table. The last row is the least number of steps that any policy needs.
+Columns are called as in `experiments.columns`. What the paper reports stands beside what we measure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,58 +17,58 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from experiments.columns import column_recipe, published, recipe_colour, recipe_title
-from experiments.experiment import (
-    Experiment,
-    Run,
-    by_place,
-    cell,
-    cells_table,
-    check_names,
-    check_training,
-    markdown_table,
-    plus_minus,
-    read_json,
-)
+from experiments.columns import Column, column_data, column_title, recipe_colour
+from experiments.diffusion import DiffusionConfig, fit_diffusion
+from experiments.experiment import Experiment, Run, by_place, cell, check_names, check_training
 from experiments.figures import plot_curve
-from experiments.stages import (
-    agent_cell,
-    agents_config,
-    fit_agents,
-    fit_models,
-    last_evaluations,
-    learning_curves,
-    paper_agent,
-)
+from experiments.stages import agents_config, fit_models, last_evaluations, learning_curve, paper_agent, train_columns
 from experiments.table1 import Table1
+from experiments.tables import compared, data_table, reference
 from mocoda.agents import Agent
 from mocoda.agents.evaluation import play_simulated
 from mocoda.agents.policy import Policies
-from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig
 from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, bare, legend_below, save
-from mocoda.engine.files import write_json
-from mocoda.engine.statistics import interquartile_mean
-from mocoda.parents import fit_parents
-from mocoda.tasks.navigation import START_HIGH, Navigation
+from mocoda.engine.randomness import Stream, as_stream
+from mocoda.tasks.navigation import GOAL_HIGH, GOAL_LOW, START_HIGH, Navigation
 
-COLUMNS = ("emp", "dyna", "rand", "mocoda", "mocoda-u", "coda")
 # Table 2 of the paper, (mean, standard deviation) over five seeds.
-PAPER: dict[str, tuple[tuple[float, float] | None, ...]] = {  # in the order of the columns
-    "td3-bc": ((40.0, 16.1), None, (26.1, 0.8), (21.0, 0.7), (20.7, 0.8), (21.4, 0.6)),
-    "bcq": ((58.5, 10.1), None, (31.7, 2.4), (22.8, 0.4), (24.8, 4.2), (25.0, 0.4)),
-    "cql": ((45.8, 4.0), None, (27.6, 1.3), (22.8, 0.2), (22.7, 0.3), (23.6, 0.5)),
-    "sac": ((53.1, 9.8), None, (27.6, 1.1), (38.8, 18.3), (41.3, 17.7), (35.1, 18.1)),
+PAPER: dict[str, dict[str, tuple[float, float]]] = {
+    "td3-bc": {
+        "emp": (40.0, 16.1),
+        "coda": (21.4, 0.6),
+        "rand": (26.1, 0.8),
+        "mocoda": (21.0, 0.7),
+        "mocoda-u": (20.7, 0.8),
+    },
+    "bcq": {
+        "emp": (58.5, 10.1),
+        "coda": (25.0, 0.4),
+        "rand": (31.7, 2.4),
+        "mocoda": (22.8, 0.4),
+        "mocoda-u": (24.8, 4.2),
+    },
+    "cql": {
+        "emp": (45.8, 4.0),
+        "coda": (23.6, 0.5),
+        "rand": (27.6, 1.3),
+        "mocoda": (22.8, 0.2),
+        "mocoda-u": (22.7, 0.3),
+    },
+    "sac": {
+        "emp": (53.1, 9.8),
+        "coda": (35.1, 18.1),
+        "rand": (27.6, 1.1),
+        "mocoda": (38.8, 18.3),
+        "mocoda-u": (41.3, 17.7),
+    },
 }
-TITLES = {name: name.upper() for name in PAPER}
-VARIANTS = {
-    "table2.json": "the table",
-    "standardised.json": "standardised states",
-    "tuned.json": "one setting changed per agent",
-    "stratified.json": "mixtures per local graph",
-    "published-coda.json": "CoDA as in the paper's code",
-}
+COLUMNS = (
+    *("emp", "coda", "coda-code", "dyna", "rand", "mocoda", "mocoda-u", "default", "mocoda-global", "mocoda-full"),
+    *("diffusion", "noise", "mopo", "target"),
+)
+WALKS = 8  # episodes of the first seed's first agent that the figure shows
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,13 @@ class Table2(Experiment):
     metric = (
         "steps to the goal (70 where it is not reached): mean over the episodes of the last evaluations while training"
     )
-    outputs = ("table2.json", "table2-curves.json", "table2-curves.png", "table2-policies.png")
+    outputs = ("table2.json", "table2-curves.png", "table2-policies.png")
 
     dynamics: DynamicsConfig
-    agents: tuple[Agent, ...] = field(default_factory=lambda: tuple(paper_agent(name) for name in PAPER))
+    agents: Mapping[str, Agent] = field(default_factory=lambda: {name: paper_agent(name) for name in PAPER})
+    diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
     columns: tuple[str, ...] = COLUMNS
+    first: int = 0  # seed
     rows: int = 40_000  # recorded
     total: int = 200_000  # in every data set, the recorded ones among them
     updates: int = 25_000
@@ -92,8 +93,6 @@ class Table2(Experiment):
     episodes: int = 10
     last: int = 50  # evaluations that count
     components: int = 32
-    published_code: bool = False  # parents as the paper's code draws them
-    stratified: bool = False  # mixtures per local graph (Appendix B.2)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,87 +103,87 @@ class Table2(Experiment):
         return super().config() | {"agents": agents_config(self.agents)}
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """Collects, augments and trains every agent on every data set, all seeds at once."""
-        task, seeds = Navigation(), range(self.seeds)
+        """Trains every agent on every data set, all seeds at once."""
+        task, seeds = Navigation(), range(self.first, self.first + self.seeds)
         recorded = [task.collect(self.rows, seed=seed).to(run.device) for seed in seeds]
-        models = fit_models(run, recorded, task.graph, "local", self.dynamics)
-        datasets: dict[str, list[Transitions]] = {}
-        for number, column in enumerate(self.columns):
-            datasets[column] = [self.dataset(task, column, recorded[seed], models[seed], seed) for seed in seeds]
-            run.progress("data sets", number + 1, len(self.columns))
-        run.lap("data")
-        policies = {}
-        for agent in self.agents:
-            policies[agent.name] = fit_agents(
-                run,
-                datasets,
-                agent,
-                name=f"agents-{agent.name}",
-                updates=self.updates,
-                task=task,
-                evaluate_every=self.evaluate_every,
-                episodes=self.episodes,
-            )
-            run.lap(agent.name)
-        optimum = least_steps()
-        by_agent = learning_curves(policies, "steps", self.columns, digits=2)
-        _, curves, curves_figure, policies_figure = (run.folder / name for name in self.outputs)
-        write_json(curves, {"measure": "steps, mean over episodes, one list a seed", "agents": by_agent})
-        draw_curves(by_agent, optimum, curves_figure)
-        draw_paths({name: walk(each, task, self.columns) for name, each in policies.items()}, policies_figure)
-        cells = [made for name in policies for made in self.cells(name, policies[name])]
-        return {"cells": [*cells, *(cell("optimum", column, [optimum]) for column in self.columns)]}
 
-    def cells(self, row: str, policies: Policies) -> list[dict[str, Any]]:
-        """The cells of one agent."""
-        steps, success = (
-            {column: last_evaluations(policies, measure, column, self.last) for column in self.columns}
-            for measure in ("steps", "success")
-        )
-        return [
-            agent_cell(row, column, steps, PAPER[row][COLUMNS.index(column)], lower_is_better=True)
-            | {"iqm": interquartile_mean(steps[column]), "success": success[column]}
-            for column in self.columns
-        ]
+        @cache
+        def models(architecture: str) -> list[Dynamics]:
+            return fit_models(run, recorded, task.graph, architecture, self.dynamics, seeds=seeds)
 
-    def dataset(self, task: Navigation, column: str, recorded: Transitions, model: Dynamics, seed: int) -> Transitions:
+        def data(column: str) -> list[Transitions]:
+            if column == "diffusion":
+                fitted: Any = fit_diffusion(recorded, seeds, self.diffusion, run.progress)
+            elif column == "target":
+                walks = [walked_to_the_goal(task, self.rows, seed).to(run.device) for seed in seeds]
+                return [
+                    column_data("emp", own, task, None, rows=self.total - len(own), seed=seed)
+                    for own, seed in zip(walks, seeds, strict=True)
+                ]
+            else:
+                fitted = [None] * self.seeds
+            drawn = zip(recorded, models(Column.of(column).architecture), seeds, fitted, strict=True)
+            return [self.dataset(task, column, own, model, seed, parents) for own, model, seed, parents in drawn]
+
+        options = {
+            "updates": self.updates,
+            "task": task,
+            "evaluate_every": self.evaluate_every,
+            "episodes": self.episodes,
+        }
+        cells = train_columns(run, self.columns, self.agents, seeds, data, lambda name: options, self.cell)
+        optimum = [cell("optimum", column, [least_steps()]) for column in self.columns]
+        return {"seconds": round(sum(one["seconds"] for one in cells), 1), "cells": [*cells, *optimum]}
+
+    def dataset(
+        self, task: Navigation, column: str, recorded: Transitions, model: Dynamics, seed: int, parents: Any = None
+    ) -> Transitions:
         """`total` rows with the recorded ones among them."""
-        if column == "emp":  # repeated until there are as many
-            return recorded[torch.arange(self.total, device=recorded.device) % len(recorded)]
-        recipe = column_recipe(column, components=self.components, stratified=self.stratified)
-        if self.published_code:
-            recipe = published(recipe)
-        parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task, model=model)
         more = self.total - len(recorded)
-        return augment(recorded, parents, model, rows=more, task=task, seed=seed, provenance=False)
+        given: dict[str, Any] = {"rows": more, "seed": seed, "parents": parents, "components": self.components}
+        return column_data(column, recorded, task, model, **given)
+
+    def cell(self, name: str, column: str, policies: Policies) -> dict[str, Any]:
+        """What the table says of one agent on one column."""
+        paper = PAPER.get(name, {}).get(column)
+        made = cell(name, column, last_evaluations(policies, "steps", column, self.last), paper)
+        made["success"] = last_evaluations(policies, "success", column, self.last)
+        made["curve"] = learning_curve(policies, "steps")
+        if name == next(iter(self.agents)):
+            walked = play_simulated(
+                [next(iter(policies.values()))], Navigation(), episodes=WALKS, seed=0, keep_path=True
+            )
+            made["walks"] = [
+                [round(number, 2) for number in walk[:steps].flatten().tolist()]
+                for walk, steps in zip(walked.path[:, 0].transpose(0, 1), (walked.steps[0] + 1).long(), strict=True)
+            ]
+        return made
+
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """Draws learning curves, a panel per agent, and walks of the first agent, a panel per data set."""
+        cells = [one for one in results["cells"] if one["row"] != "optimum"]
+        draw_curves(cells, least_steps(), folder / self.outputs[1])
+        draw_walks([one for one in cells if "walks" in one], folder / self.outputs[2])
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:
-        return cells_table(results, 1, TITLES)
+        return data_table(results, 1)
 
     @staticmethod
     def answer(results: Mapping[str, Any]) -> str:
-        steps = {place: one["mean"] for place, one in by_place(results).items()}
+        steps, ours = {place: one["mean"] for place, one in by_place(results).items()}, reference(results)
+        others = ("bcq", "cql", "sac")
+        ties = (f"{name.upper()} {steps[name, ours]:.1f} and {steps[name, 'rand']:.1f}" for name in others)
         return (
-            f"Yes: TD3-BC needs {steps['td3-bc', 'emp']:.1f} steps when trained on the recorded rows and "
-            f"{steps['td3-bc', 'mocoda']:.1f} with MoCoDA's; no policy can need fewer than "
-            f"{steps['optimum', 'emp']:.1f}."
+            f"Yes: TD3-BC needs {steps['td3-bc', 'emp']:.1f} steps when trained on the recorded rows, "
+            f"{steps['td3-bc', ours]:.1f} with MoCoDA's and {steps['td3-bc', 'rand']:.1f} with random rows; no policy "
+            f"can need fewer than {steps['optimum', 'emp']:.1f}. Other agents hardly tell MoCoDA's rows from random "
+            f"ones: {', '.join(ties)}."
         )
 
     @classmethod
     def blocks(cls, folder: Path) -> dict[str, str]:
-        rows = []
-        for file, title in VARIANTS.items():
-            cells = by_place(read_json(folder / file))
-            for column in ("coda",) if "coda" in file else ("mocoda", "mocoda-u"):
-                rows.append(
-                    [
-                        title,
-                        column,
-                        *(plus_minus(cells[agent, column], 1) if (agent, column) in cells else "" for agent in PAPER),
-                    ]
-                )
-        return super().blocks(folder) | {"variants": markdown_table(["variant", "data", *TITLES.values()], rows)}
+        return super().blocks(folder) | {"compared": compared(cls.results(folder), 1, lower_is_better=True)}
 
 
 def _small(name: str, **settings: Any) -> Agent:
@@ -193,16 +192,23 @@ def _small(name: str, **settings: Any) -> Agent:
 
 
 Table2.presets = {
-    # The paper's agents and sizes; the data comes from the dynamics that are closest on MoCoDA's distributions.
-    "paper": Table2("paper", seeds=5, dynamics=replace(Table1.presets["paper"].dynamics, standardise=True)),
+    # The paper's agents and sizes, once more TD3-BC with less imitation; the dynamics are those of `mocoda augment`.
+    "paper": Table2(
+        "paper",
+        seeds=10,
+        first=10,
+        dynamics=DynamicsConfig(epochs=100, window=10, tf32=True),
+        agents={name: paper_agent(name) for name in PAPER}
+        | {"td3-bc, imitation 0.25": paper_agent("td3-bc", imitation=0.25)},
+    ),
     "quick": Table2(
         "quick",
         seeds=2,
         dynamics=Table1.presets["quick"].dynamics,
-        agents=(
-            _small("td3-bc"),
-            _small("bcq", samplers=3, sampler_hidden=(64, 64), sampler_updates=300, sampler_batch=512),
-        ),
+        agents={
+            "td3-bc": _small("td3-bc"),
+            "bcq": _small("bcq", samplers=3, sampler_hidden=(64, 64), sampler_updates=300, sampler_batch=512),
+        },
         columns=("emp", "mocoda"),
         updates=9_000,
         last=10,
@@ -210,12 +216,23 @@ Table2.presets = {
 }
 
 
-def walk(policies: Policies, task: Navigation, columns: tuple[str, ...], episodes: int = 24) -> dict[str, Tensor]:
-    """Where the first seed's agents walk, from the same starts: data -> (T + 1, episodes, 2)."""
-    return {
-        column: play_simulated([policies[column, 0]], task, episodes=episodes, seed=0, keep_path=True).path[:, 0]
-        for column in columns
-    }
+def walked_to_the_goal(task: Navigation, rows: int, seed: int | Stream) -> Transitions:
+    """Noisy walks of the target task: from its starts straight to the middle of its goal."""
+    stream = as_stream(seed, "target-walks", device="cpu")
+    walks = rows // 10  # each takes more than 10 steps
+    state, parts = task.start(walks, seed=stream.child("start")), []
+    walking = torch.ones(walks, dtype=torch.bool)
+    for _ in range(task.horizon):
+        ahead = ((GOAL_LOW + GOAL_HIGH) / 2 - state) / 0.05
+        action = (ahead / ahead.abs().amax(1, keepdim=True).clamp(min=1) + 0.3 * stream.normal(walks, 2)).clamp(-1, 1)
+        pair = torch.cat([state, action], 1)
+        after = task.step(pair)
+        parts.append((pair[walking], after[walking]))
+        walking = walking & ~task.label(state, action, after)[1]
+        state = after
+    pairs, following = (torch.cat(each)[:rows] for each in zip(*parts, strict=True))
+    reward, terminal = task.label(pairs[:, :2], pairs[:, 2:], following)
+    return Transitions(pairs[:, :2], pairs[:, 2:], following, reward, terminal, columns=task.graph.parents)
 
 
 @cache
@@ -228,13 +245,13 @@ def least_steps() -> float:
 # Figures
 
 
-def draw_curves(agents: Mapping[str, Any], optimum: float, path: Path) -> None:
-    """Draws learning curves, one panel per agent: the mean over seeds, and the range of the seeds."""
-    figure = Figure(figsize=(3.4 * len(agents), 3.5), layout="constrained")
-    panels = figure.subplots(1, len(agents), squeeze=False, sharey=True).flat
-    for axes, (name, curves) in zip(panels, agents.items(), strict=True):
-        for column, seeds in curves["steps"].items():
-            plot_curve(axes, curves["updates"], seeds, color=recipe_colour(column), lw=1.6, label=column)
+def draw_curves(cells: list[dict[str, Any]], optimum: float, path: Path) -> None:
+    agents = list(dict.fromkeys(one["row"] for one in cells))
+    figure = Figure(figsize=(3.4 * len(agents), 3.9), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(agents), squeeze=False, sharey=True).flat, agents, strict=True):
+        for one in (one for one in cells if one["row"] == name):
+            column = one["column"]
+            plot_curve(axes, one["curve"], color=recipe_colour(column), lw=1.6, label=column_title(column))
         axes.axhline(optimum, color=INK, lw=1, ls=":", label="optimum")
         axes.set_title(name.upper(), fontsize=12, color=INK)
         axes.set(xlabel="updates", ylim=(15, 72))
@@ -244,27 +261,25 @@ def draw_curves(agents: Mapping[str, Any], optimum: float, path: Path) -> None:
     save(figure, path)
 
 
-def draw_paths(paths: Mapping[str, Mapping[str, Tensor]], path: Path) -> None:
-    """Draws where agents walk: a row per agent, a column per data set, lines through (T + 1, episodes, 2)."""
-    columns = list(next(iter(paths.values())))
-    size = (2.1 * len(columns) + 0.4, 2.1 * len(paths) + 0.5)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(len(paths), len(columns), squeeze=False)
-    for row, (agent, by_data) in enumerate(paths.items()):
-        grid[row][0].set_ylabel(agent.upper(), fontsize=12, color=INK)
-        for place, (name, walked) in enumerate(by_data.items()):
-            draw_walks(grid[row][place], walked)
-            if row == 0:
-                grid[row][place].set_title(recipe_title(name), fontsize=12, color=INK)
+def draw_walks(cells: list[dict[str, Any]], path: Path) -> None:
+    """Draws walks of trained agents over the start, the goal and the quadrant where the sub-actions interfere."""
+    wide = min(len(cells), 7)
+    lines = -(-len(cells) // wide)
+    figure = Figure(figsize=(2.1 * wide, 2.3 * lines + 0.2), layout="constrained")
+    panels = figure.subplots(lines, wide, squeeze=False).flat
+    for axes, one in zip(panels, cells, strict=False):
+        _draw_walk(axes, [torch.tensor(walk).reshape(-1, 2) for walk in one["walks"]])
+        axes.set_title(column_title(one["column"]), fontsize=9, color=INK)
+    for axes in list(panels):
+        axes.set_axis_off()
     save(figure, path)
 
 
-def draw_walks(axes: Axes, walked: Tensor) -> None:
-    """Draws walks over the start, the goal and the quadrant where the sub-actions interfere."""
+def _draw_walk(axes: Axes, walks: list[Tensor]) -> None:
     axes.add_patch(Rectangle((0.5, 0.5), 0.6, 0.6, color=GREY, alpha=0.12, lw=0))
     axes.add_patch(Rectangle((0.0, 0.0), 0.15, 0.15, color=BLUE, alpha=0.2, lw=0))
     axes.add_patch(Rectangle((0.8, 0.8), 0.1, 0.1, color=GREEN, alpha=0.45, lw=0))
-    for episode in walked.cpu().transpose(0, 1).numpy():
-        axes.plot(*episode.T, color=BLUE, lw=0.8, alpha=0.6)
-        axes.plot(*episode[-1], ".", color=INK, ms=3)
+    for walk in walks:
+        axes.plot(*walk.T, color=BLUE, lw=0.8, alpha=0.6)
+        axes.plot(*walk[-1], ".", color=INK, ms=3)
     axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), xticks=[], yticks=[], aspect="equal")

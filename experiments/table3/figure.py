@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter
 from torch import Tensor
 
-from experiments.columns import FULL, Column, recipe_colour, recipe_title
+from experiments.columns import FULL, Column, column_title, recipe_colour
 from experiments.experiment import unique
 from experiments.figures import draw_bars, plot_curve
 from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, bare, legend_below, save, title_left
@@ -22,13 +22,7 @@ from mocoda.tasks.hooksweep_env import CENTRE
 
 WOOD = "#f5f1e7"
 TABLE = np.array([0.77, 0.6])  # half of its length and width
-TOGETHER = 0.15  # metres between boxes that count as swept together
-
-
-def column_title(column: str) -> str:
-    recipe, density, architecture, _ = Column.of(column)
-    notes = [*(["matched"] if density == "matched" else []), *(["unfactored model"] if architecture == "full" else [])]
-    return recipe_title(recipe) + (f" ({', '.join(notes)})" if notes else "")
+SHOWN = ("emp", "mocoda", "mocoda-p", "default", "diffusion")  # columns in Figure 4
 
 
 def draw_success(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -54,14 +48,17 @@ def draw_success(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def draw_curves(agents: Mapping[str, Any], ceiling: float, path: Path) -> None:
+def draw_curves(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draws learning curves in percent, one panel per agent: the mean over seeds, and the range of the seeds."""
-    figure = Figure(figsize=(max(6.8, 3.4 * len(agents)), 3.9), layout="constrained")
-    panels = figure.subplots(1, len(agents), squeeze=False, sharey=True).flat
-    for axes, (name, curves) in zip(panels, agents.items(), strict=True):
-        for column, seeds in curves["success"].items():
+    agents = [row for row in unique(cells, "row") if row != "expert"]
+    (ceiling,) = {cell["mean"] for cell in cells if cell["row"] == "expert"}
+    figure = Figure(figsize=(max(6.8, 3.4 * len(agents)), 4.4), layout="constrained")
+    panels = figure.subplots(1, max(1, len(agents)), squeeze=False, sharey=True).flat
+    for axes, name in zip(panels, agents, strict=False):
+        for cell in (cell for cell in cells if cell["row"] == name):
+            column = cell["column"]
             style = {"color": _colour(column), "ls": "--" if column.endswith(FULL) else "-"}
-            plot_curve(axes, curves["updates"], seeds, lw=1.6, label=column_title(column), **style)
+            plot_curve(axes, cell["curve"], lw=1.6, label=column_title(column), **style)
         _draw_expert(axes, ceiling)
         axes.set_title(name.upper(), fontsize=12, color=INK)
         axes.set(xlabel="updates", ylim=(0, 100))
@@ -72,23 +69,24 @@ def draw_curves(agents: Mapping[str, Any], ceiling: float, path: Path) -> None:
     save(figure, path)
 
 
-def draw_tables(panels: Mapping[str, Tensor], goals: Tensor, path: Path) -> None:
+def draw_tables(places: Mapping[str, Mapping[str, Any]], goals: Tensor, path: Path) -> None:
     """Draws Figure 4, the table seen from above with the robot at its left: a dot is a pair of boxes that are together.
 
-    panels  x, y, x, y (N, 4) of the two boxes
+    places  by column: the share of its states with boxes that are together, and the middles of some
     goals   (M, 6), of the target task; the two areas in which they lie are green
     """
-    figure = Figure(figsize=(3.6 * len(panels), 2.95), layout="compressed")
-    grid = figure.subplots(1, len(panels), squeeze=False).flat
-    for axes, (column, boxes) in zip(grid, panels.items(), strict=True):
+    panels = {column: own for column, own in places.items() if column in SHOWN} or places
+    figure = Figure(figsize=(3.6 * max(1, len(panels)), 2.95), layout="compressed")
+    grid = figure.subplots(1, max(1, len(panels)), squeeze=False).flat
+    for axes, (column, own) in zip(grid, panels.items(), strict=False):
         axes.add_patch(Rectangle((*(CENTRE - TABLE),), *2 * TABLE, fc=WOOD, ec=GREY))
         _draw_goal_areas(axes, goals.cpu().unflatten(1, (2, 3))[..., :2].mean(1))
-        one, other = boxes.cpu().split(2, 1)
-        together = (one - other).norm(dim=1) < TOGETHER
-        axes.plot(*((one + other) / 2)[together].T.numpy(), ".", ms=3, mew=0, color=BLUE, alpha=0.6)
+        axes.plot(
+            [x for x, _ in own["middles"]], [y for _, y in own["middles"]], ".", ms=4, mew=0, color=BLUE, alpha=0.6
+        )
         axes.set(xlim=(1.25, 2.45), ylim=(0.35, 1.15), aspect="equal", xticks=[], yticks=[])
         axes.set_title(f"{column_title(column)}\n", fontsize=11, color=INK)
-        share = f"boxes within 15 cm of each other: {100 * together.float().mean():.0f}% of states"
+        share = f"boxes within 15 cm of each other: {100 * own['together']:.0f}% of states"
         axes.text(0.5, 1.04, share, transform=axes.transAxes, ha="center", fontsize=9, color=INK)
     figure.axes[0].set_ylabel("robot's side", fontsize=10, color=INK)
     save(figure, path)
@@ -109,9 +107,8 @@ def _draw_goal_areas(axes: Axes, middles: Tensor) -> None:
 
 
 def _colour(column: str) -> tuple[float, float, float]:
-    """The recipe's, darker where parents are matched, and lighter where the model is unfactored."""
-    recipe, density, architecture, _ = Column.of(column)
-    dark = 0.6 if density == "matched" else 1.0
-    red, green, blue = (dark * part for part in to_rgb(recipe_colour(recipe)))
-    white = 0.45 if architecture == "full" else 0.0
+    """The recipe's, lighter where the model is unfactored."""
+    recipe, _, architecture, _ = Column.of(column)
+    red, green, blue = to_rgb(recipe_colour(recipe if architecture == "full" and column != "mopo" else column))
+    white = 0.45 if column.endswith(FULL) else 0.0
     return red + white * (1 - red), green + white * (1 - green), blue + white * (1 - blue)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from math import ceil, comb, fsum, log, sqrt
+from math import ceil, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
+from scipy.stats import binom
 
 from experiments.experiment import Experiment, Run, average, markdown_table, spread, unique
 from experiments.theory.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
@@ -34,19 +34,12 @@ NAMES = {"full": "full counting", "global": "globally factored", "local": "local
 
 def suffices(failures: int, repetitions: int, delta: float) -> bool:
     """Whether so few failures show that failing is rarer than delta."""
-    return binomial_tail(repetitions - failures, repetitions, 1 - delta) <= DOUBT
+    return bool(binom.cdf(failures, repetitions, delta) <= DOUBT)
 
 
 def falls_short(failures: int, repetitions: int, delta: float) -> bool:
     """Whether so many failures show that failing is commoner than delta."""
-    return binomial_tail(failures, repetitions, delta) <= DOUBT
-
-
-@cache
-def binomial_tail(successes: int, trials: int, probability: float) -> float:
-    """The chance of at least so many successes."""
-    p, q = probability, 1 - probability
-    return fsum(comb(trials, n) * p**n * q ** (trials - n) for n in range(successes, trials + 1))
+    return bool(binom.sf(failures - 1, repetitions, delta) <= DOUBT)
 
 
 @dataclass(frozen=True)
@@ -150,11 +143,8 @@ class Theory(Experiment):
                 counts = world.draw_at(visited, visits, generator(seed, world.factors, len(visited)))
                 for row, structure in structures.items():
                     errors = l1_distances(world.transitions, structure.fitted(counts))
-                    cell = cells.setdefault(
-                        (share, row), {"row": row, "share": share, "errors": [], "worst": [], "supported": []}
-                    )
+                    cell = cells.setdefault((share, row), {"row": row, "share": share, "errors": [], "supported": []})
                     cell["errors"].append(float(errors[asked].mean()) if bool(asked.any()) else None)
-                    cell["worst"].append(float(errors[asked].max()) if bool(asked.any()) else None)
                     cell["supported"].append(float(structure.supported(visited)[never].double().mean()))
         return list(cells.values())
 

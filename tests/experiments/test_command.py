@@ -25,12 +25,12 @@ def test_without_words_every_question_is_listed_with_its_answer(capsys: pytest.C
 
 def test_an_experiment_runs_with_its_settings_as_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    words = ["proposals", "--numbers", "2", "--rows", "400", "--episodes", "2", "--components", "2", "--drawn", "4"]
+    words = ["reweighting", "--factors", "2", "--rows", "400", "--test-rows", "50", "--components", "2"]
     assert main([*words, "--out", str(out)]) == 0
-    results = json.loads((out / "proposals.json").read_text("utf-8"))
-    assert results["preset"] == "quick" and results["config"]["numbers"] == [2]
+    results = json.loads((out / "reweighting.json").read_text("utf-8"))
+    assert results["preset"] == "quick" and results["config"]["factors"] == [2]
     printed = capsys.readouterr().out
-    assert str(out / "proposals.png") in printed.replace("\n", "") and f"{results['cells'][0]['mean']:.1f}" in printed
+    assert str(out / "reweighting.png") in printed.replace("\n", "") and "reweighting" in printed
 
 
 @pytest.mark.parametrize(

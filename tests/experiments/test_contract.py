@@ -18,7 +18,6 @@ from tiny_experiments import LONG, TABLES, TINY
 import experiments.stages
 import mocoda.agents.train
 import mocoda.dynamics.fit
-from experiments import speed
 from experiments.experiment import experiment_names, find_experiment, find_kind, run_experiment
 from mocoda import InputError
 from mocoda.engine.checkpoint import Checkpoint
@@ -27,7 +26,7 @@ from mocoda.tasks.hooksweep import HookSweep2
 
 HEADING = {"table", "preset", "metric", "device", "seconds", "seconds_by_stage", "resumed", "versions", "config"}
 MEASURED_ONCE = ("scale", "speed")  # times, which are never the same
-KEEPING = ("table1", "table2", "whatif", "rewards", "published-code", "dose")  # models or agents, in their folders
+KEEPING = ("table1", "table2", "whatif", "dose")  # models or agents, in their folders
 NAMES = [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in TINY]
 
 
@@ -37,8 +36,6 @@ def small_tables() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for kind, table in TABLES.items():
             patch.setitem(kind.presets, "tiny", table)
-        for size in ("KDE_POINTS", "KDE_PROPOSALS"):
-            patch.setattr(speed, size, 200)
         yield
 
 
@@ -117,18 +114,17 @@ def test_the_same_call_trains_nothing_again(name: str, folders: Path, monkeypatc
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["table3", "scarcity"])
-def test_nothing_is_recorded_again(name: str, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, _ = measured(name, folders)
+def test_nothing_is_recorded_again(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = measured("table3", folders)
     monkeypatch.setattr(HookSweep2, "collect", lambda *given, **named: pytest.fail("recorded again"))
-    assert timeless(results_of(TINY[name], folders / name)) == timeless(whole)
+    assert timeless(results_of(TINY["table3"], folders / "table3")) == timeless(whole)
 
 
 def test_a_run_folder_of_other_settings_is_refused_and_replaced_only_if_asked_for(tmp_path: Path) -> None:
-    tiny = TINY["rewards"]
+    tiny = TINY["reweighting"]
     results = run_experiment(tiny, tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "rewards.json").read_text("utf-8")) == json.loads(json.dumps(results))
-    other = type(tiny)(**{**vars(tiny), "updates": 40})
+    assert json.loads((tmp_path / "run" / "reweighting.json").read_text("utf-8")) == json.loads(json.dumps(results))
+    other = type(tiny)(**{**vars(tiny), "rows": 400})
     with pytest.raises(InputError, match="other settings"):
         run_experiment(other, tmp_path / "run")
-    assert run_experiment(other, tmp_path / "run", overwrite=True)["config"]["updates"] == 40
+    assert run_experiment(other, tmp_path / "run", overwrite=True)["config"]["rows"] == 400

@@ -18,7 +18,7 @@ from mocoda.tasks.cubes import Cubes, places
 
 pytestmark = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
 TASK = Cubes(2)
-TINY: CubesTable = replace(ALL["cubes"], rows=240, total=400, arms=("recorded", "coda"))
+TINY: CubesTable = replace(ALL["cubes"], rows=240, total=400, arms=("recorded", "turns"))
 
 
 @cache
@@ -28,7 +28,7 @@ def recorded() -> Transitions:
 
 def test_arms_have_as_many_rows_as_asked_for_after_the_recorded_ones() -> None:
     data = recorded()
-    made = TINY.dataset("coda", TASK, data, None)
+    made = TINY.with_turns("turns", TASK, data)
     assert len(made) == TINY.total and made.state[: len(data)].equal(data.state)
     assert made.episode is not None and data.episode is not None
     assert int(made.episode[len(data) :].min()) > int(data.episode.max())
@@ -53,16 +53,14 @@ def test_episodes_that_never_have_all_cubes_in_play_are_an_error_that_says_so(mo
 
     monkeypatch.setattr("experiments.cubes.MOST_EPISODES", 60)
     with pytest.raises(InputError, match=r"in none of 1[0-9]{2} new episodes are all cubes in play; record more rows"):
-        TINY.dataset("coda", Nowhere(2), recorded(), None)
+        TINY.with_turns("turns", Nowhere(2), recorded())
 
 
 def test_recorded_states_never_have_two_cubes_in_play() -> None:
     assert not bool(TASK.region(recorded().rows).any())
 
 
-@pytest.mark.parametrize(
-    "change", [{"kind": "cubes"}, {"kind": "cube-single"}, {"kind": "cube-triple"}, {"total": 100}], ids=str
-)
+@pytest.mark.parametrize("change", [{"kind": "cubes"}, {"kind": "cube-single"}, {"total": 100}], ids=str)
 def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
     with refused():
         replace(TINY, **change)

@@ -19,19 +19,14 @@ from tiny_experiments import TINY
 
 import experiments.stages
 from experiments.audit import Audit
-from experiments.columns import PUBLISHED, column_recipe
+from experiments.columns import column_recipe
 from experiments.dose import Dose, Trial, changes
-from experiments.experiment import by_place
 from experiments.learned_masks import near_mask, with_graph
-from experiments.neighbourhoods import COLUMNS, Judge
-from experiments.proposals import HIGH, LOW, TICKS, interpolated, lattice, true_values
-from experiments.rewards import FORMS, _rewarded
-from experiments.worlds import Bodies, Knowing, NoisyWorld, bodies, navigation
-from mocoda import Policies, Transitions, fit_parents, make_task, train_agents
+from experiments.worlds import Knowing, NoisyWorld, bodies, navigation
+from mocoda import Policies, Transitions, make_task, train_agents
 from mocoda.engine.randomness import Stream
-from mocoda.parents import Mocoda
 from mocoda.tasks.hooksweep import HookSweep2
-from mocoda.tasks.navigation import Navigation, coupled
+from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
 
 each_world = pytest.mark.parametrize("world", [navigation(), bodies()], ids=lambda world: world.name)
@@ -48,35 +43,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Worlds whose dynamics are known
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_a_masked_out_body_never_moves_another(count: int) -> None:
-    world = Bodies(count)
-    rows = world.collect(400, seed=0).rows
-    mask, truth = world.graph.mask(rows), world.step(rows)
-    for p, parent in enumerate(world.graph.parents):
-        other = rows.clone()
-        other[:, world.graph.columns([parent])] += 0.01
-        same = (world.graph.mask(other) == mask).all(2).all(1)
-        moved = (world.step(other) - truth).abs().reshape(len(rows), count, 2).amax(2) > 1e-6
-        assert not (moved & ~mask[:, p])[same].any()
-        if count > 1:
-            assert (moved & mask[:, p])[same].any()
-
-
-def test_bodies_that_are_near_share_the_push_and_recorded_pushes_are_gentle_then() -> None:
-    world = Bodies(2)
-    apart = torch.tensor([[0.2, 0.5, 0.8, 0.5, 1.0, 0.0], [0.2, 0.5, 0.8, 0.5, 0.0, 0.0]])
-    moved = world.step(apart)
-    torch.testing.assert_close(moved[0] - moved[1], torch.tensor([0.05, 0.0, 0.0, 0.0]))
-    near = torch.tensor([[0.5, 0.5, 0.575, 0.5, 1.0, 0.0], [0.5, 0.5, 0.575, 0.5, 0.0, 0.0]])
-    moved = world.step(near)
-    torch.testing.assert_close(moved[0] - moved[1], torch.tensor([0.025, 0.0, 0.025, 0.0]))
-    rows = world.collect(5_000, seed=0).rows
-    touching = world.graph.mask(rows)[:, 1, 0]
-    assert 0.02 < touching.float().mean() < 0.5
-    assert rows[touching, -2:].abs().max() <= 0.25 and rows[~touching, -2:].abs().max() > 0.9
 
 
 @each_world
@@ -134,33 +100,6 @@ def test_every_child_is_in_one_group_and_every_question_in_one_bin_of_support(fo
         replace(TINY["whatif"], questions=0)
 
 
-# Neighbourhoods
-
-
-def test_the_judge_finds_one_recorded_row_in_a_hundred_and_all_that_was_never_seen() -> None:
-    task, tiny = Navigation(), TINY["neighbourhoods"]
-    judge = Judge.of(task, tiny, 0, "cpu")
-    recorded = task.collect(10_000, seed=5).rows
-    assert judge.unsupported(recorded).float().mean() < 0.04
-    right = recorded[coupled(recorded)].clone()
-    right[:, 2] = 0.6
-    assert judge.unsupported(right).all()
-    parents = fit_parents(task.collect(4_000, seed=0), task.graph, Mocoda(components=6, **PUBLISHED))
-    drawn = parents.sample(2_000, seed=0)
-    moving = coupled(drawn) & (drawn[:, 2] > 0.2)
-    assert moving.any() and judge.unsupported(drawn)[moving].all()
-
-
-def test_mixtures_per_neighbourhood_draw_less_that_is_unsupported(folder: Path) -> None:
-    found = {(cell["world"], cell["column"]): cell for cell in measured("neighbourhoods", folder)["cells"]}
-    for world in ("navigation", "2 bodies"):
-        share = {name: found[world, name]["unsupported_mean"] for name in ("recorded", *COLUMNS)}
-        assert share["recorded"] < share["mocoda, stratified"] < share["mocoda"]
-        for name in (name for name in COLUMNS if "stratified" in name):
-            assert sum(found[world, name]["fitted"]) + sum(found[world, name]["skipped"]) == 4_000
-    assert found["navigation", "mocoda, stratified"]["mean"] < found["navigation", "mocoda"]["mean"]
-
-
 # Composers
 
 
@@ -179,59 +118,6 @@ def test_a_shared_composer_has_fewer_parameters(folder: Path) -> None:
     models = measured("composer", folder)["models"]
     size = {(one["world"], one["composer"], one["depth"]): one["parameters"] for one in models}
     assert size["2 objects", "shared, alike", 2] < size["2 objects", "shared", 2] < size["2 objects", "separate", 2]
-    assert all(one["epoch_seconds"] > 0 for one in models)
-
-
-# Rewards
-
-
-@pytest.mark.parametrize(
-    ("form", "rewards", "ends"),
-    [
-        ("-1/0", {-1.0, 0.0}, True),
-        ("0/1", {0.0, 1.0}, True),
-        ("-10/0", {-10.0, 0.0}, True),
-        ("-1/0, nothing ends", {-1.0, 0.0}, False),
-        ("+1/+2, nothing ends", {1.0, 2.0}, False),
-    ],
-)
-def test_a_form_has_the_rewards_that_it_is_called_by(form: str, rewards: set[float], ends: bool) -> None:
-    data = _rewarded(make_task("navigation").collect(2_000, seed=0), form)
-    assert data.reward is not None and form in FORMS
-    assert set(torch.unique(data.reward).tolist()) == rewards and bool(data.terminal.any()) == ends
-
-
-def test_equivalent_rewards_give_equal_cells(folder: Path) -> None:
-    cells = by_place(measured("rewards", folder))
-    for form in ("0/1", "-10/0"):
-        assert cells["td3-bc", form]["steps"] == pytest.approx(cells["td3-bc", "-1/0"]["steps"])
-
-
-# Proposals
-
-
-def test_more_proposals_are_walked_faster(folder: Path) -> None:
-    found = by_place(measured("proposals", folder))
-    for draws in ("mixture", "published"):
-        assert 18 < found[draws, "20"]["mean"] < found[draws, "2"]["mean"] <= 70
-
-
-def test_with_one_and_the_same_action_everywhere_the_values_are_its_steps() -> None:
-    task = Navigation()
-    diagonal = torch.full((TICKS**2, 4, 2), 1.0)  # all proposals are alike, so their number is all the same
-    values = true_values(task, diagonal, number=20)
-    torch.testing.assert_close(values, true_values(task, diagonal, number=1))
-    steps = interpolated(values, torch.tensor([[0.7, 0.7], [0.62, 0.62], [0.86, 0.7]]))
-    assert float(steps[0]) == pytest.approx(4, abs=0.6)  # 0.03 a step in the quadrant, to beyond 0.8
-    assert float(steps[1]) == pytest.approx(7, abs=1.5)  # interpolation near the goal costs about a step
-    assert float(steps[2]) == pytest.approx(70, abs=1)  # it passes the goal by
-
-
-def test_values_between_the_lattice_s_states_are_interpolated() -> None:
-    plane = torch.tensor([2.0, -3.0])
-    state = torch.tensor([[0.0, 0.0], [0.123, 0.777], [LOW, HIGH]])
-    found = interpolated(lattice() @ plane + 1, state)
-    torch.testing.assert_close(found, state @ plane + 1, rtol=0, atol=1e-3 * (HIGH - LOW))
 
 
 # Doses

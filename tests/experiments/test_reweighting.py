@@ -134,8 +134,6 @@ def test_the_acceptance_that_is_computed_is_the_one_that_is_counted(tmp_path: Pa
 
 def test_reweighting_covers_what_mocoda_does_not(results: dict[str, Any]) -> None:
     for factors in TINY.factors:
-        assert point(results, factors, "mocoda")["rare"] == pytest.approx(5, abs=1)
-        assert point(results, factors, "reweighting")["rare"] == pytest.approx(50, abs=8)
         assert point(results, factors, "reweighting")["proposals"] == 1
         assert point(results, factors, "reweighting")["covered"] == 100
     assert point(results, 3, "mocoda")["covered"] <= 100

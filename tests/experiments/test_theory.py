@@ -18,7 +18,6 @@ from experiments.theory import (
     CONSTANT,
     Needed,
     Theory,
-    binomial_tail,
     corollary,
     falls_short,
     needed,
@@ -38,14 +37,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 # Confidence by repetition
-
-
-@pytest.mark.parametrize("trials", [1, 7, 40, 100])
-@pytest.mark.parametrize("probability", [0.05, 0.5, 0.9])
-def test_the_tail_is_scipys(trials: int, probability: float) -> None:
-    for successes in range(trials + 1):
-        expected = scipy.stats.binom.sf(successes - 1, trials, probability)
-        assert binomial_tail(successes, trials, probability) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("trials", "delta"), [(40, 0.1), (60, 0.1), (100, 0.05), (20, 0.3)])

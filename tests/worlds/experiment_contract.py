@@ -10,15 +10,20 @@ from typing import Any
 from experiments.experiment import Experiment, Run, measure
 from mocoda.engine.progress import Progress, silent
 
-TIMES = {"seconds", "seconds_by_stage", "resumed", "epoch_seconds", "milliseconds"}
+TIMES = {"seconds", "seconds_by_stage", "resumed"}
 
 
 def results_of(
-    experiment: Experiment, folder: Path, *, progress: Progress = silent, workers: int | None = 0
+    experiment: Experiment,
+    folder: Path,
+    *,
+    progress: Progress = silent,
+    workers: int | None = 0,
+    only: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """What an experiment measures, as JSON reads it back."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = measure(experiment, Run(folder, workers=workers, progress=progress))
+    found = measure(experiment, Run(folder, workers=workers, progress=progress, only=only))
     as_json: dict[str, Any] = json.loads(json.dumps(found, allow_nan=False))
     return as_json
 

@@ -9,19 +9,15 @@ from experiments.audit import Audit
 from experiments.audit import Trial as AuditTrial
 from experiments.composer import Composer
 from experiments.cubes import CubesTable
+from experiments.diffusion import DiffusionConfig
 from experiments.dose import Dose, Trial
 from experiments.entanglement import Entanglement
 from experiments.entanglement.values import ValueConfig
 from experiments.learned_masks import LearnedMasks
 from experiments.masks import Masks
 from experiments.masks.mechanisms import Training
-from experiments.neighbourhoods import Neighbourhoods
-from experiments.proposals import Proposals
-from experiments.published_code import PublishedCode
-from experiments.rewards import Rewards
 from experiments.reweighting import Reweighting
 from experiments.scale import Scale
-from experiments.scarcity import Scarcity
 from experiments.speed import Speed
 from experiments.table1 import Table1
 from experiments.table2 import Table2
@@ -37,6 +33,7 @@ SAMPLERS: dict[str, Any] = {"samplers": 2, "components": 2, "proposals": 3, "sam
 AGENT = make_agent("td3-bc", **SMALL)
 SWEEPER = make_agent("td3-bc", **SMALL, decay=True, standardise=True)
 BCQ = make_agent("bcq", **SMALL, **SAMPLERS, sampler_updates=20, sampler_batch=32)
+DIFFUSION = DiffusionConfig(hidden=(16,), updates=20, batch=32, steps=3)
 WALKS = Trial(
     (120, 200),
     2,
@@ -58,7 +55,9 @@ TINY: dict[str, Any] = {
         "tiny",
         seeds=2,
         dynamics=MODEL,
-        agents=(AGENT, BCQ),
+        agents={"td3-bc": AGENT, "bcq": BCQ},
+        diffusion=DIFFUSION,
+        columns=("emp", "dyna", "mocoda", "default"),
         rows=1_500,
         total=3_000,
         updates=200,
@@ -71,31 +70,17 @@ TINY: dict[str, Any] = {
         Table3.presets["quick"],
         preset="tiny",
         dynamics=SWEEPING,
-        agents=(SWEEPER,),
+        agents={"td3-bc": SWEEPER},
+        diffusion=DIFFUSION,
         updates={"td3-bc": 40},
         evaluations=2,
         rows=1_100,  # of one part of the recording
         total=2_600,
         episodes=1,
         last=1,
-        final_episodes=2,
         expert_episodes=6,  # of which one sweeps box 1
         confirmed_rows=40,
         components=4,
-    ),
-    "scarcity": Scarcity(
-        "tiny",
-        seeds=2,
-        sizes=(1_100, 400),
-        dynamics=replace(SWEEPING, epoch_rows=256, validation=100),
-        agent=SWEEPER,
-        total=1_500,
-        updates=20,
-        evaluate_every=10,
-        episodes=1,
-        last=1,
-        components=4,
-        expert_episodes=6,
     ),
     "theory": Theory(
         "tiny",
@@ -107,16 +92,6 @@ TINY: dict[str, Any] = {
         shares=(1 / 64, 1 / 2),
         epsilon=0.8,
         resolution=2,
-    ),
-    "neighbourhoods": Neighbourhoods(
-        "tiny",
-        seeds=1,
-        dynamics=DynamicsConfig(members=2, hidden=(32,), features=16, epochs=4, batch=256, learning_rate=3e-3),
-        bodies=(2,),
-        rows=4_000,
-        test_rows=600,
-        judge_rows=8_000,
-        components=6,
     ),
     "reweighting": Reweighting(
         "tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=1_000, budget=100_000, components=4
@@ -148,27 +123,13 @@ TINY: dict[str, Any] = {
         components=3,
         test_rows=50,
     ),
-    "rewards": replace(
-        Rewards.presets["quick"],
-        preset="tiny",
-        rows=400,
-        total=600,
-        updates=30,
-        evaluate_every=10,
-        episodes=3,
-        last=2,
-        agents=tuple(replace(agent, hidden=(8,), batch=16) for agent in Rewards.presets["quick"].agents),
-    ),
-    "published-code": PublishedCode("tiny", seeds=1, updates=20, evaluate_every=10, last=1, variants=("td3-bc",)),
-    "proposals": Proposals("tiny", seeds=1, numbers=(2, 20), rows=2_000, episodes=20, components=4, drawn=64),
     "dose": Dose("tiny", seeds=2, navigation=WALKS, hooksweep2=SWEEPS, tasks=("navigation",), doses=(0.0, 0.5, 3.0)),
     "cubes": replace(
         CubesTable.presets["quick"],
         preset="tiny",
-        dynamics=replace(MODEL, epoch_rows=200),
         agent=make_agent("gciql", hidden=(16,), batch=16),
         updates=20,
-        arms=("recorded", "mocoda", "added"),
+        arms=("recorded", "turns", "added"),
         rows=6_000,
         total=6_400,
     ),
@@ -199,14 +160,20 @@ TINY: dict[str, Any] = {
         caution=0.1,
     ),
     "scale": replace(Scale.presets["quick"], preset="tiny", rows=200_000, counts=(1, 2), timed_rows=50_000),
-    "speed": Speed("tiny", seeds=1, repeats=1, parts=("kde",)),
+    "speed": Speed("tiny", seeds=1, repeats=1, parts=("matched-4",)),
 }
 # The sizes that other experiments take from the tables.
 TABLES: dict[Any, Any] = {
     Table1: replace(TINY["table1"], components=2),
     Table2: replace(
-        TINY["table2"], agents=(AGENT,), rows=1_000, total=1_100, updates=4, evaluate_every=2, columns=("mocoda",)
+        TINY["table2"],
+        agents={"td3-bc": AGENT},
+        rows=1_000,
+        total=1_100,
+        updates=4,
+        evaluate_every=2,
+        columns=("mocoda",),
     ),
     Table3: replace(TINY["table3"], rows=1_100, total=1_200, updates={"td3-bc": 4}, confirmed_rows=10, components=2),
 }
-LONG = ("table3", "scarcity", "cubes", "scale")  # simulate robots, or start processes that are killed
+LONG = ("table3", "cubes", "scale")  # simulate robots, or start processes that are killed
