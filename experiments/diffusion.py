@@ -66,8 +66,8 @@ class DiffusionParents:
         """n standardised vectors, by Heun's method along falling sizes of noise."""
         ramp = torch.linspace(0, 1, self.steps, device=self.mean.device)
         ends = LARGEST ** (1 / CURVE), SMALLEST ** (1 / CURVE)
-        sizes = [*((ends[0] + ramp * (ends[1] - ends[0])) ** CURVE).tolist(), 0.0]
-        x = sizes[0] * stream.normal(n, len(self.mean))
+        sizes: list[float] = [*((ends[0] + ramp * (ends[1] - ends[0])) ** CURVE).tolist(), 0.0]
+        x: Tensor = sizes[0] * stream.normal(n, len(self.mean))
         with torch.no_grad(), fast_products(self.mean.device):
             for size, after in pairwise(sizes):
                 slope = (x - self._clean(x, size)) / size

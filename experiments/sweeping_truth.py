@@ -24,7 +24,7 @@ EPISODES = 20  # of a job
 NOISE = 0.2  # of the expert when it is judged
 MOVED = 0.005  # metres in a step from which a box is said to move
 CONFIRMED = HookSweep2.tolerance  # metres by which a gripper and both boxes may be off
-HOOK_REACH, BOX_REACH = 0.085, 0.11  # metres from a box's middle within which it can be touched during a step
+HOOK_REACH, BOX_REACH = 0.11, 0.11  # metres from a box's middle within which it can be touched during a step
 FACTORS = {"gripper": [0, 1, 2], "box1": [6, 7], "box2": [11, 12]}  # the columns that say where each is
 
 

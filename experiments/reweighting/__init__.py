@@ -217,7 +217,7 @@ def _covered(rows: Tensor) -> float:
     """The share of the combinations of intervals that occur, in percent."""
     rare = rows[:, :-1] > (COMMON + LENGTH + RARE) / 2
     combination = (rare * 2 ** torch.arange(rare.shape[1], device=rows.device)).sum(1)
-    return 100 * len(combination.unique()) / 2 ** rare.shape[1]
+    return 100 * len(combination.unique()) / int(2 ** rare.shape[1])
 
 
 def _means(seeds: Sequence[dict[str, float]]) -> dict[str, Any]:

@@ -219,18 +219,17 @@ Table2.presets = {
 def walked_to_the_goal(task: Navigation, rows: int, seed: int | Stream) -> Transitions:
     """Noisy walks of the target task: from its starts straight to the middle of its goal."""
     stream = as_stream(seed, "target-walks", device="cpu")
-    walks = rows // 10  # each takes more than 10 steps
-    state, parts = task.start(walks, seed=stream.child("start")), []
-    walking = torch.ones(walks, dtype=torch.bool)
+    walks = rows // 15 + 1  # each takes more steps
+    state, walked, going = task.start(walks, seed=stream.child("start")), [], [torch.ones(walks, dtype=torch.bool)]
     for _ in range(task.horizon):
         ahead = ((GOAL_LOW + GOAL_HIGH) / 2 - state) / 0.05
         action = (ahead / ahead.abs().amax(1, keepdim=True).clamp(min=1) + 0.3 * stream.normal(walks, 2)).clamp(-1, 1)
-        pair = torch.cat([state, action], 1)
-        after = task.step(pair)
-        parts.append((pair[walking], after[walking]))
-        walking = walking & ~task.label(state, action, after)[1]
+        walked.append(torch.cat([state, action], 1))
+        after = task.step(walked[-1])
+        going.append(going[-1] & ~task.label(state, action, after)[1])
         state = after
-    pairs, following = (torch.cat(each)[:rows] for each in zip(*parts, strict=True))
+    pairs = torch.stack(walked, 1)[torch.stack(going[:-1], 1)][:rows]
+    following = task.step(pairs)
     reward, terminal = task.label(pairs[:, :2], pairs[:, 2:], following)
     return Transitions(pairs[:, :2], pairs[:, 2:], following, reward, terminal, columns=task.graph.parents)
 

@@ -26,13 +26,21 @@ def recorded() -> Transitions:
     return TASK.collect(240, seed=0, variety="one-cube", length=60)
 
 
-def test_arms_have_as_many_rows_as_asked_for_after_the_recorded_ones() -> None:
+class Everywhere(Cubes):
+    """All cubes are in play in every row, or in none."""
+
+    inside = True
+
+    def region(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(rows),), self.inside)
+
+
+def test_data_sets_have_as_many_rows_as_asked_for_after_the_recorded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     data = recorded()
-    made = TINY.with_turns("turns", TASK, data)
+    monkeypatch.setattr("experiments.cubes.augment_episodes", lambda *given, **named: data[60:])
+    made = TINY.with_turns("turns", Everywhere(2), data)
     assert len(made) == TINY.total and made.state[: len(data)].equal(data.state)
-    assert made.episode is not None and data.episode is not None
-    assert int(made.episode[len(data) :].min()) > int(data.episode.max())
-    assert not made.state[len(data) :].equal(data.state[: TINY.total - len(data)])
+    assert made.state[len(data) :].equal(data.state[60 : 60 + TINY.total - len(data)])
 
 
 def test_a_cube_that_was_never_recorded_is_added_and_the_simulator_has_it_so() -> None:
@@ -47,13 +55,11 @@ def test_a_cube_that_was_never_recorded_is_added_and_the_simulator_has_it_so() -
 
 
 def test_episodes_that_never_have_all_cubes_in_play_are_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Nowhere(Cubes):
-        def region(self, rows: torch.Tensor) -> torch.Tensor:
-            return torch.zeros(len(rows), dtype=torch.bool)
-
     monkeypatch.setattr("experiments.cubes.MOST_EPISODES", 60)
+    monkeypatch.setattr("experiments.cubes.augment_episodes", lambda *given, **named: recorded())
+    monkeypatch.setattr(Everywhere, "inside", False)
     with pytest.raises(InputError, match=r"in none of 1[0-9]{2} new episodes are all cubes in play; record more rows"):
-        TINY.with_turns("turns", Nowhere(2), recorded())
+        TINY.with_turns("turns", Everywhere(2), recorded())
 
 
 def test_recorded_states_never_have_two_cubes_in_play() -> None:

@@ -200,7 +200,8 @@ def test_only_what_is_asked_for_is_measured_and_the_rest_later(tmp_path: Path) -
 def test_walks_of_the_target_task_end_in_its_goal() -> None:
     task, data = Navigation(), table2.walked_to_the_goal(Navigation(), 2_000, seed=3)
     assert len(data) == 2_000 and data.next_state.equal(task.step(data.rows)) and data.terminal.sum() > 20
-    assert ((data.state[:50] >= 0) & (data.state[:50] <= 0.15)).all()
+    follows = (data.next_state[:-1] == data.state[1:]).all(1)
+    assert (follows | data.terminal[:-1]).float().mean() > 0.98
 
 
 # The diffusion model
