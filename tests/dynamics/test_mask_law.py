@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from experiments.composer.shared import SharedDynamics
-from mocoda.dynamics import Dynamics, DynamicsFamily, make_dynamics
+from mocoda.dynamics import Dynamics, make_dynamics
 from mocoda.dynamics.model import kept_state
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
 ROWS = 8
-FACTORED = ("global", "local", "shared", "alike", "deterministic")
+FACTORED = ("global", "local", "deterministic")
 SIZES: dict[str, Any] = {"members": 2, "hidden": (8, 8)}
 ANYTHING = (0.0, 1.0, -3.5, 1e-30, 1e30, -1e30, 3.4e38, -3.4e38, math.inf, -math.inf, math.nan)
 
@@ -41,17 +40,9 @@ class World:
             "target_shift": drawn.normal(states),
             "target_scale": drawn.uniform(states, low=0.5, high=2.0),
         }
-        config = replace(self.family(family), predict_change=predict_change)
+        config = replace(make_dynamics(family, **SIZES), predict_change=predict_change)
         networks = config.networks(self.graph, torch.device("cpu"))
         return Dynamics(self.graph, config, networks.initial_weights(self.stream.child("weights")), scaling)
-
-    def family(self, name: str) -> DynamicsFamily:
-        if name not in ("shared", "alike"):
-            return make_dynamics(name, **SIZES)
-        by_width: dict[int, list[str]] = {}
-        for factor in self.graph.state if name == "alike" else ():
-            by_width.setdefault(len(self.graph.factors[factor]), []).append(factor)
-        return SharedDynamics(**SIZES, features=8, alike=tuple(map(tuple, by_width.values())))
 
     def edges(self, architecture: str) -> Tensor:
         """Who may reach whom, bool (ROWS, P, C)."""
@@ -116,7 +107,7 @@ def test_a_masked_out_parent_cannot_change_its_child_by_one_bit(
 def test_the_gradient_of_a_child_with_respect_to_a_masked_out_parent_is_exactly_zero(
     architecture: str, world: World
 ) -> None:
-    family, edges = world.family(architecture), world.edges(architecture)
+    family, edges = make_dynamics(architecture, **SIZES), world.edges(architecture)
     networks = family.networks(world.graph, torch.device("cpu"))
     rows = world.rows.clone().requires_grad_()
     mask = None if architecture == "global" else world.local

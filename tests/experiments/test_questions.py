@@ -27,7 +27,6 @@ from mocoda import Policies, Transitions, make_task, train_agents
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.navigation import Navigation
-from mocoda.tasks.objects import Objects
 
 each_world = pytest.mark.parametrize("world", [navigation(), bodies()], ids=lambda world: world.name)
 
@@ -98,26 +97,6 @@ def test_every_child_is_in_one_group_and_every_question_in_one_bin_of_support(fo
         assert 30 < sum(cell["share"] for cell in bins) <= 100  # of all children; the change does not reach the rest
     with refused():
         replace(TINY["whatif"], questions=0)
-
-
-# Composers
-
-
-def test_recombined_rows_have_every_parent_set_of_some_recorded_row_and_other_company() -> None:
-    task, tiny = Objects(2), TINY["composer"]
-    for recorded, recombined in zip(*tiny.object_test_rows(task, "cpu").values(), strict=True):
-        for names in task.graph.parent_sets:
-            columns = list(task.graph.columns(names))
-            before, after = (part[:, columns] for part in (recorded, recombined))
-            assert torch.equal(torch.unique(before, dim=0), torch.unique(after, dim=0))
-            assert not before.equal(after)
-        assert len({tuple(row) for row in recorded.tolist()} & {tuple(row) for row in recombined.tolist()}) < 10
-
-
-def test_a_shared_composer_has_fewer_parameters(folder: Path) -> None:
-    models = measured("composer", folder)["models"]
-    size = {(one["world"], one["composer"], one["depth"]): one["parameters"] for one in models}
-    assert size["2 objects", "shared, alike", 2] < size["2 objects", "shared", 2] < size["2 objects", "separate", 2]
 
 
 # Doses

@@ -7,7 +7,6 @@ from typing import Any
 
 from experiments.audit import Audit
 from experiments.audit import Trial as AuditTrial
-from experiments.composer import Composer
 from experiments.cubes import CubesTable
 from experiments.diffusion import DiffusionConfig
 from experiments.dose import Dose, Trial
@@ -97,19 +96,6 @@ TINY: dict[str, Any] = {
         "tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=1_000, budget=100_000, components=4
     ),
     "whatif": WhatIfs("tiny", seeds=2, dynamics=MODEL, rows=1_500, questions=400, components=4),
-    "composer": Composer(
-        "tiny",
-        seeds=1,
-        dynamics=MODEL,
-        object_seeds=2,
-        object_dynamics=MODEL,
-        depths=(1, 2),
-        objects=(2,),
-        rows=1_000,
-        object_rows=600,
-        test_rows=300,
-        components=4,
-    ),
     "entanglement": Entanglement(
         "tiny",
         seeds=2,
