@@ -171,7 +171,7 @@ def _model(data: Transitions, graph: LocalGraph, least: int, stream: Stream, pro
         learning_rate=2e-3,
         window=5,
     )
-    architecture = "global" if graph.local is None else "local"
+    architecture = "local" if graph.varies else "global"
     return fit_dynamics(data, graph, architecture, seed=stream.seed, config=config, progress=progress)
 
 

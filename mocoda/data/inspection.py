@@ -176,7 +176,7 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
         source=dict(raw.source),
         warnings=(),
     )
-    exchanges = _exchanges(state[:FOLLOWED], next_state[:FOLLOWED], [column.name for column in columns])
+    exchanges = _objects(state[:FOLLOWED], next_state[:FOLLOWED], [column.name for column in columns], found.source)
     return replace(found, warnings=(*raw.doubts(), *_warnings(found), *exchanges))
 
 
@@ -255,10 +255,17 @@ def _jumps(state: Floats, next_state: Floats) -> tuple[NDArray[np.intp], int]:
     return jumps, places[int(np.argmax([step[jumps[0]] for step in steps]))] if len(jumps) else 0
 
 
-def _exchanges(state: Floats, next_state: Floats, names: list[str]) -> Iterator[str]:
-    """A sentence for each group of objects that exchange places."""
+def _objects(state: Floats, next_state: Floats, names: list[str], source: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on groups of objects that exchange places, or that seem to be absent in some rows."""
     good = (np.isfinite(state) & np.isfinite(next_state)).all(1)
     for alike in alike_objects(names[: state.shape[1]]):
+        share = (state[good][:, alike.columns] == 0).all(2).mean(0)
+        gone = [name for name, part in zip(alike.names, share, strict=True) if 0 < part < 1]
+        if gone and "absent" not in source and alike.columns.shape[1] > 1:
+            yield (
+                f"all columns of {', '.join(map(printable, gone))} are 0 in some rows. If that means absent, say so: "
+                f"absent={gone} (--absent {' '.join(map(printable, gone))})."
+            )
         found = find_exchanges(state[good], next_state[good], alike)
         if found.rows.any():
             lost, listed = found.lost.mean(), ", ".join(map(printable, alike.names))

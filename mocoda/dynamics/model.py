@@ -259,7 +259,12 @@ class Dynamics:
         mean = mean * self.scaling["target_scale"] + self.scaling["target_shift"]
         if self.config.predict_change:
             mean = mean + kept_state(self.graph, self.architecture, rows, mask)
-        return mean, variance.sqrt() * self.scaling["target_scale"]
+        scale = variance.sqrt() * self.scaling["target_scale"]
+        if self.graph.absent:  # what is absent stays so
+            state = rows[:, : self.graph.state_width]
+            gone = self.graph.absent_at(rows)[:, self.graph.owner[: state.shape[1]].to(rows.device)]
+            mean, scale = torch.where(gone, state, mean), scale.masked_fill(gone, 0.0)
+        return mean, scale
 
 
 def kept_state(graph: LocalGraph, architecture: str, rows: Tensor, mask: Tensor | None) -> Tensor:

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mocoda.data.formats.arrays import noted
 from mocoda.data.transitions import Transitions, as_tensor
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
@@ -33,7 +34,7 @@ from mocoda.graph.learned import load_learned
 from mocoda.graph.local_graph import LocalGraph, MaskFunction
 
 MAX_BYTES = 1_000_000  # a graph is a page of text; a longer file is something else
-TABLES = ("state", "action", "edges", "relative")
+TABLES = ("state", "action", "edges", "relative", "absent")
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}
 RULE = ("between", "columns", "within", "norm")
 
@@ -110,8 +111,9 @@ def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
     """The graph, with the rewards, goals and hints that a Python graph file may define beside it."""
     file = Path(path)
     names = data if isinstance(data, ColumnNames) else ColumnNames.of(data)
+    known = [] if isinstance(data, ColumnNames) else noted(data.source, "absent") or []
     if file.suffix == ".graph":
-        learned = load_learned(file, names)
+        learned = replace(load_learned(file, names), absent=dict.fromkeys(known))
         return FileTask(file.stem, learned, hashlib.sha256(file.read_bytes()).hexdigest()[:16])
     text = _text(file)
     with _errors_name(file):
@@ -125,6 +127,7 @@ def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
             functions = _functions(file, defined)
             local, task = functions.get("local"), _task(file, functions, _about_goals(defined))
             task["box"] = _box(defined.get("box"), graph)
+        graph = replace(graph, absent=_absent(defined.get("absent", known), graph, names))
     if local is not None:
         graph = replace(graph, local=partial(_naming, file, local_mask(graph, names, local)))
     return FileTask(file.stem, graph, hashlib.sha256(text).hexdigest()[:16], **task)
@@ -241,6 +244,19 @@ def _relative(given: object, names: tuple[str, ...]) -> dict[int, int]:
         if name not in names:
             raise unknown_name("column", name, names)
     return {names.index(column): names.index(origin) for column, origin in given.items()}
+
+
+def _absent(given: object, graph: LocalGraph, names: ColumnNames) -> dict[str, int | None]:
+    """Factor -> the column that is 0 where it is absent, or None if all of its columns are."""
+    if isinstance(given, list | tuple) and _are_names(given):
+        return dict.fromkeys(given)
+    if not isinstance(given, Mapping) or not _are_names([*given, *given.values()]):
+        raise InputError(
+            'absent must list the factors that are absent where all of their columns are 0, such as ["car1", "car2"], '
+            f'or name the column that is 0 there, such as {{"car1": "present"}}, got {given!r}.'
+        )
+    factors = Factors(torch.arange(graph.width)[None], graph.factors, names)
+    return {name: int(factors[name, column]) for name, column in given.items()}
 
 
 def _are_names(given: object) -> bool:

@@ -41,6 +41,8 @@ class LocalGraph:
                     the groups of factors to model jointly; None: those that the sparsest graph implies
     relative        column of a row -> the column that it is measured from: a box's x -> the x of the hand that holds
                     it. Where recorded rows are matched (density="matched"), it moves along with that column
+    absent          factors of the state that are absent in some rows -> the column of a row that is 0 there, or None
+                    if all columns of the factor are. An absent factor has no edges but its own, and stays absent
 
     >>> graph = LocalGraph(
     ...     state={"x": 0, "y": 1}, action={"dx": 0, "dy": 1}, edges={"x": ["x", "dx"], "y": ["y", "dy"]}
@@ -55,6 +57,7 @@ class LocalGraph:
     local: MaskFunction | None = None
     given_parent_sets: Sequence[Sequence[str]] | None = None
     relative: Mapping[int, int] = field(default_factory=dict)
+    absent: Mapping[str, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         clash = [name for name in self.state if name in self.action]
@@ -81,6 +84,11 @@ class LocalGraph:
         for name in chain(*self.edges.values(), *(self.given_parent_sets or ())):
             if name not in self.factors:
                 raise unknown_name("factor", name, self.factors)
+        for name in self.absent:
+            if name not in self.state:
+                raise unknown_name("state factor", name, self.state)
+            if {*self.factors[name]} & {*self.relative}:
+                raise InputError(f"{name!r} may be absent, so none of its columns can be relative to another's.")
         for column, origin in self.relative.items():
             for number in (column, origin):
                 if not isinstance(number, int) or not 0 <= number < self.width:
@@ -106,7 +114,7 @@ class LocalGraph:
             "factors": {name: list(columns) for name, columns in self.factors.items()},
             "edges": {child: sorted(self.edges[child]) for child in self.children},
             "local": self.local is not None,
-        }
+        } | ({"absent": dict(self.absent)} if self.absent else {})
 
     def fingerprint(self, rows: Tensor) -> str:
         """A short hash of the structure, and of what the local rule gives at rows (N, S + A)."""
@@ -181,7 +189,7 @@ class LocalGraph:
         self.check_rows(rows)
         shape = (len(rows), len(self.parents), len(self.children))
         if self.local is None:
-            return self.sparsest.to(rows.device).expand(shape)
+            return self._among_present(rows, self.sparsest.to(rows.device).expand(shape))
         mask = self._called(self.local, rows)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
@@ -197,7 +205,27 @@ class LocalGraph:
             raise InputError(
                 f"the mask leaves child {self.children[child]!r} without parents in row {row}; expected at least one."
             )
-        return mask
+        return self._among_present(rows, mask)
+
+    @property
+    def varies(self) -> bool:
+        """Whether rows may have different edges."""
+        return self.local is not None or bool(self.absent)
+
+    def absent_at(self, rows: Tensor) -> Tensor:
+        """Which factors are absent in rows (N, S + A): bool (N, parents)."""
+        gone = torch.zeros(len(rows), len(self.parents), dtype=torch.bool, device=rows.device)
+        for name, column in self.absent.items():
+            own = self.factors[name] if column is None else (column,)
+            gone[:, self.parents.index(name)] = (rows[:, own] == 0).all(1)
+        return gone
+
+    def _among_present(self, rows: Tensor, mask: Tensor) -> Tensor:
+        """The mask (N, parents, children) without edges to and from absent factors, other than their own."""
+        if not self.absent:
+            return mask
+        gone, own = self.absent_at(rows), torch.eye(*mask.shape[1:], dtype=torch.bool, device=rows.device)
+        return torch.where(gone[:, :, None] | gone[:, None, : len(self.children)], own, mask)
 
     def _called(self, local: MaskFunction, rows: Tensor) -> Tensor:
         try:
@@ -266,7 +294,7 @@ def probe_rows(graph: LocalGraph, rows: Tensor) -> Tensor:
     A rule is code and cannot be compared, but its masks can: a fitted model keeps these rows with their masks, and is
     not loaded for a graph whose masks differ.
     """
-    if graph.local is None:
+    if not graph.varies:
         return rows[:0]
     count = min(len(rows), MAX_PROBES)
     recorded = rows[torch.arange(count, device=rows.device) * len(rows) // max(1, count)]

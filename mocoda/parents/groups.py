@@ -133,7 +133,7 @@ def graph_at(graph: LocalGraph, mask: Tensor) -> LocalGraph:
     given = graph.given_parent_sets
     if given is not None:
         given = [*given, *(edges[child] for child in graph.children if set(edges[child]) != set(graph.edges[child]))]
-    return replace(graph, edges=edges, local=None, given_parent_sets=given)
+    return replace(graph, edges=edges, local=None, given_parent_sets=given, absent={})
 
 
 def belong_together(rows: Tensor, graph: LocalGraph, stream: Stream) -> bool:

@@ -73,7 +73,7 @@ class Mocoda(Recipe):
     ) -> RecombinedParents | MixtureParents | StratifiedParents:
         """One density of parent sets for all rows, or one for each local graph."""
         stream = as_stream(seed, "parents", device=data.device)
-        by_local_graph = self.stratified and graph.local is not None
+        by_local_graph = self.stratified and graph.varies
         if self.density == "matched":
             if not by_local_graph:
                 return MatchedParents.fit(data, graph, stream)

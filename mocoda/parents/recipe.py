@@ -175,7 +175,13 @@ def fit_parents(
     """
     graph.check_data(data)
     recipe = make_recipe(recipe) if isinstance(recipe, str) else recipe
-    return recipe.fit(data, graph, task=task, model=model, seed=seed)
+    parents = recipe.fit(data, graph, task=task, model=model, seed=seed)
+    if graph.absent and not isinstance(parents, ParentsWithDonors | ParentsWithChildren):
+        raise InputError(
+            f"recipe {recipe.name!r} draws new values, and {', '.join(graph.absent)} may be absent, which is all or "
+            "nothing: choose a recipe that recombines recorded objects, such as mocoda or coda."
+        )
+    return parents
 
 
 def draw_from(parents: Parents, n: int, *, seed: int | Stream) -> Draw:

@@ -208,7 +208,7 @@ class GroupedParents(RecombinedParents):
         plain = GroupedParents._of(data.rows, graph)
         matched = {}
         for name, sets, rows in plain._overlapping():
-            local = replace(graph, local=None, given_parent_sets=sets)
+            local = replace(graph, local=None, given_parent_sets=sets, absent={})
             try:
                 matched[name] = Matched(rows, MatchedParents.fit(data[rows], local, stream.child("group", name)))
             except InputError:  # parts that do not match are copied jointly

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +56,20 @@ class RawData:
         # A table copies a tensor once and a numpy array twice; torch takes only arrays that can be written to.
         lent = {name: torch.from_numpy(array) if array.flags.writeable else array for name, array in arrays.items()}
         return from_arrays(lent, self.columns, source)
+
+    def without_absent(self, objects: Sequence[str]) -> RawData:
+        """The rows with zeros where an object is absent, which is where all of its state's columns are NaN or 0."""
+        if not objects:
+            return self
+        arrays = {name: self.arrays[name].copy() for name in ("state", "next_state")}
+        names = self.columns[: arrays["state"].shape[1]]
+        for name in objects:
+            own = [place for place, column in enumerate(names) if re.match(rf"{re.escape(name)}([._]|$)", column)]
+            if not own:
+                raise InputError(f"{self.kind}: no columns of the state belong to {name!r}, as {name}.x would.")
+            for array in arrays.values():
+                array[np.ix_((np.isnan(array[:, own]) | (array[:, own] == 0)).all(1), own)] = 0
+        return replace(self, arrays={**self.arrays, **arrays}, source={**self.source, "absent": [*objects]})
 
     def doubts(self) -> list[str]:
         """What to know about numbers that float32, or any model, cannot make much of."""
