@@ -77,7 +77,7 @@ def test_an_absent_object_has_no_edge_but_its_own(graph: LocalGraph) -> None:
             assert mask[row, name].nonzero()[:, 0].tolist() == mask[row, :, name].nonzero()[:, 0].tolist() == [name]
     both = ~gone(rows).any(1)
     assert mask[both].equal(replace(graph, absent={}).mask(rows)[both])
-    assert (mask[~gone(rows)[:, 0]][:, 0, 1]).equal((rows[~gone(rows)[:, 0], 1].abs() < 0.3))
+    assert (mask[~gone(rows)[:, 0]][:, 0, 1]).equal(rows[~gone(rows)[:, 0], 1].abs() < 0.3)
 
 
 @pytest.mark.parametrize("recipe", ["mocoda", "coda"])
