@@ -12,25 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import rich.console
-import rich.table
 import torch
 from torch import Tensor
 
+from mocoda.analysis.tables import Table, rich_tables
 from mocoda.augmentation.support import REFERENCE, densities, ranks
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.dynamics import Ensemble, Prediction
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents import Parents
-from mocoda.parents.flattening import FlattenedParents
-from mocoda.parents.mocoda import MixtureParents, Mocoda, StratifiedParents, fewer_components
+from mocoda.parents.mocoda import MixtureParents, StratifiedParents, fewer_components
 from mocoda.parents.recipe import Region
-from mocoda.parents.recombination import ComposedParents, GroupedParents, MatchedParents
 
 WIDTH = 1.96  # standard deviations on either side of an interval's middle: 95% of a Gaussian
 CANDIDATES = 128  # draws of which one is chosen, where a resampled column is in several parent sets
-COMPONENTS = 32  # of mixtures that are fitted to matched parents
+COMPONENTS = 32  # of mixtures that are fitted to the data
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +52,12 @@ class WhatIf:
     changed: tuple[str, ...]  # the factors that were set
     drawn: tuple[str, ...]  # those that were resampled given the rest
 
-    def __rich__(self) -> rich.table.Table:
+    def __rich__(self) -> rich.console.Group:
         """One line per column: its value, its counterfactual value, and the next value of each."""
         first = f", the first of {len(self.factual)} rows" if len(self.factual) > 1 else ""
         rarer = f"{100 * float(self.support[0]):.2g}% of the data is as rare or rarer"
-        table = rich.table.Table(title=f"What if{first}: {rarer}")
-        for column in ("", "factual", "what if", "", "next, factual", "next, what if", "95% interval", "mechanism"):
-            table.add_column(column, justify="left" if column in ("", "mechanism") else "right")
+        heads = ("", "factual", "what if", "", "next, factual", "next, what if", "95% interval", "mechanism")
+        rows: list[list[str]] = []
         row, changed = (transitions.rows[0].tolist() for transitions in (self.factual, self.counterfactual))
         next_state, instead = (transitions.next_state[0] for transitions in (self.factual, self.counterfactual))
         children = list(self.graph.children)
@@ -74,8 +70,8 @@ class WhatIf:
                     interval = f"{self.low[0, i]:.4g} to {self.high[0, i]:.4g}" if resampled else ""
                     mechanism = "resampled" if resampled else "kept"
                     cells += [f"{next_state[i]:.4g}", f"{instead[i]:.4g}", interval, mechanism]
-                table.add_row(*cells)
-        return table
+                rows.append(cells)
+        return rich_tables([Table(f"What if{first}: {rarer}", heads, rows)])
 
     def __str__(self) -> str:
         console = rich.console.Console(width=110, force_terminal=False, color_system=None)
@@ -88,11 +84,11 @@ def what_if(
     row: Transitions,
     changes: Mapping[str, Array],
     *,
-    parents: Parents,
+    data: Transitions,
     model: Ensemble,
     graph: LocalGraph,
     resample: Sequence[str] = (),
-    data: Transitions | None = None,
+    parents: MixtureParents | StratifiedParents | None = None,
     draws: int = 100,
     least_support: float = 0.01,
     seed: int | Stream = 0,
@@ -101,18 +97,23 @@ def what_if(
 
     row            the factual transition, such as data[17:18]; or several, each answered on its own
     changes        factor -> its value: one for all rows, or one per row
-    parents        fitted parents of recipe "mocoda", "mocoda-u" or "mocoda-p". With density="matched", the default,
-                   mixtures are fitted to the rows that they recombine. If parents are stratified by local graph,
-                   support is measured among the rows with the same local graph, so that unrecorded contacts are
-                   refused, and nothing can be resampled; stratified=False allows both
+    data           the recorded rows that tell what is rare
     model          as from `fit_dynamics`, or any object with `predict` and `sample`
     resample       factors to draw given all others; factors neither changed nor resampled stay as they are
-    data           the recorded rows that tell what is rare; None: samples of the parents
+    parents        mixtures of the recorded rows, as from `fit_parents` with density="mixture"; None: fitted to the
+                   data. If they are stratified by local graph, support is measured among the rows with the same local
+                   graph, so that unrecorded contacts are refused, and nothing can be resampled
     draws          number of worlds with other resampled parents behind each interval; the first is the answer
     least_support  the least share of the data that must be as rare as the question; 0 answers anything
     """
     graph.check_data(row)
-    mixtures = _mixtures(parents, graph, seed)
+    if parents is None:
+        components = fewer_components(COMPONENTS, len(data), graph)
+        parents = MixtureParents.fit(data, graph, components, as_stream(seed, "parents", device=data.device))
+    elif not isinstance(parents, MixtureParents | StratifiedParents):
+        raise InputError(
+            f'what_if needs mixtures, as from fit_parents with density="mixture", got {type(parents).__name__}.'
+        )
     _check_names(changes, resample, graph)
     if draws < 1:
         raise InputError(f"draws must be at least 1, got {draws}.")
@@ -123,18 +124,17 @@ def what_if(
     before = row.rows.repeat(worlds, 1)
     after = _changed(row.rows, changes, graph).repeat(worlds, 1)
     if resample:
-        if isinstance(mixtures, StratifiedParents):
+        if isinstance(parents, StratifiedParents):
             raise InputError("resample draws from mixtures of all the data; pass parents fitted with stratified=False.")
-        after = drawn_given_rest(mixtures, after, set(graph.columns(resample)), stream.child("parents"))
+        after = drawn_given_rest(parents, after, set(graph.columns(resample)), stream.child("parents"))
     reached = reached_children(graph, before, after)
     resampled = _by_column(graph, reached)
-    known = mixtures.sample(REFERENCE, seed=stream.child("reference")) if data is None else data.rows
-    known = known[stream.permutation(len(known))[:REFERENCE]]
-    support = _support(mixtures, before, after, known).unflatten(0, (worlds, n)).median(0).values
+    known = data.rows[stream.permutation(len(data))[:REFERENCE]]
+    support = _support(parents, before, after, known).unflatten(0, (worlds, n)).median(0).values
     rarest = int(support.argmin())
     if float(support[rarest]) < least_support:
-        which = _weakest(mixtures, before[rarest], after[rarest], known, graph)
-        free = [name for name in which if name not in (*changes, *resample) and isinstance(mixtures, MixtureParents)]
+        which = _weakest(parents, before[rarest], after[rarest], known, graph)
+        free = [name for name in which if name not in (*changes, *resample) and isinstance(parents, MixtureParents)]
         raise _refusal(rarest, float(support[rarest]), least_support, which, free)
     sampled = model.sample(after[:n], seed=stream.child("model"))
     low, high = _interval(model.predict(after), resampled, row.next_state)
@@ -184,25 +184,6 @@ def drawn_given_rest(parents: MixtureParents, rows: Tensor, unknown: set[int], s
         seen.update(columns)
     chosen = stream.category_per_row(weight.unflatten(0, (-1, candidates)).softmax(1))
     return proposed[torch.arange(len(rows), device=rows.device) * candidates + chosen]
-
-
-def _mixtures(parents: Parents, graph: LocalGraph, seed: int | Stream) -> MixtureParents | StratifiedParents:
-    """The mixtures of parents, or those fitted to the recorded rows that they recombine."""
-    proposals = parents.proposals if isinstance(parents, FlattenedParents) else parents
-    if isinstance(proposals, ComposedParents):
-        proposals = proposals.grouped
-    if isinstance(proposals, MatchedParents | GroupedParents):
-        state, action = proposals.recorded.split([graph.state_width, graph.width - graph.state_width], 1)
-        components = fewer_components(COMPONENTS, len(state), graph)
-        stratified = isinstance(proposals, GroupedParents)
-        recipe = Mocoda(density="mixture", stratified=stratified, project=False, components=components)
-        proposals = recipe.propose(Transitions(state, action, state), graph, seed)
-    if not isinstance(proposals, MixtureParents | StratifiedParents):
-        raise InputError(
-            f"what_if needs parents of recipe 'mocoda', 'mocoda-u' or 'mocoda-p', got {type(proposals).__name__}. Pass "
-            "parents fitted by mocoda.fit_parents(data, graph)."
-        )
-    return proposals
 
 
 def _check_names(changes: Mapping[str, Array], resample: Sequence[str], graph: LocalGraph) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mocoda.analysis.missing_edges import MissingEdge, find_missing_edges
 from mocoda.analysis.tables import Grid, Table, percent, rich_tables
-from mocoda.augmentation.support import SupportLimits, disagreement, spread, step_scale
+from mocoda.augmentation.support import SupportLimits, disagreement, spread
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.engine.errors import InputError
@@ -146,7 +146,14 @@ def check(
     error, step = model.predict(used.rows).mean.mean(0) - used.next_state, _step(used)
     edges = stream.child("edges")
     missing = find_missing_edges(graph, used.rows, error, step, block, seed=edges, progress=progress)
-    judge = _Judge.of(used, shown, held_out, block[place >= SHOWN], graph, model, stream)
+    scale = torch.where(step > 0, step, 1.0)
+    usual = float(disagreement(model, held_out.rows, scale).mean())
+    try:
+        limits = SupportLimits.fit(replace(held_out, episode=block[place >= SHOWN], step=None), graph, model, stream)
+    except InputError:  # too few rows have the same local graph
+        limits = None
+    grid, manifold = Grid.of(shown.rows), Manifold.of(used.rows, graph)
+    judge = _Judge(shown, graph, grid, manifold, limits, model, scale, usual, stream)
     advice = Advice(
         rows=len(data),
         used=len(used),
@@ -155,7 +162,7 @@ def check(
         recipes=(judge("recorded", held_out.rows), *(judge.recipe(name) for name in ("coda", "mocoda"))),
     )
     progress("check: recipes", 1, 1)
-    recipe, limit, sentences = recommend(advice, graph, DISPUTED * judge.usual)
+    recipe, limit, sentences = recommend(advice, graph, DISPUTED * usual)
     return replace(advice, recipe=recipe, max_disagreement=limit, recommendation=sentences)
 
 
@@ -198,30 +205,11 @@ class _Judge:
     graph: LocalGraph
     grid: Grid
     manifold: Manifold
-    limits: SupportLimits | None  # None: too few rows have the same local graph
+    limits: SupportLimits | None
     model: Dynamics
     scale: Tensor  # (S,), of a step
     usual: float  # disagreement on held-out rows
     stream: Stream
-
-    @staticmethod
-    def of(
-        used: Transitions,
-        shown: Transitions,
-        held_out: Transitions,
-        block: Tensor,
-        graph: LocalGraph,
-        model: Dynamics,
-        stream: Stream,
-    ) -> _Judge:
-        scale = step_scale(used)
-        try:
-            limits = SupportLimits.fit(replace(held_out, episode=block, step=None), graph, model, stream)
-        except InputError:
-            limits = None
-        usual = float(disagreement(model, held_out.rows, scale).mean())
-        grid = Grid.of(shown.rows)
-        return _Judge(shown, graph, grid, Manifold.of(used.rows, graph), limits, model, scale, usual, stream)
 
     def recipe(self, name: str) -> RecipeCheck:
         if name == "coda" and int(connected_components(self.graph.sparsest[None]).max()) == 0:
@@ -265,16 +253,15 @@ def recommend(advice: Advice, graph: LocalGraph, disputed: float) -> tuple[str |
     if mocoda.unusable is not None and coda.unusable is not None:
         return None, None, (said, f"No recipe is worth trying yet: {mocoda.unusable}")
     hardest = max(advice.errors, key=lambda name: advice.errors[name])
-    why = None
-    if mocoda.unusable is not None:
-        why = "recipe mocoda cannot be used"
-    elif advice.errors[hardest] > BADLY_PREDICTED:
-        why = f"{hardest} is noisy or hard to predict"
-    elif mocoda.agreed < recorded.agreed - FAR:
-        why = "models know too little about the rows of recipe mocoda"
+    doubts = {
+        "recipe mocoda cannot be used": mocoda.unusable is not None,
+        f"{hardest} is noisy or hard to predict": advice.errors[hardest] > BADLY_PREDICTED,
+        "models know too little about the rows of recipe mocoda": mocoda.agreed < recorded.agreed - FAR,
+    }
+    why = next((doubt for doubt, holds in doubts.items() if holds), None)
     if why is not None and coda.unusable is None:
         return "coda", None, (said, f"Try recipe coda, which keeps recorded next states, because {why}.", amount)
-    if why is not None and advice.errors[hardest] <= BADLY_PREDICTED:
+    if mocoda.agreed < recorded.agreed - FAR:
         return None, None, (said, f"No recipe is worth trying yet: {why}. Record more rows.")
     if mocoda.new <= recorded.new + LITTLE_GAIN and recorded.new < 0.5:
         return "emp", None, (said, "Train on the recorded rows: recombining them makes hardly anything new.")

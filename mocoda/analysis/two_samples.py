@@ -30,6 +30,9 @@ RESOLUTION = 1e-3  # standard deviations: values that are closer count as equal
 FREQUENT = 0.01  # share of the drawn rows above which a repeated value is part of the distribution
 
 
+Values = NDArray[Any]
+
+
 @dataclass(frozen=True, eq=False)
 class TwoSample:
     """How well a classifier separates drawn rows of a parent set from recorded ones, on rows it was not trained on.
@@ -84,8 +87,8 @@ def two_sample(
     >>> found["x", "dx"].auc > 0.8
     True
     """
-    recorded = _checked("recorded_rows", recorded_rows, graph).cpu()
-    drawn = _checked("drawn_rows", drawn_rows, graph).cpu()
+    recorded = _checked("recorded_rows", recorded_rows, graph)
+    drawn = _checked("drawn_rows", drawn_rows, graph)
     if min(len(recorded), len(drawn)) < MIN_ROWS:
         raise InputError(
             f"two_sample needs at least {MIN_ROWS} rows of each kind, to train classifiers and to test them, got "
@@ -117,7 +120,7 @@ class _Columns:
         exact = recorded.double()
         return _Columns([i for i in columns if high[i] > low[i]], exact.mean(0), exact.std(0, correction=0))
 
-    def of(self, rows: Tensor) -> NDArray[np.float64]:
+    def of(self, rows: Tensor) -> Values:
         """(N, columns) in units of RESOLUTION; a single 0 where no column varies."""
         if not self.chosen:
             return np.zeros((len(rows), 1))
@@ -125,7 +128,7 @@ class _Columns:
         return scaled[:, self.chosen].round().numpy()
 
 
-def _folds(seen: NDArray[np.float64], recorded: int, stream: Stream) -> NDArray[np.int64]:
+def _folds(seen: Values, recorded: int, stream: Stream) -> Values:
     """The fold of each row (N + M,): stretches of recorded rows together, and drawn rows that are equal.
 
     A classifier would otherwise memorise drawn rows. Values that recorded rows have too, or that many drawn rows have,
@@ -151,13 +154,7 @@ class _Classifier:
     prior: float  # log odds in the training rows: the two kinds need not be equally many
 
     @staticmethod
-    def fit(
-        seen: NDArray[np.float64],
-        is_drawn: NDArray[np.bool_],
-        train: NDArray[np.bool_],
-        validate: NDArray[np.bool_],
-        stream: Stream,
-    ) -> _Classifier:
+    def fit(seen: Values, is_drawn: Values, train: Values, validate: Values, stream: Stream) -> _Classifier:
         from sklearn.ensemble import HistGradientBoostingClassifier
 
         boosting = HistGradientBoostingClassifier(random_state=int(stream.integers(2**31, 1)), **BOOSTING)
@@ -167,20 +164,14 @@ class _Classifier:
         prior = math.log(is_drawn[train].sum() / (~is_drawn[train]).sum())
         return _Classifier(boosting, int(np.argmin(losses)), prior)
 
-    def __call__(self, seen: NDArray[np.float64]) -> NDArray[np.float64]:
+    def __call__(self, seen: Values) -> Values:
         """The log odds that rows (N, columns) are drawn, were both kinds equally many: (N,)."""
-        odds: NDArray[np.float64] = next(islice(self.boosting.staged_decision_function(seen), self.stage, None))
+        odds: Values = next(islice(self.boosting.staged_decision_function(seen), self.stage, None))
         return odds - self.prior
 
 
 def _separate(
-    seen: NDArray[np.float64],
-    fold: NDArray[np.int64],
-    block: NDArray[np.int64],
-    columns: _Columns,
-    stream: Stream,
-    *,
-    copies: bool,
+    seen: Values, fold: Values, block: Values, columns: _Columns, stream: Stream, *, copies: bool
 ) -> TwoSample:
     """Trains one classifier per fold, which is stopped by the next fold and tested on its own."""
     is_drawn = np.arange(len(seen)) >= len(block)
@@ -195,14 +186,7 @@ def _separate(
     return TwoSample(auc, interval, columns, tuple(classifiers))
 
 
-def _auc(
-    scores: NDArray[np.float64],
-    fold: NDArray[np.int64],
-    is_drawn: NDArray[np.bool_],
-    block: NDArray[np.int64],
-    *,
-    copies: bool,
-) -> tuple[float, float]:
+def _auc(scores: Values, fold: Values, is_drawn: Values, block: Values, *, copies: bool) -> tuple[float, float]:
     """The AUC of scores (N + M,), compared within folds only, and its standard error (DeLong's, by blocks of rows).
 
     Folds are not independent: where there is nothing to find, a fold scores high with a classifier trained on another
@@ -227,15 +211,8 @@ def _auc(
 
 
 def _checked(name: str, rows: Array, graph: LocalGraph) -> Tensor:
-    try:
-        tensor = as_tensor(rows).detach().float()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} must be an array of numbers, got {type(rows).__name__} ({error}).") from error
-    if tensor.ndim != 2 or tensor.shape[1] != graph.width:
-        raise InputError(
-            f"{name} must have shape (N, {graph.width}), the graph's {graph.state_width} state and "
-            f"{graph.width - graph.state_width} action columns, got {tuple(tensor.shape)}."
-        )
+    tensor = as_tensor(rows).detach().float().cpu()
+    graph.check_rows(tensor)
     bad = ~torch.isfinite(tensor).all(1)
     if bool(bad.any()):
         raise InputError(
@@ -245,7 +222,7 @@ def _checked(name: str, rows: Array, graph: LocalGraph) -> Tensor:
     return tensor
 
 
-def _checked_folds(folds: tuple[Array, Array], recorded: Tensor, drawn: Tensor) -> NDArray[np.int64]:
+def _checked_folds(folds: tuple[Array, Array], recorded: Tensor, drawn: Tensor) -> Values:
     checked = []
     for name, given, rows in zip(("recorded", "drawn"), folds, (recorded, drawn), strict=True):
         fold = as_tensor(given).cpu()

@@ -21,7 +21,6 @@ class WhatIf(OnData):
     """Number of the step in the data, counted from 0."""
     change: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]", help_behavior_hint="(required)")]
     """Factors and their new values, such as y=0.3, or cup=0.1,0.2 for a factor with several columns."""
-    parents: Flat[Any]
     model: Flat[DynamicsOptions]
     resample: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
     """Factors to draw anew, given all others. All other factors stay as they were recorded."""
@@ -33,15 +32,11 @@ class WhatIf(OnData):
 
     @classmethod
     def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
-        from mocoda.parents import RECIPES
-
-        mixtures = RECIPES.make("mocoda", density="mixture", stratified=False, project=False)
-        return {"parents": mixtures, "model": DynamicsOptions.of(words)}
+        return {"model": DynamicsOptions.of(words)}
 
     def run(self) -> None:
         from mocoda.analysis import what_if
         from mocoda.engine.runs import RunFolder
-        from mocoda.parents import fit_parents
 
         self.world.check()
         self.model.check(self.out)
@@ -54,7 +49,7 @@ class WhatIf(OnData):
         if not 0 <= self.row < len(recorded):
             raise InputError(f"row must be a row of {self.data!r}, from 0 to {len(recorded) - 1}, got {self.row}.")
         if self.model.model is None:
-            question = ("row", "change", "resample", "parents", "least_support")
+            question = ("row", "change", "resample", "least_support")
             settings = self.identity(recorded, world, "data", *question)
             with RunFolder(self.out, "whatif", settings, MODEL_FILES, self.overwrite) as run:
                 self.model.fit(run.path, recorded, world.graph, self.seed, run.progress)
@@ -62,7 +57,6 @@ class WhatIf(OnData):
             what_if(
                 recorded[self.row : self.row + 1],
                 changes,
-                parents=fit_parents(recorded, world.graph, self.parents, seed=self.seed),
                 model=self.model.load(self.out, world.graph).to(self.device),
                 graph=world.graph,
                 resample=self.resample,
