@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mocoda.agents.agent import Agent
 from mocoda.agents.train import ACHIEVED, Range, Run, achieved_by, action_range
+from mocoda.data.kinds import one_hot_groups
 from mocoda.data.transitions import Transitions
 
 MAX_LISTED = 3  # up to this many different rewards are listed one by one
@@ -24,6 +25,11 @@ def _actions(name: str, data: Transitions, given: Range | None) -> str:
     if outside:
         return f"{possible}; {outside:.1%} of the rows have others, but agents' actions never will"
     least, most = map(float, data.action.aminmax())
+    if any(column >= data.state.shape[1] for group in one_hot_groups(data) for column in group):
+        possible = (
+            "some columns of the action are one-hot: agents give a number for each, of which an environment with "
+            f"Discrete actions gets the place of the largest; {possible}"
+        )
     return f"{possible} (recorded: {least:.3g} to {most:.3g}); `--actions LOW HIGH` says otherwise"
 
 

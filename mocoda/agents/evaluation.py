@@ -35,6 +35,7 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Summary, probability_of_improvement, summarise
 from mocoda.engine.workers import Workers
 from mocoda.tasks import SimulatedTask, Task, is_simulated
+from mocoda.tasks.task import environment_action
 
 if TYPE_CHECKING:
     from mocoda.agents.train import Learner, Run
@@ -313,7 +314,9 @@ def play(job: Job) -> Played:
     for step in itertools.count():
         action = np.asarray(policy.act(last, seed=Stream(seed, *labels, step)))
         for i in np.flatnonzero(going):
-            observation, reward, terminated, truncated, info = environments[i].step(action[i])
+            observation, reward, terminated, truncated, info = environments[i].step(
+                environment_action(environments[i].action_space, action[i])
+            )
             steps[i] += 1
             total[i] += reward
             success[i] = info.get("is_success", terminated)

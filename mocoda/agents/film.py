@@ -18,6 +18,7 @@ from mocoda.agents.policy import Policy
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 from mocoda.tasks import Task
+from mocoda.tasks.task import environment_action
 
 Picture = NDArray[np.uint8]
 STAY = 12  # repetitions of the last picture of an episode
@@ -56,7 +57,9 @@ def _episode(environment: Any, policy: Policy | None, seed: int) -> Generator[Pi
     ended = False
     while not ended:
         yield environment.render()
-        seen, _, terminated, truncated, info = environment.step(act(observation))
+        seen, _, terminated, truncated, info = environment.step(
+            environment_action(environment.action_space, act(observation))
+        )
         observation, ended = flat(seen), terminated or truncated
     yield from [environment.render()] * STAY
     return bool(info.get("is_success", terminated))

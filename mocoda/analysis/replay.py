@@ -20,6 +20,7 @@ from mocoda.engine.checkpoint import Checkpoint, fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.workers import Workers
+from mocoda.tasks.task import environment_action
 
 CHUNK = 100  # rows that `step` gets at a time: the job of a worker process
 INTERVAL = 5.0  # seconds between checkpoints
@@ -89,12 +90,19 @@ class EnvironmentStep:
 
     def __call__(self, rows: Tensor) -> NDArray[np.float32]:
         env, space = self._env, self._env.action_space
-        states = rows.shape[1] - int(np.prod(space.shape or ()))
+        states = rows.shape[1] - int(
+            space.n if isinstance(space, gymnasium.spaces.Discrete) else np.prod(space.shape or ())
+        )
+        if isinstance(space, gymnasium.spaces.Discrete) and not bool((rows[:, states:].sum(1) == 1).all()):
+            raise InputError(
+                f"the actions of {self.environment!r} are {space}, so the last {space.n} columns of a row must be "
+                "one-hot. Read data whose actions are numbers of categories with categories=[COLUMN]."
+            )
         found = []
         for row in rows.cpu().double().numpy():
             env.reset(seed=0)  # so that a row does not depend on those before it
             self.put(env.unwrapped, row[:states].copy())
-            seen = env.step(row[states:].astype(space.dtype).reshape(space.shape))[0]
+            seen = env.step(environment_action(space, row[states:]))[0]
             found.append(np.ravel(seen["observation"] if isinstance(seen, dict) else seen))
         return np.array(found, np.float32)
 
@@ -104,10 +112,10 @@ class EnvironmentStep:
             env = gymnasium.make(self.environment, disable_env_checker=True)
         except Exception as error:
             raise InputError(f"gymnasium cannot make the environment {self.environment!r}: {error}") from error
-        if not isinstance(env.action_space, gymnasium.spaces.Box):
+        if not isinstance(env.action_space, gymnasium.spaces.Box | gymnasium.spaces.Discrete):
             raise InputError(
-                f"the actions of {self.environment!r} are {env.action_space}; only a Box can be replayed. Write "
-                "step(rows) instead."
+                f"the actions of {self.environment!r} are {env.action_space}; only a Box, and categories as one-hot "
+                "columns, can be replayed. Write step(rows) instead."
             )
         return env
 

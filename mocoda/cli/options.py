@@ -194,6 +194,8 @@ class ReadOptions:
     """Group of demonstrations to read from a robomimic file, such as train."""
     episode_steps: Maybe[int] = None
     """Rows per episode, for data that has no next states and does not mark where episodes end."""
+    categories: Words = ()
+    """Columns whose numbers 0, 1, 2 ... are categories, such as action0. They become one-hot columns."""
     absent: Words = ()
     """Objects that are absent in rows in which all of their columns are NaN or 0, such as car1 with columns car1.x."""
 
@@ -212,6 +214,7 @@ class ReadOptions:
             "observations": self.observations,
             "filter_key": self.filter_key,
             "episode_steps": self.episode_steps,
+            "categories": self.categories,
             "absent": self.absent,
         }
 

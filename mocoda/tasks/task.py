@@ -18,6 +18,13 @@ from mocoda.graph.local_graph import LocalGraph
 Floats32 = NDArray[np.float32]
 
 
+def environment_action(space: gymnasium.Space[Any], action: NDArray[Any]) -> Any:
+    """What an environment is given for an action (A,): if it expects a category, the number of the largest column."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return int(space.start) + int(np.argmax(action))
+    return action.astype(space.dtype).reshape(space.shape)
+
+
 class Task(Protocol):
     """The contract of a task. A task of your own needs these members and no base class.
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from approved import assert_approved, refused
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from minari.data_collector.episode_buffer import EpisodeBuffer
@@ -329,13 +329,23 @@ def test_a_data_set_that_is_not_here_is_not_fetched_but_near_ones_are_named() ->
         read("me/on-v0")
 
 
-def test_categories_and_images_are_refused_with_a_way_out() -> None:
-    image = {"eye": np.zeros((4, 32, 32, 3), np.uint8)}
-    switch = {"x": numbers(4, 1), "on": np.ones((4, 2), np.int8)}
-    recorded("kinds-v0", Discrete(4), np.arange(4))
-    recorded("switches-v0", Dict(x=box(1), on=MultiBinary(2)), switch)
-    recorded("seen-v0", Dict(eye=Box(0, 255, (32, 32, 3), np.uint8)), image)
-    for name in ("kinds-v0", "switches-v0", "seen-v0"):
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_categories_become_one_hot_and_switches_columns(data_format: str) -> None:
+    switch = {"x": numbers(4, 1), "on": np.eye(4, 2, dtype=np.int8), "gear": np.array([7, 5, 6, 5])}
+    space = Dict(x=box(1), on=MultiBinary(2), gear=Discrete(3, start=5))
+    acted: dict[str, Any] = {"actions": np.array([1, 0, 3]), "action_space": Discrete(4)}
+    recorded("switches-v0", space, switch, data_format=data_format, **acted)
+    data = read("switches-v0")
+    assert data.columns == ("x", "on.0", "on.1", "gear.0", "gear.1", "gear.2", *(f"action0.{i}" for i in range(4)))
+    assert data.state[:3, 1:].tolist() == [[1, 0, 0, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 0]]
+    assert data.next_state[2, 3:].tolist() == [1, 0, 0]
+    assert data.action[:3].tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]]
+
+
+def test_images_and_other_spaces_are_refused_with_a_way_out() -> None:
+    recorded("seen-v0", Dict(eye=Box(0, 255, (32, 32, 3), np.uint8)), {"eye": np.zeros((4, 32, 32, 3), np.uint8)})
+    recorded("kinds-v0", MultiDiscrete([4, 2]), np.ones((4, 2), np.int64))
+    for name in ("kinds-v0", "seen-v0"):
         with refused():
             read(name)
 

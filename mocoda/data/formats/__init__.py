@@ -67,6 +67,7 @@ class HowToRead(TypedDict, total=False):
     observations: Sequence[str]
     filter_key: str | None
     episode_steps: int | None
+    categories: Sequence[str]
     absent: Sequence[str]
 
 
@@ -78,6 +79,7 @@ def read(
     observations: Sequence[str] = (),
     filter_key: str | None = None,
     episode_steps: int | None = None,
+    categories: Sequence[str] = (),
     absent: Sequence[str] = (),
     skip_bad_rows: bool = False,
 ) -> Transitions:
@@ -92,6 +94,7 @@ def read(
     observations   the observations that make up the state, in robomimic's files and LeRobot's folders
     filter_key     which demonstrations of a robomimic file to read: "train"
     episode_steps  rows of an episode; needed where there are no next states and nothing marks an episode's end
+    categories     columns whose numbers 0, 1, 2 ... are categories, such as "action0"; they become one-hot columns
     absent         objects, such as "car1" with columns car1.x and car1.y, that are absent in rows in which all of these
                    are 0 or NaN; NaN becomes 0. `source` notes them, and graph files know them from there
     skip_bad_rows  leave out rows with NaN or infinite numbers, after every row has got its next state
@@ -101,7 +104,8 @@ def read(
     wherever the data marks the ends of episodes. The table's `source` counts what was left out or ignored.
     """
     how: HowToRead = {"columns": columns, "names": names, "observations": observations}
-    how |= {"filter_key": filter_key, "episode_steps": episode_steps, "absent": absent}
+    how |= {"filter_key": filter_key, "episode_steps": episode_steps}
+    how |= {"categories": categories, "absent": absent}
     raw = read_raw(source, **how)
     for doubt in raw.doubts():
         warnings.warn(doubt, stacklevel=2)
@@ -137,12 +141,12 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
             raise InputError("names is for arrays of other names, and this is a table already: remove it.")
         raw = RawData.of(contents, title)
         raw = replace(raw, columns=tuple(columns)) if columns else raw
-        return raw.without_absent(how.get("absent", ()))
+        return raw.one_hot(dict.fromkeys(how.get("categories", ()), 0)).without_absent(how.get("absent", ()))
     if isinstance(contents, Mapping):
         contents = Contents(contents)
     assert isinstance(contents, Contents)
     raw = raw_arrays(contents, title, columns=columns, names=names, episode_steps=how.get("episode_steps"))
-    return raw.without_absent(how.get("absent", ()))
+    return raw.one_hot(dict.fromkeys(how.get("categories", ()), 0)).without_absent(how.get("absent", ()))
 
 
 def _is_table(source: Any) -> TypeGuard[Transitions]:

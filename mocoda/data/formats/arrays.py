@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from mocoda.data.formats.format import Contents
 from mocoda.data.kinds import outliers
 from mocoda.data.names import EPISODES, Arrays, Names, as_bool, find_arrays, printable
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
+MOST_CATEGORIES = 100  # of a column
 EXACT = 2**53  # floats tell all whole numbers below this apart
 
 
@@ -56,6 +57,35 @@ class RawData:
         # A table copies a tensor once and a numpy array twice; torch takes only arrays that can be written to.
         lent = {name: torch.from_numpy(array) if array.flags.writeable else array for name, array in arrays.items()}
         return from_arrays(lent, self.columns, source)
+
+    def one_hot(self, categories: Mapping[str, int]) -> RawData:
+        """The rows with a column for each category of the named columns: gear.0, gear.1, ... in place of gear.
+
+        categories  column -> how many there are; 0: as many as occur
+        """
+        arrays, names = dict(self.arrays), list(self.columns)
+        widths = {part: arrays[part].shape[1] for part in ("state", "action")}
+        names = names or [f"{part}{i}" for part, width in widths.items() for i in range(width)]
+        for name, count in categories.items():
+            if name not in names:
+                raise unknown_name("column", name, names)
+            at = names.index(name)
+            parts = ("state", "next_state") if at < arrays["state"].shape[1] else ("action",)
+            place = at if len(parts) == 2 else at - arrays["state"].shape[1]
+            values = np.concatenate([arrays[part][:, place] for part in parts])
+            largest = count - 1 if count else MOST_CATEGORIES - 1
+            if len(odd := np.flatnonzero(~((values == np.round(values)) & (values >= 0) & (values <= largest)))):
+                raise InputError(
+                    f"{self.kind}: the categories of {name!r} must be whole numbers from 0 to at most {largest}, got "
+                    f"{values[odd[0]]:g} in row {odd[0] % len(arrays['state'])}."
+                )
+            count = count or int(values.max()) + 1
+            for part in parts:
+                hot = (arrays[part][:, place, None] == np.arange(count)).astype(np.float32)
+                before, after = arrays[part][:, :place], arrays[part][:, place + 1 :]
+                arrays[part] = np.concatenate([before, hot, after], 1)
+            names[at : at + 1] = [f"{name}.{number}" for number in range(count)]
+        return replace(self, arrays=arrays, columns=tuple(names)) if categories else self
 
     def without_absent(self, objects: Sequence[str]) -> RawData:
         """The rows with zeros where an object is absent, which is where all of its state's columns are NaN or 0."""
@@ -160,7 +190,8 @@ def raw_arrays(
     if "terminal" not in arrays or contents.ends_only:
         arrays["terminal"] = np.zeros(len(arrays["state"]), bool)
     arrays.pop("timeout", None)
-    return RawData(kind, arrays, labels, source if contents.source is None else contents.source, coarse)
+    raw = RawData(kind, arrays, labels, source if contents.source is None else contents.source, coarse)
+    return raw.one_hot(contents.categories)
 
 
 def _done(arrays: Arrays) -> str | None:

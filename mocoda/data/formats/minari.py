@@ -6,6 +6,7 @@ Minari keeps them: in the folder MINARI_DATASETS_PATH, or else in ~/.minari/data
 
 Columns are named by their place in the space: `box1.0`, `box1.1` are the columns of `box1` in a Dict, `a.b` is the only
 column of `b` in `a`, `part0` the first part of a Tuple, and a plain Box has `state0`, `state1` (`action0` ...). A
+Discrete becomes one-hot columns. A
 `desired_goal` becomes the rows' goal. An `achieved_goal` is left out if the rest of the observation has the same
 numbers in every row, and kept as columns otherwise: `source["achieved_goal"]` names the columns either way.
 """
@@ -72,7 +73,9 @@ def read(name: str) -> Contents:
     if mine and not noted:  # the table's episodes were unknown
         del arrays["episode"], arrays["step"]
     source = {"minari": name, **_environment(about), **achieved_goal}
-    return Contents(arrays, mine.get("columns", labels), mine.get("source", source))
+    leaves = [leaf for leaf in (*state, *achieved[: len(labels)], *acted) for _ in range(leaf.width)]
+    categories = {label: leaf.categories for label, leaf in zip(labels, leaves, strict=False) if leaf.categories}
+    return Contents(arrays, mine.get("columns", labels), mine.get("source", source), categories=categories)
 
 
 def write(data: Transitions, name: str) -> None:
@@ -172,10 +175,12 @@ def _environment(about: dict[str, Any]) -> dict[str, str]:
 
 
 class _Leaf(NamedTuple):
-    """A Box in a space."""
+    """A Box, a MultiBinary or a Discrete in a space."""
 
     path: Keys
     shape: tuple[int, ...]
+    categories: int = 0  # of a Discrete
+    start: int = 0  # the first category
 
     @property
     def width(self) -> int:
@@ -193,16 +198,20 @@ def _space(name: str, about: dict[str, Any], what: str) -> Any:
 
 
 def _leaves(what: str, space: Any, about: dict[str, Any], path: Keys = ()) -> list[_Leaf]:
-    """The Boxes of a space, from left to right."""
+    """The Boxes and categories of a space, from left to right."""
     kind, inner, sizes = space.get("type"), space.get("subspaces"), space.get("shape")
     if kind in ("Dict", "Tuple"):
         parts = inner.items() if kind == "Dict" else enumerate(inner)
         return [leaf for key, part in parts for leaf in _leaves(what, part, about, (*path, key))]
     where = f"the {what} {_joined(path)!r}" if path else f"the {what}"
-    if kind != "Box":
+    if kind == "Discrete":
+        return [_Leaf(path, (), space["n"], space["start"])]
+    if kind == "MultiBinary":
+        sizes = space["n"] if isinstance(space["n"], list) else [space["n"]]
+    elif kind != "Box":
         raise InputError(
-            f"{where} of the Minari data set is {kind!s:.100}; mocoda models columns of real numbers, that is Box, "
-            "Dict and Tuple spaces. Make a mocoda.Transitions of its episodes, with a column for every category."
+            f"{where} of the Minari data set is {kind!s:.100}; mocoda reads Box, Discrete, MultiBinary, Dict and Tuple "
+            "spaces. Make a mocoda.Transitions of its episodes, with a column for every category."
         )
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > WIDEST:
         raise ValueError(f"{where} has an impossible shape")
@@ -366,7 +375,7 @@ def _boxes(fetch: Fetch, what: str, leaves: Sequence[_Leaf], rows: int) -> NDArr
         if len(array) != rows or math.prod(array.shape[1:]) != leaf.width:
             where = ".".join(map(str, (what, *leaf.path)))
             raise ValueError(f"{where} has the shape {array.shape}, expected {(rows, *leaf.shape)}")
-        parts.append(array)
+        parts.append(array - leaf.start if leaf.start else array)
     return side_by_side(parts, rows)
 
 
