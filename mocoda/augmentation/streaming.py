@@ -128,10 +128,9 @@ def augment_to_shards(
     """
     folder, engine = Path(folder), engine or Processes(0)
     wanted = range(shards) if only is None else sorted({*only})
-    if bad := [number for number in wanted if not 0 <= number < shards]:
-        raise InputError(f"shards are counted from 0 to {shards - 1}, got {bad[0]}.")
     with one_thread():
         plan = prepare()
+        check_shards(shards, wanted, plan.rows)
         work = _Shards.of(plan, shards, folder)
     manifest = work.manifest
     manifest.save(folder)
@@ -151,6 +150,14 @@ def augment_to_shards(
         done += rows[number]
         progress("augment", done, total)
     return source_of(manifest, sum(manifest.about(folder / shard_name(number), number)[1] for number in wanted))
+
+
+def check_shards(shards: int, wanted: Iterable[int], rows: int) -> None:
+    """Raises unless so many rows can be split into so many shards, and the wanted ones are among them."""
+    if not 1 <= shards <= rows:
+        raise InputError(f"shards must be a number from 1 to that of the rows, {rows:,}, got {shards}.")
+    if bad := [number for number in wanted if not 0 <= number < shards]:
+        raise InputError(f"shards are counted from 0 to {shards - 1}, got {bad[0]}.")
 
 
 def workers_for(rows: int, device: str) -> int:
@@ -193,8 +200,6 @@ class _Shards(_Work):
 
     @staticmethod
     def of(plan: Augmentation, shards: int, folder: Path) -> _Shards:
-        if not 1 <= shards <= plan.rows:
-            raise InputError(f"shards must be a number from 1 to that of the rows, {plan.rows:,}, got {shards}.")
         plan = replace(plan, chunk=min(plan.piece_rows, plan.rows // shards))
         source = json.loads(json.dumps(plan.source(0, 0)))
         depends = json.dumps([source, fingerprint_of(plan), plan.provenance, plan.chunk, shards], sort_keys=True)

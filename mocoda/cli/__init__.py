@@ -6,11 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mocoda.engine.errors import InputError, file_error
+from mocoda.engine.errors import InputError, file_error, unknown_name
 from mocoda.engine.files import VERSION, discard_unfinished
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ __all__ = ["COMMANDS", "command_of", "main", "read_command"]
 COMMANDS = {
     "demo": ("demo:Demo", "Show the whole method in minutes: data, graph, new rows, agents before and after, a page."),
     "collect": ("data:Collect", "Record data of a built-in task."),
-    "inspect": ("data:Inspect", "Describe recorded data, and report what is wrong with it."),
+    "inspect": ("inspect:Inspect", "Describe recorded data, and report what is wrong with it."),
     "track": ("data:Track", "Give objects that exchange places their columns back."),
     "graph": ("graph:Graph", "Draw a graph over its data, learn one from data, or explain a learned one."),
     "check": ("graph:Check", "Check whether the data supports its graph, and which recipe to try."),
@@ -52,9 +51,9 @@ def main(words: Sequence[str] | None = None) -> None:
             read_command(words).run()
     except InputError as error:
         _fail(str(error))
+    except BrokenPipeError:
+        os._exit(1)  # without a message: `head` has seen enough
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _nobody_reads():
-            os._exit(1)  # without a message: `head` has seen enough
         _fail(file_error(error))
     except KeyboardInterrupt:  # the run folder has said how to continue
         sys.exit(130)
@@ -71,9 +70,7 @@ def read_command(words: Sequence[str]) -> Command:
 def command_of(name: str) -> type[Command]:
     """The class of the command called `name`."""
     if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else "`mocoda --help` lists the commands."
-        raise InputError(f"there is no command {name!r}. {hint}")
+        raise unknown_name("command", name, COMMANDS)
     module, _, kind = COMMANDS[name][0].partition(":")
     command: type[Command] = getattr(import_module(f"mocoda.cli.{module}"), kind)
     return command
@@ -92,16 +89,6 @@ def _fail(sentence: str) -> None:
     start = "\033[31merror: \033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else "error: "
     sys.stderr.write(f"{start}{sentence}\n")
     sys.exit(2)
-
-
-def _nobody_reads() -> bool:
-    """Whether it is standard output that broke, rather than a pipe between processes."""
-    try:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return True
-    return False
 
 
 def _terminate(number: int, frame: object) -> None:

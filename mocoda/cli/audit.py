@@ -5,64 +5,63 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from torch import Tensor
 from tyro.conf import Fixed, arg
 
-from mocoda.cli.options import AS_IT_SAYS, Folder, Maybe, OnData, ReadOptions, check_out, say, show, task_of
+from mocoda.analysis import audit
+from mocoda.analysis.audit_figure import draw_audit
+from mocoda.analysis.replay import EnvironmentStep
+from mocoda.cli import options as opt
+from mocoda.cli.options import say
+from mocoda.data import Transitions, write
+from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from mocoda.data.transitions import Transitions
-    from mocoda.graph.columns import ColumnNames
-    from mocoda.graph.graph_file import FileTask
-    from mocoda.tasks import Task
+from mocoda.engine.runs import RunFolder
+from mocoda.graph.columns import ColumnNames
+from mocoda.graph.graph_file import FileTask, load_task
+from mocoda.tasks import Task, make_task
 
 CHECKPOINT = "replayed.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit(OnData):
+class Audit(opt.OnData):
     """Replay generated rows in a simulator, and report which share of them is true.
 
     The simulator is that of a built-in task, the function step(rows) of a graph file, or a Gymnasium environment. After
     a kill, the same command continues.
     """
 
-    environment: Annotated[Maybe[str], arg(metavar="ID")] = None
+    environment: Annotated[opt.Maybe[str], arg(metavar="ID")] = None
     """Gymnasium environment that replays the rows; the graph file defines put(env, state), which puts it in a state."""
     tolerance: Annotated[tuple[str, ...], arg(metavar="NUMBER|FACTOR=NUMBER [...]", help_behavior_hint="")] = ()
     """Largest error of a factor's next value that counts as true, in the units of the data: one number for all factors,
     or one for each of the factors to compare. Without it, the task's, or a tenth of the standard deviation of a
     recorded step."""
-    columns: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
+    columns: opt.Words = ()
     """Columns of the state to compare; without it the task's, or all."""
-    rows: Maybe[int] = None
+    rows: opt.Maybe[int] = None
     """Audit this many rows, drawn at random, instead of all."""
-    episodes: Maybe[int] = None
+    episodes: opt.Maybe[int] = None
     """Audit the rows of this many generated episodes, and of as many recorded ones, drawn at random."""
-    reading: Fixed[ReadOptions] = AS_IT_SAYS  # --columns means something else here
-    workers: Maybe[int] = None
+    reading: Fixed[opt.ReadOptions] = opt.AS_IT_SAYS  # --columns means something else here
+    workers: opt.Maybe[int] = None
     """Number of processes that simulate; without it one per core for robots and environments, and none but this one
     for others. The result does not depend on it."""
-    keep: Annotated[Maybe[str], arg(metavar="FILE")] = None
+    keep: Annotated[opt.Maybe[str], arg(metavar="FILE")] = None
     """Write the data to this file with the verdicts as provenance `confirmed`: 1 true, 0 false, -1 not audited."""
-    out: Folder = Path("runs/audit")
+    out: opt.Folder = Path("runs/audit")
     """Folder for audit.json and audit.png."""
 
     def run(self) -> None:
-        from mocoda.analysis import audit
-        from mocoda.analysis.audit_figure import draw_audit
-        from mocoda.data import write
-        from mocoda.engine.checkpoint import fingerprint
-        from mocoda.engine.runs import RunFolder
-
-        self.world.check()
-        tolerance = _tolerance(self.tolerance)
-        kept = None if self.keep is None else check_out(self.keep, [self.data, self.world.graph])
+        single = len(self.tolerance) == 1 and "=" not in self.tolerance[0]
+        words = (f"all={self.tolerance[0]}",) if single else self.tolerance
+        tolerances = opt.assigned("tolerance", words, float, "0.01, or x=0.01 y=0.02")
+        tolerance: Any = tolerances["all"] if single else tolerances
+        kept = None if self.keep is None else opt.check_out(self.keep, [self.data, self.world.graph]).path
         data, world = self.read()
         truth = self._truth(data, world)
         workers = self.workers
@@ -70,13 +69,14 @@ class Audit(OnData):
             workers = 0
         settings = self.identity(data, world, "workers", "keep")
         settings["provenance"] = fingerprint(*data.provenance.values()) if data.provenance else None
-        outputs, target = ("audit.json", "audit.png", CHECKPOINT), None if kept is None else kept.path
-        with RunFolder(self.out, "audit", settings, outputs, self.overwrite, target) as run:
+        result, picture = self.out / "audit.json", self.out / "audit.png"
+        outputs = (result.name, picture.name, CHECKPOINT)
+        with RunFolder(self.out, "audit", settings, outputs, self.overwrite, kept) as run:
             found = audit(
                 data,
                 truth,
                 world.graph,
-                tolerance=getattr(world, "tolerance", None) if tolerance is None else tolerance,
+                tolerance=tolerance if self.tolerance else getattr(world, "tolerance", None),
                 columns=self.columns or getattr(world, "compared", None),
                 rows=self.rows,
                 episodes=self.episodes,
@@ -85,42 +85,30 @@ class Audit(OnData):
                 checkpoint=run.path / CHECKPOINT,
                 progress=run.progress,
             )
-            write_json(self.out / "audit.json", found.to_json())
-            draw_audit(found.to_json(), self.out / "audit.png")
+            write_json(result, found.to_json())
+            draw_audit(found.to_json(), picture)
             if self.keep is not None:
                 write(found.keep(data), self.keep)
             run.discard(CHECKPOINT)
-        show(found)
-        say(f"Written to {self.out / 'audit.json'}; drawn: {self.out / 'audit.png'}")
+        opt.show(found)
+        say(f"Written to {result}; drawn: {picture}")
         if self.keep is not None:
             say(f"{self.keep}: the data with the verdicts; `mocoda export --where confirmed=1` keeps only true rows")
 
     def _truth(self, data: Transitions, world: Task | FileTask) -> Truth:
         """What replays rows; raises if nothing can."""
-        from mocoda.graph.columns import ColumnNames
-
-        needed = "step" if self.environment is None else "put"
-        if self.environment is not None and self.world.graph is None:
-            raise InputError(
-                "--environment needs --graph with a Python file that defines put(env, state): it puts the environment "
-                "in a state."
-            )
+        graph, needed = self.world.graph, "step" if self.environment is None else "put"
         if getattr(world, needed, None) is None:
-            if self.world.graph is None:
-                raise InputError(f"the task {world.name!r} has no step(rows), and so nothing that knows the truth.")
-            both = "step(rows), the true next states, or put(env, state) for --environment"
-            wanted = both if self.environment is None else "put(env, state), which puts the environment in a state"
-            raise InputError(f"{str(self.world.graph)!r} does not define {wanted}. Write it in Python (.py).")
-        task = None if self.world.graph is not None else self.world.task or task_of(data)
-        return Truth(task, self.world.graph, ColumnNames.of(data), self.environment)
+            what = {"step": "step(rows), the true next states", "put": "put(env, state), which --environment needs"}
+            raise InputError(f"{str(graph or world.name)!r} does not define {what[needed]}. Write it in Python (.py).")
+        return Truth(graph or str(self.world.task or opt.task_of(data)), ColumnNames.of(data), self.environment)
 
 
 @dataclass(frozen=True)
 class Truth:
     """The step of a task, a graph file or an environment, which every process makes for itself."""
 
-    task: str | None
-    graph: Path | None
+    world: Path | str
     names: ColumnNames
     environment: str | None
 
@@ -129,28 +117,6 @@ class Truth:
 
     @cached_property
     def _step(self) -> Any:
-        from mocoda.analysis.replay import EnvironmentStep
-        from mocoda.graph.graph_file import load_task
-        from mocoda.tasks import make_task
-
-        if self.task is not None:
-            return getattr(make_task(self.task), "step")  # noqa: B009  (not every task has one)
-        assert self.graph is not None
-        world = load_task(self.graph, self.names)
-        if self.environment is None:
-            return world.step
-        assert world.put is not None
-        return EnvironmentStep(self.environment, world.put)
-
-
-def _tolerance(words: tuple[str, ...]) -> float | dict[str, float] | None:
-    """One number, or numbers by factor; None where nothing is given."""
-    try:
-        if len(words) == 1 and "=" not in words[0]:
-            return float(words[0])
-        pairs = [word.partition("=") for word in words]
-        return {factor: float(number) for factor, _, number in pairs} or None
-    except ValueError:
-        raise InputError(
-            f"a tolerance is a number, or FACTOR=NUMBER for each of some factors, got {' '.join(words)!r}."
-        ) from None
+        world = self.world
+        task: Any = load_task(world, self.names) if isinstance(world, Path) else make_task(world)
+        return task.step if self.environment is None else EnvironmentStep(self.environment, task.put)

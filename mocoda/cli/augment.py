@@ -3,58 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any, Literal
 
-from tyro.conf import arg
-
-from mocoda.cli.options import (
-    LOCAL,
-    MODEL_FILES,
-    Device,
-    DynamicsOptions,
-    EngineOptions,
-    Flat,
-    Maybe,
-    OnData,
-    Out,
-    check_device,
-    check_out,
-    counted,
-    run_folder_of,
-    say,
-    say_left_out,
-    value_of,
-)
+from mocoda import augmentation
+from mocoda.augmentation import Augmentation, GoalsOf, LearnedReward
+from mocoda.augmentation.episode_walks import Walks
+from mocoda.augmentation.episodes import check_episodes
+from mocoda.augmentation.generation import GoalLabels, check_options
+from mocoda.augmentation.streaming import FINISHED, UNFINISHED, check_shards, workers_for
+from mocoda.cli import options as opt
+from mocoda.cli.options import counted, say
 from mocoda.cli.pages import check_page, write_page
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.data import Transitions, read_excerpt, write
+from mocoda.data.formats import FORMATS, Target, target_of
+from mocoda.data.formats.shard_folder import MANIFEST, shard_name
+from mocoda.dynamics import Dynamics
+from mocoda.engine.checkpoint import fingerprint
+from mocoda.engine.errors import InputError
 from mocoda.engine.progress import PlainProgress, Progress
-
-if TYPE_CHECKING:
-    from mocoda.augmentation import Augmentation
-    from mocoda.data.formats import Target
-    from mocoda.data.transitions import Transitions
-    from mocoda.dynamics import Dynamics
-    from mocoda.engine.runs import RunFolder
-    from mocoda.graph.graph_file import FileTask
-    from mocoda.tasks import Task
+from mocoda.engine.runs import RunFolder
+from mocoda.graph.graph_file import FileTask
+from mocoda.parents import RECIPES, fit_parents
+from mocoda.tasks import Task
 
 REWARD = "reward.safetensors"
 AUGMENTED = "augmented.hdf5"  # in the run folder, for formats that are not written row by row
 ROWS = 160_000  # to generate, unless given
-REWARDS = ("auto", "file", "learned", "none")
-# Options of single transitions, and of whole episodes, with their defaults.
-ROW_OPTIONS = {"rows": None, "hindsight": 0, "no-provenance": True, "max-disagreement": None, "min-support": None} | {
-    "workers": None,
-    "shards": None,
-}
-EPISODE_OPTIONS = {"length": None, "resting": 0, "turns": False}
+FOR_ROWS = ("rows", "hindsight", "provenance", "max_disagreement", "min_support", "workers", "shards")
+FOR_EPISODES = ("length", "resting", "turns")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augment(OnData):
+class Augment(opt.OnData):
     """Extend recorded data with counterfactual transitions, or with whole counterfactual episodes.
 
     Fits a recipe and a dynamics model to the data, then writes the recorded rows followed by new ones. After a kill,
@@ -63,27 +46,27 @@ class Augment(OnData):
 
     kind = "recipe"
 
-    settings: Flat[Any]
-    model: Flat[DynamicsOptions]
-    recipe: Annotated[str, arg(metavar="NAME")] = "mocoda"
+    settings: opt.Flat[Any]
+    model: opt.Flat[Any]  # DynamicsOptions; None for recipes that need no model
+    recipe: opt.Name = "mocoda"
     """How new states and actions are drawn: emp, coda, dyna, rand, mocoda, mocoda-u or mocoda-p."""
-    rows: Maybe[int] = None
+    rows: opt.Maybe[int] = None
     """Number of transitions to generate; 160,000 unless --rows or --episodes is given."""
-    episodes: Maybe[int] = None
+    episodes: opt.Maybe[int] = None
     """Generate this many whole episodes instead: recipe coda combines two recorded ones, other recipes let the model
     continue from drawn states with recorded actions for as long as the data supports it."""
-    length: Maybe[int] = None
+    length: opt.Maybe[int] = None
     """With --episodes: maximum number of steps of an episode."""
     resting: float = 0.0
     """With --episodes: a factor that changes in two steps by no more than this share of its column's largest number is
     at rest, and may stay at rest in other episodes until an edge links it to something."""
-    turns: bool = False
+    turns: opt.Flag = False
     """With --episodes and recipe coda: recorded episodes take turns, so that a new episode handles one object after
     another. A robot jumps where the turn changes."""
-    device: Device = "cpu"
+    device: opt.Device = "cpu"
     keep_recorded: bool = True
     """Write the recorded rows before the new ones."""
-    reward: Annotated[str, arg(metavar="NAME")] = "auto"
+    reward: Literal["auto", "file", "learned", "none"] = "auto"
     """Source of the rewards: file (the graph file or the task), learned (from the rewards in the data), none, or auto:
     the first of these that is available."""
     hindsight: float = 0.0
@@ -91,154 +74,227 @@ class Augment(OnData):
     provenance: bool = True
     """Write the recipe, neighbourhood, disagreement and support of each row. Without it, rows are made several times as
     fast."""
-    max_disagreement: Maybe[float] = None
+    max_disagreement: opt.Maybe[float] = None
     """Reject rows on which the models of the ensemble disagree more, in standard deviations of a step."""
-    min_support: Maybe[float] = None
+    min_support: opt.Maybe[float] = None
     """Reject rows that are rarer than all but this share of the data."""
-    workers: Maybe[int] = None
+    workers: opt.Maybe[int] = None
     """Number of processes that generate rows; unless given, one per core, at most 3, for large tables."""
-    shards: Maybe[int] = None
+    shards: opt.Maybe[int] = None
     """Write a folder --out of this many Parquet files, which processes or machines make in any order. After a kill, the
     same command makes those that are missing."""
-    only: Annotated[tuple[int, ...], arg(metavar="NUMBER [...]", help_behavior_hint="")] = ()
+    only: opt.Numbers = ()
     """With --shards: make only the shards with these numbers, from 0. For clusters where each job makes some."""
-    out: Out = "augmented.hdf5"
-    report: Annotated[Maybe[Path], arg(metavar="FILE")] = None
+    out: opt.Out = "augmented.hdf5"
+    report: opt.MaybeFile = None
     """At the end, write a page about the rows to this HTML file, as `mocoda report` does."""
-    engines: Flat[EngineOptions] = LOCAL
+    engines: opt.Flat[opt.EngineOptions] = opt.LOCAL
 
     @classmethod
     def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
-        from mocoda.parents import RECIPES
+        recipe = RECIPES[opt.value_of("recipe", words, cls.recipe)]
+        return {"settings": recipe(), "model": opt.DynamicsOptions.of(words) if recipe.needs_model else None}
 
-        return {"settings": RECIPES[value_of("recipe", words, "mocoda")](), "model": DynamicsOptions.of(words)}
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process gets the options, and reads the files again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def run(self) -> None:
-        from mocoda.augmentation.streaming import FINISHED, UNFINISHED, workers_for
-        from mocoda.engine.runs import RunFolder
-
-        self._check_shards()
-        target = None if self.shards else check_out(self.out, (self.data, self.world.graph, self.model.model))
-        folder = Path(self.out) if target is None else run_folder_of(target.path)
+        self._check()
+        target = None if self.shards else opt.check_out(self.out, (self.data, self.world.graph))
         if self.report is not None:
-            check_page(self.report, (self.data, Path(self.out) if target is None else target.path), self.overwrite)
-        self._check(folder)
+            check_page(self.report, (self.data, self.out), self.overwrite)
         workers = workers_for(self.count, self.device) if self.workers is None else self.workers
         if workers and self.device != "cpu" and target is not None:
             raise InputError(f"workers share the CPU, and {self.device} is one device: remove --workers.")
-        job = Job(self, folder)
-        job.check()
-        outputs = (*MODEL_FILES, REWARD, *([UNFINISHED, FINISHED, AUGMENTED] if target else self._shard_files()))
+        self._check_contents()
+        shards = [MANIFEST, *map(shard_name, range(self.shards or 0))]
+        outputs = (*opt.MODEL_FILES, REWARD, *([UNFINISHED, FINISHED, AUGMENTED] if target else shards))
         place, wait = None if target is None else target.path, bool(self.only)
-        with RunFolder(folder, "augment", job.identity, outputs, self.overwrite, place, wait) as run:
-            job.fit(run.progress)
+        with RunFolder(self.folder, "augment", self.settings_of_run, outputs, self.overwrite, place, wait) as run:
+            self._fit(run.progress)
             if self.episodes is not None:
-                source = self._write_episodes(job, run.progress)
+                source = self._write_episodes(run.progress)
             elif target is None:
-                source = self._write_shards(job, workers, () if self.only else None, run.progress)
+                source = self._write_shards(workers, () if self.only else None, run.progress)
             else:
-                source = self._write_rows(job, target, workers, run)
+                source = self._write_rows(target, workers, run)
         if self.only:  # outside the lock of the folder, while other commands make theirs
-            self._write_shards(job, workers, self.only, PlainProgress())
+            self._write_shards(workers, self.only, PlainProgress())
             say(f"{self.out}: {counted(len(self.only), 'shard')} of {self.shards}")
         else:
-            self._report(job, source)
+            self._describe(source)
+
+    # Checks
+
+    def _check(self) -> None:
+        """Refuses, before any data is read, options that no data could satisfy."""
+        self.engines.check(self.device)
+        others = FOR_EPISODES if self.episodes is None else FOR_ROWS
+        if given := [f"--{name.replace('_', '-')}" for name in others if getattr(self, name) != getattr(Augment, name)]:
+            kinds = ("whole episodes", "single transitions")
+            belong, made = kinds if self.episodes is None else kinds[::-1]
+            hint = "Give --episodes too, or remove them." if self.episodes is None else "Remove them."
+            raise InputError(f"this makes {made}, and {' and '.join(given)} belong to {belong}. {hint}")
+        if self.count < 1:
+            raise InputError(f"rows must be positive, the number of rows to generate, got {self.count}.")
+        self._check_shards()
+        if self.model is not None:
+            self.model.check(self.folder)
+        if self.episodes is not None:
+            check_episodes(self.settings, self.episodes, self.length, self.resting, self.turns)
+        limits = (self.max_disagreement, self.min_support)
+        check_options(self.recipe, self.settings.needs_model, self.hindsight, self.provenance, *limits)
+
+    def _check_shards(self) -> None:
+        if self.shards is not None:
+            check_shards(self.shards, self.only, self.count)
+            if self.folder.suffix in {suffix for known in FORMATS.values() for suffix in known.suffixes}:
+                raise InputError(f"--shards writes a folder. Name one, such as {self.folder.stem}/, got {self.out!r}.")
+        elif self.only:
+            raise InputError("--only chooses among shards: give --shards too, or remove it.")
+        elif self.engines.engine == "ray":
+            raise InputError("--engine ray makes shards: give --shards, and a folder as --out.")
+
+    def _check_contents(self) -> None:
+        """Refuses, before anything is fitted, data and graph files that lack what the options need."""
+        if self.recipe == "mocoda-p" and getattr(self.task, "features", None) is None:
+            raise InputError(
+                "recipe 'mocoda-p' needs to know what matters: define features(rows), and region(rows), in "
+                f"{str(self.world.graph)!r}, or use 'mocoda' or 'mocoda-u'."
+            )
+        goals = self.recorded.goal is not None or getattr(self.task, "goals", None) is not None
+        unknown = self.rewards == "none" or not goals or getattr(self.task, "achieved", None) is None
+        if self.hindsight and unknown:
+            raise InputError(
+                "--hindsight needs goals, and a task or a graph file that defines which goal a state reaches: "
+                "achieved(state), beside reward(state, action, next_state, goal)."
+            )
+        if self.episodes is not None:
+            Walks.of(self.recorded, self.task.graph)  # refuses data without episodes
+
+    # What is read or fitted, each once
 
     @property
     def count(self) -> int:
         """Number of transitions to generate one by one."""
         return ROWS if self.rows is None else self.rows
 
-    def _check(self, folder: Path) -> None:
-        """Refuses, before any data is read, options that no data could satisfy."""
-        from mocoda.augmentation.episodes import check_episodes
-        from mocoda.augmentation.generation import check_options
+    @property
+    def folder(self) -> Path:
+        """The run folder, which has the trained models and, with --shards, the rows."""
+        return Path(self.out) if self.shards else opt.run_folder_of(target_of(self.out).path)
 
-        self.world.check()
-        self.model.check(folder)
-        check_device(self.device)
-        self.engines.check(self.device)
-        if self.count < 1:
-            raise InputError(f"rows must be positive, the number of rows to generate, got {self.count}.")
-        rows, episodes = "single transitions", "whole episodes"
-        others, kind = (EPISODE_OPTIONS, rows) if self.episodes is None else (ROW_OPTIONS, episodes)
-        if given := [f"--{name}" for name, usual in others.items() if getattr(self, _field(name)) != usual]:
-            belong = episodes if self.episodes is None else rows
-            hint = " Give --episodes too, or remove them." if self.episodes is None else " Remove them."
-            raise InputError(f"this makes {kind}, and {' and '.join(given)} belong to {belong}.{hint}")
-        if self.episodes is not None:
-            check_episodes(self.settings, self.episodes, self.length, self.resting, self.turns)
-        if self.reward not in REWARDS:
-            raise unknown_name("reward", self.reward, REWARDS)
-        if not self.settings.needs_model and self.model != DynamicsOptions.of(["--quick"] if self.model.quick else []):
+    @cached_property
+    def _read(self) -> tuple[Transitions, Task | FileTask]:
+        return self.read(self.device)
+
+    @property
+    def recorded(self) -> Transitions:
+        return self._read[0]
+
+    @property
+    def task(self) -> Task | FileTask:
+        return self._read[1]
+
+    @cached_property
+    def trained(self) -> Dynamics | None:
+        """The trained model, for recipes that need one."""
+        return None if self.model is None else self.model.load(self.folder, self.task.graph).to(self.device)
+
+    @cached_property
+    def rewards(self) -> str:
+        """The source of the rewards that this data can have: file, learned or none."""
+        defined = getattr(self.task, "label", None) is not None
+        if self.reward == "file" and not defined:
             raise InputError(
-                f"recipe {self.recipe!r} recombines recorded transitions and needs no dynamics model: remove --model, "
-                "--dynamics and --dynamics.*."
+                f"{str(self.world.graph)!r} defines no reward(state, action, next_state); write one, or choose "
+                "another --reward."
             )
-        limits = (self.max_disagreement, self.min_support)
-        check_options(self.recipe, self.settings.needs_model, self.hindsight, self.provenance, *limits)
+        if self.reward == "learned" and self.recorded.reward is None:
+            raise InputError(f"{self.data!r} has no rewards to learn from. Choose --reward none, or file.")
+        if self.reward != "auto":
+            return self.reward
+        return "file" if defined else "learned" if self.recorded.reward is not None else "none"
 
-    def _check_shards(self) -> None:
-        from mocoda.data.formats import FORMATS
+    @cached_property
+    def labels(self) -> Any:
+        """What labels rows: a task, a graph file or a learned reward, with recorded goals where these draw none."""
+        achieved = getattr(self.task, "achieved", None)
+        if self.rewards == "none":
+            return None
+        if self.rewards == "learned":
+            learned = LearnedReward.load(self.folder / REWARD).to(self.device)
+            return learned if self.recorded.goal is None else GoalsOf(self.recorded, learned, achieved)
+        if achieved is not None and not isinstance(self.task, GoalLabels):
+            return GoalsOf(self.recorded, self.task, achieved)
+        return self.task
 
-        if self.shards is None:
-            if self.only:
-                raise InputError("--only chooses among shards: give --shards too, or remove it.")
-            if self.engines.engine == "ray":
-                raise InputError("--engine ray makes shards: give --shards, and a folder as --out.")
-            return
-        if not 1 <= self.shards <= self.count:
-            raise InputError(f"shards must be a number from 1 to that of the rows, {self.count:,}, got {self.shards}.")
-        if bad := [number for number in self.only if not 0 <= number < self.shards]:
-            raise InputError(f"shards are counted from 0 to {self.shards - 1}, got --only {bad[0]}.")
-        if Path(self.out).suffix in {suffix for known in FORMATS.values() for suffix in known.suffixes}:
-            folder = Path(self.out).stem
-            raise InputError(f"--shards writes a folder, got --out {self.out}. Name a folder, such as {folder}/.")
-        if Path(self.out).exists() and not Path(self.out).is_dir():
-            raise InputError(f"{self.out!r} is a file. Name another folder for the shards.")
+    @property
+    def settings_of_run(self) -> dict[str, Any]:
+        """Everything that the rows depend on."""
+        settings = self.identity(self.recorded, self.task, "workers", "report", "engines", "only")
+        settings["rows"] = self.count if self.episodes is None else None
+        if self.model is not None and self.model.model is not None:
+            weights = self.model.load(Path(), self.task.graph).weights
+            settings["weights"] = fingerprint(*(weights[name] for name in sorted(weights)))  # read in any order
+        return settings
 
-    def _shard_files(self) -> list[str]:
-        from mocoda.data.formats.shard_folder import MANIFEST, shard_name
+    def _fit(self, progress: Progress) -> None:
+        """Trains the models that the folder does not have yet."""
+        if self.model is not None:
+            self.model.fit(self.folder, self.recorded, self.task.graph, self.seed, progress)
+        if self.rewards == "learned" and not (self.folder / REWARD).exists():
+            augmentation.fit_reward(self.recorded, seed=self.seed, progress=progress).save(self.folder / REWARD)
 
-        return [MANIFEST, *map(shard_name, range(self.shards or 0))]
+    def plan(self) -> Augmentation:
+        """The table to write, piece by piece."""
+        data, graph, model = self.recorded, self.task.graph, self.trained
+        return Augmentation(
+            data,
+            fit_parents(data, graph, self.settings, task=self.task, model=model, seed=self.seed),
+            model,
+            rows=self.count,
+            task=self.labels,
+            seed=self.seed,
+            keep_recorded=self.keep_recorded,
+            hindsight=self.hindsight,
+            graph=graph,
+            provenance=self.provenance,
+            max_disagreement=self.max_disagreement,
+            min_support=self.min_support,
+        )
 
-    def _write_shards(
-        self, job: Job, workers: int, only: Sequence[int] | None, progress: Progress
-    ) -> Mapping[str, Any]:
+    # What is written
+
+    def _write_shards(self, workers: int, only: Sequence[int] | None, progress: Progress) -> Mapping[str, Any]:
         """Makes shards; with none to make, writes what the processes that make them need to know."""
-        from mocoda.augmentation import augment_to_shards
+        engine, shards = self.engines.make(workers, self.device), self.shards or 1
+        return augmentation.augment_to_shards(
+            self.folder, self.plan, shards=shards, only=only, engine=engine, progress=progress
+        )
 
-        assert self.shards is not None
-        engine = self.engines.make(workers, self.device)
-        return augment_to_shards(job.folder, job, shards=self.shards, only=only, engine=engine, progress=progress)
-
-    def _write_rows(self, job: Job, target: Target, workers: int, run: RunFolder) -> Mapping[str, Any]:
-        from mocoda.augmentation import augment_to_file
-        from mocoda.data import write
-        from mocoda.data.transitions import Transitions
-
-        file = target.path if target.format.streamed else job.folder / AUGMENTED
-        source = augment_to_file(file, job, folder=job.folder, workers=workers, progress=run.progress)
+    def _write_rows(self, target: Target, workers: int, run: RunFolder) -> Mapping[str, Any]:
+        file = target.path if target.format.streamed else self.folder / AUGMENTED
+        source = augmentation.augment_to_file(
+            file, self.plan, folder=self.folder, workers=workers, progress=run.progress
+        )
         if not target.format.streamed:
             write(Transitions.load(file), target)
             run.discard(file.name)
         return source
 
-    def _write_episodes(self, job: Job, progress: Progress) -> Mapping[str, Any]:
-        from mocoda.augmentation import augment_episodes
-        from mocoda.data import write
-
-        assert self.episodes is not None
-        made = augment_episodes(
-            job.data,
-            job.world.graph,
+    def _write_episodes(self, progress: Progress) -> Mapping[str, Any]:
+        made = augmentation.augment_episodes(
+            self.recorded,
+            self.task.graph,
             recipe=self.settings,
-            model=job.model,
-            episodes=self.episodes,
+            model=self.trained,
+            episodes=self.episodes or 1,
             length=self.length,
             resting=self.resting,
             turns=self.turns,
-            task=job.labels,
+            task=self.labels,
             keep_recorded=self.keep_recorded,
             seed=self.seed,
             progress=progress,
@@ -246,18 +302,16 @@ class Augment(OnData):
         write(made, self.out)
         return made.source
 
-    def _report(self, job: Job, source: Mapping[str, Any]) -> None:
+    def _describe(self, source: Mapping[str, Any]) -> None:
         """Prints what was written, and writes the page about it."""
-        if job.reward == "learned":
-            from mocoda.augmentation import LearnedReward
-
-            say(f"Rewards are learned from the data's own: {LearnedReward.load(job.folder / REWARD).in_words}")
-        total = source["generated_rows"] + (len(job.data) if self.keep_recorded else 0)
+        if self.rewards == "learned":
+            say(f"Rewards are learned from the data's own: {LearnedReward.load(self.folder / REWARD).in_words}")
+        total = source["generated_rows"] + (len(self.recorded) if self.keep_recorded else 0)
         new = f"{source['generated_rows']:,} of them new by recipe {self.recipe}"
         new += "" if self.episodes is None else f", in {counted(self.episodes, 'episode')}"
         say(f"{self.out}: {total:,} transitions, {new}")
-        say_left_out(job.data)
-        if job.reward == "none":
+        opt.say_left_out(self.recorded)
+        if self.rewards == "none":
             why = "--reward none" if self.reward == "none" else "neither the data nor the graph file has any"
             say(f"No row has a reward: {why}.")
         if "filter" in source:
@@ -266,147 +320,7 @@ class Augment(OnData):
             if cut["episodes"]:
                 say(f"{counted(cut['episodes'], 'new episode')} ended where {cut['why']}.")
         if self.report is not None:
-            from mocoda.data import read_excerpt
-
-            recorded = None if self.keep_recorded else job.data.to("cpu")
+            recorded = None if self.keep_recorded else self.recorded.to("cpu")
             made = read_excerpt(self.out, seed=self.seed)
-            write_page(self.report, made, self.out, job.world, recorded=recorded, seed=self.seed)
+            write_page(self.report, made, self.out, self.task, recorded=recorded, seed=self.seed)
             say(f"{self.report}: a page about them; open it in a browser")
-
-
-def _field(option: str) -> str:
-    return option.removeprefix("no-").replace("-", "_")
-
-
-@dataclass(frozen=True)
-class Job:
-    """An augmentation: its options, the folder of its models, and everything that is read or fitted, each once.
-
-    Called, it returns what to write. Other processes get the options and the folder, and read the files again.
-    """
-
-    options: Augment
-    folder: Path
-
-    def __call__(self) -> Augmentation:
-        return self.plan
-
-    def __reduce__(self) -> Any:
-        return Job, (self.options, self.folder)
-
-    @cached_property
-    def data(self) -> Transitions:
-        return self._read[0]
-
-    @cached_property
-    def world(self) -> Task | FileTask:
-        return self._read[1]
-
-    @cached_property
-    def _read(self) -> tuple[Transitions, Task | FileTask]:
-        return self.options.read(self.options.device)
-
-    @cached_property
-    def model(self) -> Dynamics | None:
-        """The trained model, for recipes that need one."""
-        options = self.options
-        if not options.settings.needs_model:
-            return None
-        return options.model.load(self.folder, self.world.graph).to(options.device)
-
-    @cached_property
-    def reward(self) -> str:
-        """Which of REWARDS this data can have."""
-        options, defined = self.options, getattr(self.world, "label", None) is not None
-        if options.reward == "file" and not defined:
-            raise InputError(
-                f"{str(options.world.graph)!r} defines no reward(state, action, next_state); write one, or choose "
-                "another --reward."
-            )
-        if options.reward == "learned" and self.data.reward is None:
-            raise InputError(f"{options.data!r} has no rewards to learn from. Choose --reward none, or file.")
-        if options.reward != "auto":
-            return options.reward
-        return "file" if defined else "learned" if self.data.reward is not None else "none"
-
-    @cached_property
-    def labels(self) -> Any:
-        """What labels rows: a task, a graph file or a learned reward, with recorded goals where these draw none."""
-        from mocoda.augmentation import GoalsOf, LearnedReward
-        from mocoda.augmentation.generation import GoalLabels
-
-        achieved = getattr(self.world, "achieved", None)
-        if self.reward == "none":
-            return None
-        if self.reward == "learned":
-            learned = LearnedReward.load(self.folder / REWARD).to(self.options.device)
-            return learned if self.data.goal is None else GoalsOf(self.data, learned, achieved)
-        if achieved is not None and not isinstance(self.world, GoalLabels):
-            return GoalsOf(self.data, self.world, achieved)
-        return self.world
-
-    @cached_property
-    def plan(self) -> Augmentation:
-        """The table to write, piece by piece."""
-        from mocoda.augmentation import Augmentation
-        from mocoda.parents import fit_parents
-
-        options, graph = self.options, self.world.graph
-        parents = fit_parents(self.data, graph, options.settings, task=self.world, model=self.model, seed=options.seed)
-        return Augmentation(
-            self.data,
-            parents,
-            self.model,
-            rows=options.count,
-            task=self.labels,
-            seed=options.seed,
-            keep_recorded=options.keep_recorded,
-            hindsight=options.hindsight,
-            graph=graph,
-            provenance=options.provenance,
-            max_disagreement=options.max_disagreement,
-            min_support=options.min_support,
-        )
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Everything that the rows depend on."""
-        from mocoda.engine.checkpoint import fingerprint
-
-        options = self.options
-        settings = options.identity(self.data, self.world, "workers", "report", "engines", "only")
-        settings["rows"] = options.count if options.episodes is None else None
-        if options.model.model is not None:
-            weights = options.model.load(Path(), self.world.graph).weights
-            settings["weights"] = fingerprint(*(weights[name] for name in sorted(weights)))  # read in any order
-        return settings
-
-    def check(self) -> None:
-        """Refuses, before anything is fitted, data and graph files that lack what the options need."""
-        from mocoda.augmentation.episode_walks import Walks
-
-        options, world = self.options, self.world
-        if options.recipe == "mocoda-p" and getattr(world, "features", None) is None:
-            raise InputError(
-                "recipe 'mocoda-p' needs to know what matters: define features(rows), and region(rows), in "
-                f"{str(options.world.graph)!r}, or use 'mocoda' or 'mocoda-u'."
-            )
-        goals = self.data.goal is not None or getattr(world, "goals", None) is not None
-        unknown = self.reward == "none" or not goals or getattr(world, "achieved", None) is None
-        if options.hindsight and unknown:
-            raise InputError(
-                "--hindsight needs goals, and a task or a graph file that defines which goal a state reaches: "
-                "achieved(state), beside reward(state, action, next_state, goal)."
-            )
-        if options.episodes is not None:
-            Walks.of(self.data, self.world.graph)  # refuses data without episodes
-
-    def fit(self, progress: Progress) -> None:
-        """Trains the models that the folder does not have yet."""
-        from mocoda.augmentation import fit_reward
-
-        options = self.options
-        if options.settings.needs_model:
-            options.model.fit(self.folder, self.data, self.world.graph, options.seed, progress)
-        if self.reward == "learned" and not (self.folder / REWARD).exists():
-            fit_reward(self.data, seed=options.seed, progress=progress).save(self.folder / REWARD)

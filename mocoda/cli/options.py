@@ -10,21 +10,20 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from inspect import getdoc
-from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_target
 from mocoda.engine.progress import Progress
 
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from mocoda.tasks import Task
 
 T = TypeVar("T")
-Flat = Annotated[T, tyro.conf.arg(name="")]  # a dataclass whose fields are options of the command, without a prefix
-Maybe = Annotated[T | None, tyro.conf.arg(help_behavior_hint="")]  # an option that may be left out
+Flat = Annotated[T, arg(name="")]  # a dataclass whose fields are options of the command, without a prefix
+Maybe = Annotated[T | None, arg(help_behavior_hint="")]  # an option that may be left out
 
 
 class Command:
@@ -60,65 +59,48 @@ class Command:
         raise NotImplementedError
 
 
-Kind = TypeVar("Kind", bound=Command)
-
-
-def parse(command: type[Kind], words: Sequence[str], name: str) -> Kind:
+def parse(command: type[Command], words: Sequence[str], name: str) -> Command:
     """The command called `name` with the options that the words give it."""
     required = (field for field in fields(command) if field.default is field.default_factory is MISSING)  # type: ignore[arg-type]
     default = command(**{field.name: tyro.MISSING for field in required} | dict(command.defaults(words)))
     markers = (tyro.conf.SuppressFixed, tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName)
 
-    def read(words: Sequence[str]) -> Kind:
-        title, about = f"mocoda {name}", getdoc(command)
+    def read(words: Sequence[str]) -> Command:
         return tyro.cli(
-            command, prog=title, description=about, args=words, default=default, config=markers, registry=_REGISTRY
+            command,
+            prog=f"mocoda {name}",
+            description=getdoc(command),
+            args=words,
+            default=default,
+            config=markers,
+            registry=_REGISTRY,
         )
 
     if {"-h", "--help"}.intersection(words):
         return read(["--help"])  # alone, or tyro leaves out positional arguments that it has read
     printed = io.StringIO()
     try:
-        with redirect_stderr(printed):
+        with redirect_stderr(printed), redirect_stdout(printed):
             return read(words)
-    except SystemExit as ended:
-        error: BaseException | None = ended
-    while error is not None:  # an InputError of a dataclass is behind tyro's own error
-        if isinstance(error, InputError):
-            raise error
-        error = error.__context__
-    with redirect_stdout(io.StringIO()) as help_text, suppress(SystemExit):
-        read(["--help"])
-    known = set(re.findall(r"(?<![\w-])--[a-z][\w.-]*\w", help_text.getvalue()))
-    given = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
-    for option in given:
-        if option not in known:
-            near = get_close_matches(option, sorted(known), n=1, cutoff=0.75)
-            kind = command.kind
-            choice = f" with --{kind} {value_of(kind, words, getattr(default, kind))}" if kind else ""
-            hint = f"Did you mean {near[0]}?" if near else f"`mocoda {name}{choice[5:]} --help` lists its options."
-            raise InputError(f"`mocoda {name}`{choice} has no option {option}. {hint}")
-    raise InputError(f"{_in_one_line(printed.getvalue())} See `mocoda {name} --help`.")
+    except SystemExit:
+        kind = command.kind
+        chosen = f" --{kind} {value_of(kind, words, getattr(default, kind))}" if kind else ""
+        raise InputError(f"{_in_one_line(printed.getvalue())}. See `mocoda {name}{chosen} --help`.") from None
 
 
 def value_of(option: str, words: Sequence[str], default: str = "") -> str:
-    """The value that the words give to an option such as `recipe`."""
-    value = default
-    for word, after in zip(words, [*words, ""][1:], strict=True):
-        if word == f"--{option}" and after and not after.startswith("-"):
-            value = after
-        elif word.startswith(f"--{option}="):
-            value = word.partition("=")[2]
-    return value
+    """The value that the words give to an option such as `recipe`, ahead of all others."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--" + option, nargs="?", default=default, const=default)
+    return str(getattr(parser.parse_known_args(words)[0], option))
 
 
 def _in_one_line(box: str) -> str:
-    """The first part of the box in which tyro has printed an error, without help texts, which are indented."""
-    lines = [re.sub(r"^[│|] |[│|]$", "", line) for line in box.splitlines()[1:]]
-    said = takewhile(lambda line: not re.match(r"[╰─-]{3}", line), lines[1 if lines[0].startswith("-") else 0 :])
-    text = " ".join(" ".join(line for line in said if not line.startswith(" " * 8)).split())
-    text = re.sub(r"no type matching .* Got errors: - .*?: |\[/?bold\]", "", text)
-    return f"{text.rstrip('.')}."
+    """tyro's error without its title, its frame and its help texts, which are indented."""
+    parts = re.split(r"-{9,}", re.sub(r"(?m)^ {10}.*\n", "", box))[1:]
+    said = (" ".join(part.split()).rstrip(".") for part in parts)
+    text = ". ".join(part for part in said if not part.startswith(("Argument helptext", "For full helptext")))
+    return re.sub(r"Error parsing (?!-).*?: |no type matching .* Got errors: - .*?: |\[/?bold\]", "", text)
 
 
 _REGISTRY = ConstructorRegistry()
@@ -135,23 +117,18 @@ def _with_help(info: StructTypeInfo) -> StructConstructorSpec | None:
         spec = ConstructorRegistry.get_struct_spec(info)
     finally:
         _inside.pop()
-    if not isinstance(spec, StructConstructorSpec):
-        return None
+    assert isinstance(spec, StructConstructorSpec)
     return replace(spec, fields=tuple(replace(one, helptext=partial(_help, info.type, one)) for one in spec.fields))
 
 
-def _help(kind: type, field: StructFieldSpec) -> str | None:
-    """The help text of a field: its docstring, or its line `name  text` in the docstring of its class or a base."""
-    if text := field.helptext() if callable(field.helptext) else field.helptext:
-        return " ".join(text.split())
-    for cls in kind.__mro__:
-        lines = iter((getdoc(cls) or "").splitlines())
-        for line in lines:
-            names = re.match(r"(\w+(?:, \w+)*)  +(?=\S)", line)
-            if names and field.name in names[1].split(", "):
-                more = takewhile(lambda line: line.startswith("  "), lines)
-                return " ".join([line[names.end() :], *map(str.strip, more)])
-    return None
+def _help(kind: type, field: StructFieldSpec) -> str:
+    """What tyro finds beside a field, or else a line `name  text` in the docstring of its class or a base."""
+    text = field.helptext() if callable(field.helptext) else field.helptext
+    for cls in kind.__mro__ if not text else ():
+        for names, said in re.findall(r"(?m)^(\w+(?:, \w+)*)  +(\S.*(?:\n  .*)*)", getdoc(cls) or ""):
+            if field.name in names.split(", "):
+                return " ".join(said.split())
+    return " ".join((text or "").split())
 
 
 # Options
@@ -170,13 +147,24 @@ Data = Annotated[Positional[str], arg(metavar="DATA", help=f"Recorded data: {REA
 MaybeData = Annotated[Maybe[str], arg(metavar="DATA")]
 Device = Annotated[str, arg(metavar="DEVICE", help="Where to compute: cpu or cuda.")]
 Seed = Annotated[int, arg(help="Seed of all random draws: the same seed gives the same result.")]
+Name = Annotated[str, arg(metavar="NAME")]
+MaybeName = Annotated[Maybe[str], arg(metavar="NAME")]
 Words = Annotated[tuple[str, ...], arg(metavar="NAME [...]", help_behavior_hint="")]
+Numbers = Annotated[tuple[int, ...], arg(metavar="NUMBER [...]", help_behavior_hint="")]
 Out = Annotated[str, arg(metavar="FILE", help=f"File to write: {WRITABLE}.")]
 File = Annotated[Path, arg(metavar="FILE")]
+MaybeFile = Annotated[Maybe[Path], arg(metavar="FILE")]
 Folder = Annotated[Path, arg(metavar="FOLDER")]
-Flag = FlagCreatePairsOff[bool]
+Flag = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
 Overwrite = Annotated[
     Flag, arg(help="Replace the output of an earlier run. In a folder, only files which that run made are removed.")
+]
+TaskName = Annotated[
+    Maybe[str],
+    arg(
+        metavar="NAME",
+        help=f"Built-in task that the data comes from: {TASKS}. Data that mocoda has recorded names its task itself.",
+    ),
 ]
 
 
@@ -202,21 +190,8 @@ class ReadOptions:
     @property
     def how(self) -> HowToRead:
         """The keywords of `mocoda.read`."""
-        names: dict[str, list[str]] = {}
-        for word in self.names:
-            ours, equals, theirs = word.partition("=")
-            if not equals or not ours or not theirs or ours in names:
-                raise InputError(f"--names takes words such as action=act or state=qpos,qvel, each once, got {word!r}.")
-            names[ours] = theirs.split(",")
-        return {
-            "columns": self.columns,
-            "names": names,
-            "observations": self.observations,
-            "filter_key": self.filter_key,
-            "episode_steps": self.episode_steps,
-            "categories": self.categories,
-            "absent": self.absent,
-        }
+        names = assigned("names", self.names, lambda text: text.split(","), "action=act or state=qpos,qvel")
+        return {**asdict(self), "names": names}  # type: ignore[typeddict-item]
 
     def read(self, data: str, skip_bad_rows: bool = False) -> Transitions:
         from mocoda.data import read
@@ -231,31 +206,24 @@ AS_IT_SAYS = ReadOptions()
 class GraphOptions:
     """Where the graph of the data comes from."""
 
-    graph: Annotated[Maybe[Path], arg(metavar="FILE")] = None
+    graph: MaybeFile = None
     """Graph file that says which variable depends on which: Python (which is run), TOML, or learned. It may define the
     reward, too."""
-    task: Annotated[
-        Maybe[str],
-        arg(
-            metavar="NAME",
-            help=f"Built-in task that the data comes from, instead of a graph file: {TASKS}. Data that mocoda has "
-            "recorded names its task itself.",
-        ),
-    ] = None
+    task: TaskName = None
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Refuses contradictions and unknown tasks before any data is read."""
-        from mocoda.tasks import make_task
-
         if self.graph is not None and self.task is not None:
             raise InputError("--graph and --task both describe the graph; give one of them.")
         if self.task is not None:
+            from mocoda.tasks import make_task
+
             make_task(self.task)
 
     def load(self, data: Transitions, name: str) -> Task | FileTask:
         """The task that the options name for the data called `name`, or else the one that it was recorded in."""
         from mocoda.graph.graph_file import load_task
-        from mocoda.tasks import TASKS, make_task
+        from mocoda.tasks import make_task
 
         if self.graph is not None:
             return load_task(self.graph, data)
@@ -263,7 +231,7 @@ class GraphOptions:
         if task is None:
             raise InputError(
                 f"nothing describes the graph of {name!r}: pass --graph with a graph file, or --task for data of a "
-                f"built-in task ({TASKS.choices})."
+                f"built-in task ({TASKS})."
             )
         return make_task(task)
 
@@ -289,6 +257,7 @@ class OnData(Command):
 
     def read(self, device: str = "cpu") -> tuple[Transitions, Task | FileTask]:
         """The data, and the task or graph file that describes it."""
+        check_device(device)
         recorded = self.reading.read(self.data).to(device)
         return recorded, self.world.load(recorded, self.data)
 
@@ -297,8 +266,8 @@ class OnData(Command):
 class EngineOptions:
     """Which processes or machines do the work."""
 
-    engine: Annotated[str, arg(metavar="NAME")] = "processes"
-    """processes (of this machine) or ray (tasks of a Ray cluster). The result is the same."""
+    engine: Literal["processes", "ray"] = "processes"
+    """Where the work is done: by processes of this machine, or as tasks of a Ray cluster. The result is the same."""
     address: Maybe[str] = None
     """With --engine ray: a running cluster, such as 10.0.0.1:6379, or auto for the one that this machine belongs to.
     Without it, Ray is started on this machine."""
@@ -307,31 +276,29 @@ class EngineOptions:
 
     def check(self, device: str) -> None:
         """Refuses options that contradict each other."""
-        from mocoda.engine.engines import ENGINES
-
-        if self.engine not in ENGINES:
-            raise unknown_name("engine", self.engine, ENGINES)
-        for option, given in (("--address", self.address), ("--gpus", self.gpus)):
-            if given is not None and self.engine != "ray":
-                raise InputError(f"{option} belongs to Ray: add --engine ray, or remove it.")
+        if self.engine == "processes":
+            if (self.address, self.gpus) != (None, None):
+                raise InputError("--address and --gpus belong to Ray: add --engine ray, or remove them.")
+            return
         if self.gpus is not None and (device == "cpu" or not 0 < self.gpus <= 64):
             raise InputError(f"--gpus is a number of GPUs for --device cuda, got {self.gpus:g} for {device}.")
-        if self.engine == "ray" and device not in ("cpu", "cuda"):
+        if device not in ("cpu", "cuda"):
             raise InputError(f"Ray chooses the GPU of each task: say --device cuda, not {device}.")
-        if self.engine == "ray":
-            from mocoda.engine.engines import ray_package
+        from mocoda.engine.engines import ray_package
 
-            ray_package()
+        ray_package()
 
     def make(self, workers: int | None, device: str) -> Engine:
         from mocoda.engine.engines import make_engine
+
+        def warn(sentence: str) -> None:
+            sys.stderr.write(f"{sentence}\n")
 
         gpus = 0.0 if device == "cpu" else 1.0 if self.gpus is None else self.gpus
         return make_engine(self.engine, workers=workers, address=self.address, gpus=gpus, notice=warn)
 
 
 LOCAL = EngineOptions()
-
 
 FILE, CHECKPOINT = MODEL_FILES = "dynamics.safetensors", "checkpoint.safetensors"
 # The settings of --quick: fewer and smaller networks, for a third of the epochs.
@@ -394,6 +361,22 @@ class DynamicsOptions:
 # Helpers
 
 
+def assigned(option: str, words: Iterable[str], read: Callable[[str], T], example: str) -> dict[str, T]:
+    """What words such as name=value assign to each name."""
+    try:
+        found = {name: read(value) for name, _, value in (word.partition("=") for word in words) if name and value}
+    except ValueError:
+        found = {}
+    if len(found) < len([*words]):
+        raise InputError(f"--{option} takes words such as {example}, each name once, got {' '.join(words)!r}.")
+    return found
+
+
+def numbers(text: str) -> list[float]:
+    """The numbers in a text such as 0.1,0.2."""
+    return [float(number) for number in text.split(",")]
+
+
 def task_of(data: Transitions) -> str | None:
     """The name of the built-in task that the data was recorded in, if it was."""
     from mocoda.tasks import TASKS
@@ -410,7 +393,7 @@ def show(result: object) -> None:
 
 
 def say(sentence: str) -> None:
-    """Prints a sentence on a line of its own, however long it is."""
+    """Prints a sentence on one line, however long it is."""
     sys.stdout.write(f"{sentence}\n")
     sys.stdout.flush()
 
@@ -421,25 +404,24 @@ def say_left_out(data: Transitions) -> None:
         say(f"Left out when it was read, and so in no row: {', '.join(map(str, left))}.")
 
 
-def warn(sentence: str) -> None:
-    """Prints a sentence on stderr."""
-    sys.stderr.write(f"{sentence}\n")
-    sys.stderr.flush()
-
-
 def run_folder_of(file: Path) -> Path:
     """The folder that keeps how `file` was made, and unfinished work."""
     return file.with_name(f"{file.name}.run")
 
 
+def check_file(file: str | Path, inputs: Iterable[str | Path | None] = (), overwrite: bool = False) -> None:
+    """Raises if the file cannot be written, if it is an input, or if it exists."""
+    files = [str(given).rpartition(":")[2] for given in inputs if given is not None]
+    check_target(file, inputs=files, overwrite=overwrite)
+
+
 def check_out(out: str, inputs: Iterable[str | Path | None] = (), overwrite: bool = True) -> Target:
-    """The target that --out names; raises if it cannot be written, if it is an input, or if it exists."""
+    """The data that --out names; raises if it cannot be written, if it is an input, or if it exists."""
     from mocoda.data.formats import target_of
 
     target = target_of(out)
     if target.format.place == "file":
-        files = [str(given).rpartition(":")[2] for given in inputs if given is not None]
-        check_target(target.path, inputs=files, overwrite=overwrite)
+        check_file(target.path, inputs, overwrite)
     return target
 
 
@@ -453,6 +435,8 @@ def content_of(data: Transitions) -> str:
 
 def check_device(device: str) -> None:
     """Raises if this machine has no such device."""
+    if device == "cpu":
+        return
     import torch
 
     known = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
@@ -462,4 +446,4 @@ def check_device(device: str) -> None:
 
 def counted(count: int, noun: str) -> str:
     """A number and its noun: "1 agent", "5 agents"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{count:,} {noun}{'s' * (count != 1)}"

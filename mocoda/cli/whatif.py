@@ -9,39 +9,36 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from mocoda.cli.options import MODEL_FILES, Device, DynamicsOptions, Flat, Folder, OnData, check_device, show
+from mocoda.analysis import what_if
+from mocoda.cli import options as opt
 from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.runs import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhatIf(OnData):
+class WhatIf(opt.OnData):
     """Ask what would have happened in a recorded step if some of its factors had been different."""
 
     row: int
     """Number of the step in the data, counted from 0."""
     change: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]", help_behavior_hint="(required)")]
     """Factors and their new values, such as y=0.3, or cup=0.1,0.2 for a factor with several columns."""
-    model: Flat[DynamicsOptions]
-    resample: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
+    model: opt.Flat[opt.DynamicsOptions]
+    resample: opt.Words = ()
     """Factors to draw anew, given all others. All other factors stay as they were recorded."""
     least_support: float = 0.01
     """Refuse questions that are rarer than all but this share of the data; 0 answers any question."""
-    device: Device = "cpu"
-    out: Folder = Path("runs/whatif")
+    device: opt.Device = "cpu"
+    out: opt.Folder = Path("runs/whatif")
     """Folder that keeps the trained model: a second question about the same data is answered at once."""
 
     @classmethod
     def defaults(cls, words: Sequence[str]) -> dict[str, Any]:
-        return {"model": DynamicsOptions.of(words)}
+        return {"model": opt.DynamicsOptions.of(words)}
 
     def run(self) -> None:
-        from mocoda.analysis import what_if
-        from mocoda.engine.runs import RunFolder
-
-        self.world.check()
         self.model.check(self.out)
-        changes = dict(map(_change, self.change))
-        check_device(self.device)
+        changes = opt.assigned("change", self.change, opt.numbers, "y=0.3 or cup=0.1,0.2")
         recorded, world = self.read(self.device)
         for name in (*changes, *self.resample):
             if name not in world.graph.factors:
@@ -51,9 +48,9 @@ class WhatIf(OnData):
         if self.model.model is None:
             question = ("row", "change", "resample", "least_support")
             settings = self.identity(recorded, world, "data", *question)
-            with RunFolder(self.out, "whatif", settings, MODEL_FILES, self.overwrite) as run:
+            with RunFolder(self.out, "whatif", settings, opt.MODEL_FILES, self.overwrite) as run:
                 self.model.fit(run.path, recorded, world.graph, self.seed, run.progress)
-        show(
+        opt.show(
             what_if(
                 recorded[self.row : self.row + 1],
                 changes,
@@ -65,12 +62,3 @@ class WhatIf(OnData):
                 seed=self.seed,
             )
         )
-
-
-def _change(word: str) -> tuple[str, list[float]]:
-    """A factor and its values from name=value or name=value,value."""
-    name, _, values = word.partition("=")
-    try:
-        return name, [float(value) for value in values.split(",")]
-    except ValueError:
-        raise InputError(f"a change is a factor and its values, such as y=0.3 or cup=0.1,0.2, got {word!r}.") from None

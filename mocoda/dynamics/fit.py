@@ -87,13 +87,13 @@ def fit_dynamics_runs(
 class TrainedFamily(DynamicsFamily):
     """A family whose networks are trained by gradient descent: a subclass defines `networks` and `loss`."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    epochs: int = 30
+    hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers
+    epochs: int = 30  # passes over the data
     epoch_rows: int | None = None  # rows of an epoch, drawn afresh for every member; None: all of them once
-    batch: int = 512
-    learning_rate: float = 1e-3
+    batch: int = 512  # rows of each update
+    learning_rate: float = 1e-3  # step size of Adam
     decay: bool = True  # lower the learning rate to zero along a cosine
-    weight_decay: float = 5e-5
+    weight_decay: float = 5e-5  # how strongly Adam pulls weights towards zero
     validation: float | int = 0.125  # share, or number if whole, of the rows held out to choose when to stop
     window: int = 5  # every member keeps its best weights of this many last epochs
     tf32: bool = False  # let a GPU multiply in TF32 while training: faster, and less precise

@@ -85,7 +85,7 @@ class DynamicsFamily:
     # its parents in each row. Any other factor cannot change the child by a single bit.
     architecture: ClassVar[str] = "local"
 
-    members: int = 5
+    members: int = 5  # networks of the ensemble
     predict_change: bool = True  # the networks predict next state minus state rather than the next state
     standardise: bool = True  # inputs and targets have mean 0 and variance 1
 

@@ -196,7 +196,7 @@ def test_watch_chooses_an_agent(
         filmed.append((policy, options))
         return 2
 
-    monkeypatch.setattr("mocoda.agents.film.film", film)
+    monkeypatch.setattr("mocoda.cli.agents.film", film)
     code, said, _ = here("watch", *words.replace("FOLDER", str(agents)).split(), cwd=tmp_path)
     assert (code, said) == (0, f"sweep.mp4: {chosen.replace('FOLDER', str(agents))}, 2 of 3 episodes successful\n")
     ((policy, options),) = filmed

@@ -121,17 +121,6 @@ def test_the_same_command_again_trains_no_more_and_another_is_refused(here: Path
     assert state() == before
 
 
-def test_overwrite_replaces_the_old_run_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    collect(tmp_path)
-    words = ["train", "one.hdf5", "--hidden", "8", "--batch", "16", "--out", ".", "--updates"]
-    done(*words, "100", "--seeds", "2")
-    Path("notes.txt").write_text("mine")
-    done(*words, "200", "--seeds", "1", "--overwrite")
-    assert list(Policies.load(".")) == [("one", 0)] and not Path("policy-one-1.safetensors").exists()
-    assert Path("notes.txt").read_text() == "mine" and len(Transitions.load("one.hdf5")) == 300
-
-
 def test_agents_of_own_data_are_trained_without_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     state = torch.linspace(-1, 1, 600).reshape(300, 2)

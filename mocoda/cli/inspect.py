@@ -1,0 +1,31 @@
+"""The command that describes data. It imports nothing that takes long, so that a look at a small file is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mocoda.cli import options as opt
+from mocoda.cli.options import say
+from mocoda.engine.files import write_json
+
+
+@dataclass(frozen=True)
+class Inspect(opt.Command):
+    """Describe recorded data, and report what is wrong with it."""
+
+    data: opt.Data
+    reading: opt.Flat[opt.ReadOptions] = opt.AS_IT_SAYS
+    json: opt.MaybeFile = None
+    """Also write the report to this JSON file."""
+    overwrite: opt.Overwrite = False
+
+    def run(self) -> None:
+        from mocoda.data import inspection
+
+        if self.json is not None:
+            opt.check_file(self.json, [self.data], self.overwrite)
+        report = inspection.inspect(self.data, **self.reading.how)
+        opt.show(report)
+        if self.json is not None:
+            write_json(self.json, report.to_json())
+            say(f"Written to {self.json}")
