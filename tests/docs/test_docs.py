@@ -127,6 +127,7 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
         return learn_graph(*given, learner=tiny, **options)
 
     monkeypatch.setattr(mocoda.graph, "learn_graph", soon)
+    monkeypatch.setattr("mocoda.cli.graph.learn_graph", soon)
     monkeypatch.setattr(sys.modules[learn_graph.__module__], "MIN_ROWS", 500)
 
     def few(datasets: Any, agent: str | Agent = "td3-bc", **options: Any) -> Policies:
