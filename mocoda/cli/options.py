@@ -184,6 +184,8 @@ class ReadOptions:
     """Rows per episode, for data that has no next states and does not mark where episodes end."""
     categories: Words = ()
     """Columns whose numbers 0, 1, 2 ... are categories, such as action0. They become one-hot columns."""
+    angles: Words = ()
+    """Columns of angles that wrap around, in radians or degrees. Their sine and cosine take their place."""
     absent: Words = ()
     """Objects that are absent in rows in which all of their columns are NaN or 0, such as car1 with columns car1.x."""
 

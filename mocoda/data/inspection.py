@@ -22,7 +22,7 @@ LONGEST = 50_000  # characters of a printed line
 REMARKS = {
     "constant": "never changes: a model learns nothing from it.",
     "clock": "counts up by the same amount in every row: make it a factor that nothing else depends on.",
-    "angle": "wraps around: record its sine and cosine in its place, or every wrap is a jump that no model can learn.",
+    "angle": "wraps around, and no model can learn such jumps: read it as an angle (--angles), as its sine and cosine.",
 }
 FOLLOWED = 20_000  # rows in which objects are followed
 JUMP_SPREADS = 0.5  # a jump is longer than this many standard deviations of a column
@@ -135,7 +135,7 @@ class Inspection:
 def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
     """Reads data as `mocoda.read` does, but reports NaN and infinite numbers instead of refusing them.
 
-    how  what is what in the data, as for `mocoda.read`: columns, names, observations, filter_key, episode_steps
+    how  what is what in the data, as for `mocoda.read`
     """
     raw = read_raw(source, **how)
     arrays, rows = raw.arrays, len(raw.arrays["state"])

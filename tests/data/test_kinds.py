@@ -9,8 +9,9 @@ import pytest
 from approved import assert_approved
 
 import mocoda
-from mocoda import Transitions
+from mocoda import LocalGraph, Transitions
 from mocoda.data import column_kinds, one_hot_groups
+from mocoda.dynamics import DynamicsConfig
 
 STEPS = 400
 
@@ -58,6 +59,21 @@ def test_columns_that_are_nearly_of_a_kind_are_numbers_or_switches() -> None:
     assert column_kinds(made(**{"cart.heading": half}))[1] == "number"
     degrees = (np.arange(STEPS + 1) * 7.0) % 360
     assert column_kinds(made(**{"cart.heading": degrees}))[1] == "angle"
+
+
+@pytest.mark.parametrize("unit", [1.0, 180 / np.pi], ids=["radians", "degrees"])
+def test_an_angle_becomes_its_sine_and_cosine_which_a_model_can_follow(unit: float) -> None:
+    turn = (np.arange(2_001) * 0.3 + np.pi) % (2 * np.pi) - np.pi
+    given = {"state": unit * turn[:-1], "action": np.zeros(2_000), "next_state": unit * turn[1:]}
+    assert mocoda.inspect(given).columns[0].kind == "angle"
+    data = mocoda.read(given, columns=["turn", "push"], angles=["turn"])
+    assert data.columns == ("turn.sin", "turn.cos", "push")
+    for part, known in ((data.state, turn[:-1]), (data.next_state, turn[1:])):
+        assert np.allclose(np.arctan2(*part.T), known, atol=1e-5)
+    graph = LocalGraph({"turn": [0, 1]}, {"push": 0}, {"turn": ["turn"]})
+    config = DynamicsConfig(members=1, hidden=(32, 32), epochs=60)
+    mean = mocoda.fit_dynamics(data, graph, config=config, seed=0).predict(data.rows).mean[0]
+    assert float((mean - data.next_state).abs().max()) < 0.1  # at every wrap, too
 
 
 @pytest.mark.filterwarnings("ignore:numbers lie")

@@ -68,6 +68,7 @@ class HowToRead(TypedDict, total=False):
     filter_key: str | None
     episode_steps: int | None
     categories: Sequence[str]
+    angles: Sequence[str]
     absent: Sequence[str]
 
 
@@ -80,6 +81,7 @@ def read(
     filter_key: str | None = None,
     episode_steps: int | None = None,
     categories: Sequence[str] = (),
+    angles: Sequence[str] = (),
     absent: Sequence[str] = (),
     skip_bad_rows: bool = False,
 ) -> Transitions:
@@ -95,6 +97,7 @@ def read(
     filter_key     which demonstrations of a robomimic file to read: "train"
     episode_steps  rows of an episode; needed where there are no next states and nothing marks an episode's end
     categories     columns whose numbers 0, 1, 2 ... are categories, such as "action0"; they become one-hot columns
+    angles         columns of angles, in radians or degrees; sine and cosine take their places
     absent         objects, such as "car1" with columns car1.x and car1.y, that are absent in rows in which all of these
                    are 0 or NaN; NaN becomes 0. `source` notes them, and graph files know them from there
     skip_bad_rows  leave out rows with NaN or infinite numbers, after every row has got its next state
@@ -105,7 +108,7 @@ def read(
     """
     how: HowToRead = {"columns": columns, "names": names, "observations": observations}
     how |= {"filter_key": filter_key, "episode_steps": episode_steps}
-    how |= {"categories": categories, "absent": absent}
+    how |= {"categories": categories, "angles": angles, "absent": absent}
     raw = read_raw(source, **how)
     for doubt in raw.doubts():
         warnings.warn(doubt, stacklevel=2)
@@ -141,12 +144,12 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
             raise InputError("names is for arrays of other names, and this is a table already: remove it.")
         raw = RawData.of(contents, title)
         raw = replace(raw, columns=tuple(columns)) if columns else raw
-        return raw.one_hot(dict.fromkeys(how.get("categories", ()), 0)).without_absent(how.get("absent", ()))
-    if isinstance(contents, Mapping):
-        contents = Contents(contents)
-    assert isinstance(contents, Contents)
-    raw = raw_arrays(contents, title, columns=columns, names=names, episode_steps=how.get("episode_steps"))
-    return raw.one_hot(dict.fromkeys(how.get("categories", ()), 0)).without_absent(how.get("absent", ()))
+    else:
+        contents = Contents(contents) if isinstance(contents, Mapping) else contents
+        assert isinstance(contents, Contents)
+        raw = raw_arrays(contents, title, columns=columns, names=names, episode_steps=how.get("episode_steps"))
+    raw = raw.without_absent(how.get("absent", ()))
+    return raw.expanded(dict.fromkeys(how.get("categories", ()), 0), how.get("angles", ()))
 
 
 def _is_table(source: Any) -> TypeGuard[Transitions]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Contents
-from mocoda.data.kinds import outliers
+from mocoda.data.kinds import PERIODS, outliers
 from mocoda.data.names import EPISODES, Arrays, Names, as_bool, find_arrays, printable
 from mocoda.engine.errors import InputError, unknown_name
 
@@ -58,34 +59,35 @@ class RawData:
         lent = {name: torch.from_numpy(array) if array.flags.writeable else array for name, array in arrays.items()}
         return from_arrays(lent, self.columns, source)
 
-    def one_hot(self, categories: Mapping[str, int]) -> RawData:
-        """The rows with a column for each category of the named columns: gear.0, gear.1, ... in place of gear.
+    def expanded(self, categories: Mapping[str, int], angles: Sequence[str] = ()) -> RawData:
+        """The rows with one-hot columns gear.0, gear.1, ... in place of gear, and turn.sin and turn.cos of turn.
 
         categories  column -> how many there are; 0: as many as occur
+        angles      columns in radians, or in degrees if some number is larger than 2 pi
         """
-        arrays, names = dict(self.arrays), list(self.columns)
-        widths = {part: arrays[part].shape[1] for part in ("state", "action")}
-        names = names or [f"{part}{i}" for part, width in widths.items() for i in range(width)]
+        raw = self
         for name, count in categories.items():
-            if name not in names:
-                raise unknown_name("column", name, names)
-            at = names.index(name)
-            parts = ("state", "next_state") if at < arrays["state"].shape[1] else ("action",)
-            place = at if len(parts) == 2 else at - arrays["state"].shape[1]
-            values = np.concatenate([arrays[part][:, place] for part in parts])
-            largest = count - 1 if count else MOST_CATEGORIES - 1
-            if len(odd := np.flatnonzero(~((values == np.round(values)) & (values >= 0) & (values <= largest)))):
-                raise InputError(
-                    f"{self.kind}: the categories of {name!r} must be whole numbers from 0 to at most {largest}, got "
-                    f"{values[odd[0]]:g} in row {odd[0] % len(arrays['state'])}."
-                )
-            count = count or int(values.max()) + 1
-            for part in parts:
-                hot = (arrays[part][:, place, None] == np.arange(count)).astype(np.float32)
-                before, after = arrays[part][:, :place], arrays[part][:, place + 1 :]
-                arrays[part] = np.concatenate([before, hot, after], 1)
-            names[at : at + 1] = [f"{name}.{number}" for number in range(count)]
-        return replace(self, arrays=arrays, columns=tuple(names)) if categories else self
+            raw = raw._in_place_of(name, partial(_one_hot, f"{self.kind}: the categories of {name!r}", count))
+        for name in angles:
+            raw = raw._in_place_of(name, _sine_and_cosine)
+        return raw
+
+    def _in_place_of(self, name: str, make: Callable[[NDArray[Any]], dict[str, NDArray[Any]]]) -> RawData:
+        """The rows with other columns in place of one; `make` makes those of its states and then its next states."""
+        arrays, rows = dict(self.arrays), len(self.arrays["state"])
+        widths = {part: arrays[part].shape[1] for part in ("state", "action")}
+        names = list(self.columns) or [f"{part}{i}" for part, width in widths.items() for i in range(width)]
+        if name not in names:
+            raise unknown_name("column", name, names)
+        at = names.index(name)
+        parts, place = (("state", "next_state"), at) if at < widths["state"] else (("action",), at - widths["state"])
+        made = make(np.concatenate([arrays[part][:, place] for part in parts]))
+        new = np.stack([*made.values()], 1).astype(np.float32)
+        for number, part in enumerate(parts):
+            before, after = arrays[part][:, :place], arrays[part][:, place + 1 :]
+            arrays[part] = np.concatenate([before, new[number * rows : (number + 1) * rows], after], 1)
+        names[at : at + 1] = [f"{name}.{end}" for end in made]
+        return replace(self, arrays=arrays, columns=tuple(names))
 
     def without_absent(self, objects: Sequence[str]) -> RawData:
         """The rows with zeros where an object is absent, which is where all of its state's columns are NaN or 0."""
@@ -130,6 +132,19 @@ class RawData:
         for array in self.arrays.values():
             bad |= ~np.isfinite(array.reshape(len(array), -1)).all(1)
         return bad
+
+
+def _one_hot(what: str, count: int, values: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    largest = count - 1 if count else MOST_CATEGORIES - 1
+    if len(odd := np.flatnonzero(~((values == np.round(values)) & (values >= 0) & (values <= largest)))):
+        raise InputError(f"{what} must be whole numbers from 0 to at most {largest}, got {values[odd[0]]:g}.")
+    return {str(number): values == number for number in range(count or int(values.max()) + 1)}
+
+
+def _sine_and_cosine(values: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    period = PERIODS[0] if (abs(values) <= 1.01 * PERIODS[0]).all() else PERIODS[1]
+    radians = values.astype(np.float64) * (2 * np.pi / period)
+    return {"sin": np.sin(radians), "cos": np.cos(radians)}
 
 
 def arrays_of(data: Transitions) -> Arrays:
@@ -191,7 +206,7 @@ def raw_arrays(
         arrays["terminal"] = np.zeros(len(arrays["state"]), bool)
     arrays.pop("timeout", None)
     raw = RawData(kind, arrays, labels, source if contents.source is None else contents.source, coarse)
-    return raw.one_hot(contents.categories)
+    return raw.expanded(contents.categories)
 
 
 def _done(arrays: Arrays) -> str | None:
