@@ -93,7 +93,7 @@ def what_if(
     least_support: float = 0.01,
     seed: int | Stream = 0,
 ) -> WhatIf:
-    """What would have happened had the factors in `changes` been different.
+    """Predicts what would have happened had the factors in `changes` been different.
 
     row            the factual transition, such as data[17:18]; or several, each answered on its own
     changes        factor -> its value: one for all rows, or one per row

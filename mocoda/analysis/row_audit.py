@@ -138,7 +138,7 @@ def judge(
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The share of generated rows that are true, and of which kinds; prints as tables.
+    """The share of generated rows that a simulator confirms, in total and by kind; prints as tables.
 
     confirmed   the share of the generated rows that are true, from 0 to 1; of all rows if none is known to be generated
     interval    its 95% confidence interval (Wilson)

@@ -86,7 +86,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Augmentation:
-    """Everything that an augmented table depends on; the fields are explained in `augment`.
+    """An augmented table that is made piece by piece; its fields are the arguments of `augment`.
 
     The table is made in pieces, first the recorded rows if they are kept. `chunks` yields them one by one, so that
     `save_stream` can write a table larger than memory. A piece does not depend on which process makes it, or when.

@@ -66,7 +66,7 @@ def label(
 
 @dataclass(frozen=True, eq=False)
 class GoalsOf:
-    """Draws goals for data that comes with goals and no task: the recorded ones, as often as recorded.
+    """Gives new rows the goals that were recorded, each as often as it was recorded.
 
     data     whose goals are drawn
     labels   has `label(state, action, next_state, goal)`, such as `fit_reward(data)`

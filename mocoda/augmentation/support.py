@@ -120,7 +120,7 @@ def local_graphs(graph: LocalGraph, rows: Tensor) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Support:
-    """Tells how common the rarest parent set of a row is in the data.
+    """Scores how common the rarest part of a row is in the recorded data.
 
     known  (sets, M), each parent set's log densities at the reference rows, ascending
     least  (M,), the same rows' rarest set's share, ascending
@@ -148,7 +148,7 @@ def fit_support(
     reference: Tensor | None = None,
     parent_sets: Sequence[Sequence[str]] | None = None,
 ) -> Support:
-    """Fits mixtures to the parent sets, which tell common rows from rare ones, whatever recipe drew them.
+    """Learns how common recorded rows are, so that the rows of any recipe can be scored by it.
 
     reference    rows (M, S + A) whose densities tell what is rare; of those that the mixtures are fitted to unless
                  given

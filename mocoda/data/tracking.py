@@ -106,7 +106,7 @@ def find_exchanges(state: NDArray[Any], next_state: NDArray[Any], alike: Alike) 
 
 
 def track(data: Transitions, objects: Sequence[str] = ()) -> Transitions:
-    """The same steps, with every object in the same columns throughout its episode.
+    """Returns the same steps with every object in the same columns throughout its episode.
 
     Rows of an episode come together, sorted by step. Goals and actions stay as they are.
 

@@ -27,7 +27,7 @@ ENGINES = ("processes", "ray")
 
 
 class Engine(Protocol):
-    """Does jobs, and repeats those whose process died."""
+    """Runs jobs in processes or on a cluster, and repeats those whose process died."""
 
     def run(self, work: Callable[[Job], Answer], jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer]]:
         """Yields each job with its answer as soon as it is done. An error that the work raises is raised here.
@@ -140,7 +140,7 @@ def make_engine(
     gpus: float = 0.0,
     notice: Notice = lambda sentence: None,
 ) -> Engine:
-    """The engine called `name`.
+    """Makes an engine, which runs jobs in processes of this machine or on a Ray cluster.
 
     workers  processes at most: of this machine, or of a Ray that is started for the work; None: one per core
     address  with "ray": that of a cluster which runs already, "auto" for the one that this machine is part of. Without

@@ -32,7 +32,7 @@ SPREADS = (1.0, 1.25, 1.5)  # the factors by which these are stretched
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LocalGraph:
-    """Which factors depend on which.
+    """A local causal graph: which factors depend on which, and in which rows.
 
     state, action   factor name -> its columns of the state (of the action): a number, a slice or a sequence of numbers
     edges           child -> the parents it depends on in the sparsest graph

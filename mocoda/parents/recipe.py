@@ -26,7 +26,7 @@ Region = Callable[[Tensor], Tensor]  # rows (N, S + A) -> bool (N,)
 
 
 class Parents(Protocol):
-    """A distribution of states and actions. Any object with this one method can be augmented with."""
+    """A distribution of states and actions. Any object with this one method will do."""
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         """n rows, (n, S + A)."""

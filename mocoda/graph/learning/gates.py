@@ -72,7 +72,7 @@ CONSTANT_SHARES = (0.003, 0.01, 0.03, 0.1, 0.3)  # of rows with an edge: constan
 
 @dataclass(frozen=True)
 class GateLearner(GraphLearner):
-    """Gates generalise, from rows that a child's usual parents do not explain, where each edge is present."""
+    """For every edge, learns a small network that says in which rows the edge is present."""
 
     name = "gates"
     caution = MIN_EDGE_SHARE  # the probability of an edge without evidence, so that any evidence keeps it
