@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import rich.console
 import rich.table
@@ -35,7 +34,7 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Summary, probability_of_improvement, summarise
 from mocoda.engine.workers import Workers
 from mocoda.tasks import SimulatedTask, Task, is_simulated
-from mocoda.tasks.task import environment_action
+from mocoda.tasks.task import Environment, can_be_played, environment_action, make_environment
 
 if TYPE_CHECKING:
     from mocoda.agents.train import Learner, Run
@@ -138,6 +137,10 @@ def evaluate(
         for keys in _stackable(agents):
             together = play_simulated([agents[key] for key in keys], task, episodes=episodes, seed=seed)
             results |= dict(zip(keys, means(together).T.tolist(), strict=True))
+    elif not can_be_played(task):
+        raise InputError(
+            f"the task {task.name!r} has no environment to evaluate agents in: make_task(environment=...)."
+        )
     else:
         played = play_in_environment(list(agents.values()), task, episodes=episodes, seed=seed, workers=workers)
         results = dict(zip(agents, means(played).T.tolist(), strict=True))
@@ -255,7 +258,7 @@ class Played(NamedTuple):
 class Job(NamedTuple):
     """One policy, as arrays (torch would send tensors as shared memory), and the episodes that it plays."""
 
-    environment: str
+    environment: Environment
     agent: Agent
     weights: Mapping[str, Floats]
     action_range: tuple[Floats, Floats]  # low and high, (A,) each
@@ -277,7 +280,7 @@ def play_in_environment(
         return gather(processes.map(todo), len(policies))
 
 
-def jobs(policy: Policy, environment: str, episodes: int, stream: Stream) -> Iterator[Job]:
+def jobs(policy: Policy, environment: Environment, episodes: int, stream: Stream) -> Iterator[Job]:
     """Splits a policy's episodes into jobs; resets and noise come from the stream, on the CPU."""
     seeds: list[int] = as_stream(stream, "resets", device="cpu").integers(2**31, episodes).tolist()
     weights = {name: weight.cpu().numpy() for name, weight in acting_weights(policy.agent, policy.weights).items()}
@@ -299,9 +302,7 @@ def play(job: Job) -> Played:
     weights = {name: torch.from_numpy(weight) for name, weight in job.weights.items()}
     low, high = map(torch.from_numpy, job.action_range)
     policy = Policy(job.agent, job.width, weights, low, high)
-    environments: list[gymnasium.Env[Any, Any]] = [
-        gymnasium.make(job.environment, disable_env_checker=True) for _ in job.seeds
-    ]
+    environments = [make_environment(job.environment) for _ in job.seeds]
     first = np.stack([flat(copy.reset(seed=seed)[0]) for copy, seed in zip(environments, job.seeds, strict=True)])
     if first.shape[1] != job.width:
         raise InputError(
@@ -394,7 +395,9 @@ class _SimulatedEvaluator(Evaluator):
 class _EnvironmentEvaluator(Evaluator):
     """Plays the episodes of all runs in other processes while the training goes on."""
 
-    def __init__(self, learner: Learner, environment: str, episodes: int, workers: Workers[Job, Played]) -> None:
+    def __init__(
+        self, learner: Learner, environment: Environment, episodes: int, workers: Workers[Job, Played]
+    ) -> None:
         super().__init__(learner)
         self.environment, self.episodes, self.workers = environment, episodes, workers
         self._pending: deque[list[Future[Played]]] = deque()  # the jobs of every evaluation without a result yet
@@ -427,7 +430,7 @@ class _EnvironmentEvaluator(Evaluator):
 @contextmanager
 def make_evaluator(learner: Learner, task: Task | None, episodes: int, workers: int | None) -> Iterator[Evaluator]:
     """Yields the evaluator that the task needs; its processes live as long as the block."""
-    if task is None:
+    if task is None or not can_be_played(task):
         yield Evaluator(learner)
     elif is_simulated(task):
         yield _SimulatedEvaluator(learner, task, episodes)

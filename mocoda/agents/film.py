@@ -8,7 +8,6 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -18,7 +17,7 @@ from mocoda.agents.policy import Policy
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 from mocoda.tasks import Task
-from mocoda.tasks.task import environment_action
+from mocoda.tasks.task import can_be_played, environment_action, make_environment
 
 Picture = NDArray[np.uint8]
 STAY = 12  # repetitions of the last picture of an episode
@@ -36,9 +35,11 @@ def film(path: str | Path, task: Task, policy: Policy | None, *, episodes: int =
         raise InputError(f"episodes must be at least 1, got {episodes}.")
     if policy is None and task.name != "hooksweep2":
         raise InputError(f"the task {task.name!r} has no scripted expert; hooksweep2 has one.")
-    if "rgb_array" not in gymnasium.make(task.environment).metadata["render_modes"]:
+    if not can_be_played(task):
+        raise InputError(f"the task {task.name!r} has no environment to watch: make_task(environment=...).")
+    if "rgb_array" not in make_environment(task.environment).metadata.get("render_modes", ()):
         raise InputError(f"the environment {task.environment!r} draws no pictures, so there is nothing to watch.")
-    environment: gymnasium.Env[Any, Any] = gymnasium.make(task.environment, render_mode="rgb_array")
+    environment = make_environment(task.environment, render_mode="rgb_array")
     successes = []
 
     def pictures() -> Iterator[Picture]:
@@ -46,7 +47,7 @@ def film(path: str | Path, task: Task, policy: Policy | None, *, episodes: int =
             successes.append((yield from _episode(environment, policy, seed + number)))
 
     with closing(environment), whole_file(target) as part:
-        WRITERS[target.suffix](part, pictures(), environment.metadata["render_fps"])
+        WRITERS[target.suffix](part, pictures(), environment.metadata.get("render_fps", 20))
     return sum(successes)
 
 

@@ -32,6 +32,7 @@ from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products,
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.tasks import Task, is_simulated
+from mocoda.tasks.own import action_range_of
 
 CHUNK = 100  # updates at a time, at most: one CUDA graph
 VALUES = ("q", "v", "advantage")  # measurements of losses that are values, or differences of values
@@ -448,7 +449,8 @@ def action_range(runs: Sequence[Run], task: Task | None, given: Range | None) ->
     """Returns the low and high end of the actions (A,): the task's, the given ones, or [-1, 1] if all data fits."""
     data = runs[0].data
     states, actions = data.state.shape[1], data.action.shape[1]
-    if task is None:
+    ends = None if task is None else action_range_of(task, actions)
+    if task is None or ends is None:
         if given is not None:
             return _check_range(given, data.action)
         for run in runs:
@@ -471,7 +473,7 @@ def action_range(runs: Sequence[Run], task: Task | None, given: Range | None) ->
         raise InputError(
             f"task {task.name!r} has no goals, but data set {runs[0].name!r} has {_goal_width(data)} columns of them."
         )
-    low, high = (end[states:].to(data.device) for end in task.box)
+    low, high = (end.to(data.device) for end in ends)
     return low, high
 
 

@@ -41,7 +41,8 @@ def label(
     if getattr(task, "label", None) is None:
         raise InputError(
             f"{getattr(task, 'name', type(task).__name__)!r} defines no reward(state, action, next_state) to label "
-            "rows with; write one, or use another task."
+            "rows with; write one, or name the columns of a goal and the distance at which it is reached: achieved, "
+            "tolerance."
         )
     if not 0 <= hindsight <= 1:
         raise InputError(f"hindsight must be a share of the rows between 0 and 1, got {hindsight}.")
@@ -51,7 +52,10 @@ def label(
     rows, goal = (data.state, data.action, data.next_state), None
     if getattr(task, "achieved", None) is not None:
         if data.goal is None and getattr(task, "goals", None) is None:
-            raise InputError("this reward is about goals, and neither the data nor the task has any.")
+            raise InputError(
+                "this reward is about goals, and neither the data nor the task has any. Define goals(n, seed, device), "
+                "or name an environment that shows goals."
+            )
         goal = draw_goals(data.next_state, task, hindsight, as_stream(seed, "label", device=data.device), data.goal)
     elif hindsight:
         raise InputError("hindsight needs a task that defines which goal a state reaches: achieved(state).")

@@ -23,7 +23,9 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
 from mocoda.engine.metrics import METRIC_FILES, MetricLog
 from mocoda.engine.runs import CONFIG, RunFolder, settings_of
+from mocoda.graph.columns import ColumnNames
 from mocoda.tasks import is_simulated, make_task
+from mocoda.tasks.task import can_be_played
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Train(opt.Command):
     task: opt.MaybeName = None
     """Built-in task in which to evaluate the agents while they train; unless given, the one that the data was recorded
     in. Agents of other data are not evaluated."""
+    graph: opt.MaybeFile = None
+    """Graph file of a task of your own, which may name the environment in which to evaluate the agents."""
     actions: Annotated[opt.Maybe[tuple[float, float]], arg(metavar="LOW HIGH")] = None
     """Without a task: range of possible actions, for every column; -1 to 1 unless given."""
     achieved: opt.Words = ()
@@ -72,11 +76,17 @@ class Train(opt.Command):
 
     def run(self) -> None:
         datasets = self._read()
-        task_name = self._task_of(datasets)
+        task_name = self._task_of(datasets) if self.graph is None else None
         task = None if task_name is None else make_task(task_name)
+        own: dict[str, Any] = {}
+        if self.graph is not None:
+            first = next(iter(datasets.values()))
+            task = make_task(graph=self.graph, data=first)
+            own = {"graph": str(self.graph), "graph_file": task.fingerprint, "columns": ColumnNames.of(first)}
         dependent = ("agent", "seeds", "updates", "evaluate_every", "actions", "device")
         settings = {
             "task": task_name,
+            **own,
             **asdict(self.settings),
             **{name: getattr(self, name) for name in dependent},
             **({"achieved": self.achieved} if self.achieved else {}),
@@ -110,12 +120,14 @@ class Train(opt.Command):
                 ).save(self.out)
                 remove_checkpoint(checkpoint)
         then = f"`mocoda evaluate {self.out}` measures how well they do"
-        if task is None:
+        if task is None or not can_be_played(task):
             then = "without a task none was evaluated. `mocoda export POLICY --to policy.onnx` converts one"
         say(f"{counted(len(datasets) * self.seeds, 'agent')} in {self.out}; {then}")
 
     def _read(self) -> dict[str, Transitions]:
         """The data sets by name; raises, before anything is read, if the options contradict each other."""
+        if self.task is not None and self.graph is not None:
+            raise InputError("--graph and --task both describe the task; give one of them.")
         if self.task is not None:
             make_task(self.task)
         opt.check_device(self.device)
@@ -149,6 +161,8 @@ class Evaluate(opt.Command):
     """Folder that `mocoda train`, or `Policies.save` in Python, has written."""
     task: opt.MaybeName = None
     """Evaluate in another task than during training: cube-double:4 is OGBench's fourth."""
+    graph: opt.MaybeFile = None
+    """Evaluate in the task of another graph file than during training."""
     episodes: int = 50
     """Number of episodes of every agent."""
     seed: opt.Seed = 0
@@ -163,12 +177,10 @@ class Evaluate(opt.Command):
             opt.check_file(self.out, [self.folder / "agents.json"], self.overwrite)
         policies = Policies.load(self.folder).to(self.device)
         of_a_run = (self.folder / CONFIG).exists()  # and not of `Policies.save`, which does not know the task
-        task = self.task or (settings_of(self.folder).get("task") if of_a_run else None)
-        if task is None:
-            raise InputError(f"{str(self.folder)!r} does not say which task its agents are to solve: pass --task.")
-        results = evaluate(policies, make_task(task), episodes=self.episodes, seed=self.seed)
+        task = _trained_task(self.folder, self.task, self.graph)
+        results = evaluate(policies, task, episodes=self.episodes, seed=self.seed)
         opt.show(results)
-        found = {**results.to_json(), "task": task, "seed": self.seed}
+        found = {**results.to_json(), "task": task.name, "seed": self.seed}
         out = self.out or self.folder / "evaluation.json"
         if self.out is not None:
             write_json(out, found)
@@ -187,9 +199,11 @@ class Watch(opt.Command):
     who: Annotated[Positional[str], arg(metavar="WHO")] = "trained"
     """A folder that `mocoda train` has written, the file of a policy, or one of two words: trained (a policy that comes
     with mocoda) or expert."""
-    task: str = "hooksweep2"
+    task: opt.MaybeName = None
     """Task whose environment can draw: hooksweep2, cube-single, cube-double or cube-triple (cube-double:4 is its fourth
-    official task)."""
+    official task). Unless given, the one that a folder's agents were trained for, or hooksweep2."""
+    graph: opt.MaybeFile = None
+    """Graph file of a task of your own, if it is another than during training."""
     episodes: int = 3
     """Number of episodes to film, one after the other."""
     seed: opt.Seed = 0
@@ -206,7 +220,9 @@ class Watch(opt.Command):
             os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a screen; mujoco reads it when it is imported
         opt.check_file(self.out, [self.who], self.overwrite)
         name, policy = self._find()
-        successes = film(self.out, make_task(self.task), policy, episodes=self.episodes, seed=self.seed)
+        known = self.graph is not None or (Path(self.who) / CONFIG).exists()
+        task = _trained_task(Path(self.who), self.task if known else self.task or "hooksweep2", self.graph)
+        successes = film(self.out, task, policy, episodes=self.episodes, seed=self.seed)
         say(f"{self.out}: {name}, {successes} of {counted(self.episodes, 'episode')} successful")
 
     def _find(self) -> tuple[str, Policy | None]:
@@ -221,5 +237,16 @@ class Watch(opt.Command):
         if self.data is not None or self.agent_seed is not None:
             raise InputError(f"--data and --agent-seed choose among the agents of a folder, and {self.who!r} is none.")
         if self.who == "trained":
-            return "a trained agent", shipped_policy(self.task)
+            return "a trained agent", shipped_policy(self.task or "hooksweep2")
         return self.who, None if self.who == "expert" else Policy.load(self.who)
+
+
+def _trained_task(folder: Path, name: str | None, graph: Path | None) -> Any:
+    """The built-in task of that name, the task of a graph file, or what the agents of a folder were trained for."""
+    settings = settings_of(folder) if (folder / CONFIG).exists() else {}  # `Policies.save` writes none
+    if name is None and (graph := graph or settings.get("graph")) is not None:
+        columns = ColumnNames(*map(tuple, settings["columns"])) if "columns" in settings else None
+        return make_task(graph=graph, data=columns)
+    if (name := name or settings.get("task")) is None:
+        raise InputError(f"{str(folder)!r} does not say which task its agents are to solve: pass --task or --graph.")
+    return make_task(name)

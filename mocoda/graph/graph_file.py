@@ -35,6 +35,7 @@ from mocoda.graph.local_graph import LocalGraph, MaskFunction
 
 MAX_BYTES = 1_000_000  # a graph is a page of text; a longer file is something else
 TABLES = ("state", "action", "edges", "relative", "absent")
+GOALS = ("environment", "achieved", "tolerance")
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}
 RULE = ("between", "columns", "within", "norm")
 
@@ -78,6 +79,8 @@ class FileTask:
     step         rows (N, S + A) -> the true next states (N, S), for `mocoda audit`
     put          (env, state (S,)) puts a Gymnasium environment, without its wrappers, in a state
     box          the lowest and the highest row, (S + A,) each
+    reached      (achieved, goal) -> whether what was achieved is as good as the goal, (N, G) each, bool (N,)
+    environment  where agents are evaluated: a Gymnasium id, or a function that makes an environment
     """
 
     name: str
@@ -91,6 +94,8 @@ class FileTask:
     step: Callable[[Tensor], Tensor] | None = None
     put: Callable[[Any, Any], object] | None = None
     box: tuple[Tensor, Tensor] | None = None
+    reached: Callable[[Tensor, Tensor], Tensor] | None = None
+    environment: str | Callable[..., Any] | None = None
 
 
 def load_graph(path: str | Path, data: Transitions | ColumnNames | None = None) -> LocalGraph:
@@ -107,27 +112,36 @@ def load_graph(path: str | Path, data: Transitions | ColumnNames | None = None) 
     return load_task(path, data).graph
 
 
-def load_task(path: str | Path, data: Transitions | ColumnNames) -> FileTask:
-    """The graph, with the rewards, goals and hints that a Python graph file may define beside it."""
+def load_task(path: str | Path, data: Transitions | ColumnNames, **given: Any) -> FileTask:
+    """The graph, with the rewards, goals and hints that a graph file may define beside it.
+
+    given  `environment`, `achieved` and `tolerance`, which take the place of what the file says; None: as it says
+    """
     file = Path(path)
     names = data if isinstance(data, ColumnNames) else ColumnNames.of(data)
     known = [] if isinstance(data, ColumnNames) else noted(data.source, "absent") or []
+    given = {name: value for name, value in given.items() if value is not None}
+    local: LocalEdges | None = None
+    text = file.read_bytes() if file.suffix == ".graph" and file.is_file() else b""
     if file.suffix == ".graph":
-        learned = replace(load_learned(file, names), absent=dict.fromkeys(known))
-        return FileTask(file.stem, learned, hashlib.sha256(file.read_bytes()).hexdigest()[:16])
-    text = _text(file)
-    with _errors_name(file):
-        if file.suffix == ".toml":
-            defined = _read_toml(text)
-            graph = _graph(defined, names)
-            local, task = near_rules(defined.get("near", []), graph, names), {}
-        else:
-            defined = _run(file, text)
-            graph = _graph(defined, names)
-            functions = _functions(file, defined)
-            local, task = functions.get("local"), _task(file, functions, _about_goals(defined))
-            task["box"] = _box(defined.get("box"), graph)
-        graph = replace(graph, absent=_absent(defined.get("absent", known), graph, names))
+        graph: LocalGraph = replace(load_learned(file, names), absent=dict.fromkeys(known))
+        with _errors_name(file):
+            task = _goals(file, given, graph, names, {})
+    else:
+        text = _text(file)
+        with _errors_name(file):
+            if file.suffix == ".toml":
+                defined = _read_toml(text) | given
+                graph = _graph(defined, names)
+                local, task = near_rules(defined.get("near", []), graph, names), {}
+            else:
+                defined = _run(file, text) | given
+                graph = _graph(defined, names)
+                functions = _functions(file, defined)
+                local, task = functions.get("local"), _task(file, functions, _about_goals(defined))
+                task["box"] = _box(defined.get("box"), graph)
+            graph = replace(graph, absent=_absent(defined.get("absent", known), graph, names))
+            task |= _goals(file, defined, graph, names, task)
     if local is not None:
         graph = replace(graph, local=partial(_naming, file, local_mask(graph, names, local)))
     return FileTask(file.stem, graph, hashlib.sha256(text).hexdigest()[:16], **task)
@@ -174,9 +188,9 @@ def _read_toml(text: bytes) -> dict[str, Any]:
         tables = tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"it is not TOML: {error}.") from error
-    known = (*TABLES, "near", "parent_sets")
-    for key in tables:
-        if key in (*FUNCTIONS, "box"):
+    known = (*TABLES, *GOALS, "near", "parent_sets")
+    for key, value in tables.items():
+        if key in (*FUNCTIONS, "box") and not (key == "achieved" and isinstance(value, list)):
             raise InputError(f"a TOML file cannot define {key}; write the graph in Python (.py) instead.")
         if key not in known:
             raise unknown_name("setting", key, known)
@@ -269,6 +283,8 @@ def _are_names(given: object) -> bool:
 def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {}
     for name in filter(defined.__contains__, FUNCTIONS):
+        if name == "achieved" and _are_names(defined[name]):
+            continue  # names of columns
         takes = FUNCTIONS[name].takes
         if name in ("reward", "terminal") and _about_goals(defined):
             takes = (*takes, "goal")
@@ -283,8 +299,9 @@ def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[...
             pass
         called = partial(_called, file, name, function)
         found[name] = called if name == "local" else partial(_naming, file, called)
-    for name, needed in (("terminal", "reward"), ("achieved", "reward"), ("goals", "achieved")):
-        if name in found and needed not in found:
+    measured = () if "tolerance" in defined else (("achieved", "reward"),)
+    for name, needed in (("terminal", "reward"), *measured, ("goals", "achieved")):
+        if name in found and needed not in (*found, *filter(defined.__contains__, GOALS)):
             raise InputError(f"it defines {name}, which is of no use without {needed}; define both.")
     return found
 
@@ -294,6 +311,68 @@ def _about_goals(defined: Mapping[str, Any]) -> bool:
     return "achieved" in defined or (
         isinstance(reward, FunctionType) and len(inspect.signature(reward).parameters) == 4
     )
+
+
+def _goals(
+    file: Path, defined: Mapping[str, Any], graph: LocalGraph, names: ColumnNames, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What follows from an environment, columns that goals are about, and a distance at which a goal is reached."""
+    environment, wanted, tolerance = map(defined.get, GOALS)
+    if environment is not None and not (callable(environment) or (isinstance(environment, str) and environment)):
+        raise InputError(
+            f"environment must be a Gymnasium id, such as 'my_module:Pushing-v0', or a function, got {environment!r}."
+        )
+    made: dict[str, Any] = {"environment": environment}
+    groups: list[list[int]] | None = None  # of what is achieved, by factor
+    if wanted is not None and not callable(wanted):
+        if not _are_names(wanted) or not wanted or isinstance(wanted, set | frozenset):
+            raise InputError(f"achieved must be a list of columns of the state, got {wanted!r}.")
+        for name in wanted:
+            if name not in names.state:
+                raise unknown_name("column of the state called", name, names.state)
+        columns = [names.state.index(name) for name in wanted]
+        owned = ([i for i, column in enumerate(columns) if column in graph.factors[child]] for child in graph.children)
+        groups = [own for own in owned if own]
+        made["achieved"] = partial(_columns, columns)
+    if tolerance is None:
+        return made
+    achieved = made.get("achieved", task.get("achieved"))
+    if achieved is None:
+        raise InputError("tolerance is the distance at which a goal is reached: name the columns in achieved, too.")
+    if type(tolerance) not in (int, float) or not 0 < tolerance < float("inf"):
+        raise InputError(f"tolerance must be a distance, a number above 0, got {tolerance!r}.")
+    reached = made["reached"] = partial(_near, float(tolerance), groups)
+    return made if "reward" in defined else made | {"label": partial(_reaching, file, achieved, reached)}
+
+
+def _columns(columns: list[int], state: Tensor) -> Tensor:
+    return state[:, columns]
+
+
+def _near(tolerance: float, groups: list[list[int]] | None, achieved: Tensor, goal: Tensor) -> Tensor:
+    """Whether the columns of every factor are within the tolerance of the goal's, bool (N,)."""
+    apart = achieved - goal
+    parts = [apart] if groups is None else [apart[:, own] for own in groups]
+    return torch.stack([part.norm(dim=1) <= tolerance for part in parts]).all(0)
+
+
+def _reaching(
+    file: Path,
+    achieved: Callable[[Tensor], Tensor],
+    reached: Callable[[Tensor, Tensor], Tensor],
+    state: Tensor,
+    action: Tensor,
+    next_state: Tensor,
+    goal: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Reward 0 and an end where the goal is reached, and -1 elsewhere."""
+    if goal is None:
+        raise InputError(
+            f"{str(file)!r}: its reward is about goals, and none are known. Define goals(n, seed, device), name an "
+            "environment that shows goals, or draw them from the data."
+        )
+    there = reached(achieved(next_state), goal)
+    return there.float() - 1, there
 
 
 def _naming(file: Path, function: Callable[..., Any], *given: Any) -> Any:

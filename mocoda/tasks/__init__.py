@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.registry import Registry, settings_of
+from mocoda.graph.columns import ColumnNames
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
-from mocoda.tasks.task import SimulatedTask, Task, is_simulated
+from mocoda.tasks.own import own_task
+from mocoda.tasks.task import Environment, SimulatedTask, Task, is_simulated
 
 __all__ = ["TASKS", "SimulatedTask", "Task", "is_simulated", "make_task"]
 
@@ -42,12 +46,40 @@ for _name, _number in _CUBES.items():
     TASKS.add(_cubes(*_number, places=True), f"{_name}-places")
 
 
-def make_task(name: str, **options: Any) -> Task:
-    """Makes the task called `name` with these options.
+def make_task(
+    name: str | None = None,
+    *,
+    graph: str | Path | None = None,
+    data: Transitions | ColumnNames | None = None,
+    environment: Environment | None = None,
+    achieved: Sequence[str] | None = None,
+    tolerance: float | None = None,
+    **options: Any,
+) -> Any:
+    """Makes the built-in task called `name` with these options, or a task of your own from a graph file.
 
-    A number after a colon sets the task's option: "objects:6" has six objects, and "cube-double:4" is the fourth
+    A number after a colon sets a built-in task's option: "objects:6" has six objects, and "cube-double:4" is the fourth
     official task of "cube-double".
+
+    Of your own task, everything but the graph is optional, and can be written in the graph file instead:
+
+    graph        the file: Python, TOML, or learned. It may define rewards, goals and more (docs/graphs.md)
+    data         a table with the columns that the file speaks of
+    environment  where agents are evaluated: a Gymnasium id, "module:Id" if a module must be imported first, or a
+                 function that makes an environment. Its observations are the states of the data
+    achieved     columns of the state that goals are about
+    tolerance    distance up to which a goal is reached: Euclidean, over the columns of each factor in `achieved`. The
+                 reward is then -1 until all are, unless the file defines another
     """
+    own: dict[str, Any] = {"data": data, "environment": environment, "achieved": achieved, "tolerance": tolerance}
+    if graph is not None:
+        if name is not None or options:
+            raise InputError(f"graph= makes a task of your own: leave out {name or next(iter(options))!r}.")
+        return own_task(graph, **own)
+    if given := [option for option, value in own.items() if value is not None]:
+        raise InputError(f"{given[0]}= belongs to a task of your own: pass graph=, its graph file, too.")
+    if name is None:
+        raise InputError(f"name a built-in task ({TASKS.choices}), or pass graph=, the graph file of your own.")
     kind, colon, number = name.partition(":")
     if colon and kind in TASKS:
         known = settings_of(TASKS[kind])
@@ -60,5 +92,4 @@ def make_task(name: str, **options: Any) -> Task:
                 f"{name!r}{f' and {option}={options[option]!r}' if option in options else ''}."
             )
         options[option] = int(number)
-    task: Task = TASKS.make(kind, **options)
-    return task
+    return TASKS.make(kind, **options)

@@ -16,6 +16,14 @@ from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
 Floats32 = NDArray[np.float32]
+Environment = str | Callable[..., gymnasium.Env[Any, Any]]
+
+
+def make_environment(environment: Environment, **options: Any) -> gymnasium.Env[Any, Any]:
+    """Makes a task's environment."""
+    if callable(environment):
+        return environment(**options)
+    return gymnasium.make(environment, disable_env_checker=True, **options)
 
 
 def environment_action(space: gymnasium.Space[Any], action: NDArray[Any]) -> Any:
@@ -39,11 +47,12 @@ class Task(Protocol):
         """The name under which `make_task` makes it."""
 
     @property
-    def environment(self) -> str:
+    def environment(self) -> Environment:
         """The id that `gymnasium.make` takes, also in other processes; "module:id" if a module must be imported first.
 
-        Observations are states, or dicts with a state as "observation" and a goal as "desired_goal". Every episode
-        ends, and what happens after a reset does not depend on earlier episodes.
+        It may also be a function that makes the environment and can be sent to other processes. Observations are
+        states, or dicts with a state as "observation" and a goal as "desired_goal". Every episode ends, and what
+        happens after a reset does not depend on earlier episodes.
         """
 
     @property
@@ -92,6 +101,11 @@ class SimulatedTask(Task, Protocol):
 def is_simulated(task: object) -> TypeGuard[SimulatedTask]:
     """Returns whether a task has what batches of episodes need; only "mocoda-p" needs `features` and `region`."""
     return all(hasattr(task, name) for name in ("step", "horizon", "start"))
+
+
+def can_be_played(task: object) -> bool:
+    """Returns whether agents can be evaluated in a task."""
+    return is_simulated(task) or getattr(task, "environment", None) is not None
 
 
 class SimulatedEnv(gymnasium.Env[Floats32, Floats32]):

@@ -44,6 +44,31 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "experiments").rglob("*.md"))]
 AT_MOST = {"rows": 2_000, "updates": 2, "seeds": 1, "episodes": 2, "workers": 1}  # of a command that is run here
 ONLY_READ = {"demo", "watch"}  # these take long, and have tests of their own
+# What stands beside the graph of a reader's own task.
+OWN_WORLD = """
+import gymnasium
+import numpy as np
+import torch
+
+achieved, tolerance = ["box1.x", "box1.y"], 0.1
+
+
+class environment(gymnasium.Env):
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(6), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(6, self.steps / 10), 0.0, False, self.steps == 5, {}
+
+
+def goals(n, seed, device):
+    return torch.rand(n, 2, generator=torch.Generator().manual_seed(seed)).to(device)
+"""
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -98,6 +123,8 @@ def desk(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     Transitions(*steps, goal=rows[:, 2:4].flip(0), columns=columns).save("goal-data.hdf5")
     for ending in ("py", "toml"):
         Path(f"my_graph.{ending}").write_text((ROOT / f"examples/graphs/pushing.{ending}").read_text("utf-8"), "utf-8")
+    pushing = (ROOT / "examples/graphs/pushing.py").read_text("utf-8").partition("def reward")[0]
+    Path("my_task.py").write_text(pushing + OWN_WORLD, "utf-8")
     graph, _, goals, _ = (block for *_, block in blocks((ROOT / "docs/graphs.md").read_text("utf-8"), "python"))
     Path("goal_graph.py").write_text(graph + goals, "utf-8")
     *_, pendulum = (block for *_, block in blocks((ROOT / "docs/check.md").read_text("utf-8"), "python"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import Any
 
 import gymnasium
 import pytest
@@ -65,7 +66,7 @@ def test_the_task_is_made_by_name_and_number() -> None:
         ("objcts:2", {}),
     ],
 )
-def test_what_cannot_be_made_is_refused(name: str, options: dict[str, int]) -> None:
+def test_what_cannot_be_made_is_refused(name: str, options: dict[str, Any]) -> None:
     with refused():
         make_task(name, **options)
 
