@@ -305,3 +305,14 @@ def test_a_table_is_named_already() -> None:
         mocoda.read(table(), names={"state": "s"})
     with refused():
         mocoda.read(SHORT, observations=["s"])
+
+
+def test_arrays_of_another_byte_order_are_read(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {
+        **D4RL,
+        "next_observations": OBSERVATIONS,
+        "provenance/recipe": ROWS,
+        "episode": ROWS // 4,
+    }
+    big = {name: np.asarray(array).astype(np.asarray(array).dtype.newbyteorder(">")) for name, array in arrays.items()}
+    assert_identical(mocoda.read(hdf5(tmp_path / "big.hdf5", big)), mocoda.read(hdf5(tmp_path / "own.hdf5", arrays)))

@@ -55,8 +55,11 @@ class RawData:
         if skip_bad_rows:
             bad = self.bad_rows()
             arrays, source["skipped_bad_rows"] = {name: array[~bad] for name, array in arrays.items()}, int(bad.sum())
-        # A table copies a tensor once and a numpy array twice; torch takes only arrays that can be written to.
-        lent = {name: torch.from_numpy(array) if array.flags.writeable else array for name, array in arrays.items()}
+        # A table copies a tensor once and a numpy array twice; torch takes only native arrays that can be written to.
+        lent = {
+            name: torch.from_numpy(array) if array.flags.writeable and array.dtype.isnative else array
+            for name, array in arrays.items()
+        }
         return from_arrays(lent, self.columns, source)
 
     def expanded(self, categories: Mapping[str, int], angles: Sequence[str] = ()) -> RawData:
