@@ -20,6 +20,8 @@ BESIDE = (
     "experiments/**/*.png",
     "experiments/**/*.gif",
     "experiments/**/*.json",
+    "examples/**/*.md",
+    "examples/**/*.png",
     "examples/**/*.py",
     "examples/**/*.toml",
 )
@@ -36,7 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Shortens links out of docs/ and into it: the site has these pages one folder higher than their sources."""
-    if page.file.src_uri.startswith("experiments/"):
+    if page.file.src_uri.startswith(("experiments/", "examples/")):
         return re.sub(r"(\]\((?:\.\./)+)docs/", r"\1", markdown)
     return re.sub(r"(\]\(|src=\")\.\./", r"\1", markdown)
 

@@ -41,7 +41,9 @@ from mocoda.engine.randomness import Stream
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WALKS = sorted((ROOT / "examples").glob("*/README.md"))
 LINKING = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "experiments").rglob("*.md"))]
+LINKING += WALKS
 AT_MOST = {"rows": 2_000, "updates": 2, "seeds": 1, "episodes": 2, "workers": 1}  # of a command that is run here
 ONLY_READ = {"demo", "watch"}  # these take long, and have tests of their own
 # What stands beside the graph of a reader's own task.
