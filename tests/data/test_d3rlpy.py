@@ -74,31 +74,6 @@ def test_every_row_is_drawn_and_nothing_else(goal: bool) -> None:
     assert drawn(buffer) == rows_of(data)
 
 
-def test_the_mini_batches_of_a_training_are_our_rows(tmp_path: Path) -> None:
-    data = mixed(goal=True)
-    seen: set[tuple[float, ...]] = set()
-    learner = d3rlpy.algos.TD3PlusBCConfig(batch_size=32).create()
-    update = learner.update
-
-    def watched(batch: Any) -> Any:
-        columns = (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminals)
-        seen.update(tuple(row) for row in np.concatenate(columns, 1).tolist())
-        return update(batch)
-
-    learner.update = watched
-    history = learner.fit(
-        to_d3rlpy(data),
-        n_steps=300,
-        n_steps_per_epoch=100,
-        logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
-        show_progress=False,
-    )
-    assert seen == rows_of(data)
-    assert len(history) == 3 and all(np.isfinite(list(losses.values())).all() for _, losses in history)
-    action = learner.predict(torch.cat([data.state, data.goal], 1).numpy())  # type: ignore[list-item]
-    assert action.shape == (len(data), 2) and (abs(action) <= 1).all()
-
-
 def test_actions_at_the_corners_are_no_categories() -> None:
     data = Transitions(numbers(2, 2), [[1.0], [-1.0]], numbers(2, 2), numbers(2))
     info = to_d3rlpy(data).dataset_info

@@ -162,47 +162,6 @@ def test_old_data_sets_without_spaces_are_refused_with_the_way_out(root: Path) -
         read("old-v0")
 
 
-def test_what_a_robotics_environment_says_is_what_is_read() -> None:
-    robotics = pytest.importorskip("gymnasium_robotics")
-    gymnasium.register_envs(robotics)
-    env = gymnasium.make("FetchPush-v4", max_episode_steps=4)
-    env.action_space.seed(0)
-    buffers = []
-    for seed, length in enumerate([4, 2]):
-        seen, actions, rewards = [env.reset(seed=seed)[0]], [], []
-        for _ in range(length):
-            actions.append(env.action_space.sample())
-            observation, reward, *_ = env.step(actions[-1])
-            seen.append(observation)
-            rewards.append(reward)
-        stacked = {key: np.stack([one[key] for one in seen]) for key in seen[0]}
-        ends = np.arange(length) == length - 1
-        buffers.append(
-            EpisodeBuffer(
-                observations=stacked,
-                actions=np.stack(actions),
-                rewards=rewards,
-                terminations=np.zeros(length, bool),
-                truncations=ends,
-                infos={},
-            )
-        )
-    minari.create_dataset_from_buffers("fetch/push-v0", buffers, env=env)
-    env.close()
-    data = read("fetch/push-v0")
-
-    def column(key: str, places: slice) -> torch.Tensor:
-        return torch.tensor(np.concatenate([one.observations[key][places] for one in buffers]).astype(np.float32))
-
-    assert data.state.equal(column("observation", slice(None, -1)))
-    assert data.next_state.equal(column("observation", slice(1, None)))
-    assert data.goal is not None and data.goal.equal(column("desired_goal", slice(None, -1)))
-    assert data.action.equal(torch.tensor(np.concatenate([one.actions for one in buffers])))
-    assert data.reward is not None and data.reward.tolist() == [reward for one in buffers for reward in one.rewards]
-    assert not data.terminal.any()  # Fetch tasks only run out of time
-    assert data.source["achieved_goal"] == ["observation.3", "observation.4", "observation.5"]
-
-
 def test_rows_with_nan_are_inspected_and_left_out_if_asked() -> None:
     seen = numbers(4, 3)
     seen[1, 0] = np.nan

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from transition_tables import arrays, assert_identical, numbers, refusal, table
 
 from mocoda.data.transitions import Transitions, concatenate, save_stream
-from mocoda.engine.errors import unknown_name
 from mocoda.engine.files import versions, write_json
 
 # --- a table keeps what it was given
@@ -269,22 +268,6 @@ def test_a_stream_that_fails_leaves_an_existing_file_untouched(tmp_path: Path) -
     with refused():
         save_stream(path, [])
     assert listing(tmp_path) == before
-
-
-def test_json_is_written_readable_and_whole_or_not_at_all(tmp_path: Path) -> None:
-    value = {"name": "Grüße", "numbers": [1, 2.5, None]}
-    write_json(tmp_path / "value.json", value)
-    text = (tmp_path / "value.json").read_text(encoding="utf-8")
-    assert json.loads(text) == value and "Grüße" in text and text.endswith("}\n")
-    with pytest.raises(TypeError):
-        write_json(tmp_path / "other.json", {"made": {1, 2}})
-    assert [*listing(tmp_path)] == ["value.json"]
-
-
-def test_an_unknown_name_is_answered_with_the_names_there_are_and_the_nearest() -> None:
-    for name in ("navigatoin", "zzz"):
-        with refused():
-            raise unknown_name("task", name, ["navigation", "push"])
 
 
 # --- laws
