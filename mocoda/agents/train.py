@@ -32,7 +32,7 @@ from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products,
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.tasks import Task, is_simulated
-from mocoda.tasks.own import action_range_of
+from mocoda.tasks.own import environment_range
 
 CHUNK = 100  # updates at a time, at most: one CUDA graph
 VALUES = ("q", "v", "advantage")  # measurements of losses that are values, or differences of values
@@ -449,8 +449,9 @@ def action_range(runs: Sequence[Run], task: Task | None, given: Range | None) ->
     """Returns the low and high end of the actions (A,): the task's, the given ones, or [-1, 1] if all data fits."""
     data = runs[0].data
     states, actions = data.state.shape[1], data.action.shape[1]
-    ends = None if task is None else action_range_of(task, actions)
-    if task is None or ends is None:
+    box: Any = getattr(task, "box", None)
+    environment: Any = getattr(task, "environment", None)
+    if task is None or (box is None and environment is None):
         if given is not None:
             return _check_range(given, data.action)
         for run in runs:
@@ -473,6 +474,7 @@ def action_range(runs: Sequence[Run], task: Task | None, given: Range | None) ->
         raise InputError(
             f"task {task.name!r} has no goals, but data set {runs[0].name!r} has {_goal_width(data)} columns of them."
         )
+    ends = environment_range(environment, actions) if box is None else [end[states:] for end in box]
     low, high = (end.to(data.device) for end in ends)
     return low, high
 

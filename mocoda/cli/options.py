@@ -224,19 +224,19 @@ class GraphOptions:
 
     def load(self, data: Transitions, name: str) -> Task | FileTask:
         """The task that the options name for the data called `name`, or else the one that it was recorded in."""
+        if self.graph is not None:
+            from mocoda.tasks.own import own_task
+
+            return own_task(self.graph, data=data)
         from mocoda.tasks import make_task
 
-        world: Task | FileTask
-        if self.graph is not None:
-            world = make_task(graph=self.graph, data=data)
-            return world
         task = self.task or task_of(data)
         if task is None:
             raise InputError(
                 f"nothing describes the graph of {name!r}: pass --graph with a graph file, or --task for data of a "
                 f"built-in task ({TASKS})."
             )
-        world = make_task(task)
+        world: Task = make_task(task)
         return world
 
 

@@ -185,15 +185,9 @@ def _pool(place: OwnEnvironment) -> Tensor:
     return torch.as_tensor(np.array(goals), dtype=torch.float32)
 
 
-def action_range_of(task: Any, actions: int) -> tuple[Tensor, Tensor] | None:
-    """The lowest and the highest action (A,) of a task, by its box or its environment; None if it has neither."""
-    box = getattr(task, "box", None)
-    if box is not None:
-        low, high = (end[-actions:] for end in box)
-        return low, high
-    if getattr(task, "environment", None) is None:
-        return None
-    space = make_environment(task.environment).action_space
+def environment_range(environment: Environment, actions: int) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest action (A,) that an environment takes."""
+    space = make_environment(environment).action_space
     if isinstance(space, gymnasium.spaces.Discrete):
         return torch.zeros(actions), torch.ones(actions)
     if not isinstance(space, gymnasium.spaces.Box) or int(np.prod(space.shape)) != actions:
