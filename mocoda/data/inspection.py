@@ -176,8 +176,8 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
         source=dict(raw.source),
         warnings=(),
     )
-    exchanges = _objects(state[:FOLLOWED], next_state[:FOLLOWED], [column.name for column in columns], found.source)
-    return replace(found, warnings=(*raw.doubts(), *_warnings(found), *exchanges))
+    objects = _objects(state[:FOLLOWED], next_state[:FOLLOWED], raw)
+    return replace(found, warnings=(*raw.doubts(), *_warnings(found), *objects))
 
 
 def _recorded(raw: RawData) -> NDArray[np.bool_]:
@@ -192,24 +192,15 @@ def _recorded(raw: RawData) -> NDArray[np.bool_]:
 
 
 def _columns(raw: RawData) -> list[Column]:
-    arrays = raw.arrays
-    names = raw.columns or [f"{part}{i}" for part in ("state", "action") for i in range(arrays[part].shape[1])]
-    parts = [*(["state"] * arrays["state"].shape[1]), *(["action"] * arrays["action"].shape[1])]
-    values = [*arrays["state"].T, *arrays["action"].T]
-    if len(names) != len(parts):
-        names = [str(place) for place in range(len(parts))]
-    if "goal" in arrays:
-        goals = arrays["goal"].T
-        values, parts = [*values, *goals], [*parts, *(["goal"] * len(goals))]
-        names = [*names, *(f"goal{place}" for place in range(len(goals)))]
-    if "reward" in arrays:
-        values, parts, names = [*values, arrays["reward"]], [*parts, "reward"], [*names, "reward"]
-    nothing = np.empty(0, np.float32)
-    following = [*arrays["next_state"].T, *([nothing] * (len(parts) - arrays["state"].shape[1]))]
-    good = ~raw.bad_rows()
-    kinds = kinds_of(arrays if good.all() else {name: array[good] for name, array in arrays.items()})
-    kinds += ("number",) * (len(parts) - len(kinds))
-    return [_described(*column) for column in zip(parts, names, kinds, values, following, strict=True)]
+    arrays, good, found = raw.arrays, ~raw.bad_rows(), []
+    kinds = iter(kinds_of(arrays if good.all() else {name: array[good] for name, array in arrays.items()}))
+    names = iter(raw.names)
+    for part in ("state", "action", "goal", "reward"):
+        for place, values in enumerate(arrays[part].reshape(len(good), -1).T if part in arrays else ()):
+            following = arrays["next_state"][:, place] if part == "state" else values[:0]
+            name = next(names, part if part == "reward" else f"{part}{place}")
+            found.append(_described(part, name, next(kinds, "number"), values, following))
+    return found
 
 
 def _described(part: str, name: str, kind: str, values: Floats, next_values: Floats) -> Column:
@@ -255,13 +246,13 @@ def _jumps(state: Floats, next_state: Floats) -> tuple[NDArray[np.intp], int]:
     return jumps, places[int(np.argmax([step[jumps[0]] for step in steps]))] if len(jumps) else 0
 
 
-def _objects(state: Floats, next_state: Floats, names: list[str], source: Mapping[str, Any]) -> Iterator[str]:
+def _objects(state: Floats, next_state: Floats, raw: RawData) -> Iterator[str]:
     """Sentences on groups of objects that exchange places, or that seem to be absent in some rows."""
     good = (np.isfinite(state) & np.isfinite(next_state)).all(1)
-    for alike in alike_objects(names[: state.shape[1]]):
+    for alike in alike_objects(raw.names[: state.shape[1]]):
         share = (state[good][:, alike.columns] == 0).all(2).mean(0)
         gone = [name for name, part in zip(alike.names, share, strict=True) if 0 < part < 1]
-        if gone and "absent" not in source and alike.columns.shape[1] > 1:
+        if gone and "absent" not in raw.source and alike.columns.shape[1] > 1:
             yield (
                 f"all columns of {', '.join(map(printable, gone))} are 0 in some rows. If that means absent, say so: "
                 f"absent={gone} (--absent {' '.join(map(printable, gone))})."

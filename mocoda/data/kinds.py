@@ -112,4 +112,6 @@ def outliers(values: NDArray[Any]) -> NDArray[np.intp]:
         return np.arange(0)
     middle = np.median(sample)
     usual = np.quantile(np.abs(sample - middle), 0.999, method="lower")
-    return np.flatnonzero(np.isfinite(values) & (np.abs(values - middle) > EXTREME * usual) & (usual > 0))
+    if usual == 0 or max(values.max() - middle, middle - values.min()) <= EXTREME * usual:
+        return np.arange(0)
+    return np.flatnonzero(np.isfinite(values) & (np.abs(values - middle) > EXTREME * usual))

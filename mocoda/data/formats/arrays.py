@@ -46,6 +46,12 @@ class RawData:
     def of(data: Transitions, kind: str) -> RawData:
         return RawData(kind, arrays_of(data), data.columns, data.source)
 
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, made up where nobody gave each one."""
+        made_up = [f"{part}{i}" for part in ("state", "action") for i in range(self.arrays[part].shape[1])]
+        return list(self.columns) if len(self.columns) == len(made_up) else made_up
+
     def table(self, skip_bad_rows: bool = False) -> Transitions:
         import torch
 
@@ -77,13 +83,11 @@ class RawData:
 
     def _in_place_of(self, name: str, make: Callable[[NDArray[Any]], dict[str, NDArray[Any]]]) -> RawData:
         """The rows with other columns in place of one; `make` makes those of its states and then its next states."""
-        arrays, rows = dict(self.arrays), len(self.arrays["state"])
-        widths = {part: arrays[part].shape[1] for part in ("state", "action")}
-        names = list(self.columns) or [f"{part}{i}" for part, width in widths.items() for i in range(width)]
+        arrays, names = dict(self.arrays), self.names
         if name not in names:
             raise unknown_name("column", name, names)
-        at = names.index(name)
-        parts, place = (("state", "next_state"), at) if at < widths["state"] else (("action",), at - widths["state"])
+        (rows, states), at = arrays["state"].shape, names.index(name)
+        parts, place = (("state", "next_state"), at) if at < states else (("action",), at - states)
         made = make(np.concatenate([arrays[part][:, place] for part in parts]))
         new = np.stack([*made.values()], 1).astype(np.float32)
         for number, part in enumerate(parts):
@@ -97,7 +101,7 @@ class RawData:
         if not objects:
             return self
         arrays = {name: self.arrays[name].copy() for name in ("state", "next_state")}
-        names = self.columns[: arrays["state"].shape[1]]
+        names = self.names[: arrays["state"].shape[1]]
         for name in objects:
             own = [place for place, column in enumerate(names) if re.match(rf"{re.escape(name)}([._]|$)", column)]
             if not own:
@@ -114,18 +118,13 @@ class RawData:
                 f"{', '.join(map(printable, self.coarse))}: the numbers are so large, compared with how they vary, "
                 "that float32 rounds their variation away. Subtract an offset before reading them."
             )
-        rows = np.concatenate([self.arrays["state"], self.arrays["action"]], 1)
-        far = {place: odd[0] for place, column in enumerate(rows.T) if len(odd := outliers(column))}
+        columns = zip(self.names, [*self.arrays["state"].T, *self.arrays["action"].T], strict=True)
+        far = [(name, column, odd[0]) for name, column in columns if len(odd := outliers(column))]
         if far:
-            names = (
-                self.columns if len(self.columns) == rows.shape[1] else [f"column {i}" for i in range(rows.shape[1])]
-            )
-            listed = ", ".join(
-                f"{printable(names[place])} in row {row} ({rows[row, place]:g})" for place, row in far.items()
-            )
+            listed = [f"{printable(name)} in row {row} ({column[row]:g})" for name, column, row in far]
             found.append(
-                f"numbers lie 10,000 times as far out as nearly all others of their column: {listed}. They ruin the "
-                "scale on which a model sees the column: leave these rows out, or repair them."
+                f"numbers lie 10,000 times as far out as nearly all others of their column: {', '.join(listed)}. They "
+                "ruin the scale on which a model sees the column: leave these rows out, or repair them."
             )
         return found
 
