@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from mocoda.data import read as read
     from mocoda.data import read_excerpt as read_excerpt
     from mocoda.data import read_pieces as read_pieces
-    from mocoda.data import save_stream as save_stream
     from mocoda.data import track as track
     from mocoda.data import write as write
     from mocoda.data.formats.d3rlpy import from_d3rlpy as from_d3rlpy
@@ -104,7 +103,6 @@ _ROOMS = {
     "data": (
         "Transitions",
         "concatenate",
-        "save_stream",
         "read",
         "read_pieces",
         "read_excerpt",

@@ -89,7 +89,7 @@ class Augmentation:
     """An augmented table that is made piece by piece; its fields are the arguments of `augment`.
 
     The table is made in pieces, first the recorded rows if they are kept. `chunks` yields them one by one, so that
-    `save_stream` can write a table larger than memory. A piece does not depend on which process makes it, or when.
+    `augment_to_file` can write a table larger than memory. A piece does not depend on which process makes it, or when.
 
     chunk  rows generated at a time, part of what a seed means; None: as many as suit the device
     """

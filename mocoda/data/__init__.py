@@ -22,7 +22,7 @@ from mocoda.data.kinds import column_kinds, one_hot_groups
 from mocoda.data.tracking import track
 
 if TYPE_CHECKING:
-    from mocoda.data.transitions import Array, Transitions, as_tensor, concatenate, save_stream
+    from mocoda.data.transitions import Array, Transitions, as_tensor, concatenate
 
 __all__ = [
     "FORMATS",
@@ -43,7 +43,6 @@ __all__ = [
     "read_excerpt",
     "read_pieces",
     "readable_formats",
-    "save_stream",
     "target_of",
     "track",
     "writable_formats",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -138,13 +138,16 @@ class Transitions:
 
     def save(self, path: str | Path) -> None:
         """Writes the table to an HDF5 file, whole or not at all."""
-        save_stream(path, [self])
+        with whole_file(path) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
+            write_metadata(file, self)
+            for name, array in self.arrays().items():
+                file[name] = array.cpu().numpy()
 
     @staticmethod
-    def load(path: str | Path, rows: slice = slice(None)) -> Transitions:
-        """Reads a file that `save` wrote, or some of its rows; what comes back is identical, to the bit."""
+    def load(path: str | Path) -> Transitions:
+        """Reads a file that `save` wrote; what comes back is identical, to the bit."""
         with open_hdf5(Path(path)) as file:
-            arrays = {name: torch.from_numpy(file[name][rows]) for name in stored_arrays(file)}
+            arrays = {name: torch.from_numpy(file[name][:]) for name in stored_arrays(file)}
             return from_arrays(arrays, **metadata_of(file, TEXTS))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -188,67 +191,30 @@ def concatenate(tables: Sequence[Transitions], source: Mapping[str, Any] | None 
     first = tables[0]
     for table in tables[1:]:
         _check_alike(first, table)
-    known, parts, numbering = any(table.episode is not None for table in tables), [], _Numbering()
-    for table in tables:
-        parts.append(numbering.renumbered(table, known))
+    known = any(table.episode is not None for table in tables)
+    parts = list(_renumbered(tables)) if known else [table.arrays() for table in tables]
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return from_arrays(joined, first.columns, first.source if source is None else source)
 
 
-def save_stream(path: str | Path, tables: Iterable[Transitions]) -> int:
-    """Writes tables into one file, holding one at a time in memory; the source is the last one's.
-
-    Episodes are numbered as in `concatenate`; if the first table has none, no other may. Returns the number of rows.
-    """
-    rows, numbering = 0, _Numbering()
-    with whole_file(path) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
-        first: Transitions | None = None
-        for table in tables:
-            if first is None:
-                first = table
-                _write_header(file, table)
-            _check_alike(first, table)
-            if first.episode is None and table.episode is not None:
-                raise InputError(
-                    "the first table has no episodes and a later one has; give the first one episode=-1 for every row."
-                )
-            for name, array in numbering.renumbered(table, first.episode is not None).items():
-                stored = file[name]
-                stored.resize(rows + len(table), axis=0)
-                stored[rows:] = array.cpu().numpy()
-            disk.check()
-            rows += len(table)
-        if first is None:
-            raise InputError(f"there are no rows to write to {str(path)!r}; expected at least one table.")
-        put_metadata(file, {"source": dict(table.source)})  # the last table knows how all were made
-    return rows
-
-
-class _Numbering:
-    """Gives episodes of tables that follow one another numbers that do not collide."""
-
-    def __init__(self) -> None:
-        self.free = 0  # the lowest number that no episode has yet
-        self.last: tuple[Transitions, int] | None = None  # the previous row, and what was added to its episode
-
-    def renumbered(self, table: Transitions, known: bool) -> dict[str, Tensor]:
-        """The arrays of the next table; without episodes if they are `known` of no table."""
-        arrays, last, self.last = table.arrays(), self.last, None
-        if not known:
-            return arrays
+def _renumbered(tables: Iterable[Transitions]) -> Iterator[dict[str, Tensor]]:
+    """The arrays of tables that follow one another, whose episodes get numbers that do not collide."""
+    free, last, before = 0, None, 0  # the lowest number that no episode has yet, and what was added to the previous row
+    for table in tables:
         if table.episode is None:
             none = torch.full((len(table),), -1, device=table.device)
-            return {**arrays, "episode": none, "step": none}
-        added = torch.full_like(table.episode, self.free)
-        if last is not None and _continues(last[0], table):
+            last = None
+            yield {**table.arrays(), "episode": none, "step": none}
+            continue
+        added = torch.full_like(table.episode, free)
+        if last is not None and _continues(last, table):
             same = table.episode == table.episode[0]
-            added[same] = last[1]
-            if bool((table.episode[~same] + last[1] >= self.free).all()):  # then all keep their distance
-                added[:] = last[1]
+            added[same] = before
+            if bool((table.episode[~same] + before >= free).all()):  # then all keep their distance
+                added[:] = before
         number = torch.where(table.episode < 0, table.episode, table.episode + added)
-        self.free = max(self.free, int(number.max()) + 1)
-        self.last = (table[-1:], int(added[-1]))
-        return {**arrays, "episode": number}
+        free, last, before = max(free, int(number.max()) + 1), table[-1:], int(added[-1])
+        yield {**table.arrays(), "episode": number}
 
 
 def _continues(last: Transitions, table: Transitions) -> bool:
@@ -263,18 +229,6 @@ def _continues(last: Transitions, table: Transitions) -> bool:
 def write_metadata(file: h5py.File, table: Transitions) -> None:
     """Writes a table's format, columns, source and versions of packages."""
     put_metadata(file, {"format": [FORMAT, FORMAT_VERSION], "versions": versions()} | texts_of(table))
-
-
-def _write_header(file: h5py.File, table: Transitions) -> None:
-    write_metadata(file, table)
-    for name, array in table.arrays().items():
-        values = array[:0].cpu().numpy()
-        file.create_dataset(
-            name,
-            data=values,
-            maxshape=(None, *values.shape[1:]),
-            chunks=(min(len(table), 16_384), *values.shape[1:]),
-        )
 
 
 def _own(name: str, array: Array, dtype: torch.dtype | None = torch.float32) -> Tensor:

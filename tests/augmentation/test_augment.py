@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from point_task import PointTask
 from torch import Tensor
 
 from experiments.columns import PUBLISHED, column_recipe
-from mocoda import DynamicsConfig, Transitions, concatenate, fit_dynamics, fit_parents, save_stream
+from mocoda import DynamicsConfig, Transitions, concatenate, fit_dynamics, fit_parents
 from mocoda.augmentation.generation import Augmentation, augment
 from mocoda.augmentation.support import local_graphs
 from mocoda.engine.progress import silent
@@ -302,7 +301,7 @@ def test_a_task_that_achieves_goals_of_another_shape_is_refused(points: Transiti
         augment(points, Always(points.rows[:20]), Still(), rows=20, task=Odd(), hindsight=0.5, keep_recorded=False)
 
 
-def test_a_model_that_returns_nan_is_refused_and_no_file_appears(data: Transitions, tmp_path: Path) -> None:
+def test_a_model_that_returns_nan_is_refused(data: Transitions) -> None:
     class Broken:
         def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
             next_state = rows[:, :2].clone()
@@ -310,5 +309,4 @@ def test_a_model_that_returns_nan_is_refused_and_no_file_appears(data: Transitio
             return next_state
 
     with refused():
-        save_stream(tmp_path / "table.hdf5", Augmentation(data, Box(), Broken(), rows=10).chunks())
-    assert list(tmp_path.iterdir()) == []
+        augment(data, Box(), Broken(), rows=10)

@@ -16,7 +16,7 @@ from transition_tables import assert_identical, table
 
 import mocoda
 from experiments.columns import PUBLISHED, column_recipe
-from mocoda import DynamicsConfig, InputError, Transitions, augment, concatenate, fit_dynamics, fit_parents, save_stream
+from mocoda import DynamicsConfig, InputError, Transitions, augment, concatenate, fit_dynamics, fit_parents
 from mocoda.augmentation.generation import Augmentation
 from mocoda.augmentation.support import disagreement, fit_support, step_scale
 from mocoda.engine.randomness import Stream
@@ -53,13 +53,13 @@ def test_rows_take_their_provenance_along() -> None:
 
 def test_files_keep_provenance_in_a_group_of_its_own(tmp_path: Path) -> None:
     made = noted()
-    save_stream(tmp_path / "a.hdf5", [made, made[:2]])
+    concatenate([made, made[:2]]).save(tmp_path / "a.hdf5")
     back = Transitions.load(tmp_path / "a.hdf5")
     assert back.provenance["recipe"].tolist() == [0, 1, 2, 3, 4, 0, 1]
     assert back.provenance["support"].equal(torch.cat([made.provenance["support"], made.provenance["support"][:2]]))
     with h5py.File(tmp_path / "a.hdf5") as file:
         assert set(file["provenance"]) == {"recipe", "support"}
-    some = Transitions.load(tmp_path / "a.hdf5", slice(1, 3))
+    some = Transitions.load(tmp_path / "a.hdf5")[1:3]
     assert_identical(some, made[1:3])
     assert some.provenance["recipe"].tolist() == [1, 2]
 

@@ -17,7 +17,7 @@ from transition_tables import arrays, numbers, table
 from walks import walks
 
 import mocoda
-from mocoda import Transitions, concatenate, save_stream
+from mocoda import Transitions, concatenate
 from mocoda.parents import fit_parents
 from mocoda.tasks import make_task
 
@@ -67,7 +67,6 @@ def test_choosing_moving_copying_and_saving_keep_them(tmp_path: Path) -> None:
     made.save(tmp_path / "data.hdf5")
     for same in (made.to("cpu"), copy.copy(made), Transitions.load(tmp_path / "data.hdf5")):
         assert places(same) == places(made)
-    assert places(Transitions.load(tmp_path / "data.hdf5", rows=slice(1, 3))) == [(0, 1), (1, 4)]
 
 
 @quick
@@ -119,19 +118,6 @@ def test_a_table_goes_on_in_an_episode_only_at_its_next_step_and_state() -> None
     assert places(concatenate([whole[:2], whole[3:]]))[2:] == [(1, 3), (2, 0), (2, 1)]
     other = Transitions(walk[:-1] + 1, numbers(6, 1), walk[1:], episode=whole.episode)
     assert places(concatenate([whole[:2], other[2:]]))[2:] == [(1, 2), (1, 3), (2, 0), (2, 1)]
-
-
-def test_a_stream_numbers_episodes_as_concatenate_does(tmp_path: Path) -> None:
-    tables = [table(3, episode=[0, 2, 2]), table(2, episode=[0, -1]), table(2), table(1, episode=[0])]
-    save_stream(tmp_path / "data.hdf5", tables)
-    walk = numbers(7, 2)
-    whole = Transitions(walk[:-1], numbers(6, 1), walk[1:], episode=[0, 0, 0, 0, 1, 1])
-    save_stream(tmp_path / "cut.hdf5", [whole[:2], whole[2:3], whole[3:]])
-    assert places(Transitions.load(tmp_path / "cut.hdf5")) == places(whole)
-    assert places(Transitions.load(tmp_path / "data.hdf5")) == places(concatenate(tables))
-    assert places(concatenate(tables)) == [(0, 0), (2, 0), (2, 1), (3, 0), (-1, -1), (-1, -1), (-1, -1), (4, 0)]
-    with refused():
-        save_stream(tmp_path / "other.hdf5", [table(), tables[0]])
 
 
 def test_labels_goals_and_hindsight_leave_episodes_alone() -> None:

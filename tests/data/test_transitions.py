@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as any_arrays
 from numpy.typing import NDArray
-from transition_tables import arrays, assert_identical, numbers, refusal, table
+from transition_tables import arrays, numbers, refusal, table
 
-from mocoda.data.transitions import Transitions, concatenate, save_stream
+from mocoda.data.transitions import Transitions, concatenate
 from mocoda.engine.files import versions, write_json
 
 # --- a table keeps what it was given
@@ -144,7 +144,7 @@ def test_what_is_no_table_is_refused(what: str) -> None:
 
 
 @pytest.mark.parametrize("difference", ["columns", "arrays", "widths", "goals"])
-def test_tables_that_differ_cannot_be_joined_or_streamed(difference: str, tmp_path: Path) -> None:
+def test_tables_that_differ_cannot_be_joined(difference: str) -> None:
     given: dict[str, Any] = {"action": numbers(3, 2), "columns": ["a", "b", "c", "d"], "reward": None}
     changes: dict[str, Any] = {
         "columns": {"columns": ["a", "b", "c", "e"]},
@@ -155,9 +155,6 @@ def test_tables_that_differ_cannot_be_joined_or_streamed(difference: str, tmp_pa
     one, other = table(3, **given), table(3, **given | changes[difference])
     with refused():
         concatenate([one, other])
-    with refused():
-        save_stream(tmp_path / "joined.h5", [one, other])
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- files
@@ -184,12 +181,6 @@ def test_versions_name_what_a_result_depends_on() -> None:
     assert found["python"] == platform.python_version()
     for package in ("mocoda", "torch", "numpy", "h5py", "gymnasium"):
         assert found[package] == version(package)
-
-
-def test_a_table_longer_than_a_chunk_of_the_file_is_identical_after_load(tmp_path: Path) -> None:
-    made = table(20_000)
-    assert save_stream(tmp_path / "data.h5", [made[:7], made[7:16_390], made[16_390:]]) == 20_000
-    assert_identical(Transitions.load(tmp_path / "data.h5"), made)
 
 
 def test_saving_makes_the_folders_and_replaces_the_file(tmp_path: Path) -> None:
@@ -253,23 +244,6 @@ def test_saving_where_no_file_can_be_is_refused_and_leaves_nothing(
     assert Path("pipe").is_fifo()
 
 
-def half_way() -> Iterator[Transitions]:
-    yield table(4)
-    yield table(4)
-    raise RuntimeError("the source dried up")
-
-
-def test_a_stream_that_fails_leaves_an_existing_file_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "data.h5"
-    table(3).save(path)
-    before = listing(tmp_path)
-    with pytest.raises(RuntimeError, match=r"^the source dried up$"):
-        save_stream(path, half_way())
-    with refused():
-        save_stream(path, [])
-    assert listing(tmp_path) == before
-
-
 # --- laws
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -314,16 +288,14 @@ def bits(table: Transitions) -> dict[str, Any]:
 
 @quick
 @given(tables, st.data())
-def test_a_table_cut_joined_saved_or_streamed_is_the_same(table: Transitions, data: st.DataObject) -> None:
+def test_a_table_cut_and_joined_or_saved_is_the_same(table: Transitions, data: st.DataObject) -> None:
     inner = data.draw(st.sets(st.integers(1, len(table) - 1))) if len(table) > 1 else set()
     slices = [table[start:end] for start, end in itertools.pairwise([0, *sorted(inner), len(table)])]
     assert bits(concatenate(slices)) == bits(table)
     with tempfile.TemporaryDirectory() as folder:
-        whole, streamed = Path(folder) / "whole.h5", Path(folder) / "streamed.h5"
-        table.save(whole)
-        assert save_stream(streamed, iter(slices)) == len(table)
-        assert bits(Transitions.load(streamed)) == bits(Transitions.load(whole)) == bits(table)
-        assert sorted(found.name for found in Path(folder).iterdir()) == ["streamed.h5", "whole.h5"]
+        table.save(Path(folder) / "whole.h5")
+        assert bits(Transitions.load(Path(folder) / "whole.h5")) == bits(table)
+        assert [found.name for found in Path(folder).iterdir()] == ["whole.h5"]
 
 
 @quick

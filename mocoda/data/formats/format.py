@@ -64,7 +64,7 @@ class Format:
     place       what `read` and `write` are given: the path of a file or of a folder, or a "name" that is no path
     check       place -> None, raising where nothing can be written, before any work. Unless given, paths are checked
     options     keywords of `mocoda.read` that `read` understands too: "observations", "filter_key"
-    streamed    the format of `save_stream`, which tables too large for memory are written in, part by part
+    streamed    the format that tables too large for memory are written in, part by part
     """
 
     name: str
