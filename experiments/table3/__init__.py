@@ -321,7 +321,7 @@ Table3.presets = {
             "cql": _sweeper("cql"),
             "sac": _sweeper("sac"),
         },
-        updates={"td3-bc": 70_000, "bcq": 40_000, "cql": 40_000, "sac": 40_000},
+        updates={"td3-bc": 70_000, "bcq": 25_000, "cql": 20_000, "sac": 20_000},
     ),
     "quick": Table3(
         "quick",
