@@ -256,31 +256,23 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def cells_table(
-    results: Mapping[str, Any],
-    digits: int,
-    titles: Mapping[str, str] | None = None,
-    best_of: str | None = None,
-    more_is_better: bool = False,
+    results: Mapping[str, Any], digits: int, titles: Mapping[str, str] | None = None, bold_least: bool = False
 ) -> str:
     """Means and standard deviations by row and column, with the paper's means in brackets.
 
-    titles   of rows and columns, where they are not called by their names
-    best_of  "row" or "column": where the best mean is bold
+    titles      of rows and columns, where they are not called by their names
+    bold_least  the least mean of each column is bold
     """
     cells, titles = results["cells"], titles or {}
-    choose = max if more_is_better else min
-    best = {}
-    for key in unique(cells, best_of) if best_of else ():
-        best[key] = choose(one["mean"] for one in cells if one[best_of] == key)
     columns = unique(cells, "column")
+    least = {column: min(one["mean"] for one in cells if one["column"] == column) for column in columns}
     rows = []
     for row in unique(cells, "row"):
         texts = dict.fromkeys(columns, "")
         for one in (one for one in cells if one["row"] == row):
-            text = plus_minus(one, digits)
-            if best_of is not None and one["mean"] == best[one[best_of]]:
+            text, paper = plus_minus(one, digits), one.get("paper_mean")
+            if bold_least and one["mean"] == least[one["column"]]:
                 text = f"**{text}**"
-            paper = one.get("paper_mean")
             texts[one["column"]] = text + ("" if paper is None else f" ({paper:.{min(digits, 2)}f})")
         rows.append([titles.get(row, row), *texts.values()])
     return markdown_table(["", *(titles.get(column, column) for column in columns)], rows)

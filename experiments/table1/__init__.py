@@ -93,7 +93,7 @@ class Table1(Experiment):
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:
-        return cells_table(results, 3, TITLES, best_of="column")
+        return cells_table(results, 3, TITLES, bold_least=True)
 
     @staticmethod
     def answer(results: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ binomial test. Worlds are the unit of replication, one per seed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log, sqrt
@@ -19,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 from scipy.stats import binom
 
-from experiments.experiment import Experiment, Run, average, markdown_table, spread, unique
+from experiments.experiment import Experiment, Run, average, markdown_table, read_json, spread, unique
 from experiments.theory.tabular import STRUCTURES, Structure, TabularMDP, drawn, l1_distances, random_mdp, shares
 from mocoda.engine.errors import InputError
 from mocoda.engine.figure_style import BLUE, COLOURS, INK, bare, save, title_left
@@ -55,10 +56,7 @@ class Theory(Experiment):
     full_factors: int  # the largest k of full counting: its samples are |S|²|A| numbers
     fixed_factors: int  # k of the unseen state-actions
     shares: tuple[float, ...]  # of state-actions that are ever seen
-    values: int = 2
-    actions: int = 2
-    overlap: int = 1
-    switches: int = 1  # two neighbourhoods, that any state factor can switch between
+    switches: tuple[int, ...] = (1,)  # with 1 there are two neighbourhoods, that any state factor can switch between
     epsilon: float = 0.5
     delta: float = 0.1
     resolution: int = 8  # numbers of samples tried from one to its double
@@ -83,21 +81,19 @@ class Theory(Experiment):
                 f"expected at least {ceil(log(DOUBT) / log(1 - self.delta))}."
             )
 
-    def world(self, factors: int, seed: int) -> TabularMDP:
-        overlap = min(self.overlap, factors - 1)
-        return random_mdp(
-            factors, values=self.values, actions=self.actions, overlap=overlap, switches=self.switches, seed=seed
-        )
+    def world(self, factors: int, seed: int, switches: int = 1) -> TabularMDP:
+        return random_mdp(factors, overlap=min(1, factors - 1), switches=switches, seed=seed)
 
     def measure(self, run: Run) -> dict[str, Any]:
         """Counts, compares with the truth and repeats, in every world; on the CPU, whatever the device."""
         totals, visits = [], []
-        for done, k in enumerate(self.factors):
-            worlds = [self.world(k, seed) for seed in range(self.seeds)]
+        sizes = list(itertools.product(self.factors, self.switches))
+        for done, (k, switches) in enumerate(sizes):
+            worlds = [self.world(k, seed, switches) for seed in range(self.seeds)]
             rows = [row for row in STRUCTURES if row != "full" or k <= self.full_factors]
             totals += [self._total(row, worlds) for row in rows]
             visits.append(self._visits(worlds))
-            run.progress("samples needed", done + 1, len(self.factors))
+            run.progress("samples needed", done + 1, len(sizes))
         return {"constant": CONSTANT, "totals": totals, "visits": visits, "unseen": self._unseen()}
 
     def _total(self, row: str, worlds: list[TabularMDP]) -> dict[str, Any]:
@@ -177,8 +173,8 @@ class Theory(Experiment):
         k = max(k for row, k in needed if row == "full")
         full, local = needed["full", k], needed["local", k]
         return (
-            f"Yes, by far: in worlds of {full['pairs']:,} state-actions full counting needs {full['mean']:,.0f} "
-            f"samples, and local counting {local['mean']:,.0f}."
+            f"Yes, by far: in worlds of {full['pairs']:,} state-actions and two neighbourhoods full counting needs "
+            f"{full['mean']:,.0f} samples, and local counting {local['mean']:,.0f}."
         )
 
     @classmethod
@@ -190,7 +186,16 @@ class Theory(Experiment):
             errors = ["–" if None in (e := own[row]["errors"]) else f"{average(e):.2f}" for row in STRUCTURES]
             rows.append([f"1/{1 / share:.0f}", supported, *errors])
         columns = ("ever seen", "others whose local parents were seen", *NAMES.values())
-        return super().blocks(folder) | {"unseen": markdown_table(columns, rows)}
+        found = {(c["row"], c["neighbourhoods"]): c for c in read_json(folder / "neighbourhoods.json")["totals"]}
+        by_number = []
+        for m in dict.fromkeys(m for _, m in found):
+            needed = (f"{found[row, m]['mean']:,.0f}" for row in ("global", "local"))
+            by_number.append([str(m), *needed, f"{found['local', m]['corollary']:,.0f}"])
+        heading = ("neighbourhoods", "globally factored", "locally factored", "Corollary 1 asks for")
+        return super().blocks(folder) | {
+            "unseen": markdown_table(columns, rows),
+            "neighbourhoods": markdown_table(heading, by_number),
+        }
 
 
 Theory.presets = {
@@ -202,6 +207,17 @@ Theory.presets = {
         full_factors=6,
         fixed_factors=6,
         shares=(1 / 256, 1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2),
+    ),
+    # More and more neighbourhoods in worlds of one size.
+    "neighbourhoods": Theory(
+        "neighbourhoods",
+        seeds=3,
+        repetitions=60,
+        factors=(5,),
+        full_factors=0,
+        fixed_factors=1,
+        shares=(1 / 2,),
+        switches=(0, 1, 2, 3, 4),
     ),
     "quick": Theory(
         "quick",
@@ -293,7 +309,8 @@ def _close(world: TabularMDP, transitions: torch.Tensor, settings: Theory) -> bo
 
 
 def _size(world: TabularMDP) -> dict[str, int]:
-    return {"factors": world.factors, "states": world.states, "pairs": world.pairs}
+    size = {"factors": world.factors, "states": world.states, "pairs": world.pairs}
+    return size | {"neighbourhoods": world.neighbourhoods}
 
 
 def _summary(needs: list[Needed]) -> dict[str, Any]:
@@ -320,7 +337,7 @@ def _draw_totals(axes: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
     axes.fill_between(every, every, 1, color=BLUE, alpha=0.07, lw=0, label="fewer samples than state-actions")
     axes.set(xscale="log", yscale="log", xlabel="state-actions |S||A|", ylabel="samples needed")
     axes.set_ylim(bottom=3)
-    title_left(axes, "Local counting hardly depends on the size of the world")
+    title_left(axes, "Two neighbourhoods, worlds of any size")
     axes.legend(frameon=False, fontsize=9, loc="upper left")
     bare(axes)
 

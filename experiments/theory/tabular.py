@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -77,18 +76,15 @@ class Structure:
 class TabularMDP:
     """A world whose transitions are known.
 
-    values, actions  how many values each factor of the state (of the action) has
-    neighbourhood    that of each state-action (|S||A|,)
-    edges            bool (m, 2k, k): in each neighbourhood, which factor (state first) each child depends on
-    deciding         the neighbourhood depends on this many state factors, the first ones
-    tables           the mechanisms of the local structure
+    values         how many values each factor has
+    neighbourhood  that of each state-action (|S||A|,)
+    edges          bool (m, 2k, k): in each neighbourhood, which factor (state first) each child depends on
+    tables         the mechanisms of the local structure
     """
 
     values: int
-    actions: int
     neighbourhood: Tensor
     edges: Tensor
-    deciding: int
     tables: Tables
 
     @property
@@ -117,17 +113,17 @@ class TabularMDP:
         """What `full`, `global` or `local` counting keeps apart.
 
         The global one is the least that holds everywhere: a child's parents are those it has in any neighbourhood and
-        the factors that decide which one it is.
+        the state factors, which decide which one it is.
         """
         if name == "full":
             return Structure((torch.arange(self.pairs),), (self.states,))
         if name == "local":
-            return _local_structure(self.values, self.actions, self.neighbourhood, self.edges)
+            return _local_structure(self.values, self.neighbourhood, self.edges)
         if name == "global":
             everywhere = self.edges.any(0, keepdim=True)
             if self.neighbourhoods > 1:
-                everywhere[:, : self.deciding] = True
-            return _local_structure(self.values, self.actions, torch.zeros_like(self.neighbourhood), everywhere)
+                everywhere[:, : self.factors] = True
+            return _local_structure(self.values, torch.zeros_like(self.neighbourhood), everywhere)
         raise unknown_name("structure", name, STRUCTURES)
 
     def draw(self, samples: int, random: Random) -> Counts:
@@ -141,52 +137,38 @@ class TabularMDP:
         return Counts(visited, drawn(self.transitions[visited], visits, random))
 
 
-def random_mdp(
-    factors: int,
-    *,
-    values: int = 2,
-    actions: int = 2,
-    overlap: int = 0,
-    switches: int = 1,
-    deciding: int | None = None,
-    seed: int = 0,
-) -> TabularMDP:
+def random_mdp(factors: int, *, values: int = 2, overlap: int = 0, switches: int = 1, seed: int = 0) -> TabularMDP:
     """A locally factored world with mechanisms drawn uniformly from all there are.
 
     overlap   in each neighbourhood a child depends on one action factor and on 1 + overlap state factors, in a random
               order on a ring: every state factor has so many children
-    switches  there are values^switches neighbourhoods, 0 for a world that is factored everywhere
-    deciding  they depend on this many state factors, the first ones; all of them, unless given. Each belongs to one
-              switch, which is the sum of its factors modulo values: all neighbourhoods are equally large
+    switches  there are values^switches neighbourhoods, 0 for a world that is factored everywhere. Each state factor
+              belongs to one switch, which is the sum of its factors modulo values: all neighbourhoods are equally large
 
     >>> world = random_mdp(3)
     >>> world.pairs, world.structure("full").sizes, world.structure("local").sizes
     (64, (64,), (8, 8, 8))
     """
-    deciding = factors if deciding is None else deciding
-    if min(factors, values, actions) < 1:
-        raise InputError(f"factors, values and actions must be at least 1, got {factors}, {values} and {actions}.")
+    if min(factors, values) < 1:
+        raise InputError(f"factors and values must be at least 1, got {factors} and {values}.")
     if not 0 <= overlap < factors:
         raise InputError(f"overlap must be from 0 to {factors - 1}, the number of other factors, got {overlap}.")
-    if not 0 <= switches <= deciding <= factors:
-        raise InputError(
-            f"switches must be from 0 to deciding, and deciding at most {factors}, the number of factors, "
-            f"got {switches} and {deciding}."
-        )
-    stream = Stream(seed, "tabular", factors, values, actions, overlap, switches, deciding)
+    if not 0 <= switches <= factors:
+        raise InputError(f"switches must be from 0 to {factors}, the number of factors, got {switches}.")
+    stream = Stream(seed, "tabular", factors, values, values, overlap, switches, factors)
     edges = torch.zeros(values**switches, 2 * factors, factors, dtype=torch.bool)
     for graph in edges:
         ring, pushed = stream.permutation(factors), stream.permutation(factors)
         for child in range(factors):
             graph[ring[torch.arange(child, child + overlap + 1) % factors], child] = True
             graph[factors + pushed[child], child] = True
-    state = _numbered(factors, values, actions)[:, :deciding]
+    state = _numbered(factors, values)[:, :factors]
     neighbourhood = torch.zeros(len(state), dtype=torch.int64)
     for switch in range(switches):
         neighbourhood = neighbourhood * values + state[:, switch::switches].sum(1) % values
-    local = _local_structure(values, actions, neighbourhood, edges)
+    local = _local_structure(values, neighbourhood, edges)
     weights = (-stream.uniform(size, values, dtype=torch.float64).clamp(1e-300).log() for size in local.sizes)
-    return TabularMDP(values, actions, neighbourhood, edges, deciding, tuple(map(shares, weights)))
+    return TabularMDP(values, neighbourhood, edges, tuple(map(shares, weights)))
 
 
 def shares(weights: Tensor) -> Tensor:
@@ -207,10 +189,10 @@ def l1_distances(one: Tensor, other: Tensor) -> Tensor:
     return (one - other).abs_().sum(1)
 
 
-def _local_structure(values: int, actions: int, neighbourhood: Tensor, edges: Tensor) -> Structure:
+def _local_structure(values: int, neighbourhood: Tensor, edges: Tensor) -> Structure:
     """A mechanism per child; its configurations are what its parents can be, apart for every neighbourhood."""
     factors = edges.shape[2]
-    numbered = _numbered(factors, values, actions)
+    numbered = _numbered(factors, values)
     configurations = []
     for child in range(factors):
         visible = torch.where(edges[neighbourhood, :, child], numbered, -1)
@@ -218,7 +200,6 @@ def _local_structure(values: int, actions: int, neighbourhood: Tensor, edges: Te
     return Structure(tuple(configurations), (values,) * factors)
 
 
-def _numbered(factors: int, values: int, actions: int) -> Tensor:
+def _numbered(factors: int, values: int) -> Tensor:
     """The factors' values at each state-action: (|S||A|, 2k)."""
-    sizes = (values,) * factors + (actions,) * factors
-    return torch.stack(torch.unravel_index(torch.arange(prod(sizes)), sizes), 1)
+    return torch.stack(torch.unravel_index(torch.arange(values ** (2 * factors)), (values,) * (2 * factors)), 1)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from experiment_contract import results_of
 from tiny_experiments import TINY as ALL
 from torch import Tensor
 
-from experiments.entanglement import Entanglement, filling, reaches, recombined
+from experiments.entanglement import Entanglement, reaches, recombined
 from experiments.entanglement.values import Lesson, ValueConfig, fit_values, true_values
 from mocoda.engine.networks import mlp
 from mocoda.engine.randomness import Stream
@@ -69,18 +65,6 @@ def test_objects_that_reach_nothing_move_nothing() -> None:
         assert int(alike.sum()) > 10
 
 
-def test_filling_starts_with_the_object_alone_never_shrinks_and_is_faster_for_who_sees_all() -> None:
-    found = filling(Objects(4), 30, "cpu")
-    assert found["objects"] == 4
-    assert 20 < found["edges"] < 30 < 60 < found["edges_of_any_step"] < 100
-    given, acting = found["filled"]["given actions"], found["filled"]["acting"]
-    assert len(given) == len(acting) == EPISODE + 1
-    assert given[0] == acting[0] == 20.0
-    assert all(later >= earlier for curve in (given, acting) for earlier, later in itertools.pairwise(curve))
-    assert all(seen >= told for seen, told in zip(acting, given, strict=True))
-    assert given[-1] > 30
-
-
 # Values
 
 
@@ -128,12 +112,3 @@ def test_recombined_states_have_recorded_parts_and_so_many_at_home() -> None:
             columns = list(task.graph.factors[name])
             assert set(map(tuple, made[:, columns].tolist())) <= set(map(tuple, states[:, columns].tolist()))
         assert not set(map(tuple, made.tolist())) & set(map(tuple, states.tolist()))
-
-
-def test_a_seed_does_not_depend_on_the_others(tmp_path: Path) -> None:
-    variants: tuple[dict[str, Any], ...] = ({}, {"seeds": 1, "counts": (1,)})
-    both, alone = (
-        results_of(replace(TINY, **changes), tmp_path / str(number)) for number, changes in enumerate(variants)
-    )
-    first = {(cell["what"], cell["states"], cell["home"]): cell["values"][0] for cell in both["cells"]}
-    assert first == {(cell["what"], cell["states"], cell["home"]): cell["values"][0] for cell in alone["cells"]}

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from experiment_contract import results_of
 from tiny_experiments import TINY
 
 from experiments import speed
-from experiments.scale import Scale, digest_of, remove_shards, resident, steady_rate
+from experiments.scale import Scale, digest_of, remove_shards, steady_rate
 from mocoda import InputError
 
 SCALE: Scale = TINY["scale"]
@@ -44,20 +41,6 @@ def test_the_rate_counts_from_when_every_process_has_finished_a_shard(tmp_path: 
         os.utime(file, (at, at))
     assert steady_rate(files, 500, 1) == 400 / 4 and steady_rate(files, 500, 2) == 300 / 3
     assert steady_rate(files[:1], 500, 1) == 0.0
-
-
-def test_memory_is_that_of_a_process_and_its_children() -> None:
-    script = "import subprocess, sys; held = bytearray(80 << 20); subprocess.run([sys.executable, '-c', CHILD])"
-    child = "held = bytearray(120 << 20); print(flush=True); import time; time.sleep(60)"
-    words = [sys.executable, "-c", script.replace("CHILD", repr(child))]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, process_group=0)
-    assert process.stdout is not None
-    try:
-        process.stdout.readline()
-        assert 200 < resident(process.pid) < 400
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
 def test_a_digest_is_of_all_bytes_in_order(tmp_path: Path) -> None:

@@ -68,20 +68,6 @@ def test_successes_are_shares_of_the_episodes_by_which_box_was_to_be_swept() -> 
     assert successes([ended(near, near)]) == {"swept": 100, "left": 100, "both": 100}
 
 
-def test_the_expert_s_episodes_do_not_depend_on_how_they_are_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = played_by_expert("two", "plain", 3, seed=5, workers=0)
-    monkeypatch.setattr(truth, "EPISODES", 2)
-    dealt = played_by_expert("two", "plain", 3, seed=5, workers=0)
-    assert len(whole) == len(dealt) == 3
-    for one, other in zip(whole, dealt, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-    assert not np.array_equal(whole[0].states, whole[1].states)
-    assert abs(whole[0].goal[0] - whole[0].goal[3]) < 1e-9  # both boxes are shifted
-
-
-# --- errors of models
-
-
 def made_up_rows() -> Transitions:
     """Four rows: box 1 moves by 3 cm in the first two, the gripper in all of them, and box 2 in the last."""
     state, following = torch.zeros(4, 16), torch.zeros(4, 16)
@@ -127,18 +113,6 @@ def test_errors_are_millimetres_of_the_mean_over_the_rows_in_which_a_factor_move
     assert {factor: cells["local", factor]["step"] for factor in factors} == pytest.approx(
         {"gripper": 20, "box1": 30, "box2": 40}, rel=1e-4
     )
-
-
-def test_rows_in_which_a_factor_rests_do_not_count() -> None:
-    rows = made_up_rows()
-    mean = rows.next_state.clone()
-    mean[2:, 6] += 1  # box 1 does not move there
-    model = cast(Dynamics, SimpleNamespace(predict=lambda given: SimpleNamespace(mean=mean[None])))
-    (box1,) = (cell for cell in model_errors({"local": [model]}, {"d": rows}) if cell["factor"] == "box1")
-    assert box1["values"] == [0]
-
-
-# --- the mask
 
 
 def with_boxes(apart: list[float], touched: list[tuple[int, int, int]]) -> Episode:

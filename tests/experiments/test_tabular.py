@@ -10,17 +10,16 @@ import torch
 from approved import refused
 from torch import Tensor
 
-from experiments.theory.tabular import STRUCTURES, Counts, TabularMDP, drawn, l1_distances, random_mdp, shares
+from experiments.theory.tabular import STRUCTURES, Counts, TabularMDP, l1_distances, random_mdp, shares
 from mocoda.engine.randomness import Stream, generator
 
 WORLDS: list[dict[str, Any]] = [
     {"factors": 1},
-    {"factors": 2, "values": 3, "actions": 1},
+    {"factors": 2, "values": 3},
     {"factors": 3},
-    {"factors": 3, "overlap": 2, "deciding": 1, "seed": 4},
+    {"factors": 3, "overlap": 2, "seed": 4},
     {"factors": 3, "overlap": 1, "switches": 0},
-    {"factors": 3, "values": 2, "actions": 3, "overlap": 1, "switches": 2},
-    {"factors": 4, "overlap": 1, "switches": 2, "deciding": 3},
+    {"factors": 4, "overlap": 1, "switches": 2},
 ]
 every_world = pytest.mark.parametrize("wanted", WORLDS, ids=str)
 every_structure = pytest.mark.parametrize("name", STRUCTURES)
@@ -28,8 +27,7 @@ every_structure = pytest.mark.parametrize("name", STRUCTURES)
 
 def listed(world: TabularMDP) -> list[tuple[int, ...]]:
     """The factors' values at each state-action, in the order of their numbers."""
-    ranges = [range(world.values)] * world.factors + [range(world.actions)] * world.factors
-    return list(itertools.product(*ranges))
+    return list(itertools.product(range(world.values), repeat=2 * world.factors))
 
 
 def next_states(world: TabularMDP) -> list[tuple[int, ...]]:
@@ -47,7 +45,7 @@ def seen_by(world: TabularMDP, name: str, child: int) -> list[tuple[int, ...]]:
             parents = [p for p in range(2 * world.factors) if world.edges[place, p, child]]
             sees.append((place, *(row[p] for p in parents)))
         else:
-            decides = range(world.deciding) if world.neighbourhoods > 1 else ()
+            decides = range(world.factors) if world.neighbourhoods > 1 else ()
             anywhere = [p for p in range(2 * world.factors) if world.edges[:, p, child].any() or p in decides]
             sees.append(tuple(row[p] for p in anywhere))
     return sees
@@ -63,9 +61,9 @@ def data_of(world: TabularMDP, samples: int = 200) -> Counts:
 @every_world
 def test_transitions_are_distributions_of_the_right_size(wanted: dict[str, Any]) -> None:
     world = random_mdp(**wanted)
-    states, actions = world.values**world.factors, world.actions**world.factors
-    assert (world.states, world.pairs) == (states, states * actions)
-    assert tuple(world.transitions.shape) == (states * actions, states)
+    states = world.values**world.factors
+    assert (world.states, world.pairs) == (states, states**2)
+    assert tuple(world.transitions.shape) == (states**2, states)
     assert bool((world.transitions >= 0).all())
     assert torch.allclose(world.transitions.sum(1), torch.ones(world.pairs, dtype=torch.float64), atol=1e-12)
 
@@ -103,15 +101,10 @@ def test_neighbourhoods_are_equally_large_and_the_deciding_factors_tell_them_apa
     assert world.neighbourhood.bincount().tolist() == [world.pairs // world.neighbourhoods] * world.neighbourhoods
     places: dict[tuple[int, ...], int] = {}
     for row, place in zip(listed(world), world.neighbourhood.tolist(), strict=True):
-        assert places.setdefault(row[: world.deciding], place) == place
+        assert places.setdefault(row[: world.factors], place) == place
     if world.neighbourhoods > 1:
-        for factor in range(world.deciding):  # each of them matters
+        for factor in range(world.factors):  # each of them matters
             assert len({places[key] for key in places if sum(key) == key[factor]}) > 1
-
-
-def test_the_seed_determines_the_world() -> None:
-    one, same, other = (random_mdp(3, seed=seed) for seed in (1, 1, 2))
-    assert one.transitions.equal(same.transitions) and not one.transitions.equal(other.transitions)
 
 
 # Counting
@@ -183,20 +176,6 @@ def test_the_local_model_is_the_global_one_where_there_is_one_neighbourhood(seed
     assert one.fitted(data_of(world)).equal(other.fitted(data_of(world)))
 
 
-def test_all_models_are_one_where_there_is_one_factor() -> None:
-    world = random_mdp(1, values=4, actions=3)
-    fitted = [world.structure(name).fitted(data_of(world)) for name in STRUCTURES]
-    assert torch.allclose(fitted[0], fitted[1]) and torch.allclose(fitted[0], fitted[2])
-
-
-def test_sizes_grow_with_the_world_as_the_structure_says() -> None:
-    for k in (3, 4, 5):
-        world = random_mdp(k, overlap=1)
-        assert world.structure("full").sizes == (4**k,)
-        assert world.structure("local").sizes == (16,) * k  # 2 neighbourhoods, 2 state factors and an action
-        assert set(world.structure("global").sizes) <= {2 * 2**k, 4 * 2**k}  # one or two actions
-
-
 # Drawing and measuring
 
 
@@ -213,29 +192,9 @@ def test_draws_are_as_many_as_asked_for_and_follow_the_transitions() -> None:
     assert at.outcomes.sum(1).tolist() == [7, 0] and at.visited.tolist() == [5, 2]
 
 
-def test_draws_per_row_and_shares() -> None:
-    certain = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    assert drawn(certain, 5, generator(0)).tolist() == [[5, 0], [0, 5]]
-    assert shares(torch.tensor([[1, 3], [0, 0]])).tolist() == [[0.25, 0.75], [0.5, 0.5]]
-
-
-def test_distances_are_sums_of_absolute_differences() -> None:
-    one, other = (shares(Stream(0, label).uniform(6, 5)) for label in ("one", "other"))
-    rows = zip(one.tolist(), other.tolist(), strict=True)
-    expected = [sum(abs(a - b) for a, b in zip(p, q, strict=True)) for p, q in rows]
-    assert l1_distances(one, other).tolist() == pytest.approx(expected)
-    apart = torch.eye(2, dtype=torch.float64)
-    assert l1_distances(apart, apart.flip(0)).tolist() == [2.0, 2.0]
-
-
 @pytest.mark.parametrize(
-    "wanted", [{"factors": 0}, {"factors": 2, "overlap": 2}, {"factors": 3, "switches": 2, "deciding": 1}], ids=str
+    "wanted", [{"factors": 0}, {"factors": 2, "overlap": 2}, {"factors": 3, "switches": 4}], ids=str
 )
 def test_worlds_that_cannot_be(wanted: dict[str, int]) -> None:
     with refused():
         random_mdp(**wanted)
-
-
-def test_an_unknown_structure() -> None:
-    with refused():
-        random_mdp(2).structure("locl")
