@@ -76,7 +76,7 @@ def rendered_front() -> str:
             "[OGBench's two cubes](experiments/cubes/README.md): official tasks solved, in %",
             solved["recorded"],
             "",
-            solved["turns"],
+            f"{solved['turns']} (CoDA's episodes, in turns)",
             f"{solved['play']} (recordings of both cubes)",
         ],
     ]

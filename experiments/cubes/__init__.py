@@ -198,8 +198,8 @@ class CubesTable(Experiment):
         found = {arm: cell["mean"] for (arm, column), cell in by_place(results).items() if column == "all"}
         return (
             f"Yes: agents trained on recordings of one cube at a time solve {found['recorded']:.1f}% of the episodes, "
-            f"with counterfactual episodes made of them {found['turns']:.1f}%, and with recordings of both cubes "
-            f"{found['play']:.1f}%."
+            f"with episodes that CoDA makes of them, one cube after another, {found['turns']:.1f}%, and with "
+            f"recordings of both cubes {found['play']:.1f}%."
         )
 
     @classmethod

@@ -169,8 +169,9 @@ class Entanglement(Experiment):
         error = {c["what"]: c["mean"] for c in results["cells"] if (c["states"], c["home"]) == ("recombined", last)}
         return (
             f"Where {last} objects are at home, which hardly any row shows, a value learned from the recorded data is "
-            f"off by {error['recorded']:.0f}% of its range, one from MoCoDA's data by {error['mocoda']:.0f}%. The "
-            f"model of one step is off by {error['factored model']:.1f}% of a step."
+            f"off by {error['recorded']:.0f}% of its range, one from MoCoDA's data by {error['mocoda']:.0f}%, and one "
+            f"regressed on true returns by {error['recorded, true returns']:.0f}%. The model of one step is off by "
+            f"{error['factored model']:.1f}% of a step."
         )
 
     @classmethod

@@ -155,17 +155,18 @@ class Theory(Experiment):
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:
         rows = []
-        for k in unique(results["totals"], "factors"):
-            cells = {cell["row"]: cell for cell in results["totals"] if cell["factors"] == k}
-            (visits,) = (cell for cell in results["visits"] if cell["factors"] == k)
+        for visits in results["visits"]:
+            k, m = visits["factors"], visits.get("neighbourhoods", 2)
+            own = [cell for cell in results["totals"] if (cell["factors"], cell.get("neighbourhoods", 2)) == (k, m)]
+            cells = {cell["row"]: cell for cell in own}
             texts = [
                 f"{cells[row]['mean']:,.0f} ({average(cells[row]['bounds']):,.0f})" if row in cells else ""
                 for row in STRUCTURES
             ]
             ratio = f"{visits['bound'] / visits['mean']:.0f}"
-            rows.append([str(k), f"{cells['local']['pairs']:,}", *texts, ratio, str(visits["violations"])])
-        columns = ("k", "state-actions", *NAMES.values(), "the theorem's n over what is needed", "failures at its n")
-        return markdown_table(columns, rows)
+            rows.append([str(k), f"{visits['pairs']:,}", str(m), *texts, ratio, str(visits["violations"])])
+        columns = ("k", "state-actions", "neighbourhoods", *NAMES.values(), "the theorem's n over what is needed")
+        return markdown_table((*columns, "failures at its n"), rows)
 
     @staticmethod
     def answer(results: Mapping[str, Any]) -> str:
@@ -186,16 +187,8 @@ class Theory(Experiment):
             errors = ["–" if None in (e := own[row]["errors"]) else f"{average(e):.2f}" for row in STRUCTURES]
             rows.append([f"1/{1 / share:.0f}", supported, *errors])
         columns = ("ever seen", "others whose local parents were seen", *NAMES.values())
-        found = {(c["row"], c["neighbourhoods"]): c for c in read_json(folder / "neighbourhoods.json")["totals"]}
-        by_number = []
-        for m in dict.fromkeys(m for _, m in found):
-            needed = (f"{found[row, m]['mean']:,.0f}" for row in ("global", "local"))
-            by_number.append([str(m), *needed, f"{found['local', m]['corollary']:,.0f}"])
-        heading = ("neighbourhoods", "globally factored", "locally factored", "Corollary 1 asks for")
-        return super().blocks(folder) | {
-            "unseen": markdown_table(columns, rows),
-            "neighbourhoods": markdown_table(heading, by_number),
-        }
+        by_number = cls.table(read_json(folder / "neighbourhoods.json"))
+        return super().blocks(folder) | {"unseen": markdown_table(columns, rows), "neighbourhoods": by_number}
 
 
 Theory.presets = {

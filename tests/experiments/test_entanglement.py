@@ -13,7 +13,7 @@ from experiments.entanglement import Entanglement, reaches, recombined
 from experiments.entanglement.values import Lesson, ValueConfig, fit_values, true_values
 from mocoda.engine.networks import mlp
 from mocoda.engine.randomness import Stream
-from mocoda.tasks.objects import EPISODE, HOME, Objects
+from mocoda.tasks.objects import HOME, Objects
 
 TINY: Entanglement = ALL["entanglement"]
 
@@ -41,28 +41,6 @@ def test_a_product_of_graphs_links_what_a_path_links(acting: bool) -> None:
         for steps in range(5):
             ends = walked(mask[episode, :steps], acting)
             assert {(p, c) for p, c in found[steps][episode].nonzero().tolist()} == ends
-
-
-def test_objects_that_reach_nothing_move_nothing() -> None:
-    """The product is the truth: with the same actions, a factor without a path to another leaves it, to the bit."""
-    task = Objects(3)
-    data = task.collect(40 * EPISODE, seed=0)
-    state, action = (part.unflatten(0, (40, EPISODE)) for part in (data.state, data.action))
-    reach = reaches(task.graph.mask(data.rows).unflatten(0, (40, EPISODE)))
-    for parent in range(3):
-        before = state[:, 0].clone()
-        before[:, 4 * parent + 1] += 1e-4
-        alike = torch.ones(40, dtype=torch.bool)  # until a graph differs, which the product does not speak of
-        for step in range(20):
-            rows = torch.cat([before, action[:, step]], 1)
-            graphs = task.graph.mask(data.rows.unflatten(0, (40, EPISODE))[:, step])
-            alike &= (task.graph.mask(rows) == graphs).all(2).all(1)
-            before = task.step(rows)
-            for child in range(3):
-                unmoved = alike & ~reach[step + 1][:, parent, child]
-                own = slice(4 * child, 4 * child + 4)
-                assert before[unmoved, own].equal(state[unmoved, step + 1, own])
-        assert int(alike.sum()) > 10
 
 
 # Values

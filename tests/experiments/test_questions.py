@@ -22,7 +22,7 @@ from experiments.audit import Audit
 from experiments.columns import column_recipe
 from experiments.dose import Dose, Trial, changes
 from experiments.learned_masks import near_mask, with_graph
-from experiments.worlds import Knowing, NoisyWorld, bodies, navigation
+from experiments.worlds import NoisyWorld, bodies, navigation
 from mocoda import Policies, Transitions, make_task, train_agents
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.hooksweep import HookSweep2
@@ -60,15 +60,6 @@ def test_the_graph_of_a_noisy_world_is_true(world: NoisyWorld) -> None:
         for child, name in enumerate(world.graph.children):
             out = stays & ~mask[:, number, child]
             assert same[out][:, list(world.graph.factors[name])].all()
-
-
-@each_world
-def test_recorded_transitions_are_steps_with_their_noise(world: NoisyWorld) -> None:
-    data, noise = world.collect(100, Stream(3, "test"))
-    assert data.next_state.equal(world.step(data.rows, noise))
-    assert world.collect(100, Stream(3, "test"))[0].next_state.equal(data.next_state)
-    prediction = Knowing(world).predict(data.rows)
-    assert prediction.mean[0].equal(world.step(data.rows, torch.zeros_like(noise))) and not prediction.scale.any()
 
 
 # What if
@@ -135,19 +126,6 @@ def test_a_dose_begins_with_the_recorded_rows_and_all_of_the_smaller_doses(
                     assert array.equal(one[:first].arrays()[name]), name
             assert len(tables[-1]) == 4 * size
     assert doses["200-recorded"][1].rows.equal(Navigation().collect(200, seed=1).rows)
-
-
-@pytest.mark.long
-def test_few_rows_are_repeated_with_other_goals_and_their_rewards(doses: dict[str, list[Transitions]]) -> None:
-    task = HookSweep2()
-    for name, copies in (("150-recorded", 3), ("150-matched-0.5", 2), ("150-matched-3", 1)):
-        (table,) = doses[name]
-        part = len(table) // copies
-        for number in range(copies):
-            own = table[number * part : (number + 1) * part]
-            assert own.rows.equal(table.rows[:part]) and own.goal is not None and own.reward is not None
-            assert own.reward.equal(task.label(own.state, own.action, own.next_state, own.goal)[0])
-        assert table.goal is not None and len(table.goal.unique(dim=0)) == len(table)
 
 
 @pytest.mark.parametrize(("task", "sign"), [("hooksweep2", 1), ("navigation", -1)])

@@ -105,13 +105,6 @@ def test_a_cell_of_table_1_is_the_mean_distance_of_a_draw_from_the_true_next_sta
                 assert (cell["paper_mean"], cell["paper_std"]) == table1.PAPER[row][table1.COLUMNS.index(column)]
 
 
-def test_the_empirical_column_is_recorded_alike_but_held_out() -> None:
-    task, parents = Navigation(), fit_parents(Navigation().collect(500, seed=0), Navigation().graph, "emp")
-    rows = table1.draw_test_rows(task, "emp", parents, 300, 0, "cpu")
-    known = {tuple(row) for row in task.collect(1_000, seed=0).rows.tolist()}
-    assert not known & {tuple(row) for row in rows.tolist()}
-
-
 def test_the_paper_s_preset_is_the_paper_s_setting_but_for_predicting_the_change() -> None:
     preset = Table1.presets["paper"]
     assert replace(preset.dynamics, predict_change=False) == DynamicsConfig.paper() and preset.dynamics.predict_change
@@ -324,14 +317,6 @@ def test_other_columns_of_table_3_are_made_as_well(tmp_path: Path) -> None:
     assert len(torch.cat([old, new.rows[:, 6:11]]).unique(dim=0)) == len(old)  # boxes are recorded ones
     with pytest.raises(InputError, match="found 0 of"):
         fit_parents(recorded[0], task.graph, "coda").sample(10, seed=0)
-
-
-@pytest.mark.long
-def test_goals_and_rewards_never_enter_dynamics_and_parents(third: Trained, recorded: Transitions) -> None:
-    bare = Transitions(recorded.state, recorded.action, recorded.next_state, columns=recorded.columns)
-    alone = fit_dynamics(bare, HookSweep2().graph, "local", seed=1, config=THIRD.dynamics)
-    found = Dynamics.load(third.folder / "dynamics-local-1.safetensors", HookSweep2().graph)
-    assert all(weight.equal(found.weights[name]) for name, weight in alone.weights.items())
 
 
 @pytest.mark.long
