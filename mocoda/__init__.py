@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from mocoda.agents.onnx_export import export_onnx as export_onnx
     from mocoda.analysis import Advice as Advice
     from mocoda.analysis import Audit as Audit
+    from mocoda.analysis import StepCheck as StepCheck
     from mocoda.analysis import TwoSample as TwoSample
     from mocoda.analysis import WhatIf as WhatIf
     from mocoda.analysis import audit as audit
     from mocoda.analysis import check as check
+    from mocoda.analysis import check_step as check_step
     from mocoda.analysis import drop_rows as drop_rows
     from mocoda.analysis import export_rerun as export_rerun
     from mocoda.analysis import report as report
@@ -170,6 +172,8 @@ _ROOMS = {
         "TwoSample",
         "what_if",
         "WhatIf",
+        "check_step",
+        "StepCheck",
         "audit",
         "Audit",
         "report",

@@ -5,15 +5,18 @@ from mocoda.analysis.graph_check import Advice, check
 from mocoda.analysis.page import drop_rows, report
 from mocoda.analysis.rerun_export import export_rerun
 from mocoda.analysis.row_audit import Audit, audit
+from mocoda.analysis.step_check import StepCheck, check_step
 from mocoda.analysis.two_samples import TwoSample, two_sample
 
 __all__ = [
     "Advice",
     "Audit",
+    "StepCheck",
     "TwoSample",
     "WhatIf",
     "audit",
     "check",
+    "check_step",
     "drop_rows",
     "export_rerun",
     "report",

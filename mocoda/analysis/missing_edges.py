@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -75,17 +76,29 @@ def find_missing_edges(
     """
     every = -(-len(rows) // MAX_ROWS)
     rows, error, block, step = rows[::every].cpu(), error[::every].cpu(), block[::every].cpu(), step.cpu()
-    scaled = (rows - rows.mean(0)) / rows.std(0, correction=0).clamp(min=1e-8)
+    middle, spread = rows.mean(0), rows.std(0, correction=0).clamp(min=1e-8)
+    scaled = (rows - middle) / spread
     mask, found = graph.mask(rows), list[MissingEdge]()
     for number, name in enumerate(graph.children):
         part, columns = seed.child(name), [column for column in graph.factors[name] if step[column] > 0]
         lacks = [i for i in range(len(graph.parents)) if int((~mask[:, i, number]).sum()) >= MIN_ROWS]
         fold = part.permutation(int(block.max()) + 1)[block] % FOLDS
         if columns and lacks and bool(error[:, columns].any()):
-            dense = _Dense.fit(scaled, mask[:, :, number], graph, error[:, columns], step[columns], fold)
+            pairs = _comparable(graph, name, middle, spread)
+            dense = _Dense.fit(scaled, mask[:, :, number], graph, pairs, error[:, columns], step[columns], fold)
             found += _missing(dense, number, rows, block, lacks, part)
         progress("edges", number + 1, len(graph.children))
     return tuple(replace(edge, rows=tuple(i * every for i in edge.rows)) for edge in found)
+
+
+class Pairs(NamedTuple):
+    """Pairs of columns, and what turns standardised ones into their difference."""
+
+    one: Tensor
+    other: Tensor
+    middle: Tensor
+    spread_one: Tensor
+    spread_other: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +110,7 @@ class _Dense:
 
     graph: LocalGraph
     edges: Tensor  # bool (N, parents), those into the child
+    pairs: Pairs
     scaled: Tensor  # (N, S + A), standardised rows
     fold: Tensor  # (N,)
     error: Tensor  # (N, K), that the parents do not explain
@@ -104,25 +118,46 @@ class _Dense:
     models: list[list[object]]  # by fold and direction
 
     @staticmethod
-    def fit(scaled: Tensor, edges: Tensor, graph: LocalGraph, error: Tensor, step: Tensor, fold: Tensor) -> _Dense:
+    def fit(
+        scaled: Tensor, edges: Tensor, graph: LocalGraph, pairs: Pairs, error: Tensor, step: Tensor, fold: Tensor
+    ) -> _Dense:
         errors, directions = _principal(error / step)
         units = directions.T * step / step.norm()
         seen = edges[:, graph.owner]
         # Whatever the parents explain is taken out first, or factors that go with them would seem to explain it.
-        known = torch.cat([scaled * seen, edges.float()], 1).numpy()
+        known = torch.cat([scaled * seen, _differences(scaled, pairs, seen), edges.float()], 1).numpy()
         errors = errors - _predicted(_fitted(known, errors, fold), known, fold)
-        dense = _Dense(graph, edges, scaled, fold, errors, units, [])
+        dense = _Dense(graph, edges, pairs, scaled, fold, errors, units, [])
         dense.models.extend(_fitted(dense.inputs(scaled), errors, fold))
         return dense
 
     def inputs(self, scaled: Tensor) -> NDArray[np.float32]:
         seen = self.edges[:, self.graph.owner]
-        inputs: NDArray[np.float32] = torch.cat([scaled * seen, scaled * ~seen, self.edges.float()], 1).numpy()
+        differences = _differences(scaled, self.pairs, torch.ones_like(seen))
+        inputs: NDArray[np.float32] = torch.cat(
+            [scaled * seen, scaled * ~seen, differences, self.edges.float()], 1
+        ).numpy()
         return inputs
 
     def __call__(self, scaled: Tensor) -> Tensor:
         """The errors (N, K) that are expected at standardised rows (N, S + A) with these edges."""
         return _predicted(self.models, self.inputs(scaled), self.fold)
+
+
+def _comparable(graph: LocalGraph, child: str, middle: Tensor, spread: Tensor) -> Pairs:
+    """Columns of a child beside columns of other factors of the same kind, such as places: distances may matter."""
+    own = torch.zeros(len(middle), dtype=torch.bool)
+    own[list(graph.factors[child])] = True
+    apart, widest = (middle[:, None] - middle).abs(), torch.maximum(spread[:, None], spread)
+    alike = (widest < 2 * torch.minimum(spread[:, None], spread)) & (apart < 2 * widest)
+    one, other = (alike & own[:, None] & ~own).nonzero().T
+    return Pairs(one, other, middle[one] - middle[other], spread[one], spread[other])
+
+
+def _differences(scaled: Tensor, pairs: Pairs, seen: Tensor) -> Tensor:
+    one, other, middle, spread_one, spread_other = pairs
+    found: Tensor = middle + spread_one * scaled[:, one] - spread_other * scaled[:, other]
+    return found * (seen[:, one] & seen[:, other])
 
 
 def _fitted(inputs: NDArray[np.float32], targets: Tensor, fold: Tensor) -> list[list[object]]:

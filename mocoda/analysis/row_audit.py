@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import rich.console
 import torch
@@ -25,12 +25,14 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import BUILT_IN
 
 DEFAULT_TOLERANCE = 0.1  # in standard deviations of a step
+RESTING = 0.01  # of the spread of a column that never changes within a step: its own tolerance
 MAX_GRAPHS = 12  # local graphs that are listed, the commonest
 NOT_AUDITED = -1
 ODDS_ROWS = 10_000  # rows of each kind that a two-sample classifier is trained on, at most
 # Scores that may separate true rows from others, and their values for true rows.
 PREDICTORS = {"support": "most support", "disagreement": "least disagreement", "odds": "best odds of being recorded"}
 Tolerance = float | Mapping[str, float]
+Columns = Sequence[str | int]
 
 
 def audit(
@@ -39,7 +41,7 @@ def audit(
     graph: LocalGraph,
     *,
     tolerance: Tolerance | None = None,
-    columns: Sequence[str | int] | None = None,
+    columns: Columns | None = None,
     rows: int | None = None,
     episodes: int | None = None,
     seed: int | Stream = 0,
@@ -64,8 +66,8 @@ def audit(
     checkpoint  file that keeps finished rows, so that a second call continues from there; it is not removed
     """
     graph.check_data(data)
-    generated = _generated(data)
-    limits = _limits(data, graph, tolerance, columns)
+    generated = generated_rows(data)
+    limits = Limits.of(data, graph, tolerance, columns)
     stream = as_stream(seed, "audit", device="cpu")
     chosen = _chosen(data, generated, rows, episodes, stream)
     if not bool(generated[chosen].any()):
@@ -83,9 +85,7 @@ def audit(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         progress=progress,
     )
-    found = judge(
-        table, truth, graph, tolerance=limits, columns=columns, seed=stream, whole=rows is None or rows >= len(data)
-    )
+    found = judge(table, truth, graph, tolerance=limits, seed=stream, whole=rows is None or rows >= len(data))
     verdict = torch.full((len(data),), NOT_AUDITED, device=data.device)
     verdict[chosen] = found.verdict
     return replace(found, verdict=verdict)
@@ -96,8 +96,8 @@ def judge(
     truth: Tensor,
     graph: LocalGraph,
     *,
-    tolerance: Tolerance | None = None,
-    columns: Sequence[str | int] | None = None,
+    tolerance: Tolerance | Limits | None = None,
+    columns: Columns | None = None,
     seed: int | Stream = 0,
     whole: bool = True,
 ) -> Audit:
@@ -105,10 +105,9 @@ def judge(
 
     whole  whether episodes have all their rows, so that the share of episodes that are true throughout can be reported
     """
-    compared, limits = _compared(data, graph, columns), _limits(data, graph, tolerance, columns)
-    off = torch.stack([_distance(data.next_state, truth, compared[factor]) for factor in limits], 1)
-    within = off <= torch.tensor(list(limits.values()), dtype=off.dtype, device=off.device)
-    confirmed, new = within.all(1), _generated(data)
+    limits = tolerance if isinstance(tolerance, Limits) else Limits.of(data, graph, tolerance, columns)
+    off, within = limits.distances(data.next_state, truth), limits.within(data.next_state, truth)
+    confirmed, new = within.all(1), generated_rows(data)
     known = {name: data.provenance[name] for name in ("support", "disagreement") if name in data.provenance}
     scores = {name: -values if name == "disagreement" else values for name, values in known.items()}
     if min(int(new.sum()), int((~new).sum())) >= MIN_ROWS:
@@ -124,14 +123,14 @@ def judge(
             **(_by_episode(data, confirmed, new, whole) if _has_episodes(data, new) else {}),
             "factor": {
                 factor: _compare(within[:, i], new) | {"median_error": float(off[new, i].median())}
-                for i, factor in enumerate(limits)
+                for i, factor in enumerate(limits.tolerance)
             },
             # No model predicted recorded rows, so there is no disagreement about them.
             **{name: _by_decile(values, confirmed, new, recorded=name == "support") for name, values in known.items()},
         },
         predictors={name: area_under_curve(score[new], confirmed[new]) for name, score in scores.items()},
-        tolerance=limits,
-        columns=tuple(data.columns[column] for factor in limits for column in compared[factor]),
+        tolerance=limits.tolerance,
+        columns=tuple(data.columns[column] for column in limits.columns),
         verdict=confirmed.long(),
     )
 
@@ -231,7 +230,7 @@ def _span(interval: Sequence[float]) -> str:
 # --- rows and columns that are compared
 
 
-def _generated(data: Transitions) -> Tensor:
+def generated_rows(data: Transitions) -> Tensor:
     """The rows that a recipe made, bool (N,); all of them if none is known to be."""
     recipe = data.provenance.get("recipe")
     made = torch.zeros(len(data), dtype=torch.bool, device=data.device) if recipe is None else recipe != RECORDED
@@ -264,13 +263,68 @@ def _chosen(data: Transitions, new: Tensor, rows: int | None, episodes: int | No
     return torch.isin(data.episode, torch.cat(drawn)).nonzero()[:, 0]
 
 
-def _compared(data: Transitions, graph: LocalGraph, columns: Sequence[str | int] | None) -> dict[str, list[int]]:
+class Limits(NamedTuple):
+    """The largest errors that count as true.
+
+    compared   factor -> the columns of it that are compared
+    tolerance  factor -> its largest distance
+    weight     (S,), of each column in the distance. Columns that rest in the data have a large one: a next state that
+               moves them is wrong, however far others move
+    spread     (S,), the standard deviation of each column's recorded steps; of a resting column, its own tolerance
+    moves      bool (S,), whether a column ever changes within a step
+    """
+
+    compared: dict[str, list[int]]
+    tolerance: dict[str, float]
+    weight: Tensor
+    spread: Tensor
+    moves: Tensor
+
+    @property
+    def columns(self) -> list[int]:
+        return [column for factor in self.tolerance for column in self.compared[factor]]
+
+    @staticmethod
+    def of(data: Transitions, graph: LocalGraph, tolerance: Tolerance | None, columns: Columns | None) -> Limits:
+        """Those that are given, or else a tenth of the standard deviation of each factor's recorded steps."""
+        generated = generated_rows(data)
+        recorded = data if bool(generated.all()) else data[~generated]
+        change, state = recorded.next_state.double() - recorded.state.double(), recorded.state.double()
+        own = RESTING * torch.maximum(state.std(0, correction=0), RESTING * state.abs().amax(0)).clamp(min=1e-6)
+        step = change.std(0, correction=0)
+        moves = step > 1e-6 * state.abs().amax(0)
+        spread, compared = torch.where(moves, step, own), _compared(data, graph, columns)
+        if tolerance is not None:
+            limits = _given(tolerance, graph, compared)
+            return Limits(compared, limits, torch.ones_like(own), spread, moves)
+        limits, weight = {}, torch.ones_like(own)
+        for factor, columns_of in compared.items():
+            moving = [column for column in columns_of if moves[column]]
+            resting = [column for column in columns_of if not moves[column]]
+            limits[factor] = DEFAULT_TOLERANCE * float(step[moving].norm()) if moving else float(own[resting].norm())
+            weight[resting] = limits[factor] / own[resting]
+        return Limits(compared, limits, weight, spread, moves)
+
+    def distances(self, one: Tensor, other: Tensor) -> Tensor:
+        """How far states (N, S) are apart in each factor, (N, factors)."""
+        apart = (one.double() - other.double()) * self.weight
+        return torch.stack([apart[:, self.compared[factor]].norm(dim=1) for factor in self.tolerance], 1)
+
+    def within(self, one: Tensor, other: Tensor) -> Tensor:
+        """Whether states (N, S) agree in each factor, bool (N, factors)."""
+        return self.distances(one, other) <= torch.tensor(list(self.tolerance.values()), device=one.device)
+
+
+def default_tolerance(data: Transitions, graph: LocalGraph, columns: Columns | None = None) -> dict[str, float]:
+    """By factor, a tenth of the standard deviation of its recorded steps, over the columns that are compared."""
+    return Limits.of(data, graph, None, columns).tolerance
+
+
+def _compared(data: Transitions, graph: LocalGraph, columns: Columns | None) -> dict[str, list[int]]:
     """The columns that are compared, by factor."""
     names = data.columns[: data.state.shape[1]]
-    if columns is None:
-        return {child: list(graph.factors[child]) for child in graph.children}
-    chosen = set()
-    for column in columns:
+    chosen = set(range(len(names))) if columns is None else set()
+    for column in columns or ():
         number = column if isinstance(column, int) else names.index(column) if column in names else -1
         if not 0 <= number < len(names):
             raise unknown_name("state column", column, names)
@@ -279,48 +333,19 @@ def _compared(data: Transitions, graph: LocalGraph, columns: Sequence[str | int]
     return {child: own for child, own in found.items() if own}
 
 
-def default_tolerance(
-    data: Transitions, graph: LocalGraph, columns: Sequence[str | int] | None = None
-) -> dict[str, float]:
-    """By factor, a tenth of the standard deviation of its recorded steps, over the columns that are compared."""
-    generated = _generated(data)
-    recorded = data if bool(generated.all()) else data[~generated]
-    change = (recorded.next_state.double() - recorded.state.double()).var(0, correction=0)
-    compared = _compared(data, graph, columns)
-    found = {factor: DEFAULT_TOLERANCE * float(change[own].sum().sqrt()) for factor, own in compared.items()}
-    for factor, limit in found.items():
-        if not limit > 0:
-            raise InputError(f"{factor!r} never changes in the data, so no tolerance follows: pass tolerance.")
-    return found
-
-
-def _limits(
-    data: Transitions, graph: LocalGraph, tolerance: Tolerance | None, columns: Sequence[str | int] | None
-) -> dict[str, float]:
+def _given(tolerance: Tolerance, graph: LocalGraph, compared: Mapping[str, list[int]]) -> dict[str, float]:
     """The tolerance of every factor that is compared."""
-    compared = _compared(data, graph, columns)
-    if tolerance is None:
-        return default_tolerance(data, graph, columns)
-    if isinstance(tolerance, Mapping):
-        for factor in tolerance:
-            if factor not in graph.children:
-                raise unknown_name("state factor", factor, graph.children)
-            if factor not in compared:
-                raise InputError(f"tolerance names {factor!r}, but columns names none of its columns.")
-        given = {factor: tolerance[factor] for factor in compared if factor in tolerance}
-    else:
-        given = dict.fromkeys(compared, tolerance)
+    given = dict(tolerance) if isinstance(tolerance, Mapping) else dict.fromkeys(compared, tolerance)
     for factor, limit in given.items():
+        if factor not in graph.children:
+            raise unknown_name("state factor", factor, graph.children)
+        if factor not in compared:
+            raise InputError(f"tolerance names {factor!r}, but columns names none of its columns.")
         if not 0 < limit < float("inf"):
             raise InputError(f"the tolerance of {factor!r} must be a positive distance, got {limit}.")
     if not given:
         raise InputError("no factor is compared: name at least one in tolerance, and one of its columns in columns.")
-    return {factor: float(limit) for factor, limit in given.items()}
-
-
-def _distance(one: Tensor, other: Tensor, columns: list[int]) -> Tensor:
-    distance: Tensor = (one[:, columns].double() - other[:, columns].double()).norm(dim=1)
-    return distance
+    return {factor: float(given[factor]) for factor in compared if factor in given}
 
 
 def _recorded_odds(data: Transitions, graph: LocalGraph, new: Tensor, seed: int | Stream) -> Tensor:

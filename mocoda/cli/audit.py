@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 from torch import Tensor
 from tyro.conf import Fixed, arg
 
-from mocoda.analysis import audit
+from mocoda.analysis import audit, check_step
 from mocoda.analysis.audit_figure import draw_audit
 from mocoda.analysis.replay import EnvironmentStep
 from mocoda.cli import options as opt
@@ -71,13 +72,20 @@ class Audit(opt.OnData):
         settings["provenance"] = fingerprint(*data.provenance.values()) if data.provenance else None
         result, picture = self.out / "audit.json", self.out / "audit.png"
         outputs = (result.name, picture.name, CHECKPOINT)
+        options: dict[str, Any] = {
+            "tolerance": tolerance if self.tolerance else getattr(world, "tolerance", None),
+            "columns": self.columns or getattr(world, "compared", None),
+        }
         with RunFolder(self.out, "audit", settings, outputs, self.overwrite, kept) as run:
+            with suppress(InputError):  # data without recorded rows
+                checked = check_step(data, replace(truth), world.graph, **options, seed=self.seed)
+                if checked.causes:
+                    say(str(checked))
             found = audit(
                 data,
                 truth,
                 world.graph,
-                tolerance=tolerance if self.tolerance else getattr(world, "tolerance", None),
-                columns=self.columns or getattr(world, "compared", None),
+                **options,
                 rows=self.rows,
                 episodes=self.episodes,
                 seed=self.seed,

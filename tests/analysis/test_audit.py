@@ -391,7 +391,6 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 
 def test_data_that_cannot_be_audited_is_refused() -> None:
     data = table(20)
-    fails(Transitions(data.state, data.action, data.state, columns=COLUMNS), step, tolerance=None)
     fails(table(1_000, recipe=(torch.arange(1_000) == 0).long()), step, rows=5)
     with refused():
         audit(data, step, GRAPH, tolerance=0.1).keep(table(300))
