@@ -124,7 +124,8 @@ def load_task(path: str | Path, data: Transitions | ColumnNames, **given: Any) -
     local: LocalEdges | None = None
     text = file.read_bytes() if file.suffix == ".graph" and file.is_file() else b""
     if file.suffix == ".graph":
-        graph: LocalGraph = replace(load_learned(file, names), absent=dict.fromkeys(known))
+        learned = load_learned(file, names)
+        graph: LocalGraph = replace(learned, absent={**learned.absent, **dict.fromkeys(known)})
         with _errors_name(file):
             task = _goals(file, given, graph, names, {})
     else:

@@ -156,6 +156,7 @@ class LearnedGraph(LocalGraph):
             "caution": self.caution,
             "learner": {"name": self.learner.name, "settings": json.loads(json.dumps(asdict(self.learner)))},
             "learning": dict(self.settings),
+            "absent": dict(self.absent),
         }
         tensors = {"row_shares": self.row_shares, **self.tensors}
         save_trained(path, "graph", tensors, {"settings": settings, "fingerprints": dict(self.fingerprints)})
@@ -207,6 +208,7 @@ def load_learned(path: str | Path, names: ColumnNames | None = None) -> LearnedG
             shape.state,
             shape.action,
             shape.edges,
+            absent=dict(settings.get("absent", {})),
             learner=learner,
             tensors=tensors,
             caution=float(settings["caution"]),

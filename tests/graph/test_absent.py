@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from torch import Tensor
 import mocoda
 from mocoda import LocalGraph, Transitions
 from mocoda.dynamics import DynamicsConfig
+from mocoda.graph.learned import LEARNERS, GraphLearner
 
 COLUMNS = ("hand.x", "box1.x", "box1.v", "box2.x", "box2.v", "push")
 ABSENT = ("box1", "box2")
@@ -119,6 +120,35 @@ def test_absence_is_read_from_nan_and_known_from_the_file_of_data(tmp_path: Path
     known = mocoda.load_graph(tmp_path / "graph.toml", mocoda.read(tmp_path / "data.hdf5"))
     assert known.absent == {"box1": None, "box2": None}
     assert mocoda.load_graph(tmp_path / "graph.toml", data).absent == {}
+
+
+@dataclass(frozen=True)
+class Dense(GraphLearner):
+    """Learns that everything may depend on everything."""
+
+    name: ClassVar[str] = "dense"
+    caution: ClassVar[float] = 0.5
+
+    def learn(self, data: Any, graph: Any, always: Tensor, never: Tensor, *others: object) -> dict[str, Tensor]:
+        return {"always": always, "never": never}
+
+    def probability(self, tensors: Any, graph: Any, rows: Tensor) -> Tensor:
+        return torch.ones(len(rows), *tensors["always"].shape)
+
+
+def test_a_graph_that_is_learned_keeps_what_may_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LEARNERS, "_entries", {**LEARNERS._entries, "dense": Dense})
+    data = mocoda.read(recorded(), absent=ABSENT)
+    learned = mocoda.learn_graph(data, learner=Dense(), unseen="linked", seed=0)
+    learned.save(tmp_path / "learned.graph")
+    for graph in (
+        learned,
+        mocoda.load_graph(tmp_path / "learned.graph"),
+        mocoda.load_graph(tmp_path / "learned.graph", data),
+    ):
+        mask, absent = graph.mask(data.rows[:200]), graph.absent_at(data.rows[:200])
+        assert graph.absent == {"box1": None, "box2": None}
+        assert (mask[absent].sum(1) == 1).all()
 
 
 def test_a_column_may_say_what_is_there(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mocoda.data.formats.arrays import noted
 from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
@@ -68,6 +69,7 @@ def learn_graph(
         graph.state,
         graph.action,
         graph.edges,
+        absent=dict.fromkeys(noted(data.source, "absent") or ()),
         learner=learner,
         tensors={name: tensor.cpu() for name, tensor in tensors.items()},
         caution=caution,
