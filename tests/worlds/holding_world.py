@@ -7,7 +7,6 @@ are held, and are in the air only then. Rows that mix recorded parts without reg
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -111,17 +110,6 @@ GRAPH = LocalGraph(
     edges={"hand": ["hand", "action"], "object1": ["object1"], "object2": ["object2"]},
     local=local,
 )
-
-
-@dataclass(frozen=True)
-class Holding:
-    """The world as a task that knows its step."""
-
-    graph = GRAPH
-    columns = COLUMNS
-
-    def step(self, rows: Tensor) -> Tensor:
-        return step(rows)
 
 
 def collect(rows: int, *, seed: int, steps: int = 100, parked: bool = False) -> Transitions:

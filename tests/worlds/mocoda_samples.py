@@ -27,20 +27,6 @@ def energy_test(one: Floats, other: Floats, seed: int = 0) -> float:
     return float((statistic >= statistic[0] - 1e-12).mean())
 
 
-def independence_test(one: Floats, other: Floats, seed: int = 0) -> float:
-    """The p-value of "these columns (N,) are independent": distance covariance under 300 permutations."""
-
-    def centred(column: Floats) -> Floats:
-        distance = np.abs(column[:, None] - column[None])
-        return np.asarray(distance - distance.mean(0) - distance.mean(1)[:, None] + distance.mean())
-
-    a, b = centred(one), centred(other)
-    rng = np.random.default_rng(seed)
-    orders = [np.arange(len(one)), *(rng.permutation(len(one)) for _ in range(300))]
-    statistic = np.array([(a * b[np.ix_(order, order)]).sum() for order in orders])
-    return float((statistic >= statistic[0] - 1e-12).mean())
-
-
 def told_apart(one: Floats, other: Floats) -> float:
     """How often a nearest-neighbour classifier tells two samples of equal size apart; 0.5 is never."""
     pooled = np.concatenate([one, other])
@@ -48,17 +34,6 @@ def told_apart(one: Floats, other: Floats) -> float:
     order = np.random.default_rng(0).permutation(len(pooled))
     classifier = KNeighborsClassifier(25)
     return float(cross_val_score(classifier, (pooled / pooled.std(0))[order], label[order], cv=5).mean())
-
-
-def partial_correlation(one: Floats, other: Floats, given_column: Floats) -> float:
-    """The correlation that is left between two columns once a third is accounted for, linearly in each of 20 bins."""
-    bins = np.array_split(np.argsort(given_column), 20)
-    found = []
-    for index in bins:
-        design = np.stack([np.ones(len(index)), given_column[index]], 1)
-        left = [c[index] - design @ np.linalg.lstsq(design, c[index], rcond=None)[0] for c in (one, other)]
-        found.append(np.corrcoef(left[0], left[1])[0, 1])
-    return float(np.mean(found))
 
 
 def correlations(rows: Floats) -> Floats:
