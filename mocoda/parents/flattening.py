@@ -57,7 +57,8 @@ class MocodaU(Mocoda):
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
     ) -> Parents:
         features, region = self.spread_over(graph, task)
-        return FlattenedParents.fit(self, self.propose(data, graph, seed), features, region, data.device, seed)
+        stream = as_stream(seed, "flatten", device=data.device)
+        return FlattenedParents.fit(self, self.propose(data, graph, seed), features, region, stream)
 
     def spread_over(self, graph: LocalGraph, task: TaskHints | None) -> tuple[FeatureMap, Region | None]:
         """The features to spread, and the region to do so in; None: everywhere."""
@@ -104,15 +105,10 @@ class FlattenedParents(ParentsWithDonors):
 
     @staticmethod
     def fit(
-        recipe: MocodaU,
-        proposals: Parents,
-        features: FeatureMap,
-        region: Region | None,
-        device: torch.device,
-        seed: int | Stream,
+        recipe: MocodaU, proposals: Parents, features: FeatureMap, region: Region | None, stream: Stream
     ) -> FlattenedParents:
         """Estimates the density from some proposals, and the scale from others."""
-        rows = inside(proposals, region, 2 * REFERENCE, as_stream(seed, "flatten", device=device)).rows
+        rows = inside(proposals, region, 2 * REFERENCE, stream).rows
         known = _finite(features, rows[:REFERENCE], recipe.name)
         unscaled = FlattenedParents(recipe, proposals, features, region, known)
         weights = unscaled.weights(rows[REFERENCE:])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation
 
@@ -70,9 +66,3 @@ def entropy(features: Tensor, cells: int = 10) -> float:
     counts, _ = np.histogramdd(features.numpy(), bins=cells, range=[(0.0, 1.0)] * features.shape[1])
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())
-
-
-def message(call: Any, *args: Any, **options: Any) -> str:
-    with pytest.raises(InputError) as error:
-        call(*args, **options)
-    return str(error.value)
