@@ -57,8 +57,9 @@ class MocodaU(Mocoda):
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
     ) -> Parents:
         features, region = self.spread_over(graph, task)
+        proposals = super().fit(data, graph, task=task, model=model, seed=seed)
         stream = as_stream(seed, "flatten", device=data.device)
-        return FlattenedParents.fit(self, self.propose(data, graph, seed), features, region, stream)
+        return FlattenedParents.fit(self, proposals, features, region, stream)
 
     def spread_over(self, graph: LocalGraph, task: TaskHints | None) -> tuple[FeatureMap, Region | None]:
         """The features to spread, and the region to do so in; None: everywhere."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -66,28 +65,19 @@ class Mocoda(Recipe):
     def fit(
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
     ) -> Parents:
-        return self.propose(data, graph, seed)
-
-    def propose(self, data: Transitions, graph: LocalGraph, seed: int | Stream) -> Parents:
         """One density of parent sets for all rows, or one for each local graph."""
         stream = as_stream(seed, "parents", device=data.device)
         by_local_graph = self.stratified and graph.varies
         if self.density == "mixture":
-            fit_mixtures = partial(self.fit_mixtures, manifold=Manifold.of(data.rows, graph) if self.project else None)
+            manifold = Manifold.of(data.rows, graph) if self.project else None
             if by_local_graph:
-                return StratifiedParents.fit(data, graph, fit_mixtures, self.components, stream)
-            return fit_mixtures(data, graph, self.components, stream)
+                return StratifiedParents.fit(data, graph, self.components, stream, manifold)
+            return MixtureParents.fit(data, graph, self.components, stream, manifold=manifold)
         if by_local_graph and self.composition:
             return ComposedParents.fit(GroupedParents.fit(data, graph, stream), stream)
         if by_local_graph and belong_together(data.rows, graph, stream.child("together")):
             return GroupedParents.fit(data, graph, stream)
         return MatchedParents.fit(data, graph, stream)
-
-    def fit_mixtures(
-        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream, manifold: Manifold | None
-    ) -> MixtureParents:
-        """The mixtures of all rows, or of those with one local graph. Override it to change their weights."""
-        return MixtureParents.fit(data, graph, components, seed, manifold=manifold)
 
 
 def fewer_components(components: int, rows: int, graph: LocalGraph) -> int:
@@ -188,13 +178,9 @@ class StratifiedParents:
 
     @staticmethod
     def fit(
-        data: Transitions,
-        graph: LocalGraph,
-        fit_mixtures: Callable[[Transitions, LocalGraph, int, Stream], MixtureParents],
-        components: int,
-        seed: int | Stream,
+        data: Transitions, graph: LocalGraph, components: int, seed: int | Stream, manifold: Manifold | None
     ) -> StratifiedParents:
-        """`fit_mixtures` fits a neighbourhood: from its rows, its graph, a number of components and a seed."""
+        """Fits mixtures to the rows of each neighbourhood, of fewer components where the rows are few."""
         stream = as_stream(seed, "stratified", device=data.device)
         masks, number, counts = torch.unique(graph.mask(data.rows), dim=0, return_inverse=True, return_counts=True)
         kept, skipped = [], []
@@ -204,8 +190,9 @@ class StratifiedParents:
                 skipped.append(rows)
                 continue
             local, label = graph_at(graph, mask), "".join(str(int(edge)) for edge in mask.flatten())
-            fewer = fewer_components(components, rows, local)
-            kept.append(Neighbourhood(mask, rows, fit_mixtures(data[number == i], local, fewer, stream.child(label))))
+            fewer, own = fewer_components(components, rows, local), data[number == i]
+            mixtures = MixtureParents.fit(own, local, fewer, stream.child(label), manifold=manifold)
+            kept.append(Neighbourhood(mask, rows, mixtures))
         if not kept:
             raise InputError(
                 f"no local graph holds in {MIN_STRATUM_ROWS} rows, the fewest to draw from; the commonest of "

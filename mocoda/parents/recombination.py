@@ -210,6 +210,7 @@ class GroupedParents(ParentsWithDonors):
             except InputError:  # parts that do not match are copied jointly
                 if 2 * len(rows) > len(data):
                     raise
+        _ = groups.start, groups.order  # found here once, rather than in every process that draws
         return GroupedParents(graph, data.rows, groups, graph.owner.to(data.device), matched)
 
     @property
