@@ -25,7 +25,6 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import GaussianMixture, Mocoda, Parents, fit_parents, make_recipe
 from mocoda.parents.flattening import FlattenedParents
-from mocoda.parents.mixture import Manifold
 from mocoda.parents.mocoda import MixtureParents
 
 COMMON, RARE, LENGTH = 0.1, 0.7, 0.2  # where the intervals start, and how long they are
@@ -41,10 +40,9 @@ class ReweightedMocoda(Mocoda):
 
     name: ClassVar[str] = "mocoda-u"
 
-    def fit_mixtures(
-        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream, manifold: Manifold | None
-    ) -> MixtureParents:
-        fitted = super().fit_mixtures(data, graph, components, seed, manifold)
+    def fit(self, data: Transitions, graph: LocalGraph, **given: Any) -> Parents:
+        fitted = super().fit(data, graph, **given)
+        assert isinstance(fitted, MixtureParents)
         return replace(fitted, sets=tuple((columns, by_volume(mixture)) for columns, mixture in fitted.sets))
 
 

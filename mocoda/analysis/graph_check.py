@@ -225,7 +225,7 @@ class _Judge:
 
     def __call__(self, name: str, rows: Tensor) -> RecipeCheck:
         apart = spread(self.model.predict(rows).mean, self.graph, self.scale)
-        valid = ~(self.manifold.outside(rows).any(1) | self.manifold.broken(rows))
+        valid = self.manifold.holds(rows)
         supported = torch.ones_like(valid) if self.limits is None else self.limits.judge(rows, apart).support >= RARE
         agreed = apart.amax(1) <= DISPUTED * self.usual
         new = ~torch.isin(self.grid.cells(rows), self.grid.cells(self.shown.rows))

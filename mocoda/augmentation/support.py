@@ -21,7 +21,7 @@ from mocoda.engine.networks import moments
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import BUILT_IN, Model
-from mocoda.parents.groups import BLOCK, Groups, graph_at, neighbourhood, number_of
+from mocoda.parents.groups import BLOCK, Groups, factors_of, graph_at, neighbourhood, number_of
 from mocoda.parents.mocoda import MixtureParents, fewer_components
 from mocoda.parents.recipe import Draw
 
@@ -262,18 +262,13 @@ class SupportLimits:
         ensemble, scale = model if isinstance(model, Ensemble) else None, step_scale(data)
         known, supports, most = [], [], []
         for pool, name in enumerate(groups.names.tolist()):
-            own = groups.is_first & (groups.pool == pool)  # (local graphs, parents)
-            if not bool(own.any()):
+            having = groups.rows_with(pool)
+            rows, judges = having[~held_out[having]], having[held_out[having]]
+            if min(len(rows), len(judges)) < MIN_GROUP_ROWS:
                 continue
-            here = own.any(1)[groups.kind]
-            rows, judges = (here & which for which in (~held_out, held_out))
-            if min(int(rows.sum()), int(judges.sum())) < MIN_GROUP_ROWS:
-                continue
-            part, (kind, first) = stream.child("support", name), own.nonzero()[0].tolist()
-            judging = data.rows[judges]
-            judging = judging[part.permutation(len(judging))[:REFERENCE]]
-            members = {graph.parents[i] for i in (groups.first[kind] == first).nonzero()[:, 0].tolist()}
-            local = graph_at(graph, groups.masks[kind])
+            part, (is_member, mask) = stream.child("support", name), groups.members(pool)
+            judging = data.rows[judges[part.permutation(len(judges))[:REFERENCE]]]
+            members, local = set(factors_of(graph, is_member)), graph_at(graph, mask)
             sets = [one for one in local.parent_sets if members.issuperset(one)]
             known.append(name)
             supports.append(fit_support(data[rows], local, seed=part, reference=judging, parent_sets=sets))

@@ -12,7 +12,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
-from mocoda.parents.recipe import Draw, Model, ParentsWithDonors, Recipe, TaskHints, box_of
+from mocoda.parents.recipe import Draw, Model, ParentsWithDonors, Recipe, TaskHints
 from mocoda.parents.recombination import without_repeats
 
 MAX_ATTEMPTS, MIN_EXCHANGES = 1_000, 1_024  # batches of exchanges to try, and rows of each, at least
@@ -99,15 +99,11 @@ class SwappedParents(RecordedTransitions):
             "graphs connect everything. Use recipe 'mocoda', which needs no unconnected components."
         )
 
-    def mask(self, rows: Tensor) -> Tensor:
-        """The edges that decide which rows (N, S + A) may exchange what: bool (N, parents, children)."""
-        return self.graph.mask(rows)
-
     def _swap(self, n: int, stream: Stream) -> Draw:
         """At most n new rows."""
         rows, children = self.data.rows, self.data.next_state
         one, other = stream.integers(len(rows), 2, n)
-        graph_of_one, graph_of_other = self.mask(rows[one]), self.mask(rows[other])
+        graph_of_one, graph_of_other = self.graph.mask(rows[one]), self.graph.mask(rows[other])
         kinds, kind = torch.unique(graph_of_one | graph_of_other, dim=0, return_inverse=True)
         label = connected_components(kinds)[kind]  # (n, parents + children)
         # Take the component of a random node from the other row.
@@ -120,7 +116,7 @@ class SwappedParents(RecordedTransitions):
         new_children = torch.where(taken[:, of_child], children[other], children[one])
         # Every child must depend in the new row on what it depended on where it comes from.
         child_from_other = taken[:, None, len(self.graph.parents) :]
-        same = self.mask(new_rows) == torch.where(child_from_other, graph_of_other, graph_of_one)
+        same = self.graph.mask(new_rows) == torch.where(child_from_other, graph_of_other, graph_of_one)
         keep = same.all((1, 2)) & ~taken.all(1)  # exchanging everything makes no new row
         donors = torch.where(from_other, other[:, None], one[:, None])
         return Draw(new_rows, donors, new_children).at(keep)
@@ -202,3 +198,12 @@ class UniformParents:
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         stream = as_stream(seed, "rand", device=self.low.device)
         return self.low + (self.high - self.low) * stream.uniform(n, len(self.low))
+
+
+def box_of(data: Transitions, task: TaskHints | None) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest row, (S + A,) each: the task's, or else those recorded."""
+    box = getattr(task, "box", None)
+    if box is None:
+        return data.rows.amin(0), data.rows.amax(0)
+    low, high = box
+    return low.to(data.device), high.to(data.device)

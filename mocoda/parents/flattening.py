@@ -45,7 +45,9 @@ class MocodaU(Mocoda):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_positive("bandwidth", "density_floor")
+        for name in ("bandwidth", "density_floor"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be positive, got {getattr(self, name)}.")
         if not 0 < self.acceptance <= 1:
             raise InputError(
                 f"acceptance must be a share of the proposals, above 0 and at most 1, got {self.acceptance}."
@@ -54,8 +56,14 @@ class MocodaU(Mocoda):
     def fit(
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
     ) -> Parents:
-        features = self.features or (lambda rows: rows[:, : graph.state_width])
-        return FlattenedParents.fit(self, self.propose(data, graph, seed), features, self.region, data.device, seed)
+        features, region = self.spread_over(graph, task)
+        proposals = super().fit(data, graph, task=task, model=model, seed=seed)
+        stream = as_stream(seed, "flatten", device=data.device)
+        return FlattenedParents.fit(self, proposals, features, region, stream)
+
+    def spread_over(self, graph: LocalGraph, task: TaskHints | None) -> tuple[FeatureMap, Region | None]:
+        """The features to spread, and the region to do so in; None: everywhere."""
+        return self.features or (lambda rows: rows[:, : graph.state_width]), self.region
 
 
 @dataclass(frozen=True)
@@ -69,14 +77,11 @@ class MocodaP(MocodaU):
     title: ClassVar[str] = "MoCoDA-P"
     colour: ClassVar[str] = "#2e8b57"
 
-    def fit(
-        self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
-    ) -> Parents:
+    def spread_over(self, graph: LocalGraph, task: TaskHints | None) -> tuple[FeatureMap, Region | None]:
         features = self.features or getattr(task, "features", None)
         if features is None:
             raise InputError("recipe 'mocoda-p' needs to know what matters; pass task= or features= (and region=).")
-        region = self.region or getattr(task, "region", None)
-        return FlattenedParents.fit(self, self.propose(data, graph, seed), features, region, data.device, seed)
+        return features, self.region or getattr(task, "region", None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,15 +106,10 @@ class FlattenedParents(ParentsWithDonors):
 
     @staticmethod
     def fit(
-        recipe: MocodaU,
-        proposals: Parents,
-        features: FeatureMap,
-        region: Region | None,
-        device: torch.device,
-        seed: int | Stream,
+        recipe: MocodaU, proposals: Parents, features: FeatureMap, region: Region | None, stream: Stream
     ) -> FlattenedParents:
         """Estimates the density from some proposals, and the scale from others."""
-        rows = inside(proposals, region, 2 * REFERENCE, as_stream(seed, "flatten", device=device)).rows
+        rows = inside(proposals, region, 2 * REFERENCE, stream).rows
         known = _finite(features, rows[:REFERENCE], recipe.name)
         unscaled = FlattenedParents(recipe, proposals, features, region, known)
         weights = unscaled.weights(rows[REFERENCE:])
@@ -150,10 +150,12 @@ class FlattenedParents(ParentsWithDonors):
 
 
 def _finite(features: FeatureMap, rows: Tensor, recipe: str) -> Tensor:
-    """Features of rows (N, S + A); refuses NaN and inf, with which no row would ever be kept."""
+    """Features (N, F) of rows (N, S + A); refuses NaN and inf, with which no row would ever be kept."""
     found = features(rows)
-    if not bool(torch.isfinite(found).all()):
-        bad = (~torch.isfinite(found.flatten(1)).all(1)).nonzero()[:, 0]
+    if found.ndim != 2 or len(found) != len(rows):
+        raise InputError(f"features(rows) must have shape ({len(rows)}, F), got {tuple(found.shape)}.")
+    bad = (~torch.isfinite(found).all(1)).nonzero()[:, 0]
+    if len(bad):
         raise InputError(
             f"features(rows) has NaN or inf in {len(bad)} of {len(rows):,} rows that recipe {recipe!r} draws, such as "
             f"{[round(value, 4) for value in rows[bad[0]].tolist()]}. Return finite numbers for them, or exclude them "
@@ -167,12 +169,6 @@ def kernel_density(points: Tensor, at: Tensor, bandwidth: float) -> Tensor:
 
     A kernel more than about 13 bandwidths away contributes nothing.
     """
-    if not bandwidth > 0:
-        raise InputError(f"bandwidth must be positive, got {bandwidth}.")
-    if points.ndim != 2 or at.ndim != 2 or points.shape[1] != at.shape[1] or len(points) == 0:
-        raise InputError(
-            f"points (M, D) and at (N, D) must share their columns, got {tuple(points.shape)} and {tuple(at.shape)}."
-        )
     # -|x - y|² / 2h² = x·y - |x|²/2 - |y|²/2 in units of h, about the points' centre to keep the terms small. The three
     # terms are one product of widened matrices, so a block is a product, an exponential and a sum. The unit makes the
     # base 2, whose exponential is the fastest.

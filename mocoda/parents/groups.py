@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -63,7 +63,8 @@ class Groups:
     numbers  (K,), their `neighbourhood` numbers, ascending
     masks    (K, parents, children), their edges
     first    (K, parents), the first factor of each factor's group
-    pool     (K, parents), for first factors, the index of their group: equal where the same factors have the same edges
+    pool     (K, parents), for first factors, the index of their group: equal where the same factors have the same
+             edges. For other factors, an index that no group has
     names    (pools,), a number for each group that is the same for any rows of this graph, ascending
     """
 
@@ -98,10 +99,41 @@ class Groups:
         names, pool = torch.unique(whole, return_inverse=True)
         return Groups(kind, numbers, masks, first, pool, names)
 
-    @property
+    @cached_property
     def is_first(self) -> Tensor:
         """(K, parents), whether a factor is the first of its group."""
         return self.first == torch.arange(self.first.shape[1], device=self.first.device)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(pools,), how many rows have each group."""
+        rows = self.kind.bincount()[:, None].expand(self.pool.shape)
+        return torch.zeros_like(self.names).index_add_(0, self.pool[self.is_first], rows[self.is_first])
+
+    @cached_property
+    def start(self) -> Tensor:
+        """(pools,), where the rows of each group begin in `order`."""
+        return self.count.cumsum(0) - self.count
+
+    @cached_property
+    def order(self) -> Tensor:
+        """The rows that have the first group, then those that have the second, and so on."""
+        row, factor = self.is_first[self.kind].nonzero(as_tuple=True)
+        return row[self.pool[self.kind[row], factor].argsort(stable=True)]
+
+    def rows_with(self, pool: int) -> Tensor:
+        """The rows that have a group, ascending."""
+        return self.order[int(self.start[pool]) :][: int(self.count[pool])]
+
+    def members(self, pool: int) -> tuple[Tensor, Tensor]:
+        """A group's factors, bool (parents,), and a local graph (parents, children) in which they are connected."""
+        kind, factor = (self.pool == pool).nonzero()[0].tolist()
+        return self.first[kind] == factor, self.masks[kind]
+
+
+def factors_of(graph: LocalGraph, members: Tensor) -> list[str]:
+    """The names of factors that are given as bool (parents,)."""
+    return [graph.parents[i] for i in members.nonzero()[:, 0].tolist()]
 
 
 def parent_sets_at(graph: LocalGraph, mask: Tensor) -> list[tuple[str, ...]]:
@@ -145,17 +177,14 @@ def belong_together(rows: Tensor, graph: LocalGraph, stream: Stream) -> bool:
     """
     groups = Groups.of(graph, rows)
     part = graph.parts.to(rows.device)
-    pool = groups.pool[groups.kind]  # (N, parents), for first factors
-    is_first = groups.is_first[groups.kind]
-    count = pool[is_first].bincount()
-    commonest = count.argsort(descending=True, stable=True)
     tested = 0
-    for number in commonest[count[commonest] >= MIN_GROUP_ROWS].tolist():
-        place, first = ((pool == number) & is_first).nonzero(as_tuple=True)
-        members = groups.first[groups.kind[place[0]]] == first[0]
+    commonest = groups.count.argsort(descending=True, stable=True)
+    for number in commonest[groups.count[commonest] >= MIN_GROUP_ROWS].tolist():
+        members, _ = groups.members(number)
         if len(part[members].unique()) < 2:
             continue
-        own = rows[place[stream.child("rows", number).permutation(len(place))[:TESTED_ROWS]]]
+        having = groups.rows_with(number)
+        own = rows[having[stream.child("rows", number).permutation(len(having))[:TESTED_ROWS]]]
         if _depend(own, graph, part, members, stream.child("group", number)):
             return True
         tested += 1
@@ -167,15 +196,7 @@ def belong_together(rows: Tensor, graph: LocalGraph, stream: Stream) -> bool:
 def _depend(rows: Tensor, graph: LocalGraph, part: Tensor, members: Tensor, stream: Stream) -> bool:
     """Whether the other parts of a group, given as bool (parents,), explain any of its parts in rows (M, S + A)."""
     numbers = part[members].unique().tolist()
-    columns = {
-        number: [
-            column
-            for name, inside in zip(graph.parents, (members & (part == number)).tolist(), strict=True)
-            if inside
-            for column in graph.factors[name]
-        ]
-        for number in numbers
-    }
+    columns = {number: graph.columns(factors_of(graph, members & (part == number))) for number in numbers}
     for number in numbers:
         others = [column for other in numbers if other != number for column in columns[other]]
         known = _waves(rows[:, others], stream.child("waves", number))

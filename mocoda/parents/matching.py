@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -46,10 +46,6 @@ class Match:
     metric: Metric
     search: Nearest
 
-    def among(self, rows: Tensor) -> Match:
-        """The same metric, searching other recorded rows (N, S + A)."""
-        return replace(self, search=Nearest.among(self.metric(rows[:, list(self.known)])))
-
     @staticmethod
     def fit(rows: Tensor, known: Sequence[int], rest: Sequence[int], moves: Mapping[int, int], stream: Stream) -> Match:
         along = tuple((column, moves[column]) for column in rest if moves.get(column) in known)
@@ -69,6 +65,10 @@ class Match:
         for column, origin in self.moves:
             rows[:, column] += rows[:, origin] - recorded[source, origin]
         return source, distance
+
+    def another(self, rows: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+        """The recorded row (n,) nearest to each of these, given by their indices (n,), and its distance (n,)."""
+        return self.search.find(self.search.points[rows, :-1], rows[:, None], stream)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,14 +231,13 @@ class Nearest:
         return row[members.gather(1, member)][:, 0], squared.gather(1, member)[:, 0].sqrt()
 
 
-def drawing_order(sets: Sequence[Sequence[int]], preferred: Sequence[int] | None = None) -> list[int]:
-    """The order in which to draw sets of columns, along a tree; the preferred ones come as early as it allows.
+def drawing_order(sets: Sequence[Sequence[int]], first: int = 0) -> list[int]:
+    """The order in which to draw sets of columns, along a tree that begins with the `first`.
 
     The next set is always the one that shares the most columns with a single set already drawn.
     """
     columns = [set(one) for one in sets]
-    rest = list(range(len(columns)) if preferred is None else preferred)
-    order, rest = rest[:1], rest[1:]
+    order, rest = [first], [number for number in range(len(sets)) if number != first]
     while rest:
         nearest = max(rest, key=lambda new: max(len(columns[new] & columns[old]) for old in order))
         rest.remove(nearest)

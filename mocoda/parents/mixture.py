@@ -177,21 +177,19 @@ class Manifold:
         """Those of recorded rows (N, S + A); unit vectors have up to MAX_UNIT_COLUMNS adjacent columns of a factor."""
         low, high = rows.amin(0), rows.amax(0)
         squares, varies = rows.double().square(), (high > low).tolist()
-        units = []
+
+        def is_unit(columns: tuple[int, ...]) -> bool:
+            length = squares[:, columns].sum(1).sqrt()
+            return sum(varies[column] for column in columns) > 1 and bool(((length - 1).abs() < UNIT_TOLERANCE).all())
+
+        units: list[tuple[int, ...]] = []
         for columns in graph.factors.values():
             begin = 0
             while begin < len(columns):
                 ends = range(begin + 2, min(begin + MAX_UNIT_COLUMNS, len(columns)) + 1)
-                own = (
-                    columns[begin:end]
-                    for end in ends
-                    if sum(varies[column] for column in columns[begin:end]) > 1
-                    and bool(((squares[:, columns[begin:end]].sum(1).sqrt() - 1).abs() < UNIT_TOLERANCE).all())
-                )
-                unit = next(own, None)
-                if unit is not None:
-                    units.append(tuple(unit))
-                begin += 1 if unit is None else len(unit)
+                found = next((columns[begin:end] for end in ends if is_unit(columns[begin:end])), None)
+                units += [] if found is None else [found]
+                begin += 1 if found is None else len(found)
         return Manifold(low, high, tuple(units))
 
     def project(self, rows: Tensor) -> Tensor:
@@ -205,17 +203,13 @@ class Manifold:
             rows[:, columns] = torch.nn.functional.normalize(rows[:, columns], dim=1)
         return rows
 
-    def outside(self, rows: Tensor) -> Tensor:
-        """Which columns of rows (N, S + A) are outside of their range, bool (N, S + A); unit vectors never are."""
+    def holds(self, rows: Tensor) -> Tensor:
+        """Which rows (N, S + A) keep to it, bool (N,): unit vectors have length 1, other columns are in their range."""
         slack = 1e-5 * (self.high - self.low)
-        outside = (rows < self.low - slack) | (rows > self.high + slack)
-        outside[:, [column for unit in self.units for column in unit]] = False
-        return outside
-
-    def broken(self, rows: Tensor) -> Tensor:
-        """Whether a unit vector of each row (N, S + A) has another length, bool (N,)."""
-        lengths = [rows[:, list(unit)].double().norm(dim=1) for unit in self.units]
-        return ((torch.stack([*lengths, torch.ones_like(rows[:, 0]).double()]) - 1).abs() > UNIT_TOLERANCE).any(0)
+        inside = (rows >= self.low - slack) & (rows <= self.high + slack)
+        for unit in map(list, self.units):
+            inside[:, unit] = ((rows[:, unit].double().norm(dim=1) - 1).abs() <= UNIT_TOLERANCE)[:, None]
+        return inside.all(1)
 
 
 class _Features:

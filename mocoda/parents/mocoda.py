@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.groups import belong_together, graph_at
 from mocoda.parents.matching import drawing_order
 from mocoda.parents.mixture import GaussianMixture, Manifold, check_components
-from mocoda.parents.recipe import Draw, Model, Parents, Recipe, RecombinedParents, Region, TaskHints, draw_from
+from mocoda.parents.recipe import Draw, Model, Parents, Recipe, Region, TaskHints, draw_from
 from mocoda.parents.recombination import ComposedParents, GroupedParents, MatchedParents
 
 DENSITIES = ("matched", "mixture")
@@ -66,33 +65,19 @@ class Mocoda(Recipe):
     def fit(
         self, data: Transitions, graph: LocalGraph, *, task: TaskHints | None, model: Model | None, seed: int | Stream
     ) -> Parents:
-        return self.propose(data, graph, seed)
-
-    def propose(
-        self, data: Transitions, graph: LocalGraph, seed: int | Stream
-    ) -> RecombinedParents | MixtureParents | StratifiedParents:
         """One density of parent sets for all rows, or one for each local graph."""
         stream = as_stream(seed, "parents", device=data.device)
         by_local_graph = self.stratified and graph.varies
-        if self.density == "matched":
-            if not by_local_graph:
-                return MatchedParents.fit(data, graph, stream)
-            if self.composition:
-                return ComposedParents.fit(GroupedParents.fit(data, graph, stream), stream)
-            if belong_together(data.rows, graph, stream.child("together")):
-                return GroupedParents.fit(data, graph, stream)
-            return MatchedParents.fit(data, graph, stream)
-        manifold = Manifold.of(data.rows, graph) if self.project else None
-        if by_local_graph:
-            fit_mixtures = partial(self.fit_mixtures, manifold=manifold)
-            return StratifiedParents.fit(data, graph, fit_mixtures, self.components, stream)
-        return self.fit_mixtures(data, graph, self.components, stream, manifold)
-
-    def fit_mixtures(
-        self, data: Transitions, graph: LocalGraph, components: int, seed: Stream, manifold: Manifold | None
-    ) -> MixtureParents:
-        """The mixtures of all rows, or of those with one local graph. Override it to change their weights."""
-        return MixtureParents.fit(data, graph, components, seed, manifold=manifold)
+        if self.density == "mixture":
+            manifold = Manifold.of(data.rows, graph) if self.project else None
+            if by_local_graph:
+                return StratifiedParents.fit(data, graph, self.components, stream, manifold)
+            return MixtureParents.fit(data, graph, self.components, stream, manifold=manifold)
+        if by_local_graph and self.composition:
+            return ComposedParents.fit(GroupedParents.fit(data, graph, stream), stream)
+        if by_local_graph and belong_together(data.rows, graph, stream.child("together")):
+            return GroupedParents.fit(data, graph, stream)
+        return MatchedParents.fit(data, graph, stream)
 
 
 def fewer_components(components: int, rows: int, graph: LocalGraph) -> int:
@@ -165,8 +150,7 @@ class MixtureParents:
         return torch.stack([mixture.log_prob(rows[:, columns]) for columns, mixture in self.sets], 1)
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbourhood:
+class Neighbourhood(NamedTuple):
     """One local graph, and the mixtures of its own parent sets over the rows recorded there."""
 
     mask: Tensor  # bool (parents, children)
@@ -183,36 +167,32 @@ class StratifiedParents:
     MIN_STRATUM_ROWS rows are not drawn, and not merged with others.
 
     neighbourhoods  commonest first; each is drawn as often as recorded
-    skipped         mask and rows of those that have too few
+    skipped         the rows of those that have too few
     """
 
     name = Mocoda.name
-    drawn: ClassVar[str] = "empirical"
 
     graph: LocalGraph
     neighbourhoods: tuple[Neighbourhood, ...]
-    skipped: tuple[tuple[Tensor, int], ...]
+    skipped: tuple[int, ...]
 
     @staticmethod
     def fit(
-        data: Transitions,
-        graph: LocalGraph,
-        fit_mixtures: Callable[[Transitions, LocalGraph, int, Stream], MixtureParents],
-        components: int,
-        seed: int | Stream,
+        data: Transitions, graph: LocalGraph, components: int, seed: int | Stream, manifold: Manifold | None
     ) -> StratifiedParents:
-        """`fit_mixtures` fits a neighbourhood: from its rows, its graph, a number of components and a seed."""
+        """Fits mixtures to the rows of each neighbourhood, of fewer components where the rows are few."""
         stream = as_stream(seed, "stratified", device=data.device)
         masks, number, counts = torch.unique(graph.mask(data.rows), dim=0, return_inverse=True, return_counts=True)
         kept, skipped = [], []
         for i in counts.argsort(descending=True, stable=True).tolist():
             mask, rows = masks[i], int(counts[i])
             if rows < MIN_STRATUM_ROWS:
-                skipped.append((mask, rows))
+                skipped.append(rows)
                 continue
             local, label = graph_at(graph, mask), "".join(str(int(edge)) for edge in mask.flatten())
-            fewer = fewer_components(components, rows, local)
-            kept.append(Neighbourhood(mask, rows, fit_mixtures(data[number == i], local, fewer, stream.child(label))))
+            fewer, own = fewer_components(components, rows, local), data[number == i]
+            mixtures = MixtureParents.fit(own, local, fewer, stream.child(label), manifold=manifold)
+            kept.append(Neighbourhood(mask, rows, mixtures))
         if not kept:
             raise InputError(
                 f"no local graph holds in {MIN_STRATUM_ROWS} rows, the fewest to draw from; the commonest of "
@@ -223,19 +203,13 @@ class StratifiedParents:
     @property
     def source(self) -> dict[str, Any]:
         """Notes for the source of augmented tables: the rows of each neighbourhood, and of those left out."""
-        rows, skipped = [one.rows for one in self.neighbourhoods], [rows for _, rows in self.skipped]
-        own = {"neighbourhoods": {"drawn": self.drawn, "rows": rows, "skipped": skipped}}
-        return own | self.neighbourhoods[0].mixtures.source
-
-    @property
-    def shares(self) -> Tensor:
-        """The probability with which each neighbourhood is drawn, (neighbourhoods,) float64."""
-        rows = torch.tensor([one.rows for one in self.neighbourhoods], dtype=torch.float64)
-        return rows / rows.sum()
+        own = {"drawn": "empirical", "rows": [one.rows for one in self.neighbourhoods], "skipped": list(self.skipped)}
+        return {"neighbourhoods": own} | self.neighbourhoods[0].mixtures.source
 
     def sample(self, n: int, *, seed: int | Stream) -> Tensor:
         stream = as_stream(seed, "stratified", device=self.neighbourhoods[0].mask.device)
-        chosen = stream.categories(self.shares.to(stream.device), n)
+        often = torch.tensor([one.rows for one in self.neighbourhoods], dtype=torch.float64)
+        chosen = stream.categories((often / often.sum()).to(stream.device), n)
         rows = torch.zeros(n, self.graph.width, device=stream.device)
         for number, one in enumerate(self.neighbourhoods):
             here, region, part = chosen == number, self.region(one.mask), stream.child(number)

@@ -72,27 +72,9 @@ class ParentsWithDonors:
         return self.draw(n, seed=seed).rows
 
 
-class RecombinedParents(ParentsWithDonors):
-    """Base class of distributions whose rows are made of pieces of recorded ones.
-
-    recorded        (N, S + A)
-    by_local_graph  whether what touches is copied jointly
-    """
-
-    recorded: Tensor
-    by_local_graph: ClassVar[bool] = True
-
-    def among(self, rows: Tensor) -> RecombinedParents:
-        """The same, drawing from other recorded rows (N, S + A); what was learned about matches is kept."""
-        raise NotImplementedError
-
-
 @runtime_checkable
-class ParentsWithChildren(Protocol):
+class ParentsWithChildren(Parents, Protocol):
     """A distribution of whole transitions, which needs no dynamics model."""
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        """n rows, (n, S + A)."""
 
     def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
         """n rows (n, S + A) and their next states (n, S)."""
@@ -143,11 +125,6 @@ class Recipe:
         plain: dict[str, Any] = json.loads(json.dumps({k: v for k, v in values.items() if not callable(v)}))
         return plain
 
-    def _check_positive(self, *names: str) -> None:
-        for name in names:
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be positive, got {getattr(self, name)}.")
-
 
 RECIPES: Registry[type[Recipe]] = Registry("recipe")
 
@@ -194,12 +171,3 @@ def draw_from(parents: Parents, n: int, *, seed: int | Stream) -> Draw:
     else:
         rows = parents.sample(n, seed=seed)
     return Draw(rows, torch.full((), -1, device=rows.device).expand(rows.shape), next_state)
-
-
-def box_of(data: Transitions, task: TaskHints | None) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest row, (S + A,) each: the task's, or else those recorded."""
-    box = getattr(task, "box", None)
-    if box is None:
-        return data.rows.amin(0), data.rows.amax(0)
-    low, high = box
-    return low.to(data.device), high.to(data.device)

@@ -1,7 +1,8 @@
-"""New rows made of pieces of recorded ones: how they are drawn by recipe "mocoda", and from which rows.
+"""Draws new rows that are made of pieces of recorded ones, as recipe "mocoda" does by default.
 
-`MatchedParents` draws parent sets and matches those that share columns. `GroupedParents` draws the groups of each local
-graph. `ComposedParents` also combines contacts that were recorded one at a time.
+`MatchedParents`: a piece is a parent set, and those that share columns are matched. `GroupedParents`: a piece is what
+the row's local graph connects, and a row is kept if its local graph is the one that was asked for. `ComposedParents`
+then joins contacts that were recorded one at a time.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.groups import BLOCK, MIN_GROUP_ROWS, Groups, neighbourhood, parent_sets_at
+from mocoda.parents.groups import BLOCK, MIN_GROUP_ROWS, Groups, factors_of, neighbourhood, parent_sets_at
 from mocoda.parents.matching import Match, drawing_order
-from mocoda.parents.recipe import Draw, RecombinedParents
+from mocoda.parents.recipe import Draw, ParentsWithDonors
 
 # Matching.
 MAX_ORDERS = 16  # in which the sets are drawn
@@ -34,29 +35,37 @@ MAX_COUNTED = 100  # local graphs, the commonest, whose rows a table's source co
 NEAR_QUANTILE = 0.9  # of recorded rows' own matches; a part is put only where a match is as near as that
 NO_PART = -1
 
-Step = tuple[int, frozenset[int]]  # a set's number, and those of its columns that are known when it is drawn
+
+class Step(NamedTuple):
+    """One of the parent sets from which a row is made in turn.
+
+    number  of the set
+    known   its columns that the sets before have drawn, ascending
+    rest    the others, which this one draws; not empty
+    """
+
+    number: int
+    known: tuple[int, ...]
+    rest: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class MatchedParents(RecombinedParents):
+class MatchedParents(ParentsWithDonors):
     """Draws each parent set from a recorded row that matches the columns drawn before (Algorithm 1, without mixtures).
 
     The first set is that of a recorded row. Every next one takes its remaining columns from the recorded row that is
     nearest in the columns it shares, among a random part of the rows, and never from a row that is in it already. The
     sets take turns at being the first. Sets that share nothing are recorded rows in independent random orders.
 
-    recorded   (N, S + A)
-    sets       columns of each parent set
-    orders     in which the sets are drawn, by turns
-    matches    (set, columns known before) -> how the rest of the set is found
+    recorded  (N, S + A)
+    orders    in which the sets are drawn, by turns
+    matches   how the rest of a set is found, where some of it is known
     """
 
     name = "mocoda"
-    by_local_graph = False
 
     recorded: Tensor
-    sets: tuple[tuple[int, ...], ...]
-    orders: tuple[tuple[int, ...], ...]
+    orders: tuple[tuple[Step, ...], ...]
     matches: Mapping[Step, Match]
 
     @staticmethod
@@ -64,7 +73,7 @@ class MatchedParents(RecombinedParents):
         """Learns which of the shared columns matter for each match."""
         rows = data.rows
         stream = as_stream(seed, "matched", device=rows.device)
-        sets = tuple(graph.columns(names) for names in graph.parent_sets)
+        sets = [graph.columns(names) for names in graph.parent_sets]
         if len(rows) <= len(sets):
             raise InputError(
                 f"density='matched' takes each of {len(sets)} parent sets from another recorded row, and there are "
@@ -72,46 +81,40 @@ class MatchedParents(RecombinedParents):
             )
         orders = _orders(sets, stream.child("orders"))
         matches: dict[Step, Match] = {}
-        for order in orders:
-            for number, known in _steps(sets, order):
-                rest = [column for column in sets[number] if column not in known]
-                if known and rest and (number, known) not in matches:
-                    label = stream.child("match", number, *sorted(known))
-                    matches[number, known] = Match.fit(rows, sorted(known), rest, graph.relative, label)
-        fitted = MatchedParents(rows, sets, orders, matches)
+        for step in (step for order in orders for step in order):
+            if step.known and step not in matches:
+                label = stream.child("match", step.number, *step.known)
+                matches[step] = Match.fit(rows, step.known, step.rest, graph.relative, label)
+        fitted = MatchedParents(rows, orders, matches)
         fitted._check_reach(data, graph, stream.child("pilot"))
         return fitted
 
     def draw(self, n: int, *, seed: int | Stream) -> Draw:
-        return self._draw(n, as_stream(seed, "matched", device=self.recorded.device))
+        stream = as_stream(seed, "matched", device=self.recorded.device)
+        return self._draw(n, self._turns(stream), stream)
 
-    def among(self, rows: Tensor) -> MatchedParents:
-        return replace(self, recorded=rows, matches={key: match.among(rows) for key, match in self.matches.items()})
+    def _turns(self, stream: Stream) -> tuple[tuple[Step, ...], ...]:
+        """The orders, beginning with a random one."""
+        begin = int(stream.integers(len(self.orders), 1))
+        return self.orders[begin:] + self.orders[:begin]
 
-    def _draw(self, n: int, stream: Stream, found: dict[Step, tuple[Tensor, Tensor]] | None = None) -> Draw:
-        """n rows; `found` is filled with each match's rows as they were known, and the recorded rows found for them."""
+    def _draw(self, n: int, turns: tuple[tuple[Step, ...], ...], stream: Stream) -> Draw:
+        """n rows, of which every `len(turns)`-th is drawn in the same order."""
         rows = self.recorded.new_zeros(n, self.recorded.shape[1])
         donors = torch.zeros(rows.shape, dtype=torch.long, device=rows.device)
-        firsts = {number for order in self.orders for number, known in _steps(self.sets, order) if not known}
+        firsts = {step.number for order in turns for step in order if not step.known}
         whole = {number: without_repeats(len(self.recorded), n, stream.child("first", number)) for number in firsts}
-        turns = len(self.orders)
-        begin = int(stream.integers(turns, 1))
-        for turn, order in enumerate(self.orders[begin:] + self.orders[:begin]):
-            part, donor = rows[turn::turns], donors[turn::turns]
+        for turn, order in enumerate(turns):
+            part, donor = rows[turn :: len(turns)], donors[turn :: len(turns)]
             sources = torch.zeros(len(part), 0, dtype=torch.long, device=rows.device)
-            for number, known in _steps(self.sets, order):
-                rest = [column for column in self.sets[number] if column not in known]
-                if (number, known) in self.matches:
-                    match, own = self.matches[number, known], stream.child("turn", turn, number)
-                    source, _ = match.complete(part, sources, self.recorded, own)
-                    if found is not None:
-                        found[number, known] = part[:, list(match.known)], source
-                elif not known:
-                    source = whole[number][turn::turns]
-                    part[:, rest] = self.recorded[source][:, rest]
-                else:  # all of it is known
-                    continue
-                donor[:, rest] = source[:, None]
+            for step in order:
+                if step.known:
+                    own = stream.child("turn", turn, step.number)
+                    source, _ = self.matches[step].complete(part, sources, self.recorded, own)
+                else:
+                    source = whole[step.number][turn :: len(turns)]
+                    part[:, step.rest] = self.recorded[source][:, step.rest]
+                donor[:, step.rest] = source[:, None]
                 sources = torch.cat([sources, source[:, None]], 1)
         return Draw(rows, donors)
 
@@ -119,46 +122,45 @@ class MatchedParents(RecombinedParents):
         """Raises if matches are not near recorded rows, as may happen in a cycle of sets, or with few rows."""
         if not self.matches:
             return
-        found: dict[Step, tuple[Tensor, Tensor]] = {}
-        self._draw(min(len(self.recorded), PILOT_ROWS) * len(self.orders), stream, found)
+        turns = self._turns(stream)
+        drawn = self._draw(min(len(self.recorded), PILOT_ROWS) * len(turns), turns, stream)
+        turn_of = {step: turn for turn, order in enumerate(turns) for step in order if step.known}
         one, other = stream.integers(len(self.recorded), 2, PILOT_ROWS)
-        for (number, known), (values, source) in found.items():
-            match = self.matches[number, known]
-            own, _ = match.search.find(match.search.points[one, :-1], one[:, None], stream.child("own", number))
-            recorded = self.recorded[:, list(match.known)]
+        for step, turn in turn_of.items():
+            match, own_turn = self.matches[step], slice(turn, None, len(turns))
+            values, source = drawn.rows[own_turn, step.known], drawn.donors[own_turn, step.rest[0]]
+            own, _ = match.another(one, stream.child("own", step.number))
+            recorded = self.recorded[:, step.known]
             # Distances in the metric, and in standard deviations of the shared columns: the metric ignores directions
             # in which recorded rows do not differ.
             pairs = ((recorded[one], recorded[other]), (values, recorded[source]), (recorded[one], recorded[own]))
             random, far, _ = (float((match.metric(a) - match.metric(b)).norm(dim=1).median()) for a, b in pairs)
             _, gap, usual = (float(((a - b) / match.metric.scale).square().mean(1).sqrt().median()) for a, b in pairs)
             if random > NEGLIGIBLE and (far > MAX_RELATIVE_DISTANCE * random or gap > max(NEGLIGIBLE, MAX_GAP * usual)):
-                names = ", ".join(data.columns[column] for column in match.known)
+                names = ", ".join(data.columns[column] for column in step.known)
                 raise InputError(
-                    f"the parent set ({', '.join(graph.parent_sets[number])}) finds no match in {names}: the nearest "
-                    f"recorded row is typically {gap:.2g} standard deviations away, where {usual:.2g} is usual for "
-                    f"recorded rows; the rest it predicts is {far / random:.0%} as far off as a random row's. "
+                    f"the parent set ({', '.join(graph.parent_sets[step.number])}) finds no match in {names}: the "
+                    f"nearest recorded row is typically {gap:.2g} standard deviations away, where {usual:.2g} is usual "
+                    f"for recorded rows; the rest it predicts is {far / random:.0%} as far off as a random row's. "
                     "Record more rows, change the graph's parent sets, or use density='mixture'."
                 )
 
 
-def _orders(sets: Sequence[tuple[int, ...]], stream: Stream) -> tuple[tuple[int, ...], ...]:
-    """Orders along the tree of sets, each of which begins with another set."""
-    numbers = range(len(sets))
-    firsts = numbers if len(sets) <= MAX_ORDERS else stream.permutation(len(sets))[:MAX_ORDERS].tolist()
-    orders = [
-        tuple(drawing_order(sets, [first, *(number for number in numbers if number != first)])) for first in firsts
-    ]
-    return tuple({frozenset(_steps(sets, order)): order for order in reversed(orders)}.values())[::-1]
+def _orders(sets: Sequence[tuple[int, ...]], stream: Stream) -> tuple[tuple[Step, ...], ...]:
+    """Orders along the tree of sets, each of which begins with another set, without those that match alike."""
+    firsts = range(len(sets)) if len(sets) <= MAX_ORDERS else stream.permutation(len(sets))[:MAX_ORDERS].tolist()
+    orders = [_steps(sets, drawing_order(sets, first)) for first in firsts]
+    return tuple({frozenset(order): order for order in reversed(orders)}.values())[::-1]
 
 
-def _steps(sets: Sequence[tuple[int, ...]], order: Sequence[int]) -> list[Step]:
-    """The sets in this order, each with those of its columns that are known by then."""
+def _steps(sets: Sequence[tuple[int, ...]], order: Sequence[int]) -> tuple[Step, ...]:
     seen: set[int] = set()
     steps = []
     for number in order:
-        steps.append((number, frozenset(seen.intersection(sets[number]))))
-        seen.update(sets[number])
-    return steps
+        rest = tuple(column for column in sets[number] if column not in seen)
+        steps.append(Step(number, tuple(sorted(seen.intersection(sets[number]))), rest))
+        seen.update(rest)
+    return tuple(step for step in steps if step.rest)
 
 
 def without_repeats(rows: int, n: int, stream: Stream) -> Tensor:
@@ -166,15 +168,8 @@ def without_repeats(rows: int, n: int, stream: Stream) -> Tensor:
     return torch.cat([stream.permutation(rows) for _ in range(max(1, -(-n // rows)))])[:n]
 
 
-class Matched(NamedTuple):
-    """The distribution of a group whose parts are matched, and the indices (M,) of its recorded rows among all."""
-
-    rows: Tensor
-    parents: MatchedParents
-
-
 @dataclass(frozen=True, eq=False)
-class GroupedParents(RecombinedParents):
+class GroupedParents(ParentsWithDonors):
     """Draws each group of a row from another recorded row in which the same factors are connected in the same way.
 
     Every new row has the local graph of a recorded one, so that local graphs are as frequent as recorded. Each of its
@@ -183,11 +178,9 @@ class GroupedParents(RecombinedParents):
     be stay as recorded, so that no local graph is lost. Parent sets within a group that share factors even where
     nothing touches are matched (see MatchedParents); those that touch are copied jointly.
 
-    recorded      (N, S + A)
-    start, count  (K, parents), where the rows of each first factor's group begin in `order`, and how many they are
-    order         rows, group after group
-    owner         (S + A,), the factor of each column
-    matched       a group's name -> what its parts are drawn from, where they are matched
+    recorded  (N, S + A)
+    owner     (S + A,), the factor of each column
+    matched   index of a group whose parts are matched -> the recorded rows (M,) that have it, and their parents
     """
 
     name = "mocoda"
@@ -195,46 +188,30 @@ class GroupedParents(RecombinedParents):
     graph: LocalGraph
     recorded: Tensor
     groups: Groups
-    start: Tensor
-    count: Tensor
-    order: Tensor
     owner: Tensor
-    matched: Mapping[int, Matched]
+    matched: Mapping[int, tuple[Tensor, MatchedParents]]
 
     @staticmethod
     def fit(data: Transitions, graph: LocalGraph, seed: int | Stream) -> GroupedParents:
         """Collects the rows of each group, and learns the matches within groups."""
         stream = as_stream(seed, "linked", device=data.device)
-        plain = GroupedParents._of(data.rows, graph)
+        groups = Groups.of(graph, data.rows)
         matched = {}
-        for name, sets, rows in plain._overlapping():
+        for pool in (groups.count >= MIN_GROUP_ROWS).nonzero()[:, 0].tolist():
+            members, mask = groups.members(pool)
+            names = set(factors_of(graph, members))
+            sets = [one for one in parent_sets_at(graph, mask) if names.issuperset(one)]
+            if len(sets) < 2:
+                continue
+            rows, label = groups.rows_with(pool), stream.child("group", int(groups.names[pool]))
             local = replace(graph, local=None, given_parent_sets=sets, absent={})
             try:
-                matched[name] = Matched(rows, MatchedParents.fit(data[rows], local, stream.child("group", name)))
+                matched[pool] = rows, MatchedParents.fit(data[rows], local, label)
             except InputError:  # parts that do not match are copied jointly
                 if 2 * len(rows) > len(data):
                     raise
-        return replace(plain, matched=matched)
-
-    @staticmethod
-    def _of(rows: Tensor, graph: LocalGraph) -> GroupedParents:
-        groups = Groups.of(graph, rows)
-        is_first = groups.is_first[groups.kind]  # (N, parents)
-        pool = groups.pool[groups.kind][is_first]
-        order = is_first.nonzero()[:, 0][pool.argsort(stable=True)]
-        count = pool.bincount(minlength=len(groups.names))
-        start = count.cumsum(0) - count
-        owner = graph.owner.to(rows.device)
-        return GroupedParents(graph, rows, groups, start[groups.pool], count[groups.pool], order, owner, {})
-
-    def among(self, rows: Tensor) -> GroupedParents:
-        other = GroupedParents._of(rows, self.graph)
-        matched = {
-            name: Matched(own, self.matched[name].parents.among(rows[own]))
-            for name, _, own in other._overlapping()
-            if name in self.matched
-        }
-        return replace(other, matched=matched)
+        _ = groups.start, groups.order  # found here once, rather than in every process that draws
+        return GroupedParents(graph, data.rows, groups, graph.owner.to(data.device), matched)
 
     @property
     def source(self) -> dict[str, Any]:
@@ -260,23 +237,20 @@ class GroupedParents(RecombinedParents):
 
     def _propose(self, kind: Tensor, stream: Stream) -> Draw:
         """Rows that have the groups of these local graphs (n,), each group from another recorded row."""
-        count = self.count[kind]
+        pool = self.groups.pool[kind]
+        count = self.groups.count[pool]
         place = (stream.uniform(*count.shape, dtype=torch.float64) * count).long().minimum(count - 1)
-        donor = self.order[self.start[kind] + place]  # (n, parents), of which those of first factors are used
+        donor = self.groups.order[self.groups.start[pool] + place]  # (n, parents), those of first factors are used
         group = self.groups.first[kind][:, self.owner]  # (n, S + A)
         donors = donor.gather(1, group)
         rows = self.recorded[donors, torch.arange(len(self.owner), device=kind.device)]
-        if self.matched:
-            names = self.groups.names[self.groups.pool][kind].masked_fill(~self.groups.is_first[kind], 0)
-            for name, (numbers, parents) in self.matched.items():
-                here, factor = (names == name).nonzero(as_tuple=True)
-                if len(here):
-                    drawn, own = (
-                        parents.draw(len(here), seed=stream.child("group", name)),
-                        group[here] == factor[:, None],
-                    )
-                    rows[here] = torch.where(own, drawn.rows, rows[here])
-                    donors[here] = torch.where(own, numbers[drawn.donors], donors[here])
+        for number, (having, parents) in self.matched.items():
+            here, factor = (pool == number).nonzero(as_tuple=True)
+            if len(here):
+                own, label = group[here] == factor[:, None], stream.child("group", int(self.groups.names[number]))
+                drawn = parents.draw(len(here), seed=label)
+                rows[here] = torch.where(own, drawn.rows, rows[here])
+                donors[here] = torch.where(own, having[drawn.donors], donors[here])
         return Draw(rows, donors)
 
     def _exchanged(self, base: Tensor, stream: Stream) -> Draw:
@@ -297,24 +271,6 @@ class GroupedParents(RecombinedParents):
         """Which rows (n, S + A) have another local graph than these (n,): bool (n,)."""
         return neighbourhood(self.graph, rows) != self.groups.numbers[kind]
 
-    def _overlapping(self) -> list[tuple[int, list[tuple[str, ...]], Tensor]]:
-        """The groups of several parent sets that share factors: name, sets, and the recorded rows that have them."""
-        found = []
-        many = (self.groups.first[:, :, None] == self.groups.first[:, None]).sum(2) > 1  # (K, parents)
-        wanted = self.groups.is_first & many & (self.count >= MIN_GROUP_ROWS)
-        seen: set[int] = set()
-        for kind, factor in wanted.nonzero().tolist():
-            pool = int(self.groups.pool[kind, factor])
-            if pool in seen:
-                continue
-            seen.add(pool)
-            members = {self.graph.parents[i] for i in (self.groups.first[kind] == factor).nonzero()[:, 0].tolist()}
-            sets = [one for one in parent_sets_at(self.graph, self.groups.masks[kind]) if members.issuperset(one)]
-            if len(sets) > 1:
-                begin, size = int(self.start[kind, factor]), int(self.count[kind, factor])
-                found.append((int(self.groups.names[pool]), sets, self.order[begin : begin + size]))
-        return found
-
 
 class Joint(NamedTuple):
     """Puts a part to another one as in the recorded row with this contact whose other part is nearest.
@@ -330,7 +286,7 @@ class Joint(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ComposedParents(RecombinedParents):
+class ComposedParents(ParentsWithDonors):
     """Grouped parents in which contacts that were recorded one at a time also occur together.
 
     In a row in which a hook is on one box, another box is put into the hook too, as it was in a row in which the hook
@@ -349,7 +305,6 @@ class ComposedParents(RecombinedParents):
     name = "mocoda"
 
     grouped: GroupedParents
-    recorded: Tensor
     part: Tensor
     alone: Tensor
     joints: Mapping[tuple[int, int], Joint]
@@ -357,37 +312,23 @@ class ComposedParents(RecombinedParents):
     @staticmethod
     def fit(grouped: GroupedParents, seed: int | Stream) -> ComposedParents:
         """Learns, for each contact that is often recorded alone, which columns of the other part matter."""
-        stream = as_stream(seed, "composed", device=grouped.recorded.device)
-        composed = ComposedParents._of(grouped)
-        joints = {}
-        for (own, other), rows in composed._single_contacts().items():
-            label = stream.child("joint", own, other)
-            known, rest = (composed._columns(one) for one in (other, own))
-            match = Match.fit(grouped.recorded[rows], known, rest, grouped.graph.relative, label)
-            some = label.child("pilot").permutation(len(rows))[:PILOT_ROWS]
-            pilot = label.child("pilot").child("near")
-            _, distance = match.search.find(match.search.points[some, :-1], some[:, None], pilot)
-            joints[own, other] = Joint(rows, match, float(distance.quantile(NEAR_QUANTILE)))
-        return replace(composed, joints=joints)
-
-    @staticmethod
-    def _of(grouped: GroupedParents) -> ComposedParents:
         graph, recorded = grouped.graph, grouped.recorded
+        stream = as_stream(seed, "composed", device=recorded.device)
         part = graph.parts.to(recorded.device).unique(return_inverse=True)[1]
-        alone = []
-        for rows in recorded.split(BLOCK):
-            contacts = contacts_of(graph, part, rows)
-            alone.append(torch.where(contacts.sum(2) == 1, contacts.float().argmax(2), NO_PART))
-        return ComposedParents(grouped, recorded, part, torch.cat(alone), {})
-
-    def among(self, rows: Tensor) -> ComposedParents:
-        other = ComposedParents._of(self.grouped.among(rows))
-        joints = {
-            key: Joint(own, self.joints[key].match.among(rows[own]), self.joints[key].near)
-            for key, own in other._single_contacts().items()
-            if key in self.joints
-        }
-        return replace(other, joints=joints)
+        columns = [graph.columns(factors_of(graph, part == number)) for number in part.unique()]
+        alone = torch.cat([_only_contact(contacts_of(graph, part, rows)) for rows in recorded.split(BLOCK)])
+        joints = {}
+        for own, others in enumerate(alone.T):
+            for other in others.unique().tolist():
+                rows = (others == other).nonzero()[:, 0]
+                if other == NO_PART or len(rows) < MIN_GROUP_ROWS:
+                    continue
+                label = stream.child("joint", own, other)
+                match = Match.fit(recorded[rows], columns[other], columns[own], graph.relative, label)
+                some = label.child("pilot").permutation(len(rows))[:PILOT_ROWS]
+                _, distance = match.another(some, label.child("pilot").child("near"))
+                joints[own, other] = Joint(rows, match, float(distance.quantile(NEAR_QUANTILE)))
+        return ComposedParents(grouped, part, alone, joints)
 
     @property
     def source(self) -> dict[str, Any]:
@@ -413,26 +354,16 @@ class ComposedParents(RecombinedParents):
         possible = ~contacts[:, own].any(1) & contacts[:, other].any(1)
         here, contacts = here[possible], contacts[possible]
         new, nothing = drawn.at(here), here.new_zeros(len(here), 0)
-        source, distance = joint.match.complete(new.rows, nothing, self.recorded[joint.rows], stream)
+        source, distance = joint.match.complete(new.rows, nothing, self.grouped.recorded[joint.rows], stream)
         new.donors[:, list(joint.match.rest)] = joint.rows[source][:, None]
         contacts[:, own, other] = contacts[:, other, own] = True
         fits = (distance <= joint.near) & (contacts_of(graph, self.part, new.rows) == contacts).all(2).all(1)
         drawn.put(here[fits], new.at(fits))
 
-    def _single_contacts(self) -> dict[tuple[int, int], Tensor]:
-        """(part, other part) -> the recorded rows in which the first touches the second alone, where they are many."""
-        found = {}
-        for own, others in enumerate(self.alone.T):
-            for other in others.unique().tolist():
-                rows = (others == other).nonzero()[:, 0]
-                if other != NO_PART and len(rows) >= MIN_GROUP_ROWS:
-                    found[own, other] = rows
-        return found
 
-    def _columns(self, part: int) -> list[int]:
-        graph = self.grouped.graph
-        inside = zip(graph.parents, (self.part == part).tolist(), strict=True)
-        return list(graph.columns([name for name, is_own in inside if is_own]))
+def _only_contact(contacts: Tensor) -> Tensor:
+    """The part that each part touches, of contacts (N, P, P): (N, P); NO_PART where these are none or several."""
+    return torch.where(contacts.sum(2) == 1, contacts.float().argmax(2), NO_PART)
 
 
 def contacts_of(graph: LocalGraph, part: Tensor, rows: Tensor) -> Tensor:

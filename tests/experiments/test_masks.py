@@ -1,25 +1,40 @@
-"""The exam of masks: its methods on a world with an obvious edge, and its experiment."""
+"""The exam of masks: methods on a world with an obvious edge, true edges by replay, measures, and the experiment."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sklearn.metrics
 import torch
 from approved import refused
 from experiment_contract import StopAt, StopError, results_of, timeless
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_experiments import TINY as ALL
 from torch import Tensor
 
 import experiments.masks
-import mocoda
 from experiments.masks import Masks, _length, dense
+from experiments.masks.measures import (
+    balanced_error,
+    best_threshold,
+    by_edge,
+    calibration_error,
+    f1,
+    local_edges,
+    measures,
+    others,
+)
 from experiments.masks.mechanisms import Training, fit_mechanisms
 from experiments.masks.methods import METHODS, Distance, Given, Method, Moved, NotApplicableError
-from mocoda import LocalGraph, Transitions
+from experiments.masks.truth import is_exact, replayed_edges, reproduced, true_edges
+from experiments.random_dag import make_world
+from mocoda import LocalGraph, Transitions, make_task
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import area_under_curve
 
@@ -77,7 +92,7 @@ def test_scores_are_numbers_an_edge_and_row_the_same_for_the_same_seed(name: str
         assert float(scores.min()) >= 0 and float(scores.max()) <= 1
 
 
-@pytest.mark.parametrize("name", ["gradient", "drop-one", "redrawn", "cai"])
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_trained_method_finds_that_a_call_is_heard_by_lamplight_only(name: str) -> None:
     assert auroc(scored(name), 2, 1) > 0.75
 
@@ -112,7 +127,7 @@ def test_what_moved_more_than_usual_has_edges_from_everything() -> None:
 
 
 def test_the_given_mask_is_that_of_the_task() -> None:
-    task = mocoda.make_task("navigation")
+    task = make_task("navigation")
     data = task.collect(300, seed=0)
     assert Given().fit(data, dense(task.graph), seed=0)(data).equal(task.graph.mask(data.rows).float())
     with pytest.raises(NotApplicableError):
@@ -141,6 +156,206 @@ def test_a_hidden_parent_does_not_reach_a_network() -> None:
     other = torch.where(model.columns.owner == 2, inputs.flip(0), inputs)
     assert all(one.equal(two) for one, two in zip(model.predict(inputs, keep), model.predict(other, keep), strict=True))
     assert not model.predict(inputs)[0].equal(model.predict(other)[0])
+
+
+# True edges by replay: where masks are exact too, the two agree, except where an edge is about a region
+
+
+def both(name: str, rows: int) -> tuple[Tensor, Tensor, Any]:
+    """A world's exact edges, and those by replay."""
+    task: Any = make_world(name)
+    data = task.collect(rows, seed=0)
+    return true_edges(task, data), replayed_edges(data, task.graph, task.step), task
+
+
+@pytest.mark.parametrize("name", ["objects:2", "objects:4", "dag:5", "dag:10"])
+def test_replay_finds_the_exact_edges_of_what_acts_now_and_then(name: str) -> None:
+    exact, replayed, _ = both(name, 1_000)
+    away = others(exact)
+    found, wanted = replayed[:, away], exact[:, away]
+    assert bool(wanted.any()) and float((found != wanted).float().mean()) < 0.004
+    assert float(found[wanted].float().mean()) > 0.98 and float(wanted[found].float().mean()) > 0.95
+    assert float(replayed[:, ~away].float().mean()) > 0.97  # a factor's own value matters, unless a wall stops it
+
+
+def test_replay_agrees_in_navigation_on_actions_and_says_less_of_positions() -> None:
+    """In the quadrant y' depends on x as far as x may leave it: another x from inside the quadrant changes nothing."""
+    exact, replayed, task = both("navigation", 2_000)
+    parents, children = task.graph.parents, task.graph.children
+    missed = {
+        f"{parent} -> {child}": float((exact & ~replayed)[:, p, c].float().mean())
+        for p, parent in enumerate(parents)
+        for c, child in enumerate(children)
+    }
+    assert float((replayed & ~exact).float().mean(0).max()) < 0.01
+    for edge in ("dx -> y", "dy -> x", "x -> x", "y -> y", "dx -> x", "dy -> y"):
+        assert missed[edge] < 0.02
+    assert missed["x -> y"] > 0.1 and missed["y -> x"] > 0.1
+
+
+def test_a_change_within_the_simulators_own_noise_is_no_edge() -> None:
+    """Two factors that glide by themselves, in a simulator whose answers shake."""
+    graph = LocalGraph(state={"a": 0, "b": 1}, action={"u": 0}, edges={"a": ["a"], "b": ["b"]})
+    rows, calls = Stream(0, "rows").normal(300, 3), iter(range(10**6))
+
+    def shaky(given: Tensor) -> Tensor:
+        moved = given[:, :2] + torch.stack([0.1 * given[:, 2], torch.zeros(len(given))], 1)
+        return moved + 0.005 * Stream(next(calls), "noise").uniform(len(given), 2)
+
+    data = Transitions(rows[:, :2], rows[:, 2:], rows[:, :2] + 0.1 * rows[:, 2:])
+    found = replayed_edges(data, graph, shaky)
+    assert float(found[:, 0, 1].float().mean()) == 0.0 == float(found[:, 2, 1].float().mean())
+    assert float(found[:, 0, 0].float().mean()) > 0.9 and float(found[:, 2, 0].float().mean()) > 0.2
+
+
+def test_a_replay_that_does_not_do_what_was_recorded_is_told_by_child() -> None:
+    """The simulator lacks what pushed b in every third recorded row."""
+    graph = LocalGraph(state={"a": 0, "b": 1}, action={"u": 0}, edges={"a": ["a"], "b": ["b"]})
+    rows, pushed = Stream(0, "rows").normal(300, 3), torch.arange(300) % 3 == 0
+
+    def step(given: Tensor) -> Tensor:
+        return given[:, :2] + 0.1 * given[:, 2:]
+
+    after = step(rows)
+    after[pushed, 1] += 0.5
+    found = reproduced(Transitions(rows[:, :2], rows[:, 2:], after), graph, step)
+    assert bool(found[:, 0].all()) and found[:, 1].equal(~pushed)
+
+
+def test_parents_are_redrawn_from_the_pool() -> None:
+    """What acts in all rows acts no longer where the pool says that it is far away."""
+    graph = LocalGraph(state={"a": 0, "b": 1}, action={"u": 0}, edges={"a": ["a"], "b": ["b"]})
+
+    def pulled(rows: Tensor) -> Tensor:
+        near = (rows[:, :1] - rows[:, 1:2]).abs() < 1
+        return rows[:, :2] + torch.where(near, 0.5, 0.0)
+
+    rows = 0.2 * Stream(0, "rows").normal(50, 3)
+    data = Transitions(rows[:, :2], rows[:, 2:], pulled(rows) + 0.01 * rows[:, :2])
+    inside, outside = replayed_edges(data, graph, pulled), replayed_edges(data, graph, pulled, pool=rows + 50)
+    assert not bool(inside[:, 0, 1].any()) and bool(outside[:, 0, 1].all())
+    assert not bool(outside[:, 2].any())
+    assert replayed_edges(data, graph, pulled, pool=rows + 50).equal(outside)
+
+
+def test_masks_are_exact_where_they_are_known_to_be_and_a_world_without_either_is_refused() -> None:
+    assert [is_exact(make_world(name)) for name in ("navigation", "objects", "dag", "hooksweep2")] == [True] * 3 + [
+        False
+    ]
+    data = make_task("navigation").collect(20, seed=0)
+    task: Any = SimpleNamespace(name="maze", graph=make_task("navigation").graph)
+    with refused():
+        true_edges(task, data)
+
+
+@pytest.mark.long
+def test_a_hook_that_sweeps_a_box_has_an_edge_to_it_and_one_that_is_far_has_none() -> None:
+    task: Any = make_task("hooksweep2")
+    data = task.collect(75, seed=0)
+    # A box that slides on by its own speed is not swept; one that gets faster is.
+    moved = [(data.next_state - data.state)[:, own].norm(dim=1) for own in ([6, 7], [11, 12])]
+    speed = [data.state[:, own].norm(dim=1) for own in ([9, 10], [14, 15])]
+    faster = torch.stack(moved, 1) - torch.stack(speed, 1) > 0.004
+    swept = faster.any(1).nonzero()[:8, 0]
+    assert len(swept) >= 4
+    chosen = data[torch.cat([swept, torch.arange(2)])]  # it starts away from the boxes
+    edges = replayed_edges(chosen, task.graph, task.step, redraws=1, pool=data.rows[:6])
+    hook = edges[:, task.graph.parents.index("gripper"), 1:]
+    assert bool(hook[:-2][faster[swept]].all()) and not bool(hook[-2:].any())
+    assert not bool(edges[-2:, 1, 2].any()) and not bool(edges[-2:, 2, 1].any())  # and the boxes are apart
+
+
+# Measures: known answers, scikit-learn's, and laws
+
+
+def bools(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.bool)
+
+
+# Scores that are nearly right, of 4 rows, 3 parents (the last is an action) and 2 children. Edges 1 -> 0 and 2 -> 0
+# come and go; 0 -> 1 never holds, 2 -> 1 always does; a factor always depends on itself.
+EDGES = torch.zeros(4, 3, 2, dtype=torch.bool)
+EDGES[:, 0, 0] = EDGES[:, 1, 1] = EDGES[:, 2, 1] = True
+EDGES[:2, 1, 0] = EDGES[:1, 2, 0] = True
+SCORES = EDGES.float()
+SCORES[1, 1, 0] = 0.4  # an edge that is hardly seen
+SCORES[3, 2, 0] = 0.6  # and none that is
+
+
+def test_local_edges_come_and_go_and_are_of_no_factor_on_itself() -> None:
+    assert local_edges(EDGES).nonzero().tolist() == [[1, 0], [2, 0]]
+    coming = EDGES.clone()
+    coming[0, 0, 0] = False
+    assert local_edges(coming).nonzero().tolist() == [[1, 0], [2, 0]]
+
+
+def test_all_measures_of_known_scores() -> None:
+    found = measures((EDGES.float(), EDGES), (SCORES, EDGES), actions=1, threshold=0.5, probability=True)
+    assert found["edges"] == 2 and found["share"] == 3 / 8
+    assert found["auroc"] == pytest.approx(14 / 15)  # of 3 × 5 pairs, 0.4 < 0.6 is wrong
+    assert found["auroc_actions"] == 1.0
+    # On validation rows the best cut is at 1: one edge is missed, and none is said that is not there.
+    assert found["f1"] == pytest.approx(2 * 2 / (2 + 3))
+    assert found["rebalanced"] == pytest.approx((1 / 3 + 0) / 2)
+    assert found["f1_own"] == pytest.approx(2 * 2 / (3 + 3))  # at 0.5
+    assert found["calibration"] == pytest.approx((0.6 + 0.6) / 8)
+
+
+def test_perfect_scores_and_those_that_say_nothing() -> None:
+    best = measures((EDGES.float(), EDGES), (EDGES.float(), EDGES), actions=1, threshold=0.5, probability=True)
+    ones = ("auroc", "auroc_actions", "f1", "f1_own")
+    assert all(best[name] == 1 for name in ones)
+    assert all(best[name] == 0 for name in ("rebalanced", "calibration"))
+    always: dict[str, Any] = {"actions": 1, "threshold": 0.5, "probability": True, "fixed": True}
+    for value in (0.0, 1.0):
+        same = torch.full_like(SCORES, value)
+        found = measures((same, EDGES), (same, EDGES), **always)
+        assert found["auroc"] == 0.5 and found["rebalanced"] == 0.5
+        wrong = 5 / 8 if value else 3 / 8
+        assert found["calibration"] == pytest.approx(wrong)
+        assert found["f1"] == found["f1_own"] == pytest.approx(2 * 3 / (8 + 3) if value else 0)
+
+
+def test_where_no_edge_comes_or_goes_there_is_nothing_to_measure() -> None:
+    truth = torch.ones(3, 2, 2, dtype=torch.bool)
+    assert measures((truth.float(), truth), (truth.float(), truth), actions=0) == {"edges": 0.0}
+    assert f1(bools(0, 0), bools(0, 0)) is None
+    assert balanced_error(bools(1, 0), bools(1, 1)) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40))
+def test_f1_is_scikit_learns_and_thresholds_are_the_best(pairs: list[tuple[int, bool]]) -> None:
+    scores, truth = torch.tensor([score for score, _ in pairs]).float(), bools(*(edge for _, edge in pairs))
+    if not bool(truth.any()):
+        return
+    cut = best_threshold(scores, truth)
+    best = max(sklearn.metrics.f1_score(truth.numpy(), (scores >= level).numpy()) for level in scores.unique())
+    assert f1(scores >= cut, truth) == pytest.approx(best)
+    if not bool(truth.all()):
+        fair = best_threshold(scores, truth, balanced=True)
+        least = min(balanced_error(scores >= level, truth) or 0.0 for level in scores.unique())
+        assert balanced_error(scores >= fair, truth) == pytest.approx(least)
+
+
+def test_a_true_probability_is_calibrated_and_a_doubled_one_is_not() -> None:
+    stream = Stream(0, "calibration")
+    probability = 0.5 * stream.uniform(40_000)
+    truth = stream.uniform(40_000) < probability
+    assert calibration_error(probability, truth) < 0.01
+    assert calibration_error(2 * probability, truth) == pytest.approx(0.25, abs=0.02)
+
+
+def test_edges_have_an_auroc_each() -> None:
+    names = {(1, 0): "1 -> 0", (2, 0): "2 -> 0", (0, 1): "0 -> 1"}
+    known = torch.ones_like(EDGES)
+    found = by_edge(SCORES, EDGES, known, names)
+    assert [found[f"auroc {name}"] for name in names.values()] == [1.0, 1.0, None]
+    scores = SCORES.clone()
+    scores[2, 1, 0] = 0.9  # where it is not known whether there is an edge
+    known[2, 1, 0] = False
+    found = by_edge(scores, EDGES, known, names)
+    assert found["auroc 1 -> 0"] == 0.75 and found["auroc_known 1 -> 0"] == 1.0
+    assert found["auroc_known"] == by_edge(SCORES, EDGES, known, names)["auroc_known"]
 
 
 # The experiment

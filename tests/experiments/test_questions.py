@@ -21,11 +21,10 @@ import experiments.stages
 from experiments.audit import Audit
 from experiments.columns import column_recipe
 from experiments.dose import Dose, Trial, changes
-from experiments.learned_masks import near_mask, with_graph
+from experiments.learned_masks import near_mask
 from experiments.worlds import NoisyWorld, bodies, navigation
 from mocoda import Policies, Transitions, make_task, train_agents
 from mocoda.engine.randomness import Stream
-from mocoda.tasks.hooksweep import HookSweep2
 from mocoda.tasks.navigation import Navigation
 
 each_world = pytest.mark.parametrize("world", [navigation(), bodies()], ids=lambda world: world.name)
@@ -207,12 +206,6 @@ def test_the_distance_rule_has_edges_between_what_is_near() -> None:
     rows[:, 6:8] = torch.tensor([0.05, 0.05])  # box 1 at the gripper, box 2 far away
     rows[:, 11:13] = 1.0
     assert near_mask(rows)[0].int().tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1], [1, 1, 0]]
-
-
-def test_a_task_can_have_another_graph() -> None:
-    task = HookSweep2()
-    near = replace(task.graph, local=near_mask)
-    assert with_graph(task, near).graph is near and HookSweep2().graph is task.graph
 
 
 @pytest.mark.parametrize("change", [{"masks": ("drawn",)}, {"worlds": ()}, {"caution": 2}], ids=str)

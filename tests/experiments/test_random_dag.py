@@ -1,24 +1,12 @@
-"""The random-DAG world: its masks against interventions, its steps against plain Python, its data."""
+"""The random-DAG world: its steps and masks against plain Python, and its data."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from approved import refused
-from torch import Tensor
 
 from experiments.random_dag import ABSENT, DECAY, EPISODE, LONGEST, THRESHOLD, WIDTH, RandomDag, make_world
-from mocoda.engine.randomness import Stream
-
-COUNTS = [1, 5, 30]
-
-
-def redrawn(task: RandomDag, rows: Tensor, parent: int) -> Tensor:
-    """The rows with one parent as it is in another row."""
-    columns = list(task.graph.factors[task.graph.parents[parent]])
-    changed = rows.clone()
-    changed[:, columns] = rows[Stream(0, "redraw", parent).permutation(len(rows))][:, columns]
-    return changed
 
 
 def test_the_world_is_made_by_name_and_number() -> None:
@@ -29,31 +17,17 @@ def test_the_world_is_made_by_name_and_number() -> None:
         RandomDag(0)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_a_parent_changes_a_child_where_there_is_an_edge_and_nowhere_else(count: int) -> None:
+@pytest.mark.parametrize(("count", "pushes"), [(1, 0), (5, 20), (12, 20)])
+def test_a_step_is_what_the_table_says(count: int, pushes: int) -> None:
+    """What has an edge pushes, and nothing else does."""
     task = RandomDag(count)
-    rows = task.collect(3_000, seed=0).rows
-    before, mask = task.step(rows).unflatten(1, (-1, WIDTH)), task.graph.mask(rows)
-    for parent in range(count + 1):
-        changed = redrawn(task, rows, parent)
-        after, other = task.step(changed).unflatten(1, (-1, WIDTH)), task.graph.mask(changed)
-        moved = (after != before).any(2)
-        edge, new = mask[:, parent], other[:, parent]
-        assert not bool(moved[~edge & ~new].any())
-        different = (changed != rows).any(1, keepdim=True)
-        itself = torch.arange(count) == parent
-        assert float(moved[edge & different & ~itself].float().mean()) > 0.99 or not bool((edge & ~itself).any())
-
-
-def test_a_step_is_what_the_table_says() -> None:
-    task = RandomDag(5)
-    rows = task.collect(500, seed=2).rows
+    rows = task.collect(500 if count < 12 else 100, seed=2).rows
     law, mask = task.law, task.graph.mask(rows)
     assert float(torch.linalg.matrix_norm(law.turn, 2).max()) == pytest.approx(DECAY, abs=1e-5)
     pushed = 0
     for row, following, edges in zip(rows, task.step(rows), mask, strict=True):
-        parts = row.unflatten(0, (-1, WIDTH))
-        for child in range(5):
+        parts, before = row.unflatten(0, (-1, WIDTH)), pushed
+        for child in range(count):
             wanted = law.turn[child] @ parts[child]
             for number in (law.child == child).nonzero()[:, 0].tolist():
                 parent = int(law.parent[number])
@@ -64,7 +38,8 @@ def test_a_step_is_what_the_table_says() -> None:
                 pushed += int(passed)
             wanted = wanted * min(1.0, LONGEST / max(1e-9, float(wanted.norm())))
             assert torch.allclose(following.unflatten(0, (-1, WIDTH))[child], wanted, atol=1e-5)
-    assert pushed > 20
+        assert int(edges.sum()) == count + pushed - before  # every factor has an edge to itself
+    assert pushed >= pushes
 
 
 def test_some_factors_are_absent_for_whole_episodes_and_then_have_no_edges() -> None:

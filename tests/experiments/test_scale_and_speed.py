@@ -1,4 +1,4 @@
-"""Measurements of time and memory: kills, bytes, rates, and that both sides of a comparison do the same work."""
+"""Measurements of time and memory: kills, bytes and rates."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from approved import refused
 from experiment_contract import results_of
 from tiny_experiments import TINY
 
-from experiments import speed
 from experiments.scale import Scale, digest_of, remove_shards, steady_rate
 from mocoda import InputError
 
@@ -67,16 +65,3 @@ def test_a_disk_without_room_is_known_before_anything_is_made(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
     with refused():
         replace(SCALE, kills=12)
-
-
-# Speed
-
-
-def test_both_sides_do_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"EM_POINTS": 400, "EM_COLUMNS": 3, "EM_COMPONENTS": 2, "EM_ITERATIONS": 3}
-    for name, value in sizes.items():
-        monkeypatch.setattr(speed, name, value)
-    ours, theirs = speed._em("cpu")
-    fitted, fitted_reference = ours(), theirs()
-    means = np.asarray(getattr(fitted, "means"))  # noqa: B009  (`ours` promises no type)
-    assert means.shape == np.asarray(getattr(fitted_reference, "means_")).shape == (2, 3)  # noqa: B009

@@ -239,24 +239,6 @@ def test_the_papers_agents_clip_values_to_its_range_and_learn_rewards_as_they_ar
     assert paper_agent(name, value_range=None, hidden=(3,)).hidden == (3,)
 
 
-def test_the_cells_of_the_paper_are_those_of_its_tables() -> None:
-    printed = {  # Emp, Rand, MoCoDA, MoCoDA-U and CoDA; the table has no Dyna
-        "sac": "53.1 ± 9.8, 27.6 ± 1.1, 38.8 ± 18.3, 41.3 ± 17.7, 35.1 ± 18.1",
-        "bcq": "58.5 ± 10.1, 31.7 ± 2.4, 22.8 ± 0.4, 24.8 ± 4.2, 25.0 ± 0.4",
-        "cql": "45.8 ± 4.0, 27.6 ± 1.3, 22.8 ± 0.2, 22.7 ± 0.3, 23.6 ± 0.5",
-        "td3-bc": "40.0 ± 16.1, 26.1 ± 0.8, 21.0 ± 0.7, 20.7 ± 0.8, 21.4 ± 0.6",
-    }
-    for row, line in printed.items():
-        cells = (tuple(map(float, cell.split(" ± "))) for cell in line.split(", "))
-        assert table2.PAPER[row] == dict(zip(("emp", "rand", "mocoda", "mocoda-u", "coda"), cells, strict=True))
-    printed = {  # Emp, MoCoDA, MoCoDA-P, and the last two again, not factored
-        "bcq": "2.0 ± 1.6, 20.7 ± 4.1, 64.7 ± 4.1, 14.0 ± 3.3, 15.3 ± 4.1",
-        "td3-bc": "0.7 ± 0.9, 38.7 ± 7.5, 84.0 ± 2.8, 29.3 ± 3.8, 26.0 ± 1.6",
-    }
-    for row, line in printed.items():
-        assert list(table3.PAPER[row].values()) == [tuple(map(float, one.split(" ± "))) for one in line.split(", ")]
-
-
 @pytest.mark.parametrize(
     "change",
     [{"columns": ("emp", "mocoda_u")}, {"columns": ("emp", "emp")}, {"columns": ()}, {"last": 3}, {"total": 10}],

@@ -44,18 +44,3 @@ def test_a_room_imports_itself_and_the_rooms_before_it(room: str) -> None:
 def test_no_two_files_have_the_same_name() -> None:
     names = Counter(module.name for module in MODULES if module.name != "__init__.py")
     assert {name for name, count in names.items() if count > 1} == set()
-
-
-@pytest.mark.parametrize(
-    ("source", "rooms"),
-    [
-        ("import torch\nfrom pathlib import Path", set()),
-        ("from mocoda.graph import LocalGraph", {"graph"}),
-        ("from mocoda import graph, InputError", {"graph", ""}),
-        ("import mocoda.tasks.navigation", {"tasks"}),
-        ("from experiments import table1\nfrom mocoda.agents.agent import Batch", {"experiments", "agents"}),
-        ("def late():\n    from mocoda.dynamics import Dynamics", {"dynamics"}),
-    ],
-)
-def test_the_reader_of_imports_sees_them_all(source: str, rooms: set[str]) -> None:
-    assert imported(source) == rooms

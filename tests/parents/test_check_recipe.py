@@ -94,29 +94,10 @@ def test_what_is_wrong_with_the_rows_is_said(wrong: Any) -> None:
         check_recipe(Mine(wrong))
 
 
-@dataclass(frozen=True)
-class Nameless(Recipe):
-    title: ClassVar[str] = "?"
-
-
-@dataclass(frozen=True)
-class Untitled(Mine):
-    title: ClassVar[Any] = None
-
-
-@dataclass(frozen=True)
-class Namesake(Mine):
-    name: ClassVar[str] = "emp"
-
-
-@dataclass(frozen=True)
-class Renamed(Mine):
-    name: ClassVar[str] = "yours"
-
-
-@dataclass(frozen=True)
-class Promising(Mine):
-    needs_model: ClassVar[bool] = False
+def altered(name: str, kind: type[Recipe], /, **attributes: Any) -> Recipe:
+    """A recipe of this kind with other class attributes."""
+    made: Recipe = type(name, (kind,), attributes)()
+    return made
 
 
 @dataclass(frozen=True)
@@ -153,20 +134,15 @@ class WholeParents(RecordedParents):
         return rows, children
 
 
-@dataclass(frozen=True)
-class Modest(Whole):
-    needs_model: ClassVar[bool] = True
-
-
 @pytest.mark.parametrize(
     "recipe",
     [
-        Nameless(),
-        Untitled(),
-        Namesake(),
-        Renamed(),
-        Promising(),
-        Modest(),
+        altered("Nameless", Recipe, title="?"),
+        altered("Untitled", Mine, title=None),
+        altered("Namesake", Mine, name="emp"),
+        altered("Renamed", Mine, name="yours"),
+        altered("Promising", Mine, needs_model=False),
+        altered("Modest", Whole, needs_model=True),
         *(Whole(wrong) for wrong in ("model", "width", "other", "range", "untrue")),
     ],
     ids=str,

@@ -116,13 +116,6 @@ def test_sets_in_a_cycle_are_conditioned_on_all_that_is_known() -> None:
         assert float((drawn[:, one] - drawn[:, other]).std()) < 0.25
 
 
-def test_the_same_seed_draws_the_same_bytes_and_another_does_not() -> None:
-    data = table(common_cause(500, 0))
-    one, again = (matched(data, OVERLAP) for _ in range(2))
-    assert one.sample(100, seed=1).equal(again.sample(100, seed=1))
-    assert not one.sample(100, seed=1).equal(one.sample(100, seed=2))
-
-
 # The search
 
 

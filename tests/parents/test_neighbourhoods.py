@@ -99,17 +99,10 @@ def test_within_every_neighbourhood_the_parent_sets_keep_their_distribution(rows
         assert abs(float(np.corrcoef(mine[:, [0, 2]].T)[0, 1])) < 4 / math.sqrt(len(mine))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "options"),
-    [
-        ("mocoda", {}),
-        ("mocoda-u", {}),
-        ("mocoda-p", {}),
-    ],
-)
-def test_every_sample_lies_in_a_recorded_neighbourhood(recipe: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("recipe", ["mocoda", "mocoda-u", "mocoda-p"])
+def test_every_sample_lies_in_a_recorded_neighbourhood(recipe: str) -> None:
     flat = {} if recipe == "mocoda" else {"acceptance": 0.5}
-    settled = make_recipe(recipe, components=8, density="mixture", **flat, **options)
+    settled = make_recipe(recipe, components=8, density="mixture", **flat)
     parents = fit_parents(DATA, GRAPH, settled, task=TASK, seed=1)
     drawn = parents.sample(500, seed=2)
     assert drawn.shape == (500, 4) and torch.isfinite(drawn).all()
@@ -144,8 +137,7 @@ def some_on_the_right(count: int) -> Transitions:
 
 def test_a_neighbourhood_of_too_few_rows_is_reported_and_skipped() -> None:
     parents = stratified(some_on_the_right(MIN_STRATUM_ROWS - 1))
-    ((mask, count),) = parents.skipped
-    assert count == MIN_STRATUM_ROWS - 1 and mask.tolist() == [[True, True], [False, True], [False, False]]
+    assert parents.skipped == (MIN_STRATUM_ROWS - 1,)
     assert [one.rows for one in parents.neighbourhoods] == [2_000]  # not merged with it
     assert not right(parents.sample(2_000, seed=0)).any()
     expected = {"drawn": "empirical", "rows": [2_000], "skipped": [MIN_STRATUM_ROWS - 1]}
@@ -181,6 +173,3 @@ def test_given_parent_sets_stay_and_children_with_more_edges_add_their_own() -> 
     more = graph.sparsest.clone()
     more[2, 1] = True  # a depends on b
     assert graph_at(graph, more).parent_sets == (("g", "a", "b"), ("u",))
-
-
-# With the other options

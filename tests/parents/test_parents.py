@@ -1,4 +1,4 @@
-"""Recipes by name, the settings of each, those of mixtures and rejection, and an eighth of a user's own."""
+"""Recipes by name and their settings; flattening by rejection; and the kernel density estimate that it uses."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import numpy as np
 import pytest
 import torch
 from approved import refused
+from numpy.typing import NDArray
 from parents_world import DATA, TASK, Slope, TrueModel, as_set, entropy
 from scipy.stats import ks_2samp, kstest
+from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
-import mocoda
-import mocoda.parents.flattening
 from experiments.columns import PUBLISHED, column_recipe
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.parents import (
     RECIPES,
-    Mocoda,
     MocodaP,
     MocodaU,
-    Model,
     Parents,
     Recipe,
     fit_parents,
     make_recipe,
 )
-from mocoda.parents.flattening import FlattenedParents
+from mocoda.parents.flattening import FlattenedParents, kernel_density
 from mocoda.parents.mocoda import MixtureParents
 from mocoda.tasks.navigation import GRAPH, Navigation
+
+Floats = NDArray[np.float64]
 
 
 def first_column(rows: Tensor) -> Tensor:
@@ -90,8 +90,16 @@ def test_data_with_other_columns_than_the_graph_is_refused(recipe: str, states: 
         MocodaP(region=lambda rows: rows[:, 0] > 0),
         *(MocodaU(features=partial(torch.mul, scale), **PUBLISHED) for scale in (100.0, 0.001)),
         MocodaU(region=lambda rows: rows[:, 0] > 2, **PUBLISHED),
+        MocodaU(features=lambda rows: rows[:, 0], **PUBLISHED),
     ],
-    ids=["no features", "no features, a region", "dense everywhere", "dense nowhere", "an impossible region"],
+    ids=[
+        "no features",
+        "no features, a region",
+        "dense everywhere",
+        "dense nowhere",
+        "an impossible region",
+        "no columns",
+    ],
 )
 def test_what_cannot_be_flattened_is_refused(recipe: str | Recipe) -> None:
     with refused():
@@ -144,46 +152,27 @@ def test_mocoda_u_is_flatter_than_mocoda_and_stays_within_it() -> None:
     assert flat_counts.min() > 2 * counts.min()
 
 
-def test_mocoda_u_honours_features_and_region() -> None:
-    parents = fitted("mocoda-u", features=first_column, region=lambda rows: rows[:, 1] < 0.5)
-    rows = parents.sample(3_000, seed=0)
-    plain = fitted("mocoda").sample(10_000, seed=0)
-    inside = plain[plain[:, 1] < 0.5]
-    assert (rows[:, 1] < 0.5).all()
-    assert entropy(rows[:, :1]) > entropy(inside[:3_000, :1]) + 0.02
-    assert kstest(rows[(rows[:, 0] > 0.1) & (rows[:, 0] < 0.8), 0].numpy(), "uniform", args=(0.1, 0.7)).statistic < 0.05
-
-
-# mocoda-p
-
-
-@pytest.mark.parametrize("task", [TASK, None])
-def test_mocoda_p_honours_features_and_region_of_ones_own(task: Navigation | None) -> None:
-    seen: list[int] = []
-
-    def features(rows: Tensor) -> Tensor:
-        seen.append(len(rows))
-        return rows[:, 1:2]
+@pytest.mark.parametrize(("kind", "task"), [(MocodaU, TASK), (MocodaP, TASK), (MocodaP, None)])
+def test_features_and_region_of_ones_own_are_honoured(kind: type[MocodaU], task: Navigation | None) -> None:
+    """Even where the task has others."""
 
     def region(rows: Tensor) -> Tensor:
-        return rows[:, 0] > 0.6
+        return rows[:, 1] < 0.5
 
-    parents = fit_parents(DATA, GRAPH, MocodaP(components=8, features=features, region=region, **PUBLISHED), task=task)
-    rows = parents.sample(2_000, seed=0)
-    assert isinstance(parents, FlattenedParents) and parents.reference.shape == (10_000, 1)
-    assert seen and (rows[:, 0] > 0.6).all()
-    assert not TASK.region(rows).all()  # one's own region replaces the task's
-    plain = fit_parents(DATA, GRAPH, Mocoda(components=8, **PUBLISHED)).sample(20_000, seed=0)
-    assert entropy(rows[:, 1:2]) > entropy(plain[region(plain)][:2_000, 1:2]) + 0.05
+    recipe = kind(components=8, features=first_column, region=region, **PUBLISHED)
+    rows = fit_parents(DATA, GRAPH, recipe, task=task).sample(3_000, seed=0)
+    plain = fitted("mocoda").sample(10_000, seed=0)
+    assert region(rows).all() and not TASK.region(rows).all()
+    assert entropy(rows[:, :1]) > entropy(plain[region(plain)][:3_000, :1]) + 0.02
+    assert kstest(rows[(rows[:, 0] > 0.1) & (rows[:, 0] < 0.8), 0].numpy(), "uniform", args=(0.1, 0.7)).statistic < 0.05
 
 
 # Rejection, on proposals whose density is known
 
 
 def flattened(proposals: Parents, **options: Any) -> FlattenedParents:
-    chosen = {"region": None, "bandwidth": 0.02, "density_floor": 0.01, "acceptance": 0.1, **options}
-    recipe = MocodaU(**{key: chosen[key] for key in ("bandwidth", "density_floor", "acceptance")})
-    return FlattenedParents.fit(recipe, proposals, first_column, chosen["region"], torch.device("cpu"), 0)
+    recipe = MocodaU(**{"bandwidth": 0.02, "density_floor": 0.01, "acceptance": 0.1, **options})
+    return FlattenedParents.fit(recipe, proposals, first_column, None, Stream(0, "flatten"))
 
 
 def test_what_is_kept_is_uniform_where_the_proposals_are_not() -> None:
@@ -191,9 +180,6 @@ def test_what_is_kept_is_uniform_where_the_proposals_are_not() -> None:
     # Below a twentieth even all proposals are too few, and at both ends the kernels reach beyond the support.
     inner = rows[(rows[:, 0] > 0.1) & (rows[:, 0] < 0.95), 0].numpy()
     assert kstest(inner, "uniform", args=(0.1, 0.85)).statistic < 0.03
-    assert (
-        kstest(np.sqrt(np.random.default_rng(0).uniform(0.01, 0.9, 8_000)), "uniform", args=(0.1, 0.85)).statistic > 0.1
-    )
     assert kstest(rows[:, 1].numpy(), "uniform").pvalue > 0.001  # what is no feature stays as it was
 
 
@@ -233,25 +219,37 @@ def test_mocoda_crosses_the_square_that_the_data_only_skirts() -> None:
         assert abs(before[one, other]) > 0.3 and abs(after[one, other]) < 0.04
 
 
-# An eighth recipe
+# The kernel density estimate
 
 
-class Corner:
-    """A user's recipe: the top right corner, moving on."""
-
-    def sample(self, n: int, *, seed: int | Stream) -> Tensor:
-        assert isinstance(seed, Stream)
-        return 0.8 + 0.2 * seed.uniform(n, 4)
+def scikit_learn(points: Floats, at: Floats, bandwidth: float) -> Floats:
+    return np.asarray(np.exp(KernelDensity(bandwidth=bandwidth).fit(points).score_samples(at)), np.float64)
 
 
-def test_a_class_with_sample_alone_is_an_eighth_recipe() -> None:
-    model: Model = TrueModel()
-    augmented = mocoda.augment(DATA[:100], Corner(), model, rows=250, task=TASK)
-    assert len(augmented) == 350
-    assert augmented.rows[:100].equal(DATA.rows[:100])
-    new = augmented.rows[100:]
-    assert (new >= 0.8).all() and (new <= 1.0).all() and len(new.unique(dim=0)) == 250
-    assert augmented.next_state[100:].equal(TASK.step(new))
-    reward, terminal = TASK.label(augmented.state, augmented.action, augmented.next_state)
-    assert augmented.reward is not None
-    assert augmented.reward.equal(reward) and augmented.terminal.equal(terminal)
+def density(points: Floats, at: Floats, bandwidth: float) -> Floats:
+    return kernel_density(torch.from_numpy(points), torch.from_numpy(at), bandwidth).numpy().astype(np.float64)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3, 5])
+@pytest.mark.parametrize("bandwidth", [0.05, 0.3, 2.0])
+def test_density_is_that_of_scikit_learn(dims: int, bandwidth: float) -> None:
+    rng = np.random.default_rng(dims)
+    points, at = rng.uniform(size=(700, dims)), rng.uniform(-0.1, 1.1, size=(300, dims))
+    expected = scikit_learn(points, at, bandwidth)
+    some = expected > 1e-6 * expected.max()  # further out, scikit-learn's trees are the less precise of the two
+    assert some.sum() > 100
+    np.testing.assert_allclose(density(points, at, bandwidth)[some], expected[some], rtol=1e-3)
+
+
+@pytest.mark.parametrize("span", [1.0, 10.0, 100.0, 1_000.0])
+def test_precision_does_not_depend_on_how_many_bandwidths_the_points_span(span: float) -> None:
+    rng = np.random.default_rng(0)
+    points = rng.uniform(0, span, size=(1_000, 2))
+    np.testing.assert_allclose(density(points, points, 0.05), scikit_learn(points, points, 0.05), rtol=1e-2)
+
+
+@pytest.mark.parametrize("distance", [20.0, 1e3, 1e6])
+def test_far_from_every_point_there_is_nothing(distance: float) -> None:
+    points = np.random.default_rng(0).uniform(size=(50, 2))
+    there = density(points, np.array([[distance, 0.0], [-distance, distance]]), 0.05)
+    assert (there == 0).all()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation
 
@@ -25,13 +21,9 @@ class TrueModel:
 
 
 class Counting:
-    """State (steps taken, start): every step adds one to the first and keeps the second; remembers its seeds."""
-
-    def __init__(self) -> None:
-        self.seeds: list[int | Stream] = []
+    """State (steps taken, start): every step adds one to the first and keeps the second."""
 
     def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
-        self.seeds.append(seed)
         return torch.stack([rows[:, 0] + 1, rows[:, 1]], 1)
 
 
@@ -70,9 +62,3 @@ def entropy(features: Tensor, cells: int = 10) -> float:
     counts, _ = np.histogramdd(features.numpy(), bins=cells, range=[(0.0, 1.0)] * features.shape[1])
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())
-
-
-def message(call: Any, *args: Any, **options: Any) -> str:
-    with pytest.raises(InputError) as error:
-        call(*args, **options)
-    return str(error.value)
