@@ -30,6 +30,14 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     return InputError(f"there is no {kind} {name!r}; there are: {', '.join(names)}.{hint}")
 
 
+def check_names(kind: str, names: Iterable[object], known: Iterable[str]) -> None:
+    """Raises the error for the first name that is not among those known, if there is one."""
+    names_known = tuple(known)
+    for name in names:
+        if name not in names_known:
+            raise unknown_name(kind, name, names_known)
+
+
 def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """The keys in which two settings differ, as part of a message."""
     return ", ".join(sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key)))
