@@ -32,10 +32,17 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 def check_names(kind: str, names: Iterable[object], known: Iterable[str]) -> None:
     """Raises the error for the first name that is not among those known, if there is one."""
-    names_known = tuple(known)
+    choices = tuple(known)
     for name in names:
-        if name not in names_known:
-            raise unknown_name(kind, name, names_known)
+        if name not in choices:
+            raise unknown_name(kind, name, choices)
+
+
+def check_counts(**counts: int) -> None:
+    """Raises unless all of these numbers are at least 1."""
+    for name, number in counts.items():
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, got {number}.")
 
 
 def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

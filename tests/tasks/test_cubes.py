@@ -21,9 +21,8 @@ from mocoda import Transitions
 from mocoda.agents.policy import shipped_policy
 from mocoda.engine.randomness import Stream
 from mocoda.tasks import cubes, is_simulated
-from mocoda.tasks.cubes import CubePlaces, Cubes, local_mask, places
+from mocoda.tasks.cubes import STRIP, Cubes, Job, brushed, local_mask, places, record
 from mocoda.tasks.cubes_env import CENTRE, SCALE, CubesEnv, put
-from mocoda.tasks.cubes_oracle import STRIP, Job, brushed, record
 from mocoda.tasks.recording import Recording
 
 needs_ogbench = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
@@ -64,7 +63,7 @@ def rows_with(hand: list[float], *places_of: list[float]) -> Tensor:
 )
 def test_tasks_are_made_by_name(name: str, count: int, official: int | None, environment: str) -> None:
     task = mocoda.make_task(name)
-    assert task == (CubePlaces if "places" in name else Cubes)(count, official)
+    assert task == Cubes(count, official, places_only="places" in name)
     assert (task.name, task.environment) == (name, environment)
     assert gymnasium.spec(environment).max_episode_steps == {1: 200, 2: 500, 3: 1000}[count]
     assert not is_simulated(task)  # a state leaves some of the simulator open
@@ -148,7 +147,7 @@ def test_goals_are_those_of_the_official_tasks_in_any_order() -> None:
 
 
 def test_goals_that_are_places_count_what_success_counts() -> None:
-    task, states = CubePlaces(2), Stream(0, "test-places").normal(50, 37) / 6
+    task, states = Cubes(2, places_only=True), Stream(0, "test-places").normal(50, 37) / 6
     goal = states.flip(0)
     action = torch.zeros(50, 5)
     for own, whole in zip(
@@ -156,13 +155,15 @@ def test_goals_that_are_places_count_what_success_counts() -> None:
     ):
         assert own.equal(whole)
     assert task.achieved(states).tolist() == places(states).flatten(1).tolist()
+    assert task.reached is not None
     assert 0 < int(task.reached(task.achieved(states), task.achieved(goal)).sum()) < 50
-    assert {type(one) for one in task.officials.values()} == {CubePlaces}
+    assert [(one.official, one.places_only) for one in task.officials.values()] == [(i, True) for i in (1, 2, 3, 4, 5)]
+    assert TASK.reached is None
 
 
 @needs_ogbench
 def test_an_environment_of_places_shows_those_of_the_same_goals() -> None:
-    assert CubePlaces(2).goals(9, seed=0).equal(places(TASK.goals(9, seed=0)).flatten(1))
+    assert Cubes(2, places_only=True).goals(9, seed=0).equal(places(TASK.goals(9, seed=0)).flatten(1))
     whole, part = (CubesEnv(2, official=3, places=only) for only in (False, True))
     check_env(part, skip_render_check=True)
     (seen, _), (shown, _) = whole.reset(seed=5), part.reset(seed=5)

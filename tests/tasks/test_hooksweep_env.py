@@ -217,11 +217,11 @@ def test_the_simulator_is_put_in_recorded_states() -> None:
 
 
 @draws
-def test_a_picture_has_the_size_asked_for_and_shows_boxes_and_goals() -> None:
-    environment = HookSweep2Env(render_mode="rgb_array", width=320, height=240)
+def test_a_picture_shows_boxes_and_goals() -> None:
+    environment = HookSweep2Env(render_mode="rgb_array")
     environment.reset(seed=4)
     picture = environment.render()
-    assert picture.shape == (240, 320, 3) and picture.dtype == np.uint8
+    assert picture.shape == (480, 640, 3) and picture.dtype == np.uint8
     assert environment.render().tolist() == picture.tolist()
     boxes, goal = environment.simulator.state()[6:].reshape(2, 5)[:, :2], environment.goal
     environment.simulator.reset(boxes + 0.05)
@@ -231,7 +231,7 @@ def test_a_picture_has_the_size_asked_for_and_shows_boxes_and_goals() -> None:
     assert (environment.render() != picture).any(2).sum() > 1_000  # the discs are large
     environment.close()
     environment.close()  # once more does no harm
-    assert environment.render().shape == (240, 320, 3)
+    assert environment.render().shape == picture.shape
     environment.close()
 
 

@@ -246,7 +246,7 @@ def test_batched_steps_agree_exactly_with_the_environment(seed: int) -> None:
         followings.append(observation)
         rewards.append(reward)
         ends.append(terminated)
-        assert not truncated
+        assert truncated == (len(states) == TASK.horizon and not terminated)
     rows = torch.from_numpy(np.concatenate([np.stack(states), np.stack(actions)], 1))
     following = TASK.step(rows)
     assert bool(coupled(rows).any()) == bool(seed % 2)

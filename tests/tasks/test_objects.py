@@ -17,6 +17,7 @@ from mocoda import Transitions, make_task
 from mocoda.engine.randomness import Stream
 from mocoda.tasks import is_simulated
 from mocoda.tasks.objects import EPISODE, HOME, REACH, Objects, ObjectsEnv
+from mocoda.tasks.task import make_environment
 
 COUNTS = [1, 2, 4, 7]
 
@@ -202,7 +203,7 @@ def test_the_expert_brings_all_home_in_time(count: int) -> None:
 @pytest.mark.filterwarnings("error")
 def test_the_environment_passes_gymnasiums_checker(count: int) -> None:
     check_env(gymnasium.make("mocoda/Objects-v0", objects=count).unwrapped)
-    made = gymnasium.make(Objects(count).environment)
+    made = make_environment(Objects(count).environment)
     assert made.observation_space.shape == (4 * count + 2,)
 
 
