@@ -46,12 +46,10 @@ def children(task: Objects, state: Tensor) -> dict[str, Tensor]:
 
 def test_the_task_is_made_by_name_and_number() -> None:
     task = make_task("objects")
-    assert is_simulated(make_task("objects"))
-    assert isinstance(task, Objects)
+    assert is_simulated(task) and isinstance(task, Objects)
     assert (task.objects, task.name, task.horizon) == (4, "objects:4", 200)
     for same in (make_task("objects", objects=6), make_task("objects:6"), make_task(make_task("objects:6").name)):
-        assert isinstance(same, Objects)
-        assert same.objects == 6
+        assert isinstance(same, Objects) and same.objects == 6
 
 
 @pytest.mark.parametrize(
@@ -65,6 +63,9 @@ def test_the_task_is_made_by_name_and_number() -> None:
         ("objects:few", {}),
         ("objects:", {}),
         ("objcts:2", {}),
+        ("zzz", {}),
+        ("cube-double:6", {}),
+        ("cube-double:second", {}),
     ],
 )
 def test_what_cannot_be_made_is_refused(name: str, options: dict[str, Any]) -> None:
@@ -175,10 +176,6 @@ def test_recorded_rows_are_episodes_of_true_steps_in_the_box(count: int) -> None
     assert task.features(data.rows).shape == (3010, 2)
 
 
-def at_home(task: Objects, state: Tensor) -> Tensor:
-    return state[:, 0 : 4 * task.objects : 4] > HOME
-
-
 # --- the target task
 
 
@@ -186,7 +183,7 @@ def at_home(task: Objects, state: Tensor) -> Tensor:
 def test_the_expert_brings_all_home_in_time(count: int) -> None:
     task = Objects(count)
     state, going = task.start(60, seed=0), torch.ones(60, dtype=torch.bool)
-    assert not bool(at_home(task, state).any())
+    assert float(state[:, 0 : 4 * count : 4].max()) <= HOME
     for _ in range(task.horizon):
         action = task.expert(state)
         assert float(action.abs().max()) <= 1
