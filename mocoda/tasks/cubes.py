@@ -27,11 +27,11 @@ from mocoda.tasks.cubes_env import (
     OFFICIAL,
     ROBOT,
     SCALE,
-    Floats,
     make_world,
     put,
     reset_official,
 )
+from mocoda.tasks.hooksweep_env import Floats
 from mocoda.tasks.recording import Recording, record_table
 
 # Distances between centres, in the state's units of 10 cm, below which bodies may depend on each other. Chosen from the
