@@ -38,7 +38,7 @@ def film(path: str | Path, task: Task, policy: Policy | None, *, episodes: int =
     if not can_be_played(task):
         raise InputError(f"the task {task.name!r} has no environment to watch: make_task(environment=...).")
     if "rgb_array" not in make_environment(task.environment).metadata.get("render_modes", ()):
-        raise InputError(f"the environment {task.environment!r} draws no pictures, so there is nothing to watch.")
+        raise InputError(f"the environment of {task.name!r} draws no pictures, so there is nothing to watch.")
     environment = make_environment(task.environment, render_mode="rgb_array")
     successes = []
 

@@ -30,6 +30,21 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     return InputError(f"there is no {kind} {name!r}; there are: {', '.join(names)}.{hint}")
 
 
+def check_names(kind: str, names: Iterable[object], known: Iterable[str]) -> None:
+    """Raises the error for the first name that is not among those known, if there is one."""
+    choices = tuple(known)
+    for name in names:
+        if name not in choices:
+            raise unknown_name(kind, name, choices)
+
+
+def check_counts(**counts: int) -> None:
+    """Raises unless all of these numbers are at least 1."""
+    for name, number in counts.items():
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, got {number}.")
+
+
 def differing_keys(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """The keys in which two settings differ, as part of a message."""
     return ", ".join(sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key)))

@@ -60,9 +60,11 @@ class Factors:
             return own[end]
         whole = {name: column for name, column in self._names.items() if column in own}
         ends = {column_end(name, factor): column for name, column in whole.items()}
-        called = whole | ends if len(ends) == len(whole) else whole  # ends that two columns share call neither
+        if len(ends) < len(whole):  # ends that two columns share call neither
+            ends = whole
+        called = whole | ends
         if end not in called:
-            raise unknown_name(f"column of {factor!r} called", end, ends if len(ends) == len(whole) else whole)
+            raise unknown_name(f"column of {factor!r} called", end, ends)
         return called[str(end)]
 
 
@@ -89,24 +91,23 @@ def as_factors(kind: str, given: object, names: ColumnNames) -> dict[str, tuple[
     if not isinstance(given, Mapping) or not all(isinstance(factor, str) for factor in given):
         raise InputError(f"{kind} must map names of factors to their columns, got {_shown(given)}.")
     own: tuple[str, ...] = getattr(names, kind)
-    found: dict[str, tuple[int, ...]] = {}
+    found = {factor: _columns(kind, factor, wanted, names) for factor, wanted in given.items()}
     owner: dict[int, str] = {}
-    for factor, wanted in given.items():
-        found[factor] = _columns(kind, factor, wanted, names)
-        if not found[factor]:
-            raise InputError(f"the {kind} factor {factor!r} has no columns, got {_shown(wanted)}.")
-        for column in found[factor]:
+    for factor, columns in found.items():
+        if not columns:
+            raise InputError(
+                f"the {kind} factor {factor!r} has no columns, got {_shown(given[factor])}; the data has {len(own)} "
+                f"{kind} columns."
+            )
+        for column in columns:
             if column in owner:
                 raise InputError(
                     f"the {kind} column {own[column]!r} is claimed by {owner[column]!r} and again by {factor!r}; a "
                     "column has one factor."
                 )
             owner[column] = factor
-    left = [name for column, name in enumerate(own) if column not in owner]
-    if left:
-        raise InputError(
-            f"the {kind} columns {', '.join(map(repr, left))} belong to no factor; name one for them in {kind}."
-        )
+    if left := [repr(name) for column, name in enumerate(own) if column not in owner]:
+        raise InputError(f"the {kind} columns {', '.join(left)} belong to no factor; name one for them in {kind}.")
     return found
 
 
@@ -116,15 +117,9 @@ def _columns(kind: str, factor: str, wanted: Any, names: ColumnNames) -> tuple[i
         return _named(kind, factor, wanted, names)
     if isinstance(wanted, slice):
         try:
-            numbers = range(*wanted.indices(len(own)))
+            wanted = range(*wanted.indices(max(len(own), wanted.start or 0, wanted.stop or 0)))
         except TypeError:
             raise InputError(f"the {kind} factor {factor!r} must be sliced by whole numbers, got {wanted}.") from None
-        if max(wanted.start or 0, wanted.stop or 0) > len(own):
-            raise InputError(
-                f"the {kind} factor {factor!r} asks for columns {wanted.start or 0}:{wanted.stop}; "
-                f"the data has {len(own)} {kind} columns."
-            )
-        return tuple(numbers)
     if isinstance(wanted, Sequence | np.ndarray) or (isinstance(wanted, Tensor) and wanted.ndim):
         return tuple(column for one in wanted for column in _columns(kind, factor, one, names))
     if isinstance(wanted, bool) or not hasattr(wanted, "__index__"):
@@ -132,8 +127,7 @@ def _columns(kind: str, factor: str, wanted: Any, names: ColumnNames) -> tuple[i
             f"the {kind} factor {factor!r} must be a slice, a number, a column's name or a list of those, "
             f"got {_shown(wanted)}."
         )
-    number = operator.index(wanted)
-    if not 0 <= number < len(own):
+    if not 0 <= (number := operator.index(wanted)) < len(own):
         raise InputError(
             f"the {kind} factor {factor!r} asks for column {number}; "
             f"the data has {len(own)} {kind} columns, counted from 0."
@@ -147,8 +141,7 @@ def _named(kind: str, factor: str, wanted: str, names: ColumnNames) -> tuple[int
     if found := _called(wanted, own):
         return found
     if bounds := re.fullmatch(r"(\d*):(\d*)", wanted):
-        start, stop = (int(bound) if bound else None for bound in bounds.groups())
-        return _columns(kind, factor, slice(start, stop), names)
+        return _columns(kind, factor, slice(*(int(bound) if bound else None for bound in bounds.groups())), names)
     other = "action" if kind == "state" else "state"
     if _called(wanted, getattr(names, other)):
         raise InputError(f"the {kind} factor {factor!r} asks for {wanted!r}, which is a column of the {other}.")
@@ -158,10 +151,8 @@ def _named(kind: str, factor: str, wanted: str, names: ColumnNames) -> tuple[int
 def _called(wanted: str, own: Sequence[str]) -> tuple[int, ...]:
     if wanted in own:
         return (own.index(wanted),)
-    for separator in SEPARATORS:
-        if found := tuple(i for i, name in enumerate(own) if name.startswith(wanted + separator)):
-            return found
-    return ()
+    begun = (tuple(i for i, name in enumerate(own) if name.startswith(wanted + mark)) for mark in SEPARATORS)
+    return next(filter(None, begun), ())
 
 
 def column_end(name: str, factor: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from rich.table import Table
 from torch import Tensor
 
@@ -27,31 +30,26 @@ class Edge(NamedTuple):
     share: float | None  # of the rows; None: all
 
 
-def draw_graph(graph: LocalGraph, path: Path, rows: Tensor | None = None, title: str = "") -> None:
-    """Draws arrows from parents to children on the left, and the same edges as a matrix on the right.
-
-    rows  (N, S + A), whose local graphs are counted; without them, the sparsest graph is drawn
-    """
-    shares = graph.sparsest.double() if rows is None else graph.shares(rows)
+def draw_graph(graph: LocalGraph, path: Path, rows: Tensor, title: str) -> None:
+    """Draws the edges at rows (N, S + A): arrows from parents to children on the left, a matrix on the right."""
+    edges = _edges(graph, graph.shares(rows))
     longest = max(len(_short(name)) for name in graph.parents)
     widths = 4.4 + 0.2 * longest, 0.6 + 0.1 * longest + 0.72 * len(graph.children)
     tall = FACTOR_INCHES * len(graph.parents) + 1.8 + (0.06 * longest if longest > MAX_UPRIGHT_LETTERS else 0)
     figure = Figure(figsize=(sum(widths), tall), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=widths)
-    if title:
-        figure.suptitle(title, x=0.012, ha="left", fontsize=12, color=INK)
-    _draw_arrows(left, graph, shares, widths[0])
-    _draw_matrix(right, graph, shares)
+    figure.suptitle(title, x=0.012, ha="left", fontsize=12, color=INK)
+    _draw_arrows(left, graph, edges, widths[0])
+    _draw_matrix(right, graph, edges)
     lines = [Line2D([], [], color=BLUE, lw=1.8, label="in every row")]
-    if any(edge.share is not None for edge in _edges(graph, shares)):
+    if any(edge.share is not None for edge in edges):
         lines.append(Line2D([], [], color=RED, lw=1.8, ls=DASHES, label="in some rows"))
     figure.legend(handles=lines, loc="outside lower left", frameon=False, ncols=2, fontsize=9, labelcolor=INK)
     save(figure, path)
 
 
-def _draw_arrows(axes: Axes, graph: LocalGraph, shares: Tensor, width: float) -> None:
+def _draw_arrows(axes: Axes, graph: LocalGraph, edges: Sequence[Edge], width: float) -> None:
     """Draws boxes and arrows; x is in inches, y in factors from the top."""
-    edges = _edges(graph, shares)
     half = 0.2 + 0.055 * max(len(_short(name)) for name in graph.parents)  # of a box
     first, last = half + 0.1, width - half - 0.1
     for edge in edges:
@@ -81,35 +79,30 @@ def _port(rank: int, count: int) -> float:
     return ((count - 1) / 2 - rank) * min(0.16, 0.46 / count)
 
 
-def _draw_matrix(axes: Axes, graph: LocalGraph, shares: Tensor) -> None:
+def _draw_matrix(axes: Axes, graph: LocalGraph, edges: Sequence[Edge]) -> None:
     """Parents from top to bottom, as on the left, and children across."""
-    parents, children = len(graph.parents), len(graph.children)
-    for p in range(parents):
-        for c in range(children):
-            axes.add_patch(Rectangle((c, -p - 1), 1, 1, fc="white", ec=LINES, lw=0.8))
-    for parent, child, share in _edges(graph, shares):
-        c, p = graph.children.index(child), graph.parents.index(parent)
-        alpha = 0.85 if share is None else 0.12 + 0.55 * share
-        axes.add_patch(Rectangle((c, -p - 1), 1, 1, fc=BLUE if share is None else RED, alpha=alpha, ec="white", lw=1.2))
+    colours = np.ones((len(graph.parents), len(graph.children), 4))
+    for parent, child, share in edges:
+        p, c = graph.parents.index(parent), graph.children.index(child)
+        colours[p, c] = to_rgba(BLUE, 0.85) if share is None else to_rgba(RED, 0.12 + 0.55 * share)
         words, ink = ("always", "white") if share is None else (_percent(share), INK)
-        axes.text(c + 0.5, -p - 0.5, words, ha="center", va="center", fontsize=8, color=ink)
-    axes.set_xticks([c + 0.5 for c in range(children)], [f"{_short(name)}′" for name in graph.children])
-    axes.set_yticks([-p - 0.5 for p in range(parents)], list(map(_short, graph.parents)))
+        axes.text(c + 0.5, p + 0.5, words, ha="center", va="center", fontsize=8, color=ink)
+    axes.pcolormesh(colours, edgecolors=LINES, linewidth=0.8)
+    axes.invert_yaxis()
+    axes.set_xticks(np.arange(len(graph.children)) + 0.5, [f"{_short(name)}′" for name in graph.children])
+    axes.set_yticks(np.arange(len(graph.parents)) + 0.5, list(map(_short, graph.parents)))
     axes.xaxis.tick_top()
     if max(len(_short(name)) for name in graph.children) > MAX_UPRIGHT_LETTERS:
         for label in axes.get_xticklabels():
             label.set(rotation=35, ha="left", rotation_mode="anchor")
     axes.tick_params(length=0, labelsize=9, labelcolor=INK)
     axes.spines[:].set_visible(False)
-    axes.set(xlim=(-0.02, children + 0.02), ylim=(-parents - 0.02, 0.02))
     axes.set_xlabel("column depends on row", fontsize=9, color=INK)
 
 
 def dependency_table(graph: LocalGraph, shares: Tensor) -> Table:
     """A table of the factors that each child always depends on, and of those in some rows, with their share."""
-    table = Table(title="Which factors depend on which")
-    for heading in ("next state of", "depends on", "and in some rows on"):
-        table.add_column(heading)
+    table = Table("next state of", "depends on", "and in some rows on", title="Which factors depend on which")
     for name in graph.children:
         edges = [(parent, share) for parent, child, share in _edges(graph, shares) if child == name]
         always = ", ".join(parent for parent, share in edges if share is None)
@@ -120,13 +113,9 @@ def dependency_table(graph: LocalGraph, shares: Tensor) -> Table:
 
 def _edges(graph: LocalGraph, shares: Tensor) -> list[Edge]:
     """The edges that are present in any row, and those of the sparsest graph."""
-    found = []
-    for p, parent in enumerate(graph.parents):
-        for c, child in enumerate(graph.children):
-            share = float(shares[p, c])
-            if share > 0 or bool(graph.sparsest[p, c]):
-                found.append(Edge(parent, child, None if share == 1 else share))
-    return found
+    present = ((shares.cpu() > 0) | graph.sparsest).nonzero().tolist()
+    found = [(graph.parents[p], graph.children[c], float(shares[p, c])) for p, c in present]
+    return [Edge(parent, child, None if share == 1 else share) for parent, child, share in found]
 
 
 def _short(name: str) -> str:

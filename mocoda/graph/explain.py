@@ -6,9 +6,11 @@ keep it in a graph file.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import partial
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ MIN_ROWS = 10  # of a leaf of a tree; and with an edge, and without it, for a ru
 MAX_DEPTH = 2
 MIN_IMPROVEMENT = 0.005  # share of the rows in which a deeper tree must agree more, to be preferred
 Floats = NDArray[np.float64]
+Feature = tuple[str, Floats, tuple[int, ...]]  # its name, its values (N,), and if a distance, the columns compared
 
 
 @dataclass(frozen=True)
@@ -77,23 +80,20 @@ def _rule(graph: LearnedGraph, parent: str, child: str, rows: Floats, there: NDA
         leaves = list(_leaves(tree, names))
         if not leaves:
             continue
-        root = int(tree.tree_.feature[0])
-        single = depth == 1 and near[root] and leaves[0].find(" < ") > 0
-        columns = (near[root], float(tree.tree_.threshold[0])) if single else None
-        best = Rule(parent, child, " or ".join(leaves), agrees, finds, columns)
+        compared = near[int(tree.tree_.feature[0])]
+        is_distance = depth == 1 and compared and " < " in leaves[0]
+        distance = (compared, float(tree.tree_.threshold[0])) if is_distance else None
+        best = Rule(parent, child, " or ".join(leaves), agrees, finds, distance)
     return best or Rule(parent, child, "no short rule fits", float((~there).mean()), 0.0)
 
 
-def _features(
-    graph: LearnedGraph, parent: str, child: str, rows: Floats
-) -> Iterator[tuple[str, Floats, tuple[int, ...]]]:
-    """Names and values (N,) of the features of a rule; for distances also the columns, counted within the factors."""
+def _features(graph: LearnedGraph, parent: str, child: str, rows: Floats) -> Iterator[Feature]:
+    """The features of a rule; the columns of distances are counted within the factors."""
     columns = (*graph.names.state, *graph.names.action)
     mine, theirs = graph.factors[child], graph.factors[parent]
     if child != parent and parent in graph.state:
         apart = rows[:, mine[: len(theirs)]] - rows[:, theirs[: len(mine)]]
-        places = range(apart.shape[1])
-        for several in [one for size in (1, 2, 3) for one in combinations(places, size)]:
+        for several in chain.from_iterable(combinations(range(apart.shape[1]), size) for size in (1, 2, 3)):
             ends = "".join(column_end(columns[theirs[i]], parent) for i in several)
             name = f"|{parent}.{ends} - {child}.{ends}|" if len(theirs) > 1 else f"|{parent} - {child}|"
             yield name, np.linalg.norm(apart[:, several], axis=1), several
@@ -121,33 +121,23 @@ def _leaves(tree: Any, names: Sequence[str]) -> Iterator[str]:
 
 def rules_as_toml(graph: LearnedGraph, rules: Sequence[Rule]) -> str:
     """A TOML graph file with the rules that are distances; all other edges are written as if always present."""
-    nears: dict[frozenset[str], Rule] = {}  # a rule is about both directions: the wider distance is kept
+    written = partial(json.dumps, ensure_ascii=False)  # strings and lists are the same in JSON and TOML
+    nears: dict[frozenset[str], tuple[Rule, tuple[int, ...], float]] = {}
+    edges = {child: list(graph.edges[child]) for child in graph.children}
+    others = []
     for rule in rules:
         pair = frozenset((rule.parent, rule.child))
-        if rule.near and (pair not in nears or rule.near[1] > nears[pair].near[1]):  # type: ignore[index]
-            nears[pair] = rule
-    others = [rule for rule in rules if rule.near is None]
-    edges = {
-        child: [*graph.edges[child], *(rule.parent for rule in others if rule.child == child)]
-        for child in graph.children
-    }
+        if rule.near is None:
+            edges[rule.child].append(rule.parent)
+            others.append(f"# {rule}: written above as an edge everywhere")
+        elif pair not in nears or rule.near[1] > nears[pair][2]:  # one for both directions: the wider distance is kept
+            nears[pair] = (rule, *rule.near)
     lines = ["# Proposed from a learned graph: read it, correct it, and check it against the data."]
     for kind in ("state", "action"):
-        lines += [f"[{kind}]", *(f"{_key(name)} = {list(graph.own_columns(name))}" for name in getattr(graph, kind))]
-    lines += ["[edges]", *(f"{_key(child)} = {_names(parents)}" for child, parents in edges.items())]
-    lines += [f"# {rule}: written above as an edge everywhere" for rule in others]
-    for rule in nears.values():
-        assert rule.near is not None
-        if rule.parent in edges[rule.child] and rule.child in edges[rule.parent]:
-            continue
-        lines += [f"# {rule}", "[[near]]", f"between = {_names([rule.parent, rule.child])}"]
-        lines += [f"columns = {list(rule.near[0])}", f"within = {rule.near[1]:.6g}"]
+        lines += [f"[{kind}]", *(f"{written(name)} = {list(graph.own_columns(name))}" for name in getattr(graph, kind))]
+    lines += ["[edges]", *(f"{written(child)} = {written(parents)}" for child, parents in edges.items()), *others]
+    for rule, columns, distance in nears.values():
+        if rule.parent not in edges[rule.child] or rule.child not in edges[rule.parent]:
+            lines += [f"# {rule}", "[[near]]", f"between = {written([rule.parent, rule.child])}"]
+            lines += [f"columns = {list(columns)}", f"within = {distance:.6g}"]
     return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _names(names: Sequence[str]) -> str:
-    return f"[{', '.join(map(_key, names))}]"

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from mocoda.data.formats.arrays import noted
 from mocoda.data.transitions import Transitions, as_tensor
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError, check_names
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.columns import ColumnNames, Factors, as_factors, factors_by_name
 from mocoda.graph.learned import load_learned
@@ -41,27 +41,26 @@ RULE = ("between", "columns", "within", "norm")
 
 
 class Signature(NamedTuple):
-    """What a function of a Python file takes, and the shape and type of the tensor that it returns, if any."""
+    """What a function of a Python file takes, and the shape of the tensor that it returns, if any."""
 
     takes: tuple[str, ...]
-    shape: tuple[str, ...] | None = None
-    dtype: torch.dtype | None = None
+    shape: tuple[str, ...] = ()
+    boolean: bool = False
 
 
 FUNCTIONS = {
     "local": Signature(("f",)),
     "reward": Signature(("state", "action", "next_state"), ("N",)),
-    "terminal": Signature(("state", "action", "next_state"), ("N",), torch.bool),
+    "terminal": Signature(("state", "action", "next_state"), ("N",), boolean=True),
     "goals": Signature(("n", "seed", "device"), ("N", "G")),
     "achieved": Signature(("state",), ("N", "G")),
     "features": Signature(("rows",), ("N", "F")),
-    "region": Signature(("rows",), ("N",), torch.bool),
+    "region": Signature(("rows",), ("N",), boolean=True),
     "step": Signature(("rows",), ("N", "S")),
     "put": Signature(("env", "state")),
 }
 
 Edge = tuple[str, str]  # parent, child
-Columns = tuple[str | int, ...]  # of a factor, by the ends of their names or by numbers
 LocalEdges = Callable[[Factors], Mapping[Edge, Tensor]]  # rows by name -> where each edge is there, bool (N,)
 
 
@@ -103,13 +102,11 @@ def load_graph(path: str | Path, data: Transitions | ColumnNames | None = None) 
 
     A learned graph, FILE.graph, knows its columns: data is not needed, and is refused if its columns have other names.
     """
-    if data is None:
-        if Path(path).suffix != ".graph":
-            raise InputError(
-                f"a graph that is written by column names needs the data: load_graph({str(path)!r}, data)."
-            )
-        return load_learned(path)
-    return load_task(path, data).graph
+    if data is not None:
+        return load_task(path, data).graph
+    if Path(path).suffix != ".graph":
+        raise InputError(f"a graph that is written by column names needs the data: load_graph({str(path)!r}, data).")
+    return load_learned(path)
 
 
 def load_task(path: str | Path, data: Transitions | ColumnNames, **given: Any) -> FileTask:
@@ -119,32 +116,23 @@ def load_task(path: str | Path, data: Transitions | ColumnNames, **given: Any) -
     """
     file = Path(path)
     names = data if isinstance(data, ColumnNames) else ColumnNames.of(data)
-    known = [] if isinstance(data, ColumnNames) else noted(data.source, "absent") or []
-    given = {name: value for name, value in given.items() if value is not None}
-    local: LocalEdges | None = None
-    text = file.read_bytes() if file.suffix == ".graph" and file.is_file() else b""
-    if file.suffix == ".graph":
-        learned = load_learned(file, names)
-        graph: LocalGraph = replace(learned, absent={**learned.absent, **dict.fromkeys(known)})
-        with _errors_name(file):
-            task = _goals(file, given, graph, names, {})
-    else:
-        text = _text(file)
-        with _errors_name(file):
-            if file.suffix == ".toml":
-                defined = _read_toml(text) | given
-                graph = _graph(defined, names)
-                local, task = near_rules(defined.get("near", []), graph, names), {}
-            else:
-                defined = _run(file, text) | given
-                graph = _graph(defined, names)
-                functions = _functions(file, defined)
-                local, task = functions.get("local"), _task(file, functions, _about_goals(defined))
-                task["box"] = _box(defined.get("box"), graph)
-            graph = replace(graph, absent=_absent(defined.get("absent", known), graph, names))
-            task |= _goals(file, defined, graph, names, task)
-    if local is not None:
-        graph = replace(graph, local=partial(_naming, file, local_mask(graph, names, local)))
+    absent = dict.fromkeys([] if isinstance(data, ColumnNames) else noted(data.source, "absent") or [])
+    learned = load_learned(file, names) if file.suffix == ".graph" else None
+    text = file.read_bytes() if learned else _text(file)
+    with _errors_name(file):
+        defined: dict[str, Any] = {}
+        if learned is None:
+            defined = _read_toml(text) if file.suffix == ".toml" else _run(file, text)
+        defined |= {name: value for name, value in given.items() if value is not None}
+        functions = _functions(file, defined)
+        if learned is None:
+            graph = _graph(defined, names, absent)
+        else:
+            graph = replace(learned, absent={**learned.absent, **absent})
+        rules = near_rules(defined["near"], graph, names) if file.suffix == ".toml" and "near" in defined else None
+        if local := functions.pop("local", rules):
+            graph = replace(graph, local=local_mask(file, graph, names, local))
+        task = _task(file, defined, functions, graph, names)
     return FileTask(file.stem, graph, hashlib.sha256(text).hexdigest()[:16], **task)
 
 
@@ -153,9 +141,8 @@ def load_factors(path: str | Path, names: ColumnNames) -> tuple[dict[str, Any] |
     file = Path(path)
     if file.suffix != ".toml":
         raise InputError(f"factors are read from a TOML file (.toml) with [state] and [action], got {str(file)!r}.")
-    text = _text(file)
     with _errors_name(file):
-        tables = _read_toml(text)
+        tables = _read_toml(_text(file))
         found = {kind: as_factors(kind, tables[kind], names) for kind in ("state", "action") if kind in tables}
         if not found:
             raise InputError('it has neither [state] nor [action]; list the factors there, such as ball = ["ball.x"].')
@@ -177,11 +164,12 @@ def _text(file: Path) -> bytes:
 
 @contextmanager
 def _errors_name(file: Path) -> Iterator[None]:
-    """Input errors raised inside name the file."""
+    """Input errors raised inside name the file, once."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{str(file)!r}: {error}") from error.__cause__
+        named = f"{str(file)!r}: "
+        raise InputError(named + str(error).removeprefix(named)) from error.__cause__
 
 
 def _read_toml(text: bytes) -> dict[str, Any]:
@@ -189,12 +177,10 @@ def _read_toml(text: bytes) -> dict[str, Any]:
         tables = tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"it is not TOML: {error}.") from error
-    known = (*TABLES, *GOALS, "near", "parent_sets")
     for key, value in tables.items():
         if key in (*FUNCTIONS, "box") and not (key == "achieved" and isinstance(value, list)):
             raise InputError(f"a TOML file cannot define {key}; write the graph in Python (.py) instead.")
-        if key not in known:
-            raise unknown_name("setting", key, known)
+    check_names("setting", tables, (*TABLES, *GOALS, "near", "parent_sets"))
     return tables
 
 
@@ -210,19 +196,14 @@ def _run(file: Path, text: bytes) -> dict[str, Any]:
         exec(code, defined)
     except (Exception, SystemExit) as error:
         raise InputError(f"running it raised {_raised(error, file)}.") from error
-    _check_spelling(defined)
-    return defined
-
-
-def _check_spelling(defined: Mapping[str, Any]) -> None:
-    """Refuses names that are probably misspelt: `rewards` would otherwise be ignored silently."""
-    for name, value in defined.items():
+    for name, value in defined.items():  # a misspelt name, such as `rewards`, would otherwise be ignored silently
         known = FUNCTIONS if isinstance(value, FunctionType) else TABLES if isinstance(value, dict) else ()
-        open_ = [] if name in known or name.startswith("_") else [other for other in known if other not in defined]
-        if near := difflib.get_close_matches(name, open_, n=1, cutoff=0.75):
+        missing = [] if name in known or name.startswith("_") else [other for other in known if other not in defined]
+        if near := difflib.get_close_matches(name, missing, n=1, cutoff=0.75):
             raise InputError(
                 f"{name!r} means nothing in a graph file. Did you mean {near[0]!r}? If not, call it {'_' + name!r}."
             )
+    return defined
 
 
 def _raised(error: BaseException, file: Path) -> str:
@@ -234,31 +215,29 @@ def _line(error: BaseException, file: Path) -> str:
     return f" in line {lines[-1]}" if lines else ""
 
 
-def _graph(defined: Mapping[str, Any], names: ColumnNames) -> LocalGraph:
-    edges = defined.get("edges")
+def _graph(defined: Mapping[str, Any], names: ColumnNames, absent: dict[str, None]) -> LocalGraph:
+    """The graph of a file; `absent` are the factors that are absent in some rows, as far as the data knows."""
+    edges, groups, relative = defined.get("edges"), defined.get("parent_sets"), defined.get("relative", {})
     if edges is None:
         raise InputError("it has no edges; list for every state factor the factors it depends on.")
     if not isinstance(edges, Mapping) or not all(_are_names(parents) for parents in edges.values()):
         raise InputError(f"edges must map each state factor to a list of factors, got {edges!r}.")
-    groups = defined.get("parent_sets")
     if groups is not None and not (isinstance(groups, list | tuple) and all(_are_names(group) for group in groups)):
         raise InputError(f"parent_sets must be a list of lists of factors, got {groups!r}.")
-    return LocalGraph(
+    if not isinstance(relative, Mapping):
+        raise InputError(
+            f"relative must map a column's name to that of the column it is measured from, got {relative!r}."
+        )
+    columns = (*names.state, *names.action)
+    check_names("column", (*relative, *relative.values()), columns)
+    graph = LocalGraph(
         state=as_factors("state", defined["state"], names) if "state" in defined else factors_by_name(names.state),
         action=as_factors("action", defined.get("action", {"action": slice(None)}), names),
         edges={child: tuple(parents) for child, parents in edges.items()},
         given_parent_sets=None if groups is None else [tuple(group) for group in groups],
-        relative=_relative(defined.get("relative", {}), (*names.state, *names.action)),
+        relative={columns.index(column): columns.index(origin) for column, origin in relative.items()},
     )
-
-
-def _relative(given: object, names: tuple[str, ...]) -> dict[int, int]:
-    if not isinstance(given, Mapping):
-        raise InputError(f"relative must map a column's name to that of the column it is measured from, got {given!r}.")
-    for name in (*given, *given.values()):
-        if name not in names:
-            raise unknown_name("column", name, names)
-    return {names.index(column): names.index(origin) for column, origin in given.items()}
+    return replace(graph, absent=_absent(defined["absent"], graph, names) if "absent" in defined else absent)
 
 
 def _absent(given: object, graph: LocalGraph, names: ColumnNames) -> dict[str, int | None]:
@@ -278,15 +257,14 @@ def _are_names(given: object) -> bool:
     return isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) for name in given)
 
 
-# --- the functions of a Python file
+# --- functions, rewards and goals
 
 
 def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
     found: dict[str, Callable[..., Any]] = {}
-    for name in filter(defined.__contains__, FUNCTIONS):
-        if name == "achieved" and _are_names(defined[name]):
-            continue  # names of columns
-        takes = FUNCTIONS[name].takes
+    for name, (takes, *_) in FUNCTIONS.items():
+        if name not in defined or (name == "achieved" and not callable(defined[name])):  # names of columns
+            continue
         if name in ("reward", "terminal") and _about_goals(defined):
             takes = (*takes, "goal")
         wanted, function = f"{name}({', '.join(takes)})", defined[name]
@@ -298,8 +276,7 @@ def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[...
             raise InputError(f"expected {wanted}, got {name}{inspect.signature(function)}.") from None
         except ValueError:  # a compiled function has no signature
             pass
-        called = partial(_called, file, name, function)
-        found[name] = called if name == "local" else partial(_naming, file, called)
+        found[name] = partial(_called, file, name, function)
     measured = () if "tolerance" in defined else (("achieved", "reward"),)
     for name, needed in (("terminal", "reward"), *measured, ("goals", "achieved")):
         if name in found and needed not in (*found, *filter(defined.__contains__, GOALS)):
@@ -309,41 +286,94 @@ def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[...
 
 def _about_goals(defined: Mapping[str, Any]) -> bool:
     reward = defined.get("reward")
-    return "achieved" in defined or (
-        isinstance(reward, FunctionType) and len(inspect.signature(reward).parameters) == 4
-    )
+    four = isinstance(reward, FunctionType) and len(inspect.signature(reward).parameters) == 4
+    return "achieved" in defined or four
 
 
-def _goals(
-    file: Path, defined: Mapping[str, Any], graph: LocalGraph, names: ColumnNames, task: Mapping[str, Any]
+def _called(file: Path, name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of the file returns, checked by its signature."""
+    try:
+        found = function(*given)
+    except InputError as error:  # of ours: a name that f does not have
+        raise InputError(f"{str(file)!r}: {name}{_line(error, file)}: {error}") from None
+    except Exception as error:
+        sizes = ", ".join(
+            f"{len(one)} rows of {one.rows.shape[1]} columns" if isinstance(one, Factors) else str(tuple(one.shape))
+            for one in given
+            if isinstance(one, Factors | Tensor)
+        )
+        raised = f"{name} raised {_raised(error, file)}. It was given {sizes or given}."
+        raise InputError(f"{str(file)!r}: {raised}") from error
+    _, shape, boolean = FUNCTIONS[name]
+    if not shape:
+        return found
+    rows, device = (given[0], given[2]) if name == "goals" else (len(given[0]), given[0].device)
+    array = as_tensor(found).to(device) if isinstance(found, Tensor | np.ndarray) else None
+    if array is None or (boolean and array.dtype != torch.bool) or array.ndim != len(shape) or len(array) != rows:
+        wanted = f"({', '.join(shape)}{',' if len(shape) == 1 else ''}), N = {rows} rows"
+        kind = "a boolean tensor, such as a comparison gives," if boolean else "a tensor"
+        got = type(found).__name__ if array is None else f"{array.dtype} of shape {tuple(array.shape)}"
+        raise InputError(f"{str(file)!r}: {name} must return {kind} of shape {wanted}, got {got}.")
+    return array
+
+
+def _task(
+    file: Path,
+    defined: Mapping[str, Any],
+    functions: Mapping[str, Callable[..., Any]],
+    graph: LocalGraph,
+    names: ColumnNames,
 ) -> dict[str, Any]:
-    """What follows from an environment, columns that goals are about, and a distance at which a goal is reached."""
+    """The members of a FileTask that the file defines, beside its graph."""
     environment, wanted, tolerance = map(defined.get, GOALS)
     if environment is not None and not (callable(environment) or (isinstance(environment, str) and environment)):
         raise InputError(
             f"environment must be a Gymnasium id, such as 'my_module:Pushing-v0', or a function, got {environment!r}."
         )
-    made: dict[str, Any] = {"environment": environment}
+    task: dict[str, Any] = dict(functions) | {"environment": environment, "box": _box(defined.get("box"), graph)}
     groups: list[list[int]] | None = None  # of what is achieved, by factor
-    if wanted is not None and not callable(wanted):
+    if wanted is not None and "achieved" not in functions:
         if not _are_names(wanted) or not wanted or isinstance(wanted, set | frozenset):
             raise InputError(f"achieved must be a list of columns of the state, got {wanted!r}.")
-        for name in wanted:
-            if name not in names.state:
-                raise unknown_name("column of the state called", name, names.state)
+        check_names("column of the state called", wanted, names.state)
         columns = [names.state.index(name) for name in wanted]
         owned = ([i for i, column in enumerate(columns) if column in graph.factors[child]] for child in graph.children)
         groups = [own for own in owned if own]
-        made["achieved"] = partial(_columns, columns)
-    if tolerance is None:
-        return made
-    achieved = made.get("achieved", task.get("achieved"))
-    if achieved is None:
-        raise InputError("tolerance is the distance at which a goal is reached: name the columns in achieved, too.")
-    if type(tolerance) not in (int, float) or not 0 < tolerance < float("inf"):
-        raise InputError(f"tolerance must be a distance, a number above 0, got {tolerance!r}.")
-    reached = made["reached"] = partial(_near, float(tolerance), groups)
-    return made if "reward" in defined else made | {"label": partial(_reaching, file, achieved, reached)}
+        task["achieved"] = partial(_columns, columns)
+    if tolerance is not None:
+        if wanted is None:
+            raise InputError("tolerance is the distance at which a goal is reached: name the columns in achieved, too.")
+        if type(tolerance) not in (int, float) or not 0 < tolerance < float("inf"):
+            raise InputError(f"tolerance must be a distance, a number above 0, got {tolerance!r}.")
+        task["reached"] = partial(_near, float(tolerance), groups)
+    label_functions = {name: task.pop(name, None) for name in ("reward", "terminal")}
+
+    def label(state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if goal is None and _about_goals(defined):
+            raise InputError(
+                f"{str(file)!r}: its reward is about goals, and none are known. Define goals(n, seed, device), name an "
+                "environment that shows goals, or draw them from the data."
+            )
+        if goal is not None and not _about_goals(defined):
+            raise InputError(
+                f"{str(file)!r}: its reward is not about goals; leave them out, or let it take a fourth argument."
+            )
+        reward, terminal = label_functions.values()
+        if reward is None:  # 0 and an end where the goal is reached, -1 elsewhere
+            there = task["reached"](task["achieved"](next_state), goal)
+            return there.float() - 1, there
+        given = (state, action, next_state) if goal is None else (state, action, next_state, goal)
+        rewards: Tensor = reward(*given).float()
+        return rewards, torch.zeros_like(rewards, dtype=torch.bool) if terminal is None else terminal(*given)
+
+    def goals(n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
+        # A number rather than a stream: any library's generator can be seeded with it.
+        number = int(as_stream(seed, "goals", device="cpu").integers(2**31, 1))
+        drawn: Tensor = functions["goals"](n, number, device).float()
+        return drawn
+
+    drawn = {"goals": goals} if "goals" in functions else {}
+    return task | drawn | ({"label": label} if "reward" in functions or tolerance is not None else {})
 
 
 def _columns(columns: list[int], state: Tensor) -> Tensor:
@@ -357,100 +387,19 @@ def _near(tolerance: float, groups: list[list[int]] | None, achieved: Tensor, go
     return torch.stack([part.norm(dim=1) <= tolerance for part in parts]).all(0)
 
 
-def _reaching(
-    file: Path,
-    achieved: Callable[[Tensor], Tensor],
-    reached: Callable[[Tensor, Tensor], Tensor],
-    state: Tensor,
-    action: Tensor,
-    next_state: Tensor,
-    goal: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Reward 0 and an end where the goal is reached, and -1 elsewhere."""
-    if goal is None:
-        raise InputError(
-            f"{str(file)!r}: its reward is about goals, and none are known. Define goals(n, seed, device), name an "
-            "environment that shows goals, or draw them from the data."
-        )
-    there = reached(achieved(next_state), goal)
-    return there.float() - 1, there
-
-
-def _naming(file: Path, function: Callable[..., Any], *given: Any) -> Any:
-    """Calls a function whose errors name the file; unlike a decorated function, it can be sent to other processes."""
-    with _errors_name(file):
-        return function(*given)
-
-
-def _called(file: Path, name: str, function: Callable[..., Any], *given: Any) -> Any:
-    """What a function of the file returns, checked by its signature."""
-    try:
-        found = function(*given)
-    except InputError as error:  # of ours: a name that f does not have
-        raise InputError(f"{name}{_line(error, file)}: {error}") from None
-    except Exception as error:
-        sizes = ", ".join(
-            f"{len(one)} rows of {one.rows.shape[1]} columns" if isinstance(one, Factors) else str(tuple(one.shape))
-            for one in given
-            if isinstance(one, Factors | Tensor)
-        )
-        raise InputError(f"{name} raised {_raised(error, file)}. It was given {sizes or given}.") from error
-    _, shape, dtype = FUNCTIONS[name]
-    if shape is None:
-        return found
-    rows, device = (given[0], given[2]) if name == "goals" else (len(given[0]), given[0].device)
-    if not isinstance(found, Tensor | np.ndarray):
-        raise InputError(f"{name} must return a tensor, got {type(found).__name__}.")
-    array = as_tensor(found).to(device)
-    if dtype is not None and array.dtype != dtype:
-        raise InputError(f"{name} must return {dtype}, such as a comparison gives, got {array.dtype}.")
-    if array.ndim != len(shape) or len(array) != rows:
-        wanted = f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"
-        raise InputError(f"{name} must return shape {wanted}, N = {rows} rows, got {tuple(array.shape)}.")
-    return array
-
-
-def _task(file: Path, functions: Mapping[str, Callable[..., Any]], about_goals: bool) -> dict[str, Any]:
-    """The members of a FileTask that these functions give."""
-
-    def label(state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if about_goals and goal is None:
-            raise InputError(
-                f"{str(file)!r}: its reward is about goals; define goals and achieved too, or draw them from the data."
-            )
-        if goal is not None and not about_goals:
-            raise InputError(
-                f"{str(file)!r}: its reward is not about goals; leave them out, or let it take a fourth argument."
-            )
-        given = (state, action, next_state) if goal is None else (state, action, next_state, goal)
-        reward: Tensor = functions["reward"](*given).float()
-        ended = functions["terminal"](*given) if "terminal" in functions else torch.zeros_like(reward, dtype=torch.bool)
-        return reward, ended
-
-    def goals(n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:
-        # A number rather than a stream: any library's generator can be seeded with it.
-        number = int(as_stream(seed, "goals", device="cpu").integers(2**31, 1))
-        drawn: Tensor = functions["goals"](n, number, device).float()
-        return drawn
-
-    plain = {name: functions[name] for name in ("achieved", "features", "region", "step", "put") if name in functions}
-    special = {"label": label} if "reward" in functions else {}
-    return plain | special | ({"goals": goals} if "goals" in functions else {})
-
-
 def _box(given: object, graph: LocalGraph) -> tuple[Tensor, Tensor] | None:
     if given is None:
         return None
     try:
         low, high = (torch.as_tensor(end, dtype=torch.float32) for end in given)  # type: ignore[attr-defined]
+        if tuple(low.shape) == tuple(high.shape) == (graph.width,) and bool((low <= high).all()):
+            return low, high
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"box must be the lowest and the highest row, (low, high), got {given!r}.") from None
-    if tuple(low.shape) != (graph.width,) or low.shape != high.shape or not bool((low <= high).all()):
-        raise InputError(
-            f"box must be a low and a high row of {graph.width} numbers each, the state's and the action's, "
-            f"low nowhere above high, got {given!r}."
-        )
-    return low, high
+        pass
+    raise InputError(
+        f"box must be a low and a high row of {graph.width} numbers each, (low, high), the state's and the action's, "
+        f"low nowhere above high, got {given!r}."
+    )
 
 
 # --- local rules: edges that exist in some rows only
@@ -459,14 +408,14 @@ def _box(given: object, graph: LocalGraph) -> tuple[Tensor, Tensor] | None:
 class Near(NamedTuple):
     """Two factors that depend on each other where these columns of theirs are closer than `within`."""
 
-    one: tuple[str, *Columns]  # a factor, and the columns that are compared; none: all
-    other: tuple[str, *Columns]
+    one: tuple[str | int, ...]  # a factor, and the columns that are compared, by the ends of their names or by numbers
+    other: tuple[str | int, ...]
     within: float
     norm: float
 
 
-def near_rules(given: object, graph: LocalGraph, names: ColumnNames) -> LocalEdges | None:
-    """All [[near]] tables of a file as one function; None if there are none."""
+def near_rules(given: object, graph: LocalGraph, names: ColumnNames) -> LocalEdges:
+    """All [[near]] tables of a file as one function."""
     if not isinstance(given, list) or not all(isinstance(rule, Mapping) for rule in given):
         raise InputError("a rule is written under [[near]], in two brackets.")
     rules = [near for number, rule in enumerate(given, 1) for near in _pairs(f"[[near]] {number}", rule, graph)]
@@ -483,31 +432,27 @@ def near_rules(given: object, graph: LocalGraph, names: ColumnNames) -> LocalEdg
         found: dict[Edge, Tensor] = {}
         for one, other, within, norm in rules:
             near = torch.linalg.vector_norm(f[one] - f[other], norm, dim=1) < within
-            for parent, child in ((one[0], other[0]), (other[0], one[0])):
+            for parent, child in ((str(one[0]), str(other[0])), (str(other[0]), str(one[0]))):
                 if parent not in graph.edges[child]:
-                    found[parent, child] = found.get((parent, child), torch.zeros_like(near)) | near
+                    found[parent, child] = near | found.get((parent, child), False)
         return found
 
-    return local if rules else None
+    return local
 
 
 def _pairs(where: str, rule: Mapping[str, Any], graph: LocalGraph) -> Iterator[Near]:
-    for key in rule:
-        if key not in RULE:
-            raise unknown_name(f"setting of {where} called", key, RULE)
+    """The pairs of factors that a rule is about, checked."""
+    check_names(f"setting of {where} called", rule, RULE)
     between, norm, columns = rule.get("between"), rule.get("norm", "l2"), rule.get("columns", [])
     within: Any = rule.get("within")
     if not isinstance(between, list) or len(between) < 2 or any(between.count(name) > 1 for name in between):
         raise InputError(f"{where} must say between which factors, two or more, got {between!r}.")
-    for name in between:
-        if name in tuple(graph.action):
-            raise InputError(f"{where} is about {name!r}, an action; only state factors are near each other.")
-        if name not in graph.children:
-            raise unknown_name("state factor", name, graph.children)
+    if acts := [name for name in between if name in tuple(graph.action)]:
+        raise InputError(f"{where} is about {acts[0]!r}, an action; only state factors are near each other.")
+    check_names("state factor", between, graph.children)
     if type(within) not in (int, float) or not 0 < within < float("inf"):
         raise InputError(f"{where} must say within what distance, a number above 0, got {within!r}.")
-    if norm not in tuple(NORMS):
-        raise unknown_name("norm", norm, NORMS)
+    check_names("norm", [norm], NORMS)
     if not isinstance(columns, Mapping):
         columns = dict.fromkeys(between, columns)
     if wrong := [name for name in (*columns, *between) if name not in between or name not in columns]:
@@ -521,7 +466,7 @@ def _pairs(where: str, rule: Mapping[str, Any], graph: LocalGraph) -> Iterator[N
         yield Near(compared[one], compared[other], float(within), NORMS[norm])
 
 
-def _listed(where: str, given: object) -> Columns:
+def _listed(where: str, given: object) -> tuple[str | int, ...]:
     if isinstance(given, str) and (bounds := re.fullmatch(r"(\d{1,6}):(\d{1,6})", given)):
         return tuple(range(int(bounds[1]), int(bounds[2])))
     if not isinstance(given, list) or not all(type(column) in (str, int) for column in given):
@@ -529,13 +474,14 @@ def _listed(where: str, given: object) -> Columns:
     return tuple(given)
 
 
-def local_mask(graph: LocalGraph, names: ColumnNames, local: LocalEdges) -> MaskFunction:
+def local_mask(file: Path, graph: LocalGraph, names: ColumnNames, local: LocalEdges) -> MaskFunction:
     """rows (N, S + A) -> bool (N, parents, children): sparsest edges and the local edges of each row."""
 
     def mask(rows: Tensor) -> Tensor:
         edges = graph.sparsest.to(rows.device).repeat(len(rows), 1, 1)
-        for edge, where in _checked(local(Factors(rows, graph.factors, names)), graph, len(rows)):
-            edges[:, graph.parents.index(edge[0]), graph.children.index(edge[1])] |= where.to(rows.device)
+        with _errors_name(file):
+            for (parent, child), where in _checked(local(Factors(rows, graph.factors, names)), graph, len(rows)):
+                edges[:, graph.parents.index(parent), graph.children.index(child)] |= where.to(rows.device)
         return edges
 
     return mask
@@ -546,25 +492,22 @@ def _checked(found: object, graph: LocalGraph, rows: int) -> Iterator[tuple[Edge
         raise InputError(
             f"local(f) must return a dict, such as {{(parent, child): f[...] < 0.05}}, got {type(found).__name__}."
         )
-    for edge, where in found.items():
+    for edge, given in found.items():
         if not isinstance(edge, tuple) or len(edge) != 2:
             raise InputError(f"the keys that local(f) returns must be pairs (parent, child), got {edge!r}.")
         parent, child = edge
-        for name in edge:
-            if name not in graph.parents:
-                raise unknown_name("factor", name, graph.parents)
+        check_names("factor", edge, graph.parents)
         if child in graph.action:
             raise InputError(f"local(f) names the action {child!r} as a child; only state factors have parents.")
         if parent in graph.edges[child]:
             raise InputError(
                 f"local(f) says where {child!r} depends on {parent!r}, but by edges it always does; remove one of them."
             )
-        where = as_tensor(where) if isinstance(where, np.ndarray) else where
-        if not isinstance(where, Tensor) or where.dtype != torch.bool:
-            got = where.dtype if isinstance(where, Tensor) else type(where).__name__
-            raise InputError(f"local(f) must return a boolean tensor for {edge}, such as a comparison, got {got}.")
-        if tuple(where.shape) != (rows,):
+        where = as_tensor(given) if isinstance(given, Tensor | np.ndarray) else None
+        if where is None or where.dtype != torch.bool or tuple(where.shape) != (rows,):
+            got = type(given).__name__ if where is None else f"{where.dtype} of shape {tuple(where.shape)}"
             raise InputError(
-                f"local(f) must return one value a row for {edge}, shape ({rows},), got {tuple(where.shape)}."
+                f"local(f) must return a boolean tensor for {edge}, such as a comparison gives, with one value per "
+                f"row, shape ({rows},), got {got}."
             )
         yield (parent, child), where

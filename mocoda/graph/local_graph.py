@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.checkpoint import fingerprint
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError, check_names
 
 Columns = int | slice | Sequence[int]
 MaskFunction = Callable[[Tensor], Tensor]
@@ -60,8 +60,7 @@ class LocalGraph:
     absent: Mapping[str, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        clash = [name for name in self.state if name in self.action]
-        if clash:
+        if clash := [name for name in self.state if name in self.action]:
             raise InputError(
                 f"the names {clash} stand for both state and action factors; every factor needs its own name."
             )
@@ -74,19 +73,15 @@ class LocalGraph:
                 raise InputError(
                     f"edges name {child!r} as a child, but it is an action; only state factors have parents."
                 )
-            if child not in self.state:
-                raise unknown_name("state factor", child, self.state)
+        check_names("state factor", self.edges, self.state)
         for child in self.children:
             if not self.edges.get(child):
                 raise InputError(
                     f"child {child!r} has no parents in edges; expected at least one, such as {child!r} itself."
                 )
-        for name in chain(*self.edges.values(), *(self.given_parent_sets or ())):
-            if name not in self.factors:
-                raise unknown_name("factor", name, self.factors)
+        check_names("factor", chain(*self.edges.values(), *(self.given_parent_sets or ())), self.factors)
+        check_names("state factor", self.absent, self.state)
         for name in self.absent:
-            if name not in self.state:
-                raise unknown_name("state factor", name, self.state)
             if {*self.factors[name]} & {*self.relative}:
                 raise InputError(f"{name!r} may be absent, so none of its columns can be relative to another's.")
         for column, origin in self.relative.items():
@@ -175,10 +170,8 @@ class LocalGraph:
         These are the children's parent sets in the sparsest graph, less those that lie within another one. A factor
         that no child depends on is a set of its own, so that together the sets cover every column.
         """
-        if self.given_parent_sets is None:
-            groups = [frozenset(self.edges[child]) for child in self.children]
-        else:
-            groups = [frozenset(group) for group in self.given_parent_sets]
+        given = self.given_parent_sets
+        groups = [frozenset(one) for one in (map(self.edges.__getitem__, self.children) if given is None else given)]
         groups += [frozenset([name]) for name in self.parents if not any(name in g for g in groups)]
         largest = [g for i, g in enumerate(groups) if not any(g < h for h in groups) and g not in groups[:i]]
         return tuple(tuple(name for name in self.parents if name in group) for group in largest)
@@ -190,7 +183,16 @@ class LocalGraph:
         shape = (len(rows), len(self.parents), len(self.children))
         if self.local is None:
             return self._among_present(rows, self.sparsest.to(rows.device).expand(shape))
-        mask = self._called(self.local, rows)
+        try:
+            mask = self.local(rows)
+        except (InputError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            name = getattr(self.local, "__qualname__", type(self.local).__name__)
+            raise InputError(
+                f"the local rule {name} raised {type(error).__name__}: {str(error).rstrip('.')}. It was given "
+                f"{len(rows)} rows of {self.width} columns, and must accept any, also ones that were never recorded."
+            ) from error
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
             raise InputError(f"the mask must be a boolean tensor, got {got}. Return a comparison, or call .bool().")
@@ -227,18 +229,6 @@ class LocalGraph:
         gone, own = self.absent_at(rows), torch.eye(*mask.shape[1:], dtype=torch.bool, device=rows.device)
         return torch.where(gone[:, :, None] | gone[:, None, : len(self.children)], own, mask)
 
-    def _called(self, local: MaskFunction, rows: Tensor) -> Tensor:
-        try:
-            return local(rows)
-        except (InputError, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            name = getattr(local, "__qualname__", type(local).__name__)
-            raise InputError(
-                f"the local rule {name} raised {type(error).__name__}: {str(error).rstrip('.')}. It was given "
-                f"{len(rows)} rows of {self.width} columns, and must accept any, also ones that were never recorded."
-            ) from error
-
     def shares(self, rows: Array) -> Tensor:
         """The share of the rows (N, S + A) that have each edge: float64 (parents, children)."""
         rows = as_tensor(rows)
@@ -247,12 +237,11 @@ class LocalGraph:
 
     def check_data(self, data: Transitions) -> None:
         """Raises unless the data has the graph's state and action columns."""
-        found = (data.state.shape[1], data.action.shape[1])
-        wanted = (self.state_width, self.width - self.state_width)
-        if found != wanted:
+        states, actions = data.state.shape[1], data.action.shape[1]
+        if (states, states + actions) != (self.state_width, self.width):
             raise InputError(
-                f"the data has {found[0]} state and {found[1]} action columns, the graph {wanted[0]} and {wanted[1]}; "
-                "they must agree."
+                f"the data has {states} state and {actions} action columns, the graph {self.state_width} and "
+                f"{self.width - self.state_width}; they must agree."
             )
 
     def check_rows(self, rows: Tensor) -> None:
@@ -266,26 +255,25 @@ class LocalGraph:
 
 def _resolved(kind: str, factors: Mapping[str, Columns]) -> dict[str, tuple[int, ...]]:
     """Factor -> its columns as numbers; every column from 0 to the largest belongs to exactly one factor."""
-    resolved = {name: _numbers(kind, name, columns) for name, columns in factors.items()}
+    resolved = {}
+    for name, columns in factors.items():
+        if isinstance(columns, slice):
+            if columns.stop is None:
+                raise InputError(f"{kind} factor {name!r} is an open slice; say where it ends.")
+            columns = range(columns.start or 0, columns.stop, columns.step or 1)
+        several = columns if isinstance(columns, Sequence | Tensor | np.ndarray) else [columns]
+        resolved[name] = own = tuple(map(operator.index, several))
+        if not own or min(own) < 0 or len(set(own)) < len(own):
+            raise InputError(f"{kind} factor {name!r} must have different columns, counted from 0, got {list(own)}.")
     claims = sorted((number, name) for name, numbers in resolved.items() for number in numbers)
     for expected, (number, name) in enumerate(claims):
-        if number != expected:
-            both = f"column {number} belongs to both {claims[expected - 1][1]!r} and {name!r}; a column has one factor."
-            none = f"column {expected} belongs to no factor; expected every column up to {claims[-1][0]}."
-            raise InputError(f"{kind} {both if number < expected else none}")
+        if number < expected:
+            both = f"{claims[expected - 1][1]!r} and {name!r}"
+            raise InputError(f"{kind} column {number} belongs to both {both}; a column has one factor.")
+        if number > expected:
+            last = claims[-1][0]
+            raise InputError(f"{kind} column {expected} belongs to no factor; expected every column up to {last}.")
     return resolved
-
-
-def _numbers(kind: str, name: str, columns: Columns) -> tuple[int, ...]:
-    if isinstance(columns, slice):
-        if columns.stop is None:
-            raise InputError(f"{kind} factor {name!r} is an open slice; say where it ends.")
-        columns = range(columns.start or 0, columns.stop, columns.step or 1)
-    several = columns if isinstance(columns, Sequence | Tensor | np.ndarray) else [columns]
-    numbers = tuple(operator.index(column) for column in several)
-    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
-        raise InputError(f"{kind} factor {name!r} must have different columns, counted from 0, got {list(numbers)}.")
-    return numbers
 
 
 def probe_rows(graph: LocalGraph, rows: Tensor) -> Tensor:

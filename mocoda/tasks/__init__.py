@@ -25,13 +25,14 @@ def _hooksweep2() -> Task:
     return HookSweep2()
 
 
-def _cubes(cubes: int, number: str, places: bool) -> Callable[..., Task]:
+def _cubes(cubes: int, places_only: bool) -> Callable[..., Task]:
     def make(official: int | None = None) -> Task:
-        from mocoda.tasks.cubes import CubePlaces, Cubes
+        from mocoda.tasks.cubes import Cubes
 
-        return (CubePlaces if places else Cubes)(cubes, official)
+        return Cubes(cubes, official, places_only)
 
-    make.__doc__ = f"OGBench's robot arm and {number}" + ("; goals are where they belong." if places else ".")
+    number = ("one cube", "two cubes", "three cubes")[cubes - 1]
+    make.__doc__ = f"OGBench's robot arm and {number}" + ("; goals are where they belong." if places_only else ".")
     return make
 
 
@@ -39,11 +40,9 @@ TASKS: Registry[Callable[..., Task]] = Registry("task")
 TASKS.add(Navigation, "navigation")
 TASKS.add(_hooksweep2, "hooksweep2")
 TASKS.add(Objects, "objects")
-_CUBES = {"cube-single": (1, "one cube"), "cube-double": (2, "two cubes"), "cube-triple": (3, "three cubes")}
-for _name, _number in _CUBES.items():
-    TASKS.add(_cubes(*_number, places=False), _name)
-for _name, _number in _CUBES.items():
-    TASKS.add(_cubes(*_number, places=True), f"{_name}-places")
+for _goals in ("", "-places"):
+    for _cube_count, _number in enumerate(("single", "double", "triple"), 1):
+        TASKS.add(_cubes(_cube_count, bool(_goals)), f"cube-{_number}{_goals}")
 
 
 def make_task(

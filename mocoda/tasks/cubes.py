@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError, check_counts, check_names
 from mocoda.engine.progress import Progress, silent
-from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.randomness import Random, Stream, as_stream, generator, numpy_seed
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.cubes_env import (
     ACTION,
@@ -24,13 +27,12 @@ from mocoda.tasks.cubes_env import (
     OFFICIAL,
     ROBOT,
     SCALE,
-    Floats,
     make_world,
     put,
     reset_official,
 )
-from mocoda.tasks.cubes_oracle import COUNTS, FIELD, LENGTH, VARIETIES, Job, record
-from mocoda.tasks.recording import record_rows
+from mocoda.tasks.hooksweep_env import Floats
+from mocoda.tasks.recording import Recording, record_table
 
 # Distances between centres, in the state's units of 10 cm, below which bodies may depend on each other. Chosen from the
 # contacts in 18,000 steps of "play" with two cubes, replayed substep by substep: of 8,560 steps in which the hand
@@ -39,6 +41,20 @@ HAND_NEAR, CUBES_NEAR = 0.9, 0.7
 HAND = slice(12, 15)  # columns of a state: the position of the hand
 WITHIN = 0.4  # a cube is at its goal up to this distance
 HANDS = 64  # number of hands in goals, drawn as the benchmark does
+
+LENGTH = 1_000  # steps of an episode, as in the benchmark's data
+STACKED = {1: (0.0, 0.0), 2: (0.0, 0.25), 3: (0.05, 0.35)}  # cubes -> range of an episode's share of stacked targets
+RANDOM_ACTIONS, NOISE = 0.1, np.array([1, 1, 1, 3, 10]) * 0.1  # of "noisy": share of random actions, maximum noise
+# In metres. Cubes are placed on FIELD, of which official tasks use x from 0.34 to 0.51 and y from -0.21 to 0.21. Parked
+# cubes rest in STRIP, between these places and the invisible wall at y = 0.38 that keeps cubes on the table.
+FIELD = np.array([[0.3, -0.3], [0.55, 0.3]])
+STRIP = np.array([[0.27, 0.32], [0.58, 0.345]])
+CLEARANCE = 0.12  # distance from parked cubes at which the handled one is picked up or placed
+PARKED_APART = 0.08
+REST = 0.02  # height of a cube on the table
+BRUSHED = 0.001  # a parked cube that moves farther has been brushed
+VARIETIES = ("play", "one-cube", "noisy")
+COUNTS = ("episodes", "dropped")
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")
 ROBOT_COLUMNS = (
@@ -56,6 +72,12 @@ def places(state: Tensor) -> Tensor:
     """Returns the positions of the cubes (N, cubes, 3) in states (N, S)."""
     cubes: Tensor = state[:, ROBOT:].unflatten(1, (-1, CUBE))[..., :3]
     return cubes
+
+
+def at_places(achieved: Tensor, goal: Tensor) -> Tensor:
+    """Returns whether all cubes are within 4 cm of their goals, positions (N, 3 cubes) each: bool (N,)."""
+    apart: Tensor = (achieved - goal).unflatten(1, (-1, 3)).norm(dim=-1)
+    return (apart <= WITHIN).all(1)
 
 
 def local_mask(rows: Tensor) -> Tensor:
@@ -86,13 +108,16 @@ def graph_of(cubes: int) -> LocalGraph:
 
 @dataclass(frozen=True)
 class Cubes:
-    """A cube task of OGBench, with whole states as goals.
+    """A cube task of OGBench.
 
-    official  number of the official task, 1 to 5, from which goals and episodes come; None: all of them
+    official     number of the official task, 1 to 5, from which goals and episodes come; None: all of them
+    places_only  goals are the target positions of the cubes, (x, y, z) of each, instead of whole states. Only these
+                 decide success; the benchmark calls them its oracle representation of goals
     """
 
     cubes: int
     official: int | None = None
+    places_only: bool = False
 
     tolerance = 0.05  # for audits: hand and cubes of a true row may be off by 5 mm
 
@@ -102,7 +127,8 @@ class Cubes:
 
     @property
     def name(self) -> str:
-        return f"cube-{KINDS[self.cubes]}" + ("" if self.official is None else f":{self.official}")
+        goals = "-places" if self.places_only else ""
+        return f"cube-{KINDS[self.cubes]}{goals}" + ("" if self.official is None else f":{self.official}")
 
     @property
     def officials(self) -> dict[int, Cubes]:
@@ -111,7 +137,8 @@ class Cubes:
 
     @property
     def environment(self) -> str:
-        return f"mocoda/Cube{KINDS[self.cubes].title()}{self.official or ''}-v0"
+        goals = "Places" if self.places_only else ""
+        return f"mocoda/Cube{KINDS[self.cubes].title()}{goals}{self.official or ''}-v0"
 
     @property
     def graph(self) -> LocalGraph:
@@ -136,7 +163,7 @@ class Cubes:
         return torch.tensor(low), torch.tensor(high)
 
     def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """Draws goals (n, S) of the official tasks: cubes in their places, in any order, the hand anywhere above."""
+        """Draws goals (n, G) of the official tasks: cubes in their places, in any order, the hand anywhere above."""
         stream = as_stream(seed, "goals", device=device)
         hands, wanted = (
             torch.as_tensor(part, dtype=torch.float32, device=device) for part in official_goals(self.cubes)
@@ -146,15 +173,20 @@ class Cubes:
             task = torch.full_like(task, self.official - 1)
         order = stream.child("order").uniform(n, self.cubes).argsort(1)
         cubes = wanted[task[:, None], order].flatten(1)
-        return torch.cat([hands[stream.child("hand").integers(len(hands), n)], cubes], 1)
+        return self.achieved(torch.cat([hands[stream.child("hand").integers(len(hands), n)], cubes], 1))
 
     def achieved(self, state: Tensor) -> Tensor:
-        """Returns the goals (N, S) that states (N, S) have reached: the states themselves."""
-        return state
+        """Returns the goals (N, G) that states (N, S) have reached: the states, or the places of their cubes."""
+        return places(state).flatten(1) if self.places_only else state
+
+    @property
+    def reached(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """Whether all cubes are within 4 cm of their goals, for achieved and wanted places, (N, G) each: bool (N,)."""
+        return at_places if self.places_only else None
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         """Returns reward 0 and an end where all cubes are within 4 cm of their goals, and -1 elsewhere."""
-        success = ((places(next_state) - places(goal)).norm(dim=-1) <= WITHIN).all(1)
+        success = at_places(places(next_state).flatten(1), goal if self.places_only else places(goal).flatten(1))
         return success.float() - 1, success
 
     def features(self, rows: Tensor) -> Tensor:
@@ -195,73 +227,25 @@ class Cubes:
         workers  processes; None: one per core. The rows are the same for any number of them
         folder   keeps finished episodes, so that a second call can continue; it is not removed
         """
-        for name, number in (("rows", rows), ("length", length)):
-            if number < 1:
-                raise InputError(f"{name} must be at least 1, got {number}.")
-        if variety not in VARIETIES:
-            raise unknown_name("variety", variety, VARIETIES)
+        check_counts(rows=rows, length=length)
+        check_names("variety", [variety], VARIETIES)
         if variety == "one-cube" and self.cubes == 1:
             raise InputError("cube-single has no cube to park, so its only varieties are play and noisy.")
         stream = as_stream(seed, "cubes-collect", self.cubes, variety, length, device="cpu")
-
-        def seed_of(number: int) -> int:
-            return int(stream.child("episode", number).integers(2**31, 1))
-
-        def job(number: int) -> Job:
-            return Job(self.cubes, variety, length, seed_of(number))
-
-        state, action, next_state, counts = record_rows(
-            record, job, seed_of, rows, workers=workers, folder=folder, progress=progress
+        return record_table(
+            self,
+            record,
+            partial(Job, self.cubes, variety, length),
+            rows,
+            stream,
+            part="episode",
+            length=length,
+            counts=COUNTS,
+            settings={"variety": variety, "length": length},
+            workers=workers,
+            folder=folder,
+            progress=progress,
         )
-        goal = self.goals(rows, seed=stream)
-        reward, terminal = self.label(state, action, next_state, goal)
-        source = {"task": self.name, "rows": rows, "seed": stream.seed, "variety": variety, "length": length}
-        source |= dict(zip(COUNTS, counts, strict=True))
-        return Transitions(
-            state,
-            action,
-            next_state,
-            reward,
-            terminal,
-            goal,
-            columns=self.columns,
-            source=source,
-            episode=torch.arange(rows) // length,  # all episodes that are kept have this length
-        )
-
-
-class CubePlaces(Cubes):
-    """A cube task whose goals are the target positions of the cubes, (x, y, z) of each.
-
-    Only these decide success; the benchmark calls them its oracle representation of goals. A state of the data in which
-    every cube is within 4 cm of a goal has reached it.
-    """
-
-    @property
-    def name(self) -> str:
-        return f"cube-{KINDS[self.cubes]}-places" + ("" if self.official is None else f":{self.official}")
-
-    @property
-    def environment(self) -> str:
-        return f"mocoda/Cube{KINDS[self.cubes].title()}Places{self.official or ''}-v0"
-
-    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        """Draws goals (n, 3 cubes) of the official tasks: the cubes' places, in any order."""
-        return self.achieved(super().goals(n, seed=seed, device=device))
-
-    def achieved(self, state: Tensor) -> Tensor:
-        """Returns the positions of the cubes (N, 3 cubes) in states (N, S)."""
-        return places(state).flatten(1)
-
-    def reached(self, achieved: Tensor, goal: Tensor) -> Tensor:
-        """Returns whether all cubes are within 4 cm of their goals, (N, 3 cubes) each: bool (N,)."""
-        apart: Tensor = (achieved - goal).unflatten(1, (-1, 3)).norm(dim=-1)
-        return (apart <= WITHIN).all(1)
-
-    def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns reward 0 and an end where all cubes are within 4 cm of their goals, and -1 elsewhere."""
-        success = self.reached(self.achieved(next_state), goal)
-        return success.float() - 1, success
 
 
 @cache
@@ -272,3 +256,99 @@ def official_goals(cubes: int) -> tuple[Floats, Floats]:
     lying = np.array([1.0, 0, 0, 0, 1, 0])  # with yaw 0
     wanted = [[[*(SCALE * (place - CENTRE)), *lying] for place in task["goal_xyzs"]] for task in world.task_infos]
     return np.array(goals)[:, :ROBOT], np.array(wanted)
+
+
+# --- recordings of OGBench's scripted oracles, which keep picking up and placing cubes
+
+
+class Job(NamedTuple):
+    """One episode to record."""
+
+    cubes: int
+    variety: str
+    length: int
+    seed: int
+
+
+def record(job: Job) -> Recording:
+    """Plays an episode of an oracle; it has no rows if it is dropped."""
+    random = generator(job.seed)
+    handled = int(random.integers(job.cubes)) if job.variety == "one-cube" else None
+    with numpy_seed(random):  # OGBench's oracles draw from numpy's global generator
+        steps = list(_play(job, handled, random))
+    states = np.array([state for state, _ in steps], np.float32)
+    actions = np.array([action for _, action in steps[:-1]], np.float32)
+    kept = handled is None or not brushed(states, handled)
+    rows = slice(len(actions) if kept else 0)
+    return Recording(states[:-1][rows], actions[rows], states[1:][rows], np.array([[1, int(not kept)]]))
+
+
+def brushed(states: NDArray[np.float32], handled: int) -> bool:
+    """Returns whether any cube but the handled one moves in an episode's states (T, S)."""
+    parked = np.delete(states[:, ROBOT:].reshape(len(states), -1, CUBE)[..., :3], handled, 1) / SCALE
+    return bool((np.linalg.norm(parked - parked[0], axis=2) > BRUSHED).any())
+
+
+def _play(job: Job, handled: int | None, random: Random) -> Iterator[tuple[Floats, Floats]]:
+    """Yields the states and actions of an episode; the last state's action is not played."""
+    world = make_world(job.cubes, "data_collection")
+    state, info = world.reset(seed=int(random.integers(2**31)))
+    stacked = random.uniform(*STACKED[job.cubes])
+    if handled is not None:
+        stacked = 0.0
+        _park(world, handled, random)
+        state, info = _new_target(world, handled, stacked)
+    noise = NOISE * random.uniform() if job.variety == "noisy" else None
+    oracle = _oracle(world, job.variety)
+    oracle.reset(state, info)
+    for _ in range(job.length):
+        action = oracle.select_action(state, info)
+        if noise is not None:
+            anything = random.random() < RANDOM_ACTIONS
+            action = random.uniform(-1, 1, len(noise)) if anything else action + noise * random.normal(size=len(noise))
+        action = np.clip(action, -1, 1)
+        yield state, action
+        state, _, _, _, info = world.step(action)
+        if oracle.done:
+            oracle.reset(*_new_target(world, handled, stacked))
+    yield state, action
+
+
+def _oracle(world: Any, variety: str) -> Any:
+    """Makes the benchmark's oracle: a plan with correlated noise, or for "noisy" one that reacts to each state."""
+    if variety == "noisy":
+        from ogbench.manipspace.oracles.markov.cube_markov import CubeMarkovOracle
+
+        return CubeMarkovOracle(env=world, min_norm=0.4)
+    from ogbench.manipspace.oracles.plan.cube_plan import CubePlanOracle
+
+    return CubePlanOracle(env=world, noise=0.1, noise_smoothing=0.5)
+
+
+def _new_target(world: Any, handled: int | None, stacked: float) -> tuple[Floats, dict[str, Any]]:
+    """Draws a cube and its next target; if one cube is handled, until it is this one, clear of the parked cubes."""
+    while True:
+        state, info = world.set_new_target(p_stack=stacked)
+        if handled is None:
+            break
+        parked = np.delete(state[ROBOT:].reshape(-1, CUBE)[:, :2], handled, 0) / SCALE + CENTRE[:2]
+        if info["privileged/target_block"] == handled and _clear(info["privileged/target_block_pos"][:2], parked):
+            break
+    return state, info
+
+
+def _park(world: Any, handled: int, random: Random) -> None:
+    """Puts all cubes but one in the strip, and that one on the field, clear of them."""
+    while True:
+        places = random.uniform(STRIP[0], STRIP[1], (world._num_cubes, 2))
+        places[handled] = random.uniform(FIELD[0], FIELD[1])
+        parked = np.delete(places, handled, 0)
+        gaps = [np.linalg.norm(one - other) for i, one in enumerate(parked) for other in parked[:i]]
+        if _clear(places[handled], parked) and all(gap > PARKED_APART for gap in gaps):
+            break
+    for number, place in enumerate(places):
+        world._data.joint(f"object_joint_{number}").qpos[:3] = [*place, REST]
+
+
+def _clear(place: Floats, parked: Floats) -> bool:
+    return bool((np.linalg.norm(parked - place, axis=1) > CLEARANCE).all())

@@ -16,14 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.engine.errors import InputError
-from mocoda.tasks.hooksweep_env import cannot_draw, make_renderer
-
-try:
-    import mujoco
-except Exception:  # `_ogbench` raises the same error, with an explanation, before anything is used
-    mujoco = None
-
-Floats = NDArray[np.float64]
+from mocoda.tasks.hooksweep_env import PICTURE, DrawnEnv, Floats, cannot_draw, mujoco
 
 KINDS = {1: "single", 2: "double", 3: "triple"}  # number of cubes -> OGBench's word
 OFFICIAL = (1, 2, 3, 4, 5)  # the numbers of the official tasks
@@ -32,7 +25,6 @@ ARM, GRIPPER = slice(0, 6), slice(6, 14)  # of MuJoCo's positions and speeds
 CLOSED = 3.0  # the gripper's column when it is closed
 GRIPPER_RANGE = 0.8  # the joint's angle when it is closed
 CENTRE, SCALE = np.array([0.425, 0.0, 0.0]), 10.0  # a position of a state is (metres - CENTRE) * SCALE
-PICTURE = (480, 640)  # height and width
 
 
 def make_world(cubes: int, mode: str) -> Any:
@@ -121,7 +113,7 @@ def gripper_joints(cubes: int) -> tuple[Floats, Floats]:
     return rising, np.array(joints)
 
 
-class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
+class CubesEnv(DrawnEnv):
     """OGBench's official cube tasks: an episode ends when all cubes are at their goals.
 
     official  number of the task, 1 to 5; None: drawn at each reset. The reset's option "task_id" takes precedence
@@ -133,18 +125,12 @@ class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
     def __init__(
         self, cubes: int = 2, official: int | None = None, render_mode: str | None = None, places: bool = False
     ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise InputError(f"render_mode must be None or 'rgb_array', got {render_mode!r}.")
-        self.official, self.render_mode, self.places = official, render_mode, places
+        states = ROBOT + CUBE * cubes
+        super().__init__((states, 3 * cubes if places else states, ACTION), 100.0, render_mode)
+        self.official, self.places = official, places
         self.world = make_world(cubes, "task")
-        self.goal = np.zeros(ROBOT + CUBE * cubes)
+        self.goal = np.zeros(states)
         self.task = 0
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)
-        state, goal = (
-            gymnasium.spaces.Box(-100.0, 100.0, shape, np.float64)
-            for shape in (self.goal.shape, self._counts(self.goal).shape)
-        )
-        self.observation_space = gymnasium.spaces.Dict(observation=state, achieved_goal=goal, desired_goal=goal)
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -163,17 +149,11 @@ class CubesEnv(gymnasium.Env[Any, NDArray[np.float32]]):
 
     def render(self) -> NDArray[np.uint8]:
         """Draws the scene from the front, with goals as translucent cubes."""
-        if self.world._renderer is None:
-            self.world._renderer = make_renderer(self.world._model, *PICTURE)
-            # Without a GPU, the shadows of the detailed robot take longer than everything else.
-            self.world._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
+        self.world._renderer = self.renderer(self.world._model)
+        # Without a GPU, the shadows of the detailed robot take longer than everything else.
+        self.world._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = False
         picture: NDArray[np.uint8] = self.world.render()
         return picture
-
-    def close(self) -> None:
-        if self.world._renderer is not None:
-            self.world._renderer.close()
-            self.world._renderer = None
 
     def _observation(self, state: Floats) -> dict[str, Floats]:
         return {

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import check_counts, check_names
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream, generator
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.hooksweep_env import BOX_COLUMNS, GOAL, HORIZON, JITTER, SHIFT, TOLERANCE, Simulator, sweep_reward
 from mocoda.tasks.hooksweep_expert import STYLES, Episode, play
-from mocoda.tasks.recording import Recording, record_rows
+from mocoda.tasks.recording import Recording, record_table
 
 NEAR = 0.05  # L1 distance in xy below which the boxes may affect each other
 EPISODES = 20  # episodes of a part, which is the job of one worker process
@@ -57,9 +57,9 @@ class HookSweep2:
     name = "hooksweep2"
     environment = "mocoda/HookSweep2-v0"
     graph = GRAPH
-    tolerance = (
-        0.01  # metres by which a row's next state may be off and still be true, and the columns that it is about
-    )
+    columns = COLUMNS
+    # For audits: metres by which the next state of a true row may be off, and the columns that it is about.
+    tolerance = 0.01
     compared = tuple(name for name in COLUMNS[:16] if name.endswith(("_x", "_y", "gripper_z")))
 
     @property
@@ -123,28 +123,22 @@ class HookSweep2:
         workers  processes; the rows are the same for any number of them
         folder   keeps finished parts, so that a second call can continue; it is not removed
         """
-        if rows < 1:
-            raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
-        if variety not in STYLES:
-            raise unknown_name("variety", variety, STYLES)
+        check_counts(rows=rows)
+        check_names("variety", [variety], STYLES)
         stream = as_stream(seed, "hooksweep-collect", variety, device="cpu")
-
-        def seed_of(number: int) -> int:
-            return int(stream.child("part", number).integers(2**31, 1))
-
-        def job(number: int) -> tuple[str, int]:
-            return variety, seed_of(number)
-
-        state, action, next_state, counts = record_rows(
-            record, job, seed_of, rows, workers=workers, folder=folder, progress=progress
-        )
-        goal = self.goals(rows, seed=stream)
-        reward, terminal = self.label(state, action, next_state, goal)
-        source = {"task": self.name, "rows": rows, "seed": stream.seed, "variety": variety}
-        source |= dict(zip(COUNTS, counts, strict=True))
-        episode = torch.arange(rows) // HORIZON  # all have the same length
-        return Transitions(
-            state, action, next_state, reward, terminal, goal, columns=COLUMNS, source=source, episode=episode
+        return record_table(
+            self,
+            record,
+            lambda seed: (variety, seed),
+            rows,
+            stream,
+            part="part",
+            length=HORIZON,
+            counts=COUNTS,
+            settings={"variety": variety},
+            workers=workers,
+            folder=folder,
+            progress=progress,
         )
 
 
@@ -160,10 +154,6 @@ def record(job: tuple[str, int]) -> Recording:
         counts += [1, int(swept and left), int(not left)]
         if left:
             kept.append(episode)
-    states = [episode.states.astype(np.float32) for episode in kept]
-    return Recording(
-        np.concatenate([np.zeros((0, 16), np.float32), *(states_of[:-1] for states_of in states)]),
-        np.concatenate([np.zeros((0, 4), np.float32), *(episode.actions.astype(np.float32) for episode in kept)]),
-        np.concatenate([np.zeros((0, 16), np.float32), *(states_of[1:] for states_of in states)]),
-        counts,
-    )
+    states = np.array([episode.states for episode in kept], np.float32).reshape(-1, HORIZON + 1, 16)
+    actions = np.array([episode.actions for episode in kept], np.float32).reshape(-1, 4)
+    return Recording(states[:, :-1].reshape(-1, 16), actions, states[:, 1:].reshape(-1, 16), counts)

@@ -21,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError, check_names
 from mocoda.engine.randomness import Random, generator
 
 broken: Exception | None = None  # why mujoco cannot be imported; raised when a simulator is made
 try:
-    import mujoco
+    import mujoco as mujoco
 except Exception as error:  # also raised where MUJOCO_GL names a graphics library that is missing
     mujoco, broken = None, error
 
@@ -46,13 +46,14 @@ GOAL = np.array([[1.85, 0.7, 0.42], [1.85, 0.8, 0.42]])
 SHIFT, JITTER = 0.31, 0.1  # of a goal
 TOLERANCE = 0.14
 LOW_HOOK = 0.42  # rewarded height of the gripper
+PICTURE = (480, 640)  # height and width
 MODES = ("two", "one")
 TOUCHES = ("hook-box1", "hook-box2", "box1-box2")
 BOX_COLUMNS = [6, 7, 8, 11, 12, 13]  # columns of a state: positions of the boxes
 STEEL, COLOURS = [0.75, 0.35, 0.1, 1], ([0.2, 0.4, 0.85, 1], [0.95, 0.75, 0.2, 1])
 TABLE, FLOOR, SKY = [0.52, 0.47, 0.42, 1], [0.6, 0.6, 0.62, 1], [0.82, 0.86, 0.9]
 ARM = ("shoulder_pan", "shoulder_lift", "upperarm_roll", "elbow_flex", "forearm_roll", "wrist_flex", "wrist_roll")
-TESTED = ((3, 4), (3, 11))  # versions of mujoco, first and last, as in pyproject.toml
+TESTED = (3, 4), (3, 11)  # the first and the last version of mujoco, as in pyproject.toml
 
 
 def sweep_reward(boxes: Tensor, goal: Tensor, height: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,21 +107,14 @@ def fetch_with_hook() -> Any:
         body = spec.worldbody.add_body(name=f"box{number}", pos=[*CENTRE, REST])
         body.add_joint(name=f"box{number}", type=mujoco.mjtJoint.mjJNT_FREE, damping=0.01)
         body.add_geom(type=box, size=[0.025] * 3, mass=2, condim=3, rgba=colour)
-    _paint(spec)
+    spec.delete(spec.site("target0"))  # Fetch's own target
+    for mark in spec.body("robot0:mocap").geoms:  # the markers of the gripper's guide
+        mark.rgba = [0.0] * 4
+    table.geoms[0].rgba, spec.geom("floor0").rgba = TABLE, FLOOR
+    spec.textures[0].rgb1 = spec.textures[0].rgb2 = SKY
     model = spec.compile()
     model.eq_data[0, :7] = [0, 0, 0, 0, 0, 0, 1]  # the gripper is welded to its guide without an offset
     return model
-
-
-def _paint(spec: Any) -> None:
-    """Sets plain colours and hides the markers of the gripper's guide and of Fetch's own target."""
-    spec.delete(spec.site("target0"))
-    for mark in spec.body("robot0:mocap").geoms:
-        mark.rgba = [0.0] * 4
-    spec.body("table0").geoms[0].rgba = TABLE
-    spec.geom("floor0").rgba = FLOOR
-    sky = spec.textures[0]
-    sky.rgb1 = sky.rgb2 = SKY
 
 
 class Simulator:
@@ -131,12 +125,10 @@ class Simulator:
         self.data = mujoco.MjData(self.model)
         self._grip = self.model.site("robot0:grip").id
         self._gripper = self.model.body("robot0:gripper_link").id
-        self._boxes = [self.model.joint(name).qposadr[0] for name in ("box1", "box2")]
-        self._box_speeds = [self.model.joint(name).dofadr[0] for name in ("box1", "box2")]
-        joints = [self.model.joint(f"robot0:{name}_joint") for name in ARM]
-        self._angles, self._rates = (
-            [int(np.ravel(getattr(joint, key))[0]) for joint in joints] for key in ("qposadr", "dofadr")
-        )
+        boxes = [self.model.joint(name) for name in ("box1", "box2")]
+        arm = [self.model.joint(f"robot0:{name}_joint") for name in ARM]
+        self._boxes, self._angles = ([int(joint.qposadr[0]) for joint in joints] for joints in (boxes, arm))
+        self._box_speeds, self._rates = ([int(joint.dofadr[0]) for joint in joints] for joints in (boxes, arm))
         self._sign = np.zeros(self.model.ngeom, np.int64)  # the sum of two signs identifies the bodies that touch
         for sign, name in ((1, "hook"), (2, "box1"), (4, "box2")):
             self._sign[self.model.geom_bodyid == self.model.body(name).id] = sign
@@ -144,7 +136,7 @@ class Simulator:
     def reset(self, boxes: Floats) -> None:
         """Puts the arm at home and at rest, and the boxes at these places (2, 2)."""
         mujoco.mj_setState(self.model, self.data, settled(), mujoco.mjtState.mjSTATE_INTEGRATION)
-        self._place(boxes, np.zeros((2, 2)), np.full(2, REST))
+        self._place(boxes)
         mujoco.mj_forward(self.model, self.data)
 
     def put(self, state: Floats) -> None:
@@ -178,10 +170,11 @@ class Simulator:
             parts += [self.data.qpos[place : place + 3], STEP * self.data.qvel[rate : rate + 2]]
         return np.concatenate(parts)
 
-    def _place(self, boxes: Floats, speeds: Floats, heights: Floats) -> None:
-        for number, (place, rate) in enumerate(zip(self._boxes, self._box_speeds, strict=True)):
-            self.data.qpos[place : place + 7] = [*boxes[number], heights[number], 1, 0, 0, 0]
-            self.data.qvel[rate : rate + 6] = [*speeds[number], 0, 0, 0, 0]
+    def _place(self, boxes: Floats, speeds: Floats | float = 0.0, heights: Floats | float = REST) -> None:
+        states = np.c_[boxes, np.broadcast_to(heights, 2)], np.broadcast_to(speeds, (2, 2))
+        for place, rate, position, speed in zip(self._boxes, self._box_speeds, *states, strict=True):
+            self.data.qpos[place : place + 7] = [*position, 1, 0, 0, 0]
+            self.data.qvel[rate : rate + 6] = [*speed, 0, 0, 0, 0]
 
     def _reach(self, place: Floats, speed: Floats) -> None:
         """Brings the gripper to `place`, from the nearest pose in `seen_poses`, and gives it the velocity `speed`."""
@@ -210,36 +203,57 @@ class Simulator:
         return towards
 
 
-class HookSweep2Env(gymnasium.Env[Any, NDArray[np.float32]]):
+class DrawnEnv(gymnasium.Env[Any, NDArray[np.float32]]):
+    """An environment with states and goals that MuJoCo draws.
+
+    sizes  of the spaces: of states, goals and actions
+    limit  the largest number that an observation may have
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012  (Gymnasium's own)
+
+    def __init__(self, sizes: tuple[int, int, int], limit: float, render_mode: str | None) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise InputError(f"render_mode must be None or 'rgb_array', got {render_mode!r}.")
+        self.render_mode = render_mode
+        self._renderer: Any = None
+        state, goal = (gymnasium.spaces.Box(-limit, limit, (size,), np.float64) for size in sizes[:2])
+        self.observation_space = gymnasium.spaces.Dict(observation=state, achieved_goal=goal, desired_goal=goal)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (sizes[2],), np.float32)
+
+    def renderer(self, model: Any) -> Any:
+        """MuJoCo's renderer, made when it is first needed."""
+        if self._renderer is None:
+            height, width = PICTURE
+            model.vis.global_.offheight, model.vis.global_.offwidth = height, width  # the largest picture
+            try:
+                self._renderer = mujoco.Renderer(model, height, width)
+            except Exception as error:  # its type depends on the graphics library
+                raise cannot_draw(error) from error
+            # A renderer left open until Python ends would be closed after its graphics library, and print an error.
+            atexit.register(_close, weakref.ref(self._renderer))
+        return self._renderer
+
+    def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+
+class HookSweep2Env(DrawnEnv):
     """Sweep both boxes (mode "two", the target task) or one of them (mode "one", as in the data) to one side.
 
     flat  observations are states and goals side by side, (22,), as agents see them, instead of a dict
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012  (Gymnasium's own)
-
-    def __init__(
-        self, mode: str = "two", flat: bool = False, render_mode: str | None = None, width: int = 640, height: int = 480
-    ) -> None:
-        if mode not in MODES:
-            raise unknown_name("mode", mode, MODES)
-        if render_mode not in (None, "rgb_array"):
-            raise InputError(f"render_mode must be None or 'rgb_array', got {render_mode!r}.")
-        self.mode, self.flat, self.render_mode = mode, flat, render_mode
+    def __init__(self, mode: str = "two", flat: bool = False, render_mode: str | None = None) -> None:
+        check_names("mode", [mode], MODES)
+        super().__init__((16, 6, 4), 10.0, render_mode)
+        self.mode, self.flat = mode, flat
         self.simulator = Simulator()
         self.goal = np.zeros(6)
-        self._size = (height, width)
-        self._renderer: Any = None
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
-
-        def anything(columns: int) -> gymnasium.spaces.Box:
-            return gymnasium.spaces.Box(-10.0, 10.0, (columns,), np.float64)
-
-        self.observation_space = (
-            anything(22)
-            if flat
-            else gymnasium.spaces.Dict(observation=anything(16), achieved_goal=anything(6), desired_goal=anything(6))
-        )
+        if flat:
+            self.observation_space = gymnasium.spaces.Box(-10.0, 10.0, (22,), np.float64)
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -266,20 +280,13 @@ class HookSweep2Env(gymnasium.Env[Any, NDArray[np.float32]]):
 
     def render(self) -> NDArray[np.uint8]:
         """Draws the scene from the side, with goals as translucent boxes on discs of the tolerance's size."""
-        if self._renderer is None:
-            self._renderer = make_renderer(self.simulator.model, *self._size)
-        camera = mujoco.MjvCamera()
+        renderer, camera = self.renderer(self.simulator.model), mujoco.MjvCamera()
         camera.lookat, camera.distance, camera.azimuth, camera.elevation = [1.73, 0.84, 0.45], 1.3, 120, -42
-        self._renderer.update_scene(self.simulator.data, camera)
+        renderer.update_scene(self.simulator.data, camera)
         for place, colour in zip(self.goal.reshape(2, 3), COLOURS, strict=True):
-            _add_goal(self._renderer.scene, place, colour[:3])
-        picture: NDArray[np.uint8] = self._renderer.render()
+            _add_goal(renderer.scene, place, colour[:3])
+        picture: NDArray[np.uint8] = renderer.render()
         return picture
-
-    def close(self) -> None:
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
 
     def _observation(self, state: Floats) -> Any:
         if self.flat:
@@ -307,11 +314,10 @@ def settled() -> Floats:
     model, data = simulator.model, simulator.data
     mujoco.mj_forward(model, data)
     for _ in range(100):
-        simulator._place(OUT_OF_THE_WAY, np.zeros((2, 2)), np.full(2, REST))
+        simulator._place(OUT_OF_THE_WAY)
         data.mocap_pos[0], data.mocap_quat[0] = HOME + np.array([0, 0, 0.02]), DOWNWARD
         mujoco.mj_step(model, data, nstep=SUBSTEPS)
-    data.qvel[:] = 0
-    data.time = 0
+    data.qvel[:], data.time = 0, 0
     state = np.zeros(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
     mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
     return state
@@ -331,17 +337,6 @@ def seen_poses() -> tuple[Floats, Floats]:
                 places.append(simulator.state()[:3])
                 poses.append(simulator.data.qpos[:arm].copy())
     return np.array(places), np.array(poses)
-
-
-def make_renderer(model: Any, height: int, width: int) -> Any:
-    model.vis.global_.offheight, model.vis.global_.offwidth = height, width  # the largest picture
-    try:
-        renderer = mujoco.Renderer(model, height, width)
-    except Exception as error:  # its type depends on the graphics library
-        raise cannot_draw(error) from error
-    # A renderer left open until Python ends would be closed after its graphics library, and print an error.
-    atexit.register(_close, weakref.ref(renderer))
-    return renderer
 
 
 def _close(renderer: weakref.ref[Any]) -> None:
@@ -374,12 +369,9 @@ def _check_installed() -> None:
         raise InputError("HookSweep2 needs mujoco; pip install 'mocoda[hooksweep]'.") from broken
     if broken is not None:
         raise cannot_draw(broken) from broken
-    version = tuple(int(part) for part in mujoco.__version__.split(".")[:2])
-    if not TESTED[0] <= version <= TESTED[1]:
-        first, last = (f"{major}.{minor}" for major, minor in TESTED)
+    if not TESTED[0] <= tuple(map(int, mujoco.__version__.split(".")[:2])) <= TESTED[1]:
         raise InputError(
-            f"HookSweep2 works with mujoco {first} to {last}, this is {mujoco.__version__}; "
-            "pip install 'mujoco==3.11.0'."
+            f"HookSweep2 works with mujoco 3.4 to 3.11, this is {mujoco.__version__}; pip install 'mujoco==3.11.0'."
         )
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import check_counts
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks.task import SimulatedEnv
@@ -99,41 +99,33 @@ class Navigation:
 
         Both components of every action are U(-0.05, 0.05), plus U(0.4, 0.9) along the walk. A walk ends beyond 0.9.
         """
-        if rows < 1:
-            raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
+        check_counts(rows=rows)
         stream = as_stream(seed, "navigation-collect", device="cpu")
-        up, up_place = self._walks(rows // 2, axis=1, low=(0.6, 0.0), high=(1.0, 0.15), stream=stream.child("up"))
+        up, up_place = self._walks(rows // 2, 1, torch.tensor([[0.6, 0.0], [1.0, 0.15]]), stream.child("up"))
         right, right_place = self._walks(
-            rows - rows // 2, axis=0, low=(0.0, 0.0), high=(0.15, 0.4), stream=stream.child("right")
+            rows - rows // 2, 0, torch.tensor([[0.0, 0.0], [0.15, 0.4]]), stream.child("right")
         )
         right_place[:, 0] += len(up_place[:, 0].unique())
         walked, place = torch.cat([up, right]), torch.cat([up_place, right_place])
-        next_state = self.step(walked)
-        reward, terminal = self.label(walked[:, :2], walked[:, 2:], next_state)
+        state, action, next_state = walked[:, :2], walked[:, 2:], self.step(walked)
         return Transitions(
-            walked[:, :2],
-            walked[:, 2:],
+            state,
+            action,
             next_state,
-            reward,
-            terminal,
+            *self.label(state, action, next_state),
             columns=GRAPH.parents,
             source={"task": self.name, "rows": rows, "seed": stream.seed},
             episode=place[:, 0],
             step=place[:, 1],
         )
 
-    def _walks(
-        self,
-        rows: int,
-        axis: int,
-        low: tuple[float, float],
-        high: tuple[float, float],
-        stream: Stream,
-    ) -> tuple[Tensor, Tensor]:
-        """Returns rows (rows, 4) of walks along `axis`, one walk after the other, and their walk and step (rows, 2)."""
+    def _walks(self, rows: int, axis: int, corners: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+        """Returns rows (rows, 4) of walks along `axis`, one walk after the other, and their walk and step (rows, 2).
+
+        corners  of the area in which they start, the lowest and the highest place (2, 2)
+        """
         walks = rows // 10 + 1  # a walk is never shorter than 10 steps
-        corner, opposite = torch.tensor(low), torch.tensor(high)
-        state = corner + (opposite - corner) * stream.uniform(walks, 2)
+        state = corners[0] + (corners[1] - corners[0]) * stream.uniform(walks, 2)
         recorded, alive = [], []
         going = torch.ones(walks, dtype=torch.bool)
         while bool(going.any()):

@@ -17,20 +17,18 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import InputError, check_counts
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.tasks.task import Floats32, SimulatedEnv
+from mocoda.tasks.task import Environment, SimulatedEnv
 
 OBJECTS = 4  # by default
 REACH = 0.1  # distance within which bodies affect each other
@@ -51,23 +49,16 @@ class Objects:
         self.horizon = 50 * objects
 
     @property
-    def environment(self) -> str:
-        name = f"mocoda/Objects{self.objects}-v0"
-        if name not in gymnasium.registry:
-            raise InputError(
-                f"Gymnasium knows Objects of 1 to 64 objects by id, not of {self.objects}; make the environment with "
-                f"gymnasium.make('mocoda/Objects-v0', objects={self.objects})."
-            )
-        return name
+    def environment(self) -> Environment:
+        return partial(ObjectsEnv, self.objects)
 
     @cached_property
     def graph(self) -> LocalGraph:
         """Each object depends on itself and on what is near it, the agent on itself and the move."""
-        names = [f"object{i + 1}" for i in range(self.objects)]
-        last = 4 * self.objects
+        names, last = [f"object{i + 1}" for i in range(self.objects)], 4 * self.objects
         return LocalGraph(
-            state={name: slice(4 * i, 4 * i + 4) for i, name in enumerate(names)} | {"agent": slice(last, last + 2)},
-            action={"move": slice(0, 2)},
+            state={name: range(4 * i, 4 * i + 4) for i, name in enumerate(names)} | {"agent": range(last, last + 2)},
+            action={"move": range(2)},
             edges={name: [name] for name in names} | {"agent": ["agent", "move"]},
             local=self.local_mask,
         )
@@ -139,8 +130,7 @@ class Objects:
         It starts anywhere in x, the others below as in the target task. Once it is home, the agent walks to a random
         place. U(-0.3, 0.3) is added to every action.
         """
-        if rows < 1:
-            raise InputError(f"rows must be at least 1, the number of transitions to record, got {rows}.")
+        check_counts(rows=rows)
         stream = as_stream(seed, "objects-collect", device="cpu")
         walks = -(-rows // EPISODE)
         state = self.start(walks, seed=stream)
@@ -201,19 +191,12 @@ def _started(drawn: Tensor) -> Tensor:
 
 
 class ObjectsEnv(SimulatedEnv):
-    """The target task as a Gymnasium environment, which counts its steps itself: the horizon depends on `objects`."""
+    """The target task as a Gymnasium environment."""
 
     def __init__(self, objects: int = OBJECTS) -> None:
         task = Objects(objects)
         low, high = (bound[:-2].numpy() for bound in task.box)
         super().__init__(task, low, high)
-        self._steps = 0
 
     def draw_start(self) -> Tensor:
-        self._steps = 0
         return _started(torch.from_numpy(self.np_random.uniform(size=tuple(self.state.shape)).astype(np.float32)))
-
-    def step(self, action: Floats32) -> tuple[Floats32, float, bool, bool, dict[str, Any]]:
-        observation, reward, home, _, info = super().step(action)
-        self._steps += 1
-        return observation, reward, home, self._steps >= self.task.horizon and not home, info

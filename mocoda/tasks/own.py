@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
@@ -30,29 +29,19 @@ from mocoda.tasks.task import Environment, make_environment
 GOALS = 256  # resets of an environment from which goals are drawn
 
 
-def own_task(
-    graph: str | Path,
-    *,
-    data: Transitions | ColumnNames | None = None,
-    environment: Environment | None = None,
-    achieved: Sequence[str] | None = None,
-    tolerance: float | None = None,
-) -> FileTask:
-    """A task made of a graph file and of what is known besides; the arguments are explained in `make_task`."""
+def own_task(graph: str | Path, *, data: Transitions | ColumnNames | None = None, **given: Any) -> FileTask:
+    """A task made of a graph file and of what is given besides; the arguments are explained in `make_task`."""
     if data is None:
         if Path(graph).suffix != ".graph":
             raise InputError(f"{str(graph)!r} speaks of columns by name: pass data=, a table that has these columns.")
         data = load_learned(graph).names
-    names = data if isinstance(data, ColumnNames) else ColumnNames.of(data)
-    about = None if achieved is None else tuple(achieved)
-    given = {"environment": environment, "achieved": about, "tolerance": tolerance}
     task = load_task(graph, data, **given)
     if task.environment is None:
         return task
-    place = OwnEnvironment(Path(graph).resolve(), names, {k: v for k, v in given.items() if v is not None})
-    if task.achieved is not None and task.goals is None:
-        task = replace(task, goals=partial(_goals_of, place))
-    return replace(task, environment=place)
+    names = data if isinstance(data, ColumnNames) else ColumnNames.of(data)
+    place = OwnEnvironment(Path(graph).resolve(), names, {name: one for name, one in given.items() if one is not None})
+    goals = partial(_goals_of, place) if task.achieved is not None and task.goals is None else task.goals
+    return replace(task, goals=goals, environment=place)
 
 
 @dataclass(frozen=True)
@@ -61,39 +50,32 @@ class OwnEnvironment:
 
     graph: Path
     names: ColumnNames
-    given: Mapping[str, Any]  # what was given besides the file
+    given: Mapping[str, Any] = field(hash=False)  # besides the file
 
     def __call__(self, **options: Any) -> gymnasium.Env[Any, Any]:
-        task = _loaded(self.graph, self.names, tuple(self.given.items()))
-        return _OwnEnv(_made(task.environment, self.graph, options), task)
+        task = _loaded(self)
+        environment: Any = task.environment
+        if str(self.graph.parent) not in sys.path:  # modules beside the graph file can be imported
+            sys.path.append(str(self.graph.parent))
+        if callable(environment):
+            known = inspect.signature(environment).parameters
+            options = {name: value for name, value in options.items() if name in known}
+        try:
+            return _OwnEnv(make_environment(environment, **options), task)
+        except (ImportError, gymnasium.error.Error) as error:
+            raise InputError(
+                f"gymnasium cannot make the environment {environment!r}: {str(error).rstrip('.')}. Give an id such as "
+                "'my_module:Pushing-v0', whose module registers it and can be imported from the folder of the graph "
+                "file."
+            ) from error
 
     def __repr__(self) -> str:
         return repr(self.given.get("environment", str(self.graph)))
 
-    def __hash__(self) -> int:
-        return hash((self.graph, self.names, repr(self.given)))
-
 
 @cache
-def _loaded(graph: Path, names: ColumnNames, given: tuple[tuple[str, Any], ...]) -> FileTask:
-    return load_task(graph, names, **dict(given))
-
-
-def _made(environment: Environment | None, graph: Path, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """The environment itself; modules beside the graph file can be imported."""
-    assert environment is not None
-    if str(graph.parent) not in sys.path:
-        sys.path.append(str(graph.parent))
-    if callable(environment):
-        known = inspect.signature(environment).parameters
-        options = {name: value for name, value in options.items() if name in known}
-    try:
-        return make_environment(environment, **options)
-    except (ImportError, gymnasium.error.Error) as error:
-        raise InputError(
-            f"gymnasium cannot make the environment {environment!r}: {str(error).rstrip('.')}. Give an id such as "
-            "'my_module:Pushing-v0', whose module registers it and can be imported from the folder of the graph file."
-        ) from error
+def _loaded(place: OwnEnvironment) -> FileTask:
+    return load_task(place.graph, place.names, **place.given)
 
 
 class _OwnEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -102,8 +84,8 @@ class _OwnEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], task: FileTask) -> None:
         super().__init__(env)
         self.task = task
-        self.seen: NDArray[np.float32] = np.zeros(task.graph.state_width, np.float32)
-        self.goal: NDArray[np.float32] | None = None
+        self.seen = torch.zeros(1, task.graph.state_width)
+        self.goal: Tensor | None = None  # (1, G)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -118,57 +100,64 @@ class _OwnEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(space, gymnasium.spaces.Discrete):
             action = np.eye(int(space.n))[int(action) - int(space.start)]  # as in the data
         before, self.seen = self.seen, self._state(observation)
-        success = bool(terminated) and self.task.label is None
+        success = bool(terminated)
         if self.task.label is not None:
-            rows = [torch.as_tensor(part, dtype=torch.float32)[None] for part in (before, action, self.seen)]
-            goal = [] if self.goal is None else [torch.as_tensor(self.goal)[None]]
-            labelled, ended = self.task.label(*rows, *goal)
+            goal = () if self.goal is None else (self.goal,)
+            labelled, ended = self.task.label(before, _row(action), self.seen, *goal)
             reward, success, terminated = float(labelled), bool(ended), terminated or bool(ended)
         if self.task.reached is not None and self.goal is not None:
-            success = bool(self.task.reached(self._achieved(), torch.as_tensor(self.goal)[None]))
+            success = bool(self.task.reached(self._achieved(), self.goal))
         return self._observation(), reward, terminated, truncated, {"is_success": success, **info}
 
-    def _state(self, observation: Any) -> NDArray[np.float32]:
-        seen = observation["observation"] if isinstance(observation, Mapping) and "observation" in observation else None
-        if isinstance(observation, Mapping) and seen is None:
+    def _state(self, observation: Any) -> Tensor:
+        seen = observation
+        if isinstance(observation, Mapping):
+            if "observation" not in observation:
+                raise InputError(
+                    f"the environment shows a dictionary of {', '.join(map(repr, observation))}; the state must be its "
+                    "'observation'."
+                )
+            seen = observation["observation"]
+        state, wanted = _row(seen), self.task.graph.state_width
+        if state.shape[1] != wanted:
             raise InputError(
-                f"the environment shows a dictionary of {', '.join(map(repr, observation))}; the state must be its "
-                "'observation'."
-            )
-        state = np.ravel(observation if seen is None else seen).astype(np.float32)
-        if len(state) != self.task.graph.state_width:
-            raise InputError(
-                f"the environment shows {len(state)} numbers, but states of the data have "
-                f"{self.task.graph.state_width}. Its observations must be the states that were recorded."
+                f"the environment shows {state.shape[1]} numbers, but states of the data have {wanted}. Its "
+                "observations must be the states that were recorded."
             )
         return state
 
-    def _goal(self, observation: Any, seed: int | None) -> NDArray[np.float32]:
+    def _goal(self, observation: Any, seed: int | None) -> Tensor:
         """The goal that the environment shows, or one that the task draws."""
         if isinstance(observation, Mapping) and "desired_goal" in observation:
-            goal = np.ravel(observation["desired_goal"]).astype(np.float32)
+            goal = _row(observation["desired_goal"])
         elif self.task.goals is not None:
             drawn = int(self.env.unwrapped.np_random.integers(2**31)) if seed is None else seed
-            goal = self.task.goals(1, seed=drawn, device="cpu")[0].numpy().astype(np.float32)
+            goal = self.task.goals(1, seed=drawn, device="cpu").float()
         else:
             raise InputError(
                 "the goals of the target task are not known: let the environment's observations have 'desired_goal', "
                 "or define goals(n, seed, device) in the graph file."
             )
-        if len(goal) != (width := self._achieved().shape[1]):
+        if goal.shape[1] != (width := self._achieved().shape[1]):
             raise InputError(
-                f"a goal has {len(goal)} numbers, but achieved has {width} columns. They must be the same."
+                f"a goal has {goal.shape[1]} numbers, but achieved has {width} columns. They must be the same."
             )
         return goal
 
     def _achieved(self) -> Tensor:
         assert self.task.achieved is not None
-        return self.task.achieved(torch.as_tensor(self.seen)[None]).float()
+        return self.task.achieved(self.seen).float()
 
     def _observation(self) -> Any:
         if self.goal is None:
-            return self.seen
-        return {"observation": self.seen, "achieved_goal": self._achieved()[0].numpy(), "desired_goal": self.goal}
+            return self.seen[0].numpy()
+        shown = {"observation": self.seen, "achieved_goal": self._achieved(), "desired_goal": self.goal}
+        return {name: row[0].numpy() for name, row in shown.items()}
+
+
+def _row(numbers: Any) -> Tensor:
+    """What an environment shows or is given as a row, (1, N)."""
+    return torch.from_numpy(np.ravel(numbers).astype(np.float32))[None]
 
 
 def _goals_of(place: OwnEnvironment, n: int, *, seed: int | Stream, device: torch.device | str) -> Tensor:

@@ -109,7 +109,7 @@ def can_be_played(task: object) -> bool:
 
 
 class SimulatedEnv(gymnasium.Env[Floats32, Floats32]):
-    """A simulated task as a Gymnasium environment; a subclass draws the starts, and Gymnasium limits the steps."""
+    """A simulated task as a Gymnasium environment, for which a subclass draws the starts."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own declaration)
 
@@ -120,6 +120,7 @@ class SimulatedEnv(gymnasium.Env[Floats32, Floats32]):
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (actions,), np.float32)
         self.task = task
         self.state = torch.zeros(1, states)
+        self._steps = 0
 
     def draw_start(self) -> Tensor:
         """Draws a start state (1, S) from `np_random`."""
@@ -129,14 +130,16 @@ class SimulatedEnv(gymnasium.Env[Floats32, Floats32]):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Floats32, dict[str, Any]]:
         super().reset(seed=seed)
-        self.state = self.draw_start()
+        self.state, self._steps = self.draw_start(), 0
         return self._observation(), {}
 
     def step(self, action: Floats32) -> tuple[Floats32, float, bool, bool, dict[str, Any]]:
         chosen = torch.as_tensor(np.asarray(action, np.float32)).reshape(1, -1).clamp(-1.0, 1.0)
         before, self.state = self.state, self.task.step(torch.cat([self.state, chosen], 1))
         reward, ended = self.task.label(before, chosen, self.state)
-        return self._observation(), float(reward), bool(ended), False, {}
+        self._steps += 1
+        out_of_time = self._steps >= self.task.horizon and not bool(ended)
+        return self._observation(), float(reward), bool(ended), out_of_time, {}
 
     def _observation(self) -> Floats32:
         return self.state[0].numpy().copy()

@@ -33,10 +33,7 @@ def policy(states: int = 16, goals: int = 6) -> Policy:
 @pytest.fixture(autouse=True)
 def short_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pictures are soon drawn."""
-    init = hooksweep_env.HookSweep2Env.__init__
-    monkeypatch.setattr(
-        hooksweep_env.HookSweep2Env, "__init__", lambda self, **given: init(self, **given, width=64, height=48)
-    )
+    monkeypatch.setattr(hooksweep_env, "PICTURE", (48, 64))
 
 
 def test_the_expert_is_filmed_as_a_gif_that_repeats(tmp_path: Path) -> None:

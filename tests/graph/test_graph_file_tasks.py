@@ -61,9 +61,10 @@ def test_a_file_with_a_graph_alone_is_a_task_with_a_graph_alone(tmp_path: Path) 
     assert not isinstance(loaded, GoalLabels)
 
 
-def test_the_fingerprint_is_the_texts(tmp_path: Path) -> None:
-    one, same, other = task(tmp_path, "", "a.py"), task(tmp_path, "", "b.py"), task(tmp_path, "# new", "a.py")
+def test_the_fingerprint_is_the_texts_and_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+    one, same, other = task(tmp_path, "", "a.py"), task(tmp_path, "", "b.py"), task(tmp_path, HINTS, "a.py")
     assert one.fingerprint == same.fingerprint != other.fingerprint
+    assert one.box is None and other.box is not None
 
 
 def test_reward_and_terminal_are_the_label(tmp_path: Path) -> None:
@@ -127,30 +128,13 @@ def _there(path: Path, names: ColumnNames) -> list[Any]:
     return [load_graph(path, names).mask(ROWS).tolist(), label(STATE, ACTION, NEXT)[0].tolist()]
 
 
-def test_another_process_loads_the_same(tmp_path: Path) -> None:
-    file = write(tmp_path, PYTHON + REWARD)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_there, (file, NAMES)) == _there(file, NAMES)
-
-
-def test_loading_leaves_nothing_behind(tmp_path: Path) -> None:
-    file = write(tmp_path, PYTHON + REWARD)
-    before = set(sys.modules), list(sys.path)
+def test_another_process_loads_the_same_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    file, before = write(tmp_path, PYTHON + REWARD), (set(sys.modules), list(sys.path))
     load_task(file, NAMES)
     assert (set(sys.modules), list(sys.path)) == before
     assert [path.name for path in tmp_path.iterdir()] == ["my_graph.py"]
-
-
-def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
-    assert len(load_graph(write(tmp_path, PYTHON), NAMES).parents) == 4
-    split = PYTHON.replace('{"push": slice(0, 2)}', '{"push": 0, "pull": 1}')
-    assert len(load_graph(write(tmp_path, split), NAMES).parents) == 5
-
-
-def test_a_toml_file_runs_nothing_and_has_no_reward(tmp_path: Path) -> None:
-    file = write(tmp_path, "reward = 'print(1)'", "g.toml")
-    with refused():
-        load_task(file, NAMES)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_there, (file, NAMES)) == _there(file, NAMES)
 
 
 # --- what is refused
@@ -175,17 +159,12 @@ def test_a_reward_that_cannot_be_is_refused_when_it_is_called(text: str, tmp_pat
         label(STATE, ACTION, NEXT)
 
 
-def test_goals_for_a_reward_without_are_refused(tmp_path: Path) -> None:
-    label = task(tmp_path, REWARD).label
-    assert label is not None
-    with refused():
-        label(STATE, ACTION, NEXT, NEXT[:, :2])
-
-
-def test_functions_of_rows_are_checked_too(tmp_path: Path) -> None:
+def test_functions_of_rows_and_goals_are_checked_too(tmp_path: Path) -> None:
     text = "def features(rows):\n    return rows[:, 0]\ndef region(rows):\n    return rows[:, 0]"
-    loaded: Any = task(tmp_path, text)
+    loaded: Any = task(tmp_path, text + REWARD)
     few: Any = task(tmp_path, GOALS.replace("torch.rand(n,", "torch.rand(3,"))
+    with refused():
+        loaded.label(STATE, ACTION, NEXT, NEXT[:, :2])  # its reward is not about goals
     for function in (loaded.features, loaded.region):
         with refused():
             function(ROWS)

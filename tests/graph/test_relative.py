@@ -48,17 +48,3 @@ def test_graph_files_name_the_columns(tmp_path: Path) -> None:
     toml = write(tmp_path, TOML + '[relative]\n"box1.x" = "gripper.x"\n"box2.y" = "gripper.y"\n', "my_graph.toml")
     for file in (python, toml):
         assert load_graph(file, NAMES).relative == {3: 0, 6: 1}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "relative = ['box1.x']",
-        "relative = {'box1.x': 'griper.x'}",
-        "relativ = {}",
-    ],
-)
-def test_graph_files_that_name_other_columns_are_refused(text: str, tmp_path: Path) -> None:
-    file = write(tmp_path, PYTHON + text)
-    with refused():
-        load_graph(file, NAMES)

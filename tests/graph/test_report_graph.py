@@ -85,7 +85,7 @@ def test_every_edge_has_a_cell_with_its_share(factors: int, figures: list[Figure
 def test_names_of_any_length_stay_inside_the_picture(length: int, figures: list[Figure]) -> None:
     names = ["o" * length, "n" * length]
     state: dict[str, int] = {name: i for i, name in enumerate(names)}
-    draw_graph(LocalGraph(state, {"u": 0}, {name: [name] for name in names}), Path("unused"))
+    draw_graph(LocalGraph(state, {"u": 0}, {name: [name] for name in names}), Path("unused"), ROWS[:, :3], "a title")
     figure = figures[0]
     figure.draw_without_rendering()
     left, right = figure.axes

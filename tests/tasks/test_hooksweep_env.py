@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from functools import cache
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from approved import refused
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
+from scipy.stats import kstest
 
 import mocoda
 from mocoda.tasks import hooksweep_env
@@ -47,41 +47,29 @@ def episode(seed: int = 3) -> Episode:
     return play(simulator(), np.random.default_rng(seed), "one", "varied")
 
 
-def actions(count: int = HORIZON, seed: int = 0) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).uniform(-1, 1, (count, 4)).astype(np.float32)
-
-
 # --- Gymnasium's contract
 
 
-@pytest.mark.parametrize("mode", ["two", "one"])
-@pytest.mark.parametrize("flat", [False, True], ids=["dict", "flat"])
-def test_gymnasium_s_checker_has_nothing_to_say(mode: str, flat: bool) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(gymnasium.make(ID, mode=mode, flat=flat).unwrapped, skip_render_check=True)
+DRAWN = pytest.param({"render_mode": "rgb_array"}, marks=draws)
 
 
-@draws
-def test_gymnasium_s_checker_has_nothing_to_say_of_an_environment_that_draws() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(gymnasium.make(ID, render_mode="rgb_array").unwrapped)
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("options", [{"mode": "two"}, {"mode": "one", "flat": True}, DRAWN], ids=str)
+def test_gymnasium_s_checker_has_nothing_to_say(options: dict[str, Any]) -> None:
+    check_env(gymnasium.make(ID, **options).unwrapped, skip_render_check="render_mode" not in options)
 
 
 def test_an_episode_has_75_steps_and_never_terminates() -> None:
     environment = gymnasium.make(ID)
     environment.reset(seed=0)
-    ends = [environment.step(np.zeros(4, np.float32))[2:4] for _ in range(75)]
+    ends = [environment.step(np.zeros(4, np.float32))[2:4] for _ in range(HORIZON)]
     assert ends == [(False, False)] * 74 + [(False, True)]
 
 
 def trace(environment: HookSweep2Env, seed: int) -> list[Any]:
     seen, info = environment.reset(seed=seed)
-    found: list[Any] = [seen, info]
-    for action in actions(30):
-        found += environment.step(action)
-    return found
+    actions = np.random.default_rng(0).uniform(-1, 1, (30, 4)).astype(np.float32)
+    return [seen, info, *map(environment.step, actions)]
 
 
 def test_a_seed_decides_the_whole_episode_whatever_was_played_before() -> None:
@@ -122,8 +110,7 @@ def test_goals_are_a_shift_of_both_boxes_or_of_one(mode: str) -> None:
     assert (x > 0).mean() == pytest.approx(0.5, abs=0.03)
     jitter = np.abs(x) - 0.31
     for part in (jitter, y):
-        assert -0.1 <= part.min() < -0.098 and 0.098 < part.max() <= 0.1
-        assert part.mean() == pytest.approx(0, abs=0.004) and part.std() == pytest.approx(0.2 / 12**0.5, abs=0.002)
+        assert kstest(part, "uniform", (-0.1, 0.2)).pvalue > 1e-3
 
 
 # --- rewards
@@ -156,11 +143,8 @@ def test_rewards_are_those_of_the_formula_one_by_one_and_in_batches() -> None:
     at_once = environment.compute_reward(boxes, goal, {"grip_height": height})
     assert at_once.shape == (3_000,) and at_once == pytest.approx(expected, abs=1e-12)
     assert environment.compute_reward(boxes, goal, infos).tolist() == at_once.tolist()
-    assert environment.compute_reward(boxes, goal, np.array(infos)).tolist() == at_once.tolist()  # type: ignore[arg-type]
     single = [environment.compute_reward(*case) for case in zip(boxes[:50], goal[:50], infos[:50], strict=True)]
     assert {one.shape for one in single} == {()} and [float(one) for one in single] == at_once[:50].tolist()
-    same_height = environment.compute_reward(boxes, goal, infos[0])
-    assert same_height == pytest.approx([slow_reward(b, g, height[0]) for b, g in zip(boxes, goal, strict=True)])
 
 
 # --- what touches what
@@ -201,13 +185,11 @@ def test_a_box_that_is_pushed_against_another_touches_it_and_the_hook_only_the_f
 
 def test_the_simulator_is_put_in_recorded_states() -> None:
     recorded = episode().states[::4]
-    for state in recorded:
-        simulator().put(state)
-        assert simulator().state()[6:] == pytest.approx(state[6:], abs=1e-12)
     found = []
     for state in recorded:
         simulator().put(state)
         found.append(simulator().state()[:6])
+        assert simulator().state()[6:] == pytest.approx(state[6:], abs=1e-12)
     wrong = np.abs(np.array(found) - recorded[:, :6])
     assert np.median(np.linalg.norm(wrong[:, :3], axis=1)) < 1e-3
     assert np.median(wrong[:, 3:]) < 1e-3
@@ -217,11 +199,11 @@ def test_the_simulator_is_put_in_recorded_states() -> None:
 
 
 @draws
-def test_a_picture_has_the_size_asked_for_and_shows_boxes_and_goals() -> None:
-    environment = HookSweep2Env(render_mode="rgb_array", width=320, height=240)
+def test_a_picture_shows_boxes_and_goals() -> None:
+    environment = HookSweep2Env(render_mode="rgb_array")
     environment.reset(seed=4)
     picture = environment.render()
-    assert picture.shape == (240, 320, 3) and picture.dtype == np.uint8
+    assert picture.shape == (480, 640, 3) and picture.dtype == np.uint8
     assert environment.render().tolist() == picture.tolist()
     boxes, goal = environment.simulator.state()[6:].reshape(2, 5)[:, :2], environment.goal
     environment.simulator.reset(boxes + 0.05)
@@ -231,43 +213,38 @@ def test_a_picture_has_the_size_asked_for_and_shows_boxes_and_goals() -> None:
     assert (environment.render() != picture).any(2).sum() > 1_000  # the discs are large
     environment.close()
     environment.close()  # once more does no harm
-    assert environment.render().shape == (240, 320, 3)
+    assert environment.render().shape == picture.shape
     environment.close()
 
 
 # --- wrong input
 
 
-def no_model() -> None:
+@pytest.mark.parametrize(
+    ("error", "version"),
+    [
+        (ModuleNotFoundError("No module"), ""),
+        (AttributeError("no attribute 'eglQueryString'"), ""),  # where MUJOCO_GL=egl and there is no EGL
+        (None, "3.3.7"),
+        (None, "3.12.0"),
+    ],
+)
+def test_without_the_right_mujoco_it_is_said_what_to_do(
+    error: Exception | None, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooksweep_env, "broken", error)
+    monkeypatch.setattr(mujoco, "__version__", version)
+    monkeypatch.setenv("MUJOCO_GL", "egl")
     with refused():
         fetch_with_hook.__wrapped__()  # not the one that this process already has
 
 
-@pytest.mark.parametrize("error", [ModuleNotFoundError("No module"), AttributeError("no attribute 'eglQueryString'")])
-def test_without_mujoco_it_is_said_what_to_do(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second error occurs where MUJOCO_GL=egl and there is no EGL."""
-    monkeypatch.setattr(hooksweep_env, "mujoco", None)
-    monkeypatch.setattr(hooksweep_env, "broken", error)
-    monkeypatch.setenv("MUJOCO_GL", "egl")
-    no_model()
-
-
-@pytest.mark.parametrize("version", ["3.3.7", "3.12.0", "4.0.0", "2.3.7"])
-def test_another_mujoco_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mujoco, "__version__", version)
-    no_model()
-
-
-@pytest.mark.parametrize("setting", ["egl", None])
-def test_where_nothing_can_be_drawn_it_is_said_how(setting: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_drawn_it_is_said_how(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_display(*given: Any) -> None:
         raise RuntimeError("no display")
 
     monkeypatch.setattr(mujoco, "Renderer", no_display)
-    if setting is None:
-        monkeypatch.delenv("MUJOCO_GL", raising=False)
-    else:
-        monkeypatch.setenv("MUJOCO_GL", setting)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
     environment = HookSweep2Env(render_mode="rgb_array")
     environment.reset(seed=0)
     with refused():

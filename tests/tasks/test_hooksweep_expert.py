@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from mocoda.tasks.hooksweep_env import CENTRE, HORIZON, TOLERANCE, Floats, Simulator, boxes_of, draw_boxes, draw_goal
+from mocoda.tasks.hooksweep_env import CENTRE, HORIZON, TOLERANCE, Floats, Simulator, boxes_of
 from mocoda.tasks.hooksweep_expert import STYLES, Episode, Expert, Style, play
 
 EPISODES = 40
@@ -40,16 +40,6 @@ def test_both_boxes_are_swept() -> None:
     assert (ends("two", "plain") <= TOLERANCE).all(1).mean() >= 0.85
 
 
-@pytest.mark.parametrize("mode", ["one", "two"])
-def test_doing_nothing_hardly_ever_succeeds(mode: str) -> None:
-    random = np.random.default_rng(0)
-    lucky = 0
-    for _ in range(1_000):
-        away = (draw_goal(random, mode).reshape(2, 3)[:, :2] - draw_boxes(random)) / TOLERANCE
-        lucky += bool((np.linalg.norm(away, axis=1) <= 1).all())
-    assert lucky < 10
-
-
 def test_it_looks_at_observations_and_the_goal_only() -> None:
     """Shown the recorded observations again, a new expert without a simulator asks for the same."""
     episode = played(2, noise=0.0)
@@ -58,25 +48,14 @@ def test_it_looks_at_observations_and_the_goal_only() -> None:
     assert np.array(asked).tolist() == episode.actions.tolist()
 
 
-def test_a_seed_decides_the_episode() -> None:
-    one, again, other = (played(seed, variety="varied", noise=None) for seed in (4, 4, 5))
-    assert [part.tolist() for part in one] == [part.tolist() for part in again]
-    assert one.actions.tolist() != other.actions.tolist()
-
-
 def test_the_varied_way_varies_in_all_respects() -> None:
     random = np.random.default_rng(0)
     styles = [STYLES["varied"](random) for _ in range(500)]
     for setting in fields(Style):
         assert len({repr(getattr(style, setting.name)) for style in styles}) > 1, setting.name
     assert min(style.speed for style in styles) > 0.3 and max(style.speed for style in styles) <= 1
-
-
-def test_it_drives_over_the_boxes_on_its_way() -> None:
-    """Where it passes before and after the sweep, the hook is higher than the boxes."""
-    random = np.random.default_rng(0)
-    heights = [place[2] for _ in range(300) for place in STYLES["varied"](random).after]
-    assert min(heights) >= 0.5
+    passed = [place for style in styles for place in (*style.detour, *style.after)]
+    assert min(height for _, _, height in passed) >= 0.5  # the hook passes over the boxes
 
 
 @pytest.mark.parametrize("side", [-1, 1])

@@ -9,15 +9,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from approved import refused
 from gymnasium.utils.env_checker import check_env
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.tasks import TASKS, make_task
-from mocoda.tasks.navigation import GRAPH, Navigation, Navigation2D, coupled, local_mask
+from mocoda.tasks.navigation import GRAPH, Navigation, Navigation2D, coupled
 
 TASK = Navigation()
 ID = "mocoda/Navigation2D-v0"
@@ -43,12 +41,6 @@ def test_the_task_is_made_by_name() -> None:
     assert (task.name, task.environment, task.graph) == ("navigation", ID, GRAPH)
     cubes = [f"cube-{number}{goals}" for goals in ("", "-places") for number in ("single", "double", "triple")]
     assert list(TASKS) == ["navigation", "hooksweep2", "objects", *cubes]
-
-
-@pytest.mark.parametrize("name", ["navigatoin", "zzz", "navigation:3", "objects:many", "cube-double:6"])
-def test_names_of_no_task_are_refused(name: str) -> None:
-    with refused():
-        make_task(name)
 
 
 # --- dynamics
@@ -119,44 +111,18 @@ def test_on_the_diagonal_walking_straight_takes_the_fewest_steps() -> None:
     assert TASK.least_steps(torch.tensor([[0.0, 0.0], [0.15, 0.15]])).tolist() == [20.0, 17.0]
 
 
-Lattice = NDArray[np.bool_]
-CELLS, MARGIN = 131, 10  # of width 0.01, from -0.1 to 1.2
+def towards_goal(state: Tensor) -> Tensor:
+    """The actions that move nearest to the middle of the goal."""
+    way = (0.85 - state).double()
+    both = torch.linalg.solve(torch.tensor([[0.05, -0.02], [-0.02, 0.05]]).double(), way.T).T
+    return torch.where((state > 0.5).all(1, keepdim=True), both, way / 0.05).clamp(-1, 1).to(state.dtype)
 
 
-def shifted(there: Lattice, x: int, y: int) -> Lattice:
-    """Whether one stands in a cell of `there` after moving by (x, y)."""
-    found = np.zeros_like(there)
-    own = tuple(slice(max(0, -move), CELLS - max(0, move)) for move in (x, y))
-    other = tuple(slice(max(0, move), CELLS - max(0, -move)) for move in (x, y))
-    found[own] = there[other]
-    return found
-
-
-@cache
-def lattice_steps() -> NDArray[np.float64]:
-    """Steps to the goal of the best policy that stays on the lattice, by dynamic programming from the goal on."""
-    place = np.arange(CELLS) - MARGIN  # in hundredths
-    goal = (place > 80) & (place < 90)
-    inside = np.outer(place > 50, place > 50)
-    moves = [(x, y) for x in range(-7, 8) for y in range(-7, 8)]
-    outer = [(x, y) for x, y in moves if max(abs(x), abs(y)) <= 5]
-    inner = [(x, y) for x, y in moves if max(abs(5 * x + 2 * y), abs(2 * x + 5 * y)) <= 21]  # actions are within 1
-    there = np.outer(goal, goal)
-    steps = np.where(there, 0.0, np.inf)
-    for step in range(1, 30):
-        before = np.logical_or.reduce([shifted(there, *move) for move in outer]) & ~inside
-        before |= np.logical_or.reduce([shifted(there, *move) for move in inner]) & inside
-        there = there | before
-        steps = np.where(there & np.isinf(steps), step, steps)
-    return steps
-
-
-def test_dynamic_programming_on_a_lattice_finds_no_fewer_steps_and_at_most_one_more() -> None:
-    ticks = torch.arange(16, dtype=torch.float64) / 100
-    least = TASK.least_steps(torch.cartesian_prod(ticks, ticks)).reshape(16, 16)
-    more = torch.from_numpy(lattice_steps()[MARGIN : MARGIN + 16, MARGIN : MARGIN + 16]) - least
-    assert set(more.flatten().tolist()) <= {0.0, 1.0}
-    assert float((more == 0).double().mean()) > 0.5
+def test_walking_to_the_goal_takes_no_fewer_steps_and_seldom_more_than_one() -> None:
+    ticks = (torch.arange(40, dtype=torch.float64) + 0.37) / 270
+    start = torch.cartesian_prod(ticks, ticks)
+    more = steps_of(towards_goal, start) - TASK.least_steps(start)
+    assert set(more.tolist()) <= {0.0, 1.0, 2.0} and float((more <= 1).double().mean()) > 0.98
 
 
 # --- the graph's ground truth
@@ -168,7 +134,6 @@ def test_all_edges_are_present_in_the_quadrant_and_only_own_ones_elsewhere() -> 
     expected = [[[True] * 2] * 4 if x > 0.5 and y > 0.5 else own for x, y, _, _ in rows.tolist()]
     assert GRAPH.mask(rows).tolist() == expected
     assert GRAPH.sparsest.tolist() == own
-    assert local_mask(rows).tolist() == expected
 
 
 @pytest.mark.parametrize("child", [0, 1])
@@ -228,52 +193,22 @@ def test_the_environment_passes_gymnasiums_checker() -> None:
     check_env(gymnasium.make(ID).unwrapped)
 
 
-def random_actions(seed: int, n: int) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).uniform(-1, 1, (n, 2)).astype(np.float32)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_batched_steps_agree_exactly_with_the_environment(seed: int) -> None:
-    env = Navigation2D()
+    env, drawn = Navigation2D(), np.random.default_rng(seed)
     observation, _ = env.reset(seed=seed)
-    drift = np.array([0.4, 0.4], np.float32) * (seed % 2)  # half of the walks reach the quadrant
-    states, actions, followings, rewards, ends = [], [], [], [], []
-    for drawn in random_actions(seed, 70):
-        action = np.clip(drawn + drift, -1, 1)
-        states.append(observation)
-        actions.append(action)
-        observation, reward, terminated, truncated, _ = env.step(action)
-        followings.append(observation)
-        rewards.append(reward)
-        ends.append(terminated)
-        assert not truncated
-    rows = torch.from_numpy(np.concatenate([np.stack(states), np.stack(actions)], 1))
-    following = TASK.step(rows)
-    assert bool(coupled(rows).any()) == bool(seed % 2)
-    assert following.equal(torch.from_numpy(np.stack(followings)))
-    reward_of_all, end_of_all = TASK.label(rows[:, :2], rows[:, 2:], following)
-    assert reward_of_all.tolist() == rewards
-    assert end_of_all.tolist() == ends
-
-
-def towards_goal(observation: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The action that moves nearest to the middle of the goal."""
-    way = 0.85 - observation.astype(np.float64)
-    moves = np.array([[0.05, -0.02], [-0.02, 0.05]]) if (observation > 0.5).all() else 0.05 * np.eye(2)
-    return np.clip(np.linalg.solve(moves, way), -1, 1).astype(np.float32)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_step_into_the_goal_gives_reward_zero_and_ends_the_episode(seed: int) -> None:
-    env = gymnasium.make(ID)
-    observation, _ = env.reset(seed=seed)
-    rewards = []
-    terminated = truncated = False
+    steps, terminated, truncated = [], False, False
     while not (terminated or truncated):
-        observation, reward, terminated, truncated, _ = env.step(towards_goal(observation))
-        rewards.append(float(reward))
-        assert terminated == bool(((observation > 0.8) & (observation < 0.9)).all())
-    assert terminated
-    assert not truncated
-    assert rewards == [-1.0] * (len(rewards) - 1) + [0.0]
-    assert 15 <= len(rewards) <= 40
+        state = torch.from_numpy(observation)[None]
+        wandering = torch.from_numpy(drawn.uniform(-1, 1, (1, 2)).astype(np.float32))
+        action = towards_goal(state) if seed % 2 else wandering
+        following = TASK.step(torch.cat([state, action], 1))
+        reward, ended = TASK.label(state, action, following)
+        observation, got, terminated, truncated, _ = env.step(action[0].numpy())
+        assert torch.from_numpy(observation).equal(following[0])
+        assert (got, terminated) == (float(reward), bool(ended))
+        steps.append(got)
+    if seed % 2:
+        assert terminated and steps == [-1.0] * (len(steps) - 1) + [0.0] and 15 <= len(steps) <= 40
+    else:
+        assert truncated and len(steps) == TASK.horizon

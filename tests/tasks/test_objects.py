@@ -17,6 +17,7 @@ from mocoda import Transitions, make_task
 from mocoda.engine.randomness import Stream
 from mocoda.tasks import is_simulated
 from mocoda.tasks.objects import EPISODE, HOME, REACH, Objects, ObjectsEnv
+from mocoda.tasks.task import make_environment
 
 COUNTS = [1, 2, 4, 7]
 
@@ -45,12 +46,10 @@ def children(task: Objects, state: Tensor) -> dict[str, Tensor]:
 
 def test_the_task_is_made_by_name_and_number() -> None:
     task = make_task("objects")
-    assert is_simulated(make_task("objects"))
-    assert isinstance(task, Objects)
+    assert is_simulated(task) and isinstance(task, Objects)
     assert (task.objects, task.name, task.horizon) == (4, "objects:4", 200)
     for same in (make_task("objects", objects=6), make_task("objects:6"), make_task(make_task("objects:6").name)):
-        assert isinstance(same, Objects)
-        assert same.objects == 6
+        assert isinstance(same, Objects) and same.objects == 6
 
 
 @pytest.mark.parametrize(
@@ -64,6 +63,9 @@ def test_the_task_is_made_by_name_and_number() -> None:
         ("objects:few", {}),
         ("objects:", {}),
         ("objcts:2", {}),
+        ("zzz", {}),
+        ("cube-double:6", {}),
+        ("cube-double:second", {}),
     ],
 )
 def test_what_cannot_be_made_is_refused(name: str, options: dict[str, Any]) -> None:
@@ -174,10 +176,6 @@ def test_recorded_rows_are_episodes_of_true_steps_in_the_box(count: int) -> None
     assert task.features(data.rows).shape == (3010, 2)
 
 
-def at_home(task: Objects, state: Tensor) -> Tensor:
-    return state[:, 0 : 4 * task.objects : 4] > HOME
-
-
 # --- the target task
 
 
@@ -185,7 +183,7 @@ def at_home(task: Objects, state: Tensor) -> Tensor:
 def test_the_expert_brings_all_home_in_time(count: int) -> None:
     task = Objects(count)
     state, going = task.start(60, seed=0), torch.ones(60, dtype=torch.bool)
-    assert not bool(at_home(task, state).any())
+    assert float(state[:, 0 : 4 * count : 4].max()) <= HOME
     for _ in range(task.horizon):
         action = task.expert(state)
         assert float(action.abs().max()) <= 1
@@ -202,7 +200,7 @@ def test_the_expert_brings_all_home_in_time(count: int) -> None:
 @pytest.mark.filterwarnings("error")
 def test_the_environment_passes_gymnasiums_checker(count: int) -> None:
     check_env(gymnasium.make("mocoda/Objects-v0", objects=count).unwrapped)
-    made = gymnasium.make(Objects(count).environment)
+    made = make_environment(Objects(count).environment)
     assert made.observation_space.shape == (4 * count + 2,)
 
 
