@@ -25,9 +25,10 @@ from experiments.experiment import (
     measured,
     read_json,
 )
+from experiments.speed.plain_loops import train_gciql, train_td3_bc
 from experiments.stages import paper_agent
 from mocoda.agents import Agent
-from mocoda.agents.agent import AGENTS
+from mocoda.agents.agent import AGENTS, make_agent
 from mocoda.agents.train import CHUNK, train_agents
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
@@ -42,6 +43,9 @@ EM_POINTS, EM_COLUMNS, EM_COMPONENTS, EM_ITERATIONS = 200_000, 15, 32, 20
 SHARED_COLUMNS, OTHER_COLUMNS = 10, 5  # of two parent sets that are matched
 RUNS = (1, 5, 25, 100)  # agents that train at once
 MATCHED = {"matched-4": 10**4, "matched-6": 10**6}  # row -> recorded rows
+LOOPS: dict[str, Callable[..., None]] = {"td3-bc": train_td3_bc, "gciql": train_gciql}
+TRAINED = {f"{agent} {sizes}": (agent, sizes) for agent in LOOPS for sizes in ("2 × 128", "3 × 256")}
+TRAINED_UPDATES = 100
 MEANING = {
     "em": f"EM, {EM_COMPONENTS} full components, {EM_POINTS:,} × {EM_COLUMNS}, {EM_ITERATIONS} rounds: times faster",
     "generate": "MoCoDA rows per second, parents to labelled transition",
@@ -49,9 +53,13 @@ MEANING = {
         row: f"matched parents drawn per second from {n:,} recorded rows, 10 shared columns"
         for row, n in MATCHED.items()
     },
+    **{
+        row: f"{agent.upper()}, {sizes}, batch 256, 3 agents: times faster, for each, than a plain PyTorch loop"
+        for row, (agent, sizes) in TRAINED.items()
+    },
     "record": "HookSweep2 rows recorded per second by 2 processes",
 }
-ON_CPU, ON_GPU = ("record",), ("agents",)
+ON_CPU, ON_GPU = ("record", *TRAINED), ("agents",)
 Measurement = tuple[list[float], list[float], list[float] | None]  # ratios, ours and the reference, a value per repeat
 
 
@@ -104,6 +112,8 @@ class Speed(Experiment):
             matched.sample(many // 10, seed=0)  # warm-up
             rates = [many / _seconds(partial(matched.sample, many, seed=i), device) for i in range(self.repeats)]
             return rates, rates, None
+        if part in TRAINED:
+            return _training(*TRAINED[part], self.repeats)
         rate = 15_000 / _seconds(lambda: HookSweep2().collect(15_000, seed=0, workers=2), "cpu")  # starts included
         return [rate], [rate], None
 
@@ -155,6 +165,18 @@ def _generation(device: str, repeats: int) -> list[float]:
     many = 500_000 if device == "cpu" else 20_000_000
     generate(rows=many // 10)  # warm-up
     return [many / _seconds(lambda: generate(rows=many), device) for _ in range(repeats)]
+
+
+def _training(name: str, sizes: str, repeats: int) -> Measurement:
+    """Seconds per agent and update, ours with 3 agents at once, in turn with a plain loop of one."""
+    layers, width = map(int, sizes.split(" × "))
+    agent = make_agent(name, hidden=(width,) * layers, batch=256)
+    data = make_task("navigation").collect(20_000, seed=0)
+    ours = partial(train_agents, {"data": data}, agent, seeds=range(3), updates=TRAINED_UPDATES)
+    loop = partial(LOOPS[name], data, agent, TRAINED_UPDATES, Stream(0, "bench-loop"))
+    times = [(_seconds(ours, "cpu"), _seconds(loop, "cpu")) for _ in range(repeats + 1)][1:]  # the first is a warm-up
+    mine, reference = [one / 3 / TRAINED_UPDATES for one, _ in times], [one / TRAINED_UPDATES for _, one in times]
+    return [theirs / own for own, theirs in zip(mine, reference, strict=True)], mine, reference
 
 
 def _agents(device: str) -> Cells:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mocoda.engine.errors import InputError
-from mocoda.engine.networks import Weights, mlp
+from mocoda.engine.networks import Weights, mlp, mlp_weights
 from mocoda.engine.randomness import Stream
 from mocoda.engine.registry import Registry
 
@@ -125,7 +125,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self._check_layers("hidden")
-        self._check_counts("batch")
+        self._check_least(1, "batch")
         if not self.learning_rate > 0:
             raise InputError(f"learning_rate must be positive, got {self.learning_rate}.")
         for name in ("discount", "polyak"):
@@ -137,15 +137,10 @@ class Agent:
             if len(ends) != 2 or not -math.inf < ends[0] < ends[1] < math.inf:
                 raise InputError(f"value_range must be two finite numbers, low < high, got {self.value_range}.")
 
-    def _check_counts(self, *names: str) -> None:
+    def _check_least(self, least: int, *names: str) -> None:
         for name in names:
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-
-    def _check_not_negative(self, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative, got {getattr(self, name)}.")
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}.")
 
     def _check_layers(self, name: str) -> None:
         sizes = tuple(getattr(self, name))  # JSON gives a list
@@ -162,8 +157,12 @@ class Agent:
         raise NotImplementedError
 
     def losses(self) -> dict[str, Loss]:
-        """The loss function of each group. Only that group's weights carry gradients; all others are constants."""
-        raise NotImplementedError
+        """The loss function of each group, unless defined otherwise: `actor_loss` for "actor", and so on.
+
+        Only that group's weights carry gradients; all others are constants.
+        """
+        groups = [group for stage in self.stages() for group in stage.learned]
+        return {group: getattr(self, f"{group}_loss") for group in groups if hasattr(self, f"{group}_loss")}
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         """Draws one run's random numbers for `updates` updates, (updates, ...) each; the losses see (R, ...)."""
@@ -200,6 +199,15 @@ class Agent:
         """Returns the values (R, B) that critics learn, given the values of the next states (R, B)."""
         target = batch.reward + self.discount * (1 - batch.terminal) * next_q
         return target if self.value_range is None else target.clamp(batch.low, batch.high)
+
+
+def network_weights(agent: Agent, state: int, action: int, stream: Stream) -> dict[str, Tensor]:
+    """Draws one run's weights of all networks, without targets."""
+    weights: dict[str, Tensor] = {}
+    for group, network in agent.networks(state, action).items():
+        leading = () if network.members is None else (network.members,)
+        weights |= mlp_weights(group, leading, network.sizes, stream.child(group), network.norm)
+    return weights
 
 
 AGENTS: Registry[type[Agent]] = Registry("agent")

@@ -36,7 +36,7 @@ def check_agent(agent: Agent) -> None:
         _check_goals(agent)
     _check_losses(agent, weights)
     _check_actions(agent, weights)
-    policies = _train(agent, {"a": _data(0), "b": _data(1)}, [0, 1])
+    policies = train_agents({"a": _data(0), "b": _data(1)}, agent, seeds=[0, 1], updates=4)
     _check_company(agent, policies)
     _check_file(agent, policies["a", 0])
 
@@ -55,9 +55,8 @@ def _check_groups(agent: Agent) -> None:
         _require(agent, False, f"its settings are not JSON values ({error}).")
     networks, losses, stages = agent.networks(STATE, ACTION), agent.losses(), agent.stages()
     _require(agent, bool(networks) and bool(stages), "it has no networks, or no stages.")
-    _require(
-        agent, stages[-1].updates is None, "its last stage must take as many updates as the caller asks for: None."
-    )
+    asked = stages[-1].updates is None
+    _require(agent, asked, "its last stage must take as many updates as the caller asks for: None.")
     for stage in stages:
         for group, every in stage.update_every.items():
             source = group.removeprefix(TARGET)
@@ -93,9 +92,7 @@ def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:
         batch = _batch(stage.batch)
         drawn = [agent.noise(Stream(run, "contract"), 1, ACTION) for run in range(RUNS)]
         noise = {name: torch.stack([own[name][0] for own in drawn]) for name in drawn[0]}
-        for group in stage.update_every:
-            if group.startswith(TARGET):
-                continue
+        for group in stage.learned:
             own = {n: w.clone().requires_grad_() for n, w in weights.items() if n.startswith(f"{group}.")}
             loss, measured = loss_and_measured(agent.losses()[group]({**weights, **own}, batch, noise))
             _check_measured(agent, group, measured)
@@ -107,10 +104,9 @@ def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:
                 if loss.requires_grad:
                     gradients = torch.autograd.grad(loss[run], list(own.values()), allow_unused=True, retain_graph=True)
                 for name, gradient in zip(own, gradients, strict=True):
-                    if gradient is None:
-                        _require(agent, False, f"the {group} loss does not depend on its weights {name!r}.")
-                    elif bool(gradient[other].any()):
-                        _require(agent, False, f"the {group} loss of one run depends on {name!r} of another run.")
+                    _require(agent, gradient is not None, f"the {group} loss does not depend on its weights {name!r}.")
+                    leaks = gradient is not None and bool(gradient[other].any())
+                    _require(agent, not leaks, f"the {group} loss of one run depends on {name!r} of another run.")
 
 
 def _check_measured(agent: Agent, group: str, measured: Any) -> None:
@@ -137,14 +133,10 @@ def _check_actions(agent: Agent, weights: dict[str, Tensor]) -> None:
         own_weights, own_noise = ({name: value[:1] for name, value in part.items()} for part in (weights, noise))
         alone = agent.act(own_weights, state[:1], own_noise)
         _require(agent, action[:1].equal(alone), "the actions of one run depend on other runs.")
-    _check_acting(agent, weights, _batch(states).state, noise)
-
-
-def _check_acting(agent: Agent, weights: dict[str, Tensor], state: Tensor, noise: dict[str, Tensor]) -> None:
-    """`act` must not need weights of groups that `acting` does not name: evaluations have no others."""
-    action = agent.act(weights, state, noise)
+    # Evaluations have no weights but those that `acting` names.
+    state = _batch(states).state
     try:
-        same = action.equal(agent.act(acting_weights(agent, weights), state, noise))
+        same = agent.act(weights, state, noise).equal(agent.act(acting_weights(agent, weights), state, noise))
     except Exception:  # a weight that it reads is missing
         same = False
     named = " and ".join(map(repr, agent.acting))
@@ -152,7 +144,7 @@ def _check_acting(agent: Agent, weights: dict[str, Tensor], state: Tensor, noise
 
 
 def _check_company(agent: Agent, together: Policies) -> None:
-    alone = _train(agent, {"b": _data(1)}, [1])
+    alone = train_agents({"b": _data(1)}, agent, seeds=[1], updates=4)
     for name, weight in alone["b", 1].weights.items():
         same = weight.equal(together["b", 1].weights[name])
         _require(agent, same, f"trained alone and with other runs, the weights {name!r} differ: runs share something.")
@@ -168,10 +160,6 @@ def _check_file(agent: Agent, policy: Policy) -> None:
     loaded = replace(loaded, weights=weights)
     before, after = (torch.as_tensor(one.act(state)) for one in (policy, loaded))
     _require(agent, before.equal(after), "after save and load, it acts differently.")
-
-
-def _train(agent: Agent, datasets: dict[str, Transitions], seeds: list[int]) -> Policies:
-    return train_agents(datasets, agent, seeds=seeds, updates=4)
 
 
 def _data(seed: int) -> Transitions:

@@ -14,7 +14,16 @@ def assumptions(name: str, data: Transitions, agent: Agent, actions: Range | Non
     """Says how an agent interprets the actions, goals, terminals and rewards of data, and how to change that."""
     if agent.goals_from_episodes:
         return [_actions(name, data, actions), _episode_goals(data)]
-    return [_actions(name, data, actions), _goals(data), _terminals(data), _values(data, agent)]
+    goals = "there are no goals: agents see the state alone"
+    if data.goal is not None:
+        goals = f"goals are as recorded: agents see their {data.goal.shape[1]} columns after those of the state"
+    terminals = (
+        "no row is terminal: values go on after an episode's last row, and after a success; mark rows as terminal "
+        "where nothing is to be gained any more"
+    )
+    if ends := int(data.terminal.sum()):
+        terminals = f"{ends:,} of {len(data):,} rows are terminal: nothing is to be gained after them"
+    return [_actions(name, data, actions), goals, terminals, _values(data, agent)]
 
 
 def _actions(name: str, data: Transitions, given: Range | None) -> str:
@@ -43,22 +52,6 @@ def _episode_goals(data: Transitions) -> str:
         f"goals are drawn from the data's own states and are about {about}; recorded goals, rewards and terminals are "
         "not used"
     )
-
-
-def _goals(data: Transitions) -> str:
-    if data.goal is None:
-        return "there are no goals: agents see the state alone"
-    return f"goals are as recorded: agents see their {data.goal.shape[1]} columns after those of the state"
-
-
-def _terminals(data: Transitions) -> str:
-    ends = int(data.terminal.sum())
-    if not ends:
-        return (
-            "no row is terminal: values go on after an episode's last row, and after a success; mark rows as terminal "
-            "where nothing is to be gained any more"
-        )
-    return f"{ends:,} of {len(data):,} rows are terminal: nothing is to be gained after them"
 
 
 def _values(data: Transitions, agent: Agent) -> str:

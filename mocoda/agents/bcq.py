@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Network, Noise, Stage, q_values
+from mocoda.agents.agent import Agent, Batch, Network, Noise, Stage, q_values
 from mocoda.engine.networks import Weights, mlp, softplus
 from mocoda.engine.randomness import Stream
 
@@ -39,9 +39,9 @@ class BCQ(Agent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_counts("proposals", "samplers", "components", "critics", "sampler_updates", "sampler_batch")
+        self._check_least(1, "proposals", "samplers", "components", "critics", "sampler_updates", "sampler_batch")
         self._check_layers("sampler_hidden")
-        self._check_not_negative("temperature", "sampler_weight_decay")
+        self._check_least(0, "temperature", "sampler_weight_decay")
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
         outputs = self.components * (1 + 2 * action)
@@ -53,9 +53,6 @@ class BCQ(Agent):
     def stages(self) -> tuple[Stage, ...]:
         sampler = Stage({"sampler": 1}, self.sampler_batch, self.sampler_updates, self.sampler_weight_decay)
         return sampler, Stage({"critic": 1, "target-critic": 1}, self.batch)
-
-    def losses(self) -> dict[str, Loss]:
-        return {"sampler": self.sampler_loss, "critic": self.critic_loss}
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         return self._proposing_noise(stream, (updates, self.batch), action)

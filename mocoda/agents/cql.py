@@ -38,7 +38,7 @@ class CQL(SAC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_counts("proposals")
+        self._check_least(1, "proposals")
         if self.penalty not in PENALTIES:
             raise unknown_name("penalty", self.penalty, PENALTIES)
         if self.penalty == "l1" and self.value_range is None and self.discount == 1:

@@ -9,12 +9,12 @@ goal).
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -82,12 +82,10 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Returns all values and summaries as JSON values."""
         runs = [
-            {"data": data, "seed": seed} | {measure: self.values[measure][data, seed] for measure in self.values}
+            {"data": data, "seed": seed} | {measure: values[data, seed] for measure, values in self.values.items()}
             for data, seed in self.values["steps"]
         ]
-        summaries = {
-            data: {measure: self.summary(measure, data)._asdict() for measure in self.values} for data in self.datasets
-        }
+        summaries = {name: {one: self.summary(one, name)._asdict() for one in self.values} for name in self.datasets}
         return {"episodes": self.episodes, "runs": runs, "summaries": summaries}
 
     def __rich__(self) -> rich.table.Table:
@@ -180,7 +178,7 @@ def play_simulated(
     policies: list[Policy], task: SimulatedTask, *, episodes: int, seed: int, keep_path: bool = False
 ) -> Episodes:
     """Plays episodes of agents of one kind, all from the same starts and with the same noise."""
-    first = policies[0]
+    first, runs = policies[0], len(policies)
     stream = Stream(seed, "evaluate", device=first.device)
     start = task.start(episodes, seed=stream, device=first.device)
     if start.shape[1] != first.state_width:
@@ -188,18 +186,12 @@ def play_simulated(
             f"the agents were trained on states of {first.state_width} columns, but the task starts in states of "
             f"{start.shape[1]}. Evaluate them on the task they were trained for."
         )
+    weights = {name: torch.stack([policy.weights[name] for policy in policies]) for name in first.weights}
     noise = episode_noise(first.agent, [stream.child("noise")], task, episodes, first.action_width)
-    runs = len(policies)
+    noise = {name: value.expand(len(value), runs, *value.shape[2:]) for name, value in noise.items()}
+    bounds = first.action_low, first.action_high
     with torch.no_grad():
-        return rollout(
-            first.agent,
-            {name: torch.stack([policy.weights[name] for policy in policies]) for name in first.weights},
-            task,
-            start.expand(runs, *start.shape),
-            {name: value.expand(len(value), runs, *value.shape[2:]) for name, value in noise.items()},
-            (first.action_low, first.action_high),
-            keep_path,
-        )
+        return rollout(first.agent, weights, task, start.expand(runs, *start.shape), noise, bounds, keep_path)
 
 
 def rollout(
@@ -312,7 +304,7 @@ def play(job: Job) -> Played:
     steps, success, total = np.zeros((3, len(first)), np.float32)
     last, going = first.copy(), np.ones(len(first), bool)
     seed, labels = job.stream
-    for step in itertools.count():
+    for step in count():
         action = np.asarray(policy.act(last, seed=Stream(seed, *labels, step)))
         for i in np.flatnonzero(going):
             observation, reward, terminated, truncated, info = environments[i].step(
@@ -345,11 +337,17 @@ class Evaluator:
     """Evaluates the agents between updates of their training. This one does nothing: there is no task."""
 
     learner: Learner
+    task: Any = None
+    episodes: int = 0
     results: list[Tensor] = field(default_factory=list)  # mean steps, success and return of each run's episodes, (3, R)
     reported: int = 0  # number of results that `new_metrics` has returned
 
     def begin(self) -> None:
         """Evaluates the agents as they are now."""
+
+    def streams(self, number: int) -> list[Stream]:
+        """The runs' sources of random numbers for evaluation `number`."""
+        return [stream.child("evaluation", number) for stream in self.learner.streams]
 
     def curves(self) -> Tensor:
         """Returns the results of all evaluations so far, (K, 3, R)."""
@@ -368,20 +366,18 @@ class Evaluator:
         ]
 
 
+@dataclass(eq=False)
 class _SimulatedEvaluator(Evaluator):
     """Plays the episodes of all runs as one program while the training waits."""
 
-    def __init__(self, learner: Learner, task: SimulatedTask, episodes: int) -> None:
-        super().__init__(learner)
-        self.task, self.episodes = task, episodes
-        self._captured = Captured(self._measure, learner.table.device)
+    def __post_init__(self) -> None:
+        self._captured = Captured(self._measure, self.learner.table.device)
 
     def begin(self) -> None:
-        table, agent = self.learner.table, self.learner.agent
-        streams = [stream.child("evaluation", len(self.results)) for stream in self.learner.streams]
-        start = [self.task.start(self.episodes, seed=stream, device=table.device) for stream in streams]
-        noise = episode_noise(agent, streams, self.task, self.episodes, table.action_width)
-        self.results.append(self._captured({"start": torch.stack(start), **noise}))
+        table, streams = self.learner.table, self.streams(len(self.results))
+        start = torch.stack([self.task.start(self.episodes, seed=stream, device=table.device) for stream in streams])
+        noise = episode_noise(self.learner.agent, streams, self.task, self.episodes, table.action_width)
+        self.results.append(self._captured({"start": start, **noise}))
 
     @torch.no_grad()
     def _measure(self, tensors: Tensors, phase: int) -> Tensor:
@@ -392,37 +388,29 @@ class _SimulatedEvaluator(Evaluator):
         return torch.stack([measure.mean(-1) for measure in episodes[:3]])
 
 
+@dataclass(eq=False)
 class _EnvironmentEvaluator(Evaluator):
     """Plays the episodes of all runs in other processes while the training goes on."""
 
-    def __init__(
-        self, learner: Learner, environment: Environment, episodes: int, workers: Workers[Job, Played]
-    ) -> None:
-        super().__init__(learner)
-        self.environment, self.episodes, self.workers = environment, episodes, workers
-        self._pending: deque[list[Future[Played]]] = deque()  # the jobs of every evaluation without a result yet
+    workers: Workers[Job, Played] = field(kw_only=True)
+    pending: deque[list[Future[Played]]] = field(default_factory=deque)  # the jobs of evaluations without a result yet
 
     def begin(self) -> None:
-        if len(self._pending) == MAX_PENDING:
+        if len(self.pending) == MAX_PENDING:
             self._await_first()
-        number = len(self.results) + len(self._pending)
-        streams = [stream.child("evaluation", number) for stream in self.learner.streams]
         acting = acting_weights(self.learner.agent, self.learner.weights)
         policies = self.learner.policies(acting, torch.device("cpu"))
-        todo = [
-            job
-            for policy, stream in zip(policies, streams, strict=True)
-            for job in jobs(policy, self.environment, self.episodes, stream)
-        ]
-        self._pending.append([self.workers.submit(job) for job in todo])
+        streams = self.streams(len(self.results) + len(self.pending))
+        todo = map(jobs, policies, repeat(self.task.environment), repeat(self.episodes), streams)
+        self.pending.append([self.workers.submit(job) for job in chain.from_iterable(todo)])
 
     def curves(self) -> Tensor:
-        while self._pending:
+        while self.pending:
             self._await_first()
         return super().curves()
 
     def _await_first(self) -> None:
-        parts = [future.result() for future in self._pending.popleft()]
+        parts = [future.result() for future in self.pending.popleft()]
         played = gather(parts, len(self.learner.streams))
         self.results.append(means(played).to(self.learner.table.device, torch.float32))
 
@@ -436,4 +424,4 @@ def make_evaluator(learner: Learner, task: Task | None, episodes: int, workers: 
         yield _SimulatedEvaluator(learner, task, episodes)
     else:
         with Workers(play, workers) as processes:
-            yield _EnvironmentEvaluator(learner, task.environment, episodes, processes)
+            yield _EnvironmentEvaluator(learner, task, episodes, workers=processes)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import OWN, Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values
+from mocoda.agents.agent import OWN, Agent, Batch, Measured, Network, Noise, Stage, q_values
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, mlp
 from mocoda.engine.randomness import Stream
@@ -80,7 +80,7 @@ class GCIQL(Agent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_not_negative("imitation")
+        self._check_least(0, "imitation")
         if not 0 < self.expectile < 1:
             raise InputError(f"expectile must lie between 0 and 1, got {self.expectile}.")
         if self.discount == 1:
@@ -100,9 +100,6 @@ class GCIQL(Agent):
 
     def stages(self) -> tuple[Stage, ...]:
         return (Stage({"value": 1, "critic": 1, "actor": 1, "target-critic": 1}, self.batch, together=True),)
-
-    def losses(self) -> dict[str, Loss]:
-        return {"value": self.value_loss, "critic": self.critic_loss, "actor": self.actor_loss}
 
     def draw_goals(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> dict[str, Tensor]:
         value, actor = GoalShares(*self.value_goals[:2], self.discount), GoalShares(*self.actor_goals[:2])

@@ -32,6 +32,7 @@ OPSET, FORMAT = 17, 8
 TRIED, TOLERANCE = 64, 1e-3  # number of states in which a new file is tested; maximum error, as a share of the range
 
 Arrays = Mapping[str, NDArray[np.float32]]
+Constant = float | list[int] | NDArray[Any]  # floats are stored as float32, lists of integers as int64
 
 
 def export_onnx(policy: Policy, path: str | Path) -> None:
@@ -69,21 +70,19 @@ class _Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
-    def __call__(self, kind: str, *inputs: str | NDArray[Any], outputs: int = 1, **attributes: Any) -> Any:
-        """Adds a node of operator `kind` and returns the names of its outputs; arrays become constants."""
+    def __call__(self, kind: str, *inputs: str | Constant, outputs: int = 1, **attributes: Any) -> Any:
+        """Adds a node of operator `kind`, returns the names of its outputs; inputs other than names are constants."""
         import onnx
 
-        names = [value if isinstance(value, str) else self._constant(value) for value in inputs]
+        names = []
+        for value in inputs:
+            names.append(value if isinstance(value, str) else f"constant{len(self.constants)}")
+            if not isinstance(value, str):
+                array = np.array(value, np.float32 if isinstance(value, float) else None, order="C")
+                self.constants.append(onnx.numpy_helper.from_array(array, names[-1]))
         results = [f"{kind.lower()}{len(self.nodes)}.{i}" for i in range(outputs)]
         self.nodes.append(onnx.helper.make_node(kind, names, results, **attributes))
         return results if outputs > 1 else results[0]
-
-    def _constant(self, value: NDArray[Any]) -> str:
-        import onnx
-
-        name = f"constant{len(self.constants)}"
-        self.constants.append(onnx.numpy_helper.from_array(np.array(value, order="C"), name))
-        return name
 
 
 def _model(policy: Policy) -> onnx.ModelProto:
@@ -96,13 +95,13 @@ def _model(policy: Policy) -> onnx.ModelProto:
         inputs["noise"] = ["rows", agent.proposals, 2 + actions]
         action = _best_proposal(graph, agent, weights, actions)
     elif isinstance(agent, GCIQL):
-        action = graph("Clip", _mlp(graph, weights, "actor", "observation"), _number(-1), _number(1))
+        action = graph("Clip", _mlp(graph, weights, "actor", "observation"), -1.0, 1.0)
     elif any(name.startswith("actor.") for name in weights):
         action = _actor(graph, weights, actions)
     else:
         raise _no_onnx(policy, "it has no network 'actor'")
     low, high = policy.action_low.numpy(), policy.action_high.numpy()
-    share = graph("Div", graph("Add", action, _number(1)), _number(2))
+    share = graph("Div", graph("Add", action, 1.0), 2.0)
     graph("Identity", graph("Add", graph("Mul", share, high - low), low))
     graph.nodes[-1].output[0] = "action"
     described = {name: onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in inputs.items()}
@@ -129,41 +128,41 @@ def _model(policy: Policy) -> onnx.ModelProto:
 def _actor(graph: _Graph, weights: Arrays, actions: int) -> str:
     """Adds tanh of the first outputs of "actor": the actions of TD3-BC, the mean of SAC's and CQL's Gaussian."""
     output = _mlp(graph, weights, "actor", "observation")
-    return str(graph("Tanh", graph("Slice", output, _numbers(0), _numbers(actions), _numbers(-1))))
+    return str(graph("Tanh", graph("Slice", output, [0], [actions], [-1])))
 
 
 def _best_proposal(graph: _Graph, agent: BCQ, weights: Arrays, actions: int) -> str:
     """Adds the proposal of the samplers that has the largest value."""
     members, components = agent.samplers, agent.components
-    rows = graph("Unsqueeze", "observation", _numbers(0))
+    rows = graph("Unsqueeze", "observation", [0])
     output = graph("Transpose", _mlp(graph, weights, "sampler", rows), perm=[1, 0, 2])  # (N, E, K (1 + 2 A))
-    output = graph("Reshape", output, _numbers(0, members, components, 1 + 2 * actions))
-    share, mean, scale = graph("Split", output, _numbers(1, actions, actions), axis=-1, outputs=3)
-    scale = graph("Add", graph("Softplus", scale), _number(MIN_SCALE))
-    cumulative = graph("CumSum", graph("Softmax", graph("Squeeze", share, _numbers(-1)), axis=-1), np.array(-1))
+    output = graph("Reshape", output, [0, members, components, 1 + 2 * actions])
+    share, mean, scale = graph("Split", output, [1, actions, actions], axis=-1, outputs=3)
+    scale = graph("Add", graph("Softplus", scale), MIN_SCALE)
+    cumulative = graph("CumSum", graph("Softmax", graph("Squeeze", share, [-1]), axis=-1), np.array(-1))
 
-    which, level, offset = graph("Split", "noise", _numbers(1, 1, actions), axis=-1, outputs=3)
-    member = graph("Cast", graph("Mul", which, _number(members)), to=7)  # (N, P, 1), rounded down
-    member = graph("Min", member, _numbers(members - 1))
+    which, level, offset = graph("Split", "noise", [1, 1, actions], axis=-1, outputs=3)
+    member = graph("Cast", graph("Mul", which, float(members)), to=7)  # (N, P, 1), rounded down
+    member = graph("Min", member, [members - 1])
     passed = graph("LessOrEqual", graph("GatherND", cumulative, member, batch_dims=1), level)
-    component = graph("ReduceSum", graph("Cast", passed, to=7), _numbers(-1), keepdims=1)
-    component = graph("Min", component, _numbers(components - 1))
-    chosen = graph("Add", graph("Mul", member, _numbers(components)), component)
+    component = graph("ReduceSum", graph("Cast", passed, to=7), [-1], keepdims=1)
+    component = graph("Min", component, [components - 1])
+    chosen = graph("Add", graph("Mul", member, [components]), component)
     mean, scale = (
-        graph("GatherND", graph("Reshape", part, _numbers(0, members * components, actions)), chosen, batch_dims=1)
+        graph("GatherND", graph("Reshape", part, [0, members * components, actions]), chosen, batch_dims=1)
         for part in (mean, scale)
     )
-    offset = graph("Mul", offset, _number(agent.temperature))
-    proposed = graph("Clip", graph("Add", mean, graph("Mul", scale, offset)), _number(-1), _number(1))  # (N, P, A)
+    offset = graph("Mul", offset, float(agent.temperature))
+    proposed = graph("Clip", graph("Add", mean, graph("Mul", scale, offset)), -1.0, 1.0)  # (N, P, A)
 
-    repeated = graph("Expand", graph("Unsqueeze", "observation", _numbers(1)), _numbers(1, agent.proposals, 1))
+    repeated = graph("Expand", graph("Unsqueeze", "observation", [1]), [1, agent.proposals, 1])
     pairs = graph("Concat", repeated, proposed, axis=-1)
     critics = [
         {name: weight[number] for name, weight in weights.items() if name.startswith("critic.")}
         for number in range(agent.critics)
     ]
     q = graph("Min", *(_mlp(graph, own, "critic", pairs) for own in critics))
-    best = graph("ArgMax", graph("Squeeze", q, _numbers(-1)), axis=1, keepdims=1)
+    best = graph("ArgMax", graph("Squeeze", q, [-1]), axis=1, keepdims=1)
     return str(graph("GatherND", proposed, best, batch_dims=1))
 
 
@@ -183,9 +182,9 @@ def _mlp(graph: _Graph, weights: Arrays, group: str, x: str) -> str:
 
 def _gelu(graph: _Graph, x: str) -> str:
     """Adds GELU by its tanh formula, which is an ONNX operator only since opset 20."""
-    cubic = graph("Add", _number(1), graph("Mul", graph("Mul", x, x), _number(CUBE)))
-    bent = graph("Tanh", graph("Mul", graph("Mul", x, cubic), _number(SLOPE)))
-    return str(graph("Mul", graph("Mul", x, _number(0.5)), graph("Add", bent, _number(1))))
+    cubic = graph("Add", 1.0, graph("Mul", graph("Mul", x, x), CUBE))
+    bent = graph("Tanh", graph("Mul", graph("Mul", x, cubic), SLOPE))
+    return str(graph("Mul", graph("Mul", x, 0.5), graph("Add", bent, 1.0)))
 
 
 def _check_same_actions(policy: Policy, model: onnx.ModelProto) -> None:
@@ -209,11 +208,3 @@ def _no_onnx(policy: Policy, why: str) -> InputError:
         f"the agent {policy.agent.name!r} cannot be written as ONNX: {why}. These can: td3-bc, bcq, cql, sac, gciql, "
         "and agents of your own whose act is policy(weights, 'actor', state)."
     )
-
-
-def _number(value: float) -> NDArray[np.float32]:
-    return np.array(value, np.float32)
-
-
-def _numbers(*values: int) -> NDArray[np.int64]:
-    return np.array(values, np.int64)

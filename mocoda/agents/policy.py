@@ -6,17 +6,17 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import AGENTS, TARGET, Agent
+from mocoda.agents.agent import AGENTS, TARGET, Agent, network_weights
 from mocoda.data.transitions import Array, as_tensor
 from mocoda.engine.checkpoint import DAMAGE, check_tensors, from_settings, load_trained, reading, save_trained
 from mocoda.engine.errors import InputError, differing_keys
 from mocoda.engine.files import VERSION, write_json
-from mocoda.engine.networks import Weights, mlp_weights
+from mocoda.engine.networks import Weights
 from mocoda.engine.randomness import Shapes, Stream, as_stream
 
 BOUNDS = ("action_low", "action_high")
@@ -109,17 +109,14 @@ class Policy:
             )
         defaults = {one.name: one.default for one in fields(agent) if one.default is not MISSING}
         found = _as_json({"agent": name, **defaults, **settings})  # settings that the file does not have are defaults
-        given = _as_json({"agent": agent.name, **asdict(agent)})
+        given = agent_settings(agent)
         if found != given:
             keys = differing_keys(found, given)
             raise InputError(f"{str(path)!r} was trained by another agent than {agent!r}; they differ in {keys}.")
         with reading(path, "policy"):
             low, high = (tensors.pop(bound) for bound in BOUNDS)
             check_tensors({"action_high": high}, {"action_high": low})
-            expected: dict[str, Tensor] = {}
-            for group, network in agent.networks(width, len(low)).items():
-                leading = () if network.members is None else (network.members,)
-                expected |= mlp_weights(group, leading, network.sizes, Shapes(), network.norm)
+            expected = network_weights(agent, width, len(low), Shapes())
             acting = acting_weights(agent, expected)
             check_tensors(tensors, acting if tensors.keys() == acting.keys() else expected)
             names = [column for column in columns if isinstance(column, str)]
@@ -204,8 +201,7 @@ def agent_settings(agent: Agent) -> dict[str, Any]:
 
 def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings as a file gives them back: tuples become lists."""
-    given: dict[str, Any] = json.loads(json.dumps(settings))
-    return given
+    return cast(dict[str, Any], json.loads(json.dumps(settings)))
 
 
 def acting_weights(agent: Agent, weights: Weights) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, q_values
+from mocoda.agents.agent import Agent, Batch, Measured, Network, Noise, Stage, q_values
 from mocoda.engine.networks import Weights, mlp, softplus
 from mocoda.engine.randomness import Stream
 
@@ -35,9 +35,6 @@ class SAC(Agent):
 
     def stages(self) -> tuple[Stage, ...]:
         return (Stage({"critic": 1, "actor": 1, "target-critic": 1}, self.batch),)
-
-    def losses(self) -> dict[str, Loss]:
-        return {"critic": self.critic_loss, "actor": self.actor_loss}
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         return {

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Loss, Measured, Network, Noise, Stage, policy, q_values
+from mocoda.agents.agent import Agent, Batch, Measured, Network, Noise, Stage, policy, q_values
 from mocoda.engine.networks import Weights
 from mocoda.engine.randomness import Stream
 
@@ -32,7 +32,7 @@ class TD3BC(Agent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_not_negative("smoothing", "smoothing_clip", "imitation")
+        self._check_least(0, "smoothing", "smoothing_clip", "imitation")
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
         return {
@@ -42,9 +42,6 @@ class TD3BC(Agent):
 
     def stages(self) -> tuple[Stage, ...]:
         return (Stage({"critic": 1, "actor": 2, "target-critic": 2, "target-actor": 2}, self.batch),)
-
-    def losses(self) -> dict[str, Loss]:
-        return {"critic": self.critic_loss, "actor": self.actor_loss}
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         return {"smoothing": stream.normal(updates, self.batch, action)}

@@ -10,16 +10,28 @@ action and goal. Agents see state and goal side by side.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import OWN, TARGET, Agent, Batch, Measured, Stage, loss_and_measured, make_agent
+from mocoda.agents.agent import (
+    OWN,
+    TARGET,
+    Agent,
+    Batch,
+    Measured,
+    Stage,
+    loss_and_measured,
+    make_agent,
+    network_weights,
+)
 from mocoda.agents.evaluation import make_evaluator
 from mocoda.agents.policy import Policies, Policy, agent_settings, to_unit_range
 from mocoda.data.transitions import Array, Transitions, as_tensor
@@ -27,7 +39,7 @@ from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.engines import Engine
 from mocoda.engine.errors import InputError
 from mocoda.engine.metrics import CSV, JSONL, Metric, MetricLog, Report, read_metrics
-from mocoda.engine.networks import Weights, half_precision, input_scaling, mlp_weights
+from mocoda.engine.networks import Weights, half_precision, input_scaling
 from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, side_by_side
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
@@ -35,6 +47,7 @@ from mocoda.tasks import Task, is_simulated
 from mocoda.tasks.own import environment_range
 
 CHUNK = 100  # updates at a time, at most: one CUDA graph
+PULSE = 2.0  # seconds between reports of progress in a long chunk
 VALUES = ("q", "v", "advantage")  # measurements of losses that are values, or differences of values
 ACHIEVED = "achieved_goal"  # entry of a table's source: the state columns that goals are about
 Range = tuple[float | Array, float | Array]  # low and high, a number or (A,) each
@@ -129,6 +142,7 @@ def train_agents(
         done = saved.resume(restore)
         stages = agent.stages()
         total = sum(stage.updates or updates for stage in stages)
+        learner.made = _Pulse(lambda made: progress(f"agents {agent.name}", made, total))
         for chunk in _chunks(stages, updates, evaluate_every):
             if chunk.before + chunk.updates <= done:
                 continue
@@ -140,7 +154,7 @@ def train_agents(
                 report(_loss_metrics(losses, learner.measured, chunk, stages[chunk.stage], runs))
                 report(evaluator.new_metrics(evaluate_every, runs))
             now = chunk.before + chunk.updates
-            progress(f"agents {agent.name}", now, total)
+            learner.made(now, always=True)
             saved.offer(now, lambda: {**learner.tensors(), "curves": evaluator.curves()})
         curves = _curves(evaluator.curves(), evaluate_every)
         if report is not None:
@@ -169,20 +183,13 @@ def _train_by_jobs(
     """Trains each run as a job of the engine; runs that an earlier call has finished in the folder are kept."""
     device = runs[0].data.device
     tables = {id(run.data): run.data.to("cpu") for run in runs}  # seeds may share one
-    on_cpu = [run._replace(data=tables[id(run.data)]) for run in runs]
-    job = _Job(on_cpu, agent, options, folder, str(device))
+    job = _Job([run._replace(data=tables[id(run.data)]) for run in runs], agent, options, folder, str(device))
     finished = [number for number in range(len(runs)) if job.done(number)]
-
-    def note(number: int) -> None:
-        progress(f"agents {agent.name}", len(finished), len(runs))
+    new = engine.run(job, [number for number in range(len(runs)) if number not in finished])
+    for done, number in enumerate(chain(finished, (number for number, _ in new)), 1):
+        progress(f"agents {agent.name}", done, len(runs))
         if report is not None:
             report(read_metrics(job.part(number)))
-
-    for number in finished:
-        note(number)
-    for number, _ in engine.run(job, [number for number in range(len(runs)) if number not in finished]):
-        finished.append(number)
-        note(number)
     parts = [Policies.load(job.part(number), agent) for number in range(len(runs))]
     policies = {key: policy for part in parts for key, policy in part.items()}
     curves = {
@@ -222,25 +229,17 @@ class _Job:
             ).save(part)
 
 
-def _files_of(part: Path) -> list[Path]:
-    """Returns the files that a job writes to its folder."""
-    return [
-        part / name for name in ("agents.json", "checkpoint.safetensors", JSONL, CSV, f"policy-{part.name}.safetensors")
-    ]
-
-
 def remove_checkpoint(checkpoint: Path) -> None:
     """Removes the checkpoint of a finished training: a file, or the folder of an engine's jobs."""
     if not checkpoint.is_dir():
         checkpoint.unlink(missing_ok=True)
         return
     for part in checkpoint.glob("*"):
-        for file in _files_of(part):
-            file.unlink(missing_ok=True)
-        if not any(part.iterdir()):
-            part.rmdir()
-    if not any(checkpoint.iterdir()):
-        checkpoint.rmdir()
+        for name in ("agents.json", "checkpoint.safetensors", JSONL, CSV, f"policy-{part.name}.safetensors"):
+            (part / name).unlink(missing_ok=True)
+    for folder in (*checkpoint.glob("*"), checkpoint):
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 # --- data
@@ -304,19 +303,23 @@ class RunTable:
                 data, achieved, last = sorted_episodes(data, run.name, achieved_goal)
                 ends.append(last)
             seen = data.state if data.goal is None else torch.cat([data.state, data.goal], 1)
-            shift, scale = _standard(seen, agent.standardise)
+            shift, scale = torch.zeros_like(seen[0]), torch.ones_like(seen[0])
+            if agent.standardise:
+                shift, scale = input_scaling(seen)
             reward, *values = _learning_units(data, agent)
             seen, next_state = (seen - shift) / scale, (data.next_state - shift[:states]) / scale[:states]
-            columns = [seen[:, :states], to_unit_range(data.action, *action_ends), reward[:, None], next_state]
-            columns += [data.terminal[:, None].float(), seen[:, states:]]
+            parts = [seen[:, :states], to_unit_range(data.action, *action_ends), reward[:, None], next_state]
+            parts += [data.terminal[:, None].float(), seen[:, states:]]
             if achieved is not None:
-                columns.append((achieved - shift[states:]) / scale[states:])
-            torch.cat(columns, 1, out=rows[begin : begin + len(data)])
+                parts.append((achieved - shift[states:]) / scale[states:])
+            torch.cat(parts, 1, out=rows[begin : begin + len(data)])
             begins[key], scaling[key] = begin, (shift, scale, *values)
             begin += len(data)
         shift, scale, low, high, zero, unit = map(
             torch.stack, zip(*(scaling[id(run.data)] for run in runs), strict=True)
         )
+        named = [(run.data.columns[:states], run.data.columns[states:]) for run in runs]
+        columns = [(*state, *(f"goal{i}" for i in range(goals)), *action) for state, action in named]
         return RunTable(
             rows,
             torch.tensor([begins[id(run.data)] for run in runs], device=first.device),
@@ -331,7 +334,7 @@ class RunTable:
             high,
             zero,
             unit,
-            [_columns(run.data, goals) for run in runs],
+            columns,
             torch.cat(ends) if from_episodes else None,
             getattr(task, "reached", None),
         )
@@ -393,19 +396,16 @@ def runs_of(
 
 def _check_alike(first: Run, run: Run, labelled: bool) -> None:
     """Raises unless two runs can be trained together; `labelled` data is compared in its goals too."""
-    (states, actions), (expected_states, expected_actions) = (
-        (data.state.shape[1], data.action.shape[1]) for data in (run.data, first.data)
-    )
-    if (states, actions) != (expected_states, expected_actions):
-        raise InputError(
-            f"data sets that train together need the same columns: {first.name!r} has {expected_states} of state and "
-            f"{expected_actions} of action, {run.name!r} has {states} and {actions}. Train them separately."
-        )
-    if labelled and _goal_width(run.data) != _goal_width(first.data):
-        raise InputError(
-            f"data sets that train together need the same columns of goal: {first.name!r} has "
-            f"{_goal_width(first.data)}, {run.name!r} has {_goal_width(run.data)}. Train them separately."
-        )
+    widths = {
+        kind: [0 if part is None else part.shape[1] for part in (getattr(first.data, kind), getattr(run.data, kind))]
+        for kind in ("state", "action", *(("goal",) if labelled else ()))
+    }
+    for kind, (expected, found) in widths.items():
+        if found != expected:
+            raise InputError(
+                f"data sets that train together need the same columns of {kind}: {first.name!r} has {expected}, "
+                f"{run.name!r} has {found}. Train them separately."
+            )
     if run.data.device != first.data.device:
         raise InputError(
             f"data sets must be on one device: {first.name!r} is on {first.data.device}, {run.name!r} on "
@@ -452,16 +452,14 @@ def action_range(runs: Sequence[Run], task: Task | None, given: Range | None) ->
     box: Any = getattr(task, "box", None)
     environment: Any = getattr(task, "environment", None)
     if task is None or (box is None and environment is None):
-        if given is not None:
-            return _check_range(given, data.action)
-        for run in runs:
+        for run in runs if given is None else ():
             least, most = map(float, run.data.action.aminmax())
             if least < -1 or most > 1:
                 raise InputError(
                     f"data set {run.name!r} has actions from {least:.4g} to {most:.4g}, outside [-1, 1]. Say which are "
                     "possible: `--actions LOW HIGH`, in Python actions=(low, high), or the task, which knows it."
                 )
-        return _check_range((-1.0, 1.0), data.action)
+        return _check_range((-1.0, 1.0) if given is None else given, data.action)
     if given is not None:
         raise InputError(f"task {task.name!r} has its own range of actions; remove actions=.")
     graph = task.graph
@@ -489,17 +487,6 @@ def _check_range(given: Range, action: Tensor) -> tuple[Tensor, Tensor]:
     if not bool((low < high).all() & (high - low).isfinite().all()):
         raise InputError(f"actions must be finite with low < high, got {low.tolist()} and {high.tolist()}.")
     return low, high
-
-
-def _standard(seen: Tensor, wanted: bool) -> tuple[Tensor, Tensor]:
-    """Returns shift and scale (columns,) that standardise rows (N, columns), if wanted."""
-    return input_scaling(seen) if wanted else (torch.zeros_like(seen[0]), torch.ones_like(seen[0]))
-
-
-def _columns(data: Transitions, goals: int) -> tuple[str, ...]:
-    """Returns the names of state, goal and action."""
-    states = data.state.shape[1]
-    return *data.columns[:states], *(f"goal{i}" for i in range(goals)), *data.columns[states:]
 
 
 def _goal_width(data: Transitions) -> int:
@@ -575,6 +562,18 @@ def _chunks(stages: Sequence[Stage], updates: int, evaluate_every: int) -> Itera
             before, start = before + count, start + count
 
 
+class _Pulse:
+    """Reports how many updates were made: after every chunk, and every PULSE seconds in chunks that take longer."""
+
+    def __init__(self, tell: Callable[[int], None] = lambda made: None) -> None:
+        self.tell, self.told = tell, time.monotonic()
+
+    def __call__(self, made: int, always: bool = False) -> None:
+        if always or time.monotonic() - self.told >= PULSE:
+            self.tell(made)
+            self.told = time.monotonic()
+
+
 @dataclass(eq=False)
 class Learner:
     """The weights of all runs and their updates."""
@@ -587,6 +586,8 @@ class Learner:
     captured: list[Captured]  # by stage
     drawn: tuple[int, int, dict[str, Tensor]] = (-1, -1, {})  # stage, first update, and the draws for its block
     measured: dict[str, Tensor] = field(default_factory=dict)  # (R,) each, as of each group's last update of a chunk
+    before: int = 0  # updates of the whole training before the current chunk
+    made: _Pulse = field(default_factory=_Pulse)
 
     @staticmethod
     def of(agent: Agent, table: RunTable, streams: Sequence[Stream]) -> Learner:
@@ -595,13 +596,13 @@ class Learner:
         for stage in agent.stages():
             for group in stage.learned:
                 own = [weights[name].requires_grad_() for name in _names(weights, group)]
-                learner.optimisers[group] = Adam(own, agent.learning_rate, stage.weight_decay, group)
+                learner.optimisers[group] = Adam(own, agent.learning_rate, stage.weight_decay, f"optimiser.{group}")
             learner.captured.append(Captured(learner._chunk(stage), table.device))
         return learner
 
     def learn(self, chunk: _Chunk) -> Tensor:
         """Makes the updates of a chunk and returns the losses (U, G, R) of its groups, 0 where one was not updated."""
-        stage = self.agent.stages()[chunk.stage]
+        stage, self.before = self.agent.stages()[chunk.stage], chunk.before
         block, begin = chunk.start - chunk.start % CHUNK, chunk.start % CHUNK
         if self.drawn[:2] != (chunk.stage, block):
             self.drawn = (chunk.stage, block, self._draw(stage, chunk.stage, block))
@@ -615,38 +616,28 @@ class Learner:
         return self.captured[chunk.stage](tensors, chunk.start % period)
 
     def _draw(self, stage: Stage, number: int, block: int) -> dict[str, Tensor]:
-        """Draws row numbers and noise of CHUNK updates, (CHUNK, R, ...) each; they do not depend on evaluations."""
+        """Draws row numbers, noise and goals of CHUNK updates, (CHUNK, R, ...) each; evaluations change nothing."""
         drawn: list[dict[str, Tensor]] = []
-        for run, stream in enumerate(self.streams):
+        for stream, offset, length in zip(self.streams, self.table.offset, self.table.length.tolist(), strict=True):
             own = stream.child("updates", number, block)
-            index = own.integers(int(self.table.length[run]), CHUNK, stage.batch)
-            noise = self.agent.noise(own.child("noise"), CHUNK, self.table.action_width)
-            drawn.append({"index": index + self.table.offset[run], **noise, **self._goals(own, run, index)})
+            index = own.integers(length, CHUNK, stage.batch)
+            drawn.append(
+                {"index": index + offset, **self.agent.noise(own.child("noise"), CHUNK, self.table.action_width)}
+            )
+            if self.table.last is not None:
+                goals = self.agent.draw_goals(own.child("goals"), index, self.table.last[index + offset], length)
+                drawn[-1] |= {name: torch.where(goal == OWN, OWN, goal + offset) for name, goal in goals.items()}
         return {name: torch.stack([own[name] for own in drawn], 1) for name in drawn[0]}
-
-    def _goals(self, stream: Stream, run: int, index: Tensor) -> dict[str, Tensor]:
-        """Draws a run's goals for rows (U, B) of its data, as numbers of rows of the table."""
-        if self.table.last is None:
-            return {}
-        offset, rows = self.table.offset[run], int(self.table.length[run])
-        last = self.table.last[index + offset]
-        drawn = self.agent.draw_goals(stream.child("goals"), index, last, rows)
-        return {name: torch.where(goal == OWN, OWN, goal + offset) for name, goal in drawn.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns everything that a checkpoint needs."""
-        state = dict(self.weights)
-        for adam in self.optimisers.values():
-            state |= {f"optimiser.{name}": value for name, value in adam.state().items()}
-        return state
+        optimisers = (adam.state() for adam in self.optimisers.values())
+        return {name: tensor for part in (self.weights, *optimisers) for name, tensor in part.items()}
 
     def restore(self, tensors: Weights) -> None:
         copy_tensors(tensors, self.weights)
-        prefix = "optimiser."
-        names = [name for name in tensors if name.startswith(prefix) and name not in self.weights]
-        own = {name.removeprefix(prefix): tensors[name] for name in names}
         for adam in self.optimisers.values():
-            adam.restore(own)
+            adam.restore(tensors)
 
     def policies(self, weights: Weights | None = None, device: torch.device | None = None) -> list[Policy]:
         """Copies the current policies to a device, with these weights; without any, with all but the targets."""
@@ -709,8 +700,13 @@ class Learner:
         def chunk(tensors: Tensors, phase: int) -> Tensor:
             count = len(tensors["index"])
             parts = [{name: tensor[i] for name, tensor in tensors.items()} for i in range(count)]
-            # Measuring costs time, so only the updates of the last period do it: there, every group has its turn.
-            return torch.stack([update(part, phase + i, i >= count - period) for i, part in enumerate(parts)])
+            losses = []
+            for i, part in enumerate(parts):
+                # Measuring costs time, so only the updates of the last period do it: there, every group has its turn.
+                losses.append(update(part, phase + i, i >= count - period))
+                if self.table.device.type == "cpu":  # a GPU replays all at once
+                    self.made(self.before + i + 1)
+            return torch.stack(losses)
 
         return chunk
 
@@ -733,13 +729,7 @@ class Learner:
 
 def initial_weights(agent: Agent, state: int, action: int, streams: Sequence[Stream]) -> dict[str, Tensor]:
     """Draws every run's initial weights (R, ...) from its stream; targets begin as copies of what they follow."""
-    runs: list[dict[str, Tensor]] = []
-    for stream in streams:
-        runs.append({})
-        for group, network in agent.networks(state, action).items():
-            leading = () if network.members is None else (network.members,)
-            own = stream.child("weights", group)
-            runs[-1] |= mlp_weights(group, leading, network.sizes, own, network.norm)
+    runs = [network_weights(agent, state, action, stream.child("weights")) for stream in streams]
     weights = {name: torch.stack([run[name] for run in runs]) for name in runs[0]}
     for group in {group for stage in agent.stages() for group in stage.update_every if group.startswith(TARGET)}:
         weights |= {TARGET + name: weights[name].clone() for name in _names(weights, group.removeprefix(TARGET))}
@@ -752,20 +742,16 @@ def _names(weights: Weights, group: str) -> list[str]:
 
 def _check_finite(losses: Tensor, chunk: _Chunk, runs: Sequence[Run], learner: Learner) -> None:
     """Raises at the first loss (U, G, R) that is NaN or inf; the effect of the last update shows in the weights."""
-    bad = ~torch.isfinite(losses)
+    bad = ~losses.isfinite()
     effect = torch.stack([weight.detach().flatten(1).sum(1) for weight in learner.weights.values()]).sum(0)  # (R,)
-    if not bool(bad.any() | ~torch.isfinite(effect).all()):
-        return
-    first = (
-        bad.nonzero()[0]
-        if bool(bad.any())
-        else torch.tensor([chunk.updates - 1, 0, int(effect.isfinite().float().argmin())])
-    )
-    run = runs[int(first[2])]
-    raise InputError(
-        f"the loss of {learner.agent.name} on data set {run.name!r}, seed {run.seed}, became NaN or inf at update "
-        f"{chunk.start + int(first[0]) + 1}. Lower the learning rate, or look for extreme values in the data."
-    )
+    bad[-1, 0] |= ~effect.isfinite()
+    if bool(bad.any()):
+        update, _, number = bad.nonzero()[0].tolist()
+        run = runs[number]
+        raise InputError(
+            f"the loss of {learner.agent.name} on data set {run.name!r}, seed {run.seed}, became NaN or inf at update "
+            f"{chunk.start + update + 1}. Lower the learning rate, or look for extreme values in the data."
+        )
 
 
 def _loss_metrics(

@@ -47,9 +47,14 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
     weight, bias = weight.reshape(many, inputs, outputs), bias.reshape(many, 1, outputs)
     if x.device.type == "cpu" and (inputs % LINE or outputs % LINE or batch % ROWS):
         more_inputs, more_outputs = -inputs % LINE, -outputs % LINE
-        x, bias = pad(x, (0, more_inputs, 0, -batch % ROWS)), pad(bias, (0, more_outputs))
-        weight = pad(weight, (0, more_outputs, 0, more_inputs))
+        x, bias = _padded(x, more_inputs, -batch % ROWS), _padded(bias, more_outputs)
+        weight = _padded(weight, more_outputs, more_inputs)
     return torch.baddbmm(bias, x, weight)[:, :batch, :outputs].reshape(*leading, batch, outputs)
+
+
+def _padded(x: Tensor, columns: int, rows: int = 0) -> Tensor:
+    """Adds columns and rows of zeros; `pad` alone would copy even where there is nothing to add."""
+    return pad(x, (0, columns, 0, rows)) if columns or rows else x
 
 
 def mlp_weights(

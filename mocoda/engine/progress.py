@@ -35,7 +35,7 @@ class PlainProgress:
         self.due = now + 30
         left = ""
         if done > skipped:
-            left = f", about {_in_words((now - begin) * (total - done) / (done - skipped))} left"
+            left = f", about {in_words((now - begin) * (total - done) / (done - skipped))} left"
         sys.stderr.write(f"{stage}: {done:,} of {total:,}{left}\n")
         sys.stderr.flush()
 
@@ -71,7 +71,8 @@ class Bars:
         self.bars.stop()
 
 
-def _in_words(seconds: float) -> str:
+def in_words(seconds: float) -> str:
+    """A duration in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"

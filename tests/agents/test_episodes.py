@@ -119,9 +119,6 @@ def test_to_terminate_is_a_success_where_the_environment_says_nothing_and_to_run
     assert np.array_equal(made.reward, -0.5 * made.steps)
 
 
-# Jobs
-
-
 # Several policies
 
 

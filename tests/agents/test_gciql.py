@@ -112,9 +112,6 @@ def test_from_a_random_walk_it_learns_the_straight_way_to_every_goal() -> None:
     assert random < 0.2
 
 
-# On the spine of all agents
-
-
 # Errors
 
 

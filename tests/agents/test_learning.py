@@ -33,7 +33,6 @@ from mocoda.agents import train as learning
 from mocoda.agents.agent import Loss, Noise, loss_and_measured
 from mocoda.agents.evaluation import Episodes, rollout
 from mocoda.agents.policy import to_task_range
-from mocoda.agents.train import RunTable, runs_of
 from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.metrics import Metric
 from mocoda.engine.networks import Weights, mlp_weights
@@ -55,23 +54,7 @@ def trained(name: str, updates: int = 8) -> Policies:
     return train_agents(data, small(name), seeds=[5, 6], updates=updates, task=HILL, evaluate_every=4, episodes=3)
 
 
-# The table
-
-
-def table(datasets: dict[str, Transitions | Sequence[Transitions]], seeds: list[int]) -> RunTable:
-    return RunTable.of(runs_of(datasets, seeds), Cloning(scale_rewards=False))
-
-
-def test_the_table_holds_every_column_in_its_place() -> None:
-    data = recorded(11)
-    assert data.reward is not None
-    batch = table({"one": data}, [0, 1]).batch(torch.tensor([[3, 10, 0], [1, 1, 2]]))
-    for run, rows in enumerate(([3, 10, 0], [1, 1, 2])):
-        assert batch.state[run].equal(data.state[rows]) and batch.next_state[run].equal(data.next_state[rows])
-        torch.testing.assert_close(batch.action[run], data.action[rows], rtol=0, atol=1e-6)
-        assert batch.reward[run].equal(data.reward[rows])
-        assert batch.terminal[run].equal(data.terminal[rows].float())
-    assert bool(data.terminal.any()) and not bool(data.terminal.all())
+# Batches
 
 
 @dataclass(frozen=True)
@@ -251,9 +234,6 @@ def test_a_training_is_polyak_and_adam_on_the_agents_losses(
         torch.testing.assert_close(states[-1][key][1].double(), weight, rtol=0, atol=2e-5)
 
 
-# Chunks
-
-
 # Evaluations
 
 
@@ -318,9 +298,6 @@ def test_a_policys_actions_are_its_agents_in_the_tasks_box(name: str) -> None:
     expected = to_task_range(inside, torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 3.0]))
     torch.testing.assert_close(torch.as_tensor(policy.act(state, seed=3)), expected)
     torch.testing.assert_close(expected, torch.tensor([0.0, 1.5]) + torch.tensor([2.0, 1.5]) * inside)
-
-
-# Small things
 
 
 # What losses measure

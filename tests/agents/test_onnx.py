@@ -123,9 +123,6 @@ def test_proposals_of_any_number_of_samplers_components_and_critics_are_the_poli
     assert close.all(1).mean() >= 0.95  # of two proposals worth the same, either may be the best
 
 
-# Noise
-
-
 # The file
 
 
@@ -181,6 +178,3 @@ def test_without_onnx_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "onnx", None)
     with refused():
         export_onnx(untrained(small("sac")), tmp_path / "policy.onnx")
-
-
-# Columns, and the command line

@@ -183,6 +183,3 @@ def test_a_damaged_list_of_policies_is_refused(content: str, tmp_path: Path) -> 
     listed.write_text(content)
     with pytest.raises(InputError, match="was not written by mocoda, or damaged since"):
         Policies.load(tmp_path)
-
-
-# In an environment

@@ -40,12 +40,3 @@ def test_a_policy_acts_on_raw_states_as_the_network_does_on_standardised_ones(na
     difference = torch.as_tensor(acted[0]) - torch.as_tensor(acted[1])
     # Proposals near a tie may be chosen differently after rounding.
     assert float((difference.abs().amax(1) < 1e-3).float().mean()) > (0.9 if name == "bcq" else 0.999)
-
-
-def test_each_data_set_is_standardised_by_its_own_rows() -> None:
-    agent = dataclasses.replace(small("td3-bc"), standardise=True)
-    together = train_agents({"shifted": SHIFTED, "plain": DATA}, agent, seeds=[0, 1], updates=5)
-    alone = train_agents({"shifted": SHIFTED}, agent, seeds=[0, 1], updates=5)
-    for seed in (0, 1):
-        for name, weight in alone["shifted", seed].weights.items():
-            assert weight.equal(together["shifted", seed].weights[name])

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import below, done, rejects, start
+from command_line import below, done, mocoda, rejects, start
 
 from mocoda import Policies, Policy, Transitions, evaluate, make_agent, make_task, train_agents, write
+from mocoda.cli import agents as agents_command
 from mocoda.engine.checkpoint import load_trained
 
 RUNS = [(data, seed) for data in ("one", "two") for seed in (0, 1)]
@@ -158,6 +159,18 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.M
     rejects("train", "one.hdf5", "--task", "maze")
     rejects("evaluate", "none")
     assert below(tmp_path) == before
+
+
+def test_a_long_training_says_once_how_long_it_and_a_smaller_one_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in ("FORECAST_AFTER", "LONG"):
+        monkeypatch.setattr(agents_command, name, 0.0)
+    ended = mocoda(*training(400))
+    (line,) = [line for line in ended.err.splitlines() if line.startswith("The training takes about")]
+    assert ended.code == 0 and "`--updates 80 --hidden 128 128`" in line
 
 
 UPDATES = 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,12 +39,10 @@ def task_for(name: str) -> mocoda.Task | None:
     return None if AGENTS[name].goals_from_episodes else mocoda.make_task("navigation")
 
 
-def trained(name: str, seeds: list[int], updates: int = 400, checkpoint: Path | None = None) -> mocoda.Policies:
-    task = task_for(name)
-    data = {"one": recorded(0), "other": recorded(1)}
-    return mocoda.train_agents(
-        data, small(name), seeds=seeds, updates=updates, task=task, evaluate_every=50, episodes=3, checkpoint=checkpoint
-    )
+def trained(name: str, seeds: list[int], **more: Any) -> mocoda.Policies:
+    data: dict[str, Any] = {"one": recorded(0), "other": recorded(1)}
+    settings = {"updates": 400, "task": task_for(name), "evaluate_every": 50, "episodes": 3} | more
+    return mocoda.train_agents(data, small(name), seeds=seeds, **settings)
 
 
 def assert_close(one: mocoda.Policy, other: mocoda.Policy, tolerance: float) -> None:
@@ -104,19 +103,8 @@ def test_an_interrupted_training_goes_on_and_ends_the_same(
     whole = trained(name, [0])
     monkeypatch.setattr(learning, "Checkpoint", lambda path, identity: Checkpoint(path, identity, interval=0.0))
     file = tmp_path / "checkpoint.safetensors"
-    data, task = {"one": recorded(0), "other": recorded(1)}, task_for(name)
     with pytest.raises(StopError):
-        mocoda.train_agents(
-            data,
-            small(name),
-            seeds=[0],
-            updates=400,
-            task=task,
-            evaluate_every=50,
-            episodes=3,
-            checkpoint=file,
-            progress=stop,
-        )
+        trained(name, [0], checkpoint=file, progress=stop)
     again = trained(name, [0], checkpoint=file)
     for key in whole:
         assert_close(whole[key], again[key], 1e-5)

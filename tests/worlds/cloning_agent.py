@@ -9,7 +9,7 @@ from torch import Tensor
 
 import mocoda
 from mocoda.agents import Batch, Network, Stage
-from mocoda.agents.agent import Loss, Noise
+from mocoda.agents.agent import Noise
 from mocoda.engine.networks import Weights, mlp
 
 
@@ -22,9 +22,6 @@ class Cloning(mocoda.Agent):
 
     def stages(self) -> tuple[Stage, ...]:
         return (Stage({"actor": 1}, self.batch),)
-
-    def losses(self) -> dict[str, Loss]:
-        return {"actor": self.actor_loss}
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
         return (self.act(weights, batch.state, noise) - batch.action).square().mean((-2, -1))
