@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import inspect
 import re
+import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -119,6 +120,9 @@ def load_task(path: str | Path, data: Transitions | ColumnNames, **given: Any) -
     absent = dict.fromkeys([] if isinstance(data, ColumnNames) else noted(data.source, "absent") or [])
     learned = load_learned(file, names) if file.suffix == ".graph" else None
     text = file.read_bytes() if learned else _text(file)
+    # Functions and environments may import modules that lie beside the file; it comes last, so that none hides another.
+    if (folder := str(file.absolute().parent)) not in sys.path:
+        sys.path.append(folder)
     with _errors_name(file):
         defined: dict[str, Any] = {}
         if learned is None:

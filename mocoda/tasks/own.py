@@ -6,7 +6,6 @@ Everything is optional but the graph. What is missing is asked for when it is ne
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -55,8 +54,6 @@ class OwnEnvironment:
     def __call__(self, **options: Any) -> gymnasium.Env[Any, Any]:
         task = _loaded(self)
         environment: Any = task.environment
-        if str(self.graph.parent) not in sys.path:  # modules beside the graph file can be imported
-            sys.path.append(str(self.graph.parent))
         if callable(environment):
             known = inspect.signature(environment).parameters
             options = {name: value for name, value in options.items() if name in known}

@@ -128,10 +128,22 @@ def _there(path: Path, names: ColumnNames) -> list[Any]:
     return [load_graph(path, names).mask(ROWS).tolist(), label(STATE, ACTION, NEXT)[0].tolist()]
 
 
+def test_functions_import_modules_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "beside_the_graph.py").write_text("def step(rows):\n    return rows[:, :7] + 1\n")
+    file = write(
+        tmp_path, PYTHON + "\ndef step(rows):\n    import beside_the_graph\n    return beside_the_graph.step(rows)\n"
+    )
+    step = load_task(file, data()).step
+    assert step is not None and step(ROWS).equal(STATE + 1)
+    (tmp_path / "json.py").write_text("raise AssertionError('hides the module of the standard library')")
+    load_task(write(tmp_path, "import json\n" + PYTHON, "other.py"), data())
+
+
 def test_another_process_loads_the_same_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    file, before = write(tmp_path, PYTHON + REWARD), (set(sys.modules), list(sys.path))
+    file, before = write(tmp_path, PYTHON + REWARD), set(sys.modules)
     load_task(file, NAMES)
-    assert (set(sys.modules), list(sys.path)) == before
+    assert set(sys.modules) == before
     assert [path.name for path in tmp_path.iterdir()] == ["my_graph.py"]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(_there, (file, NAMES)) == _there(file, NAMES)
