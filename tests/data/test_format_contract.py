@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from approved import assert_approved, refused
-from transition_tables import arrays, assert_identical, numbers, refusal, table
+from transition_tables import assert_identical, numbers, refusal, table
 
 import mocoda
 from mocoda import Transitions
@@ -115,22 +115,7 @@ def test_the_ending_or_the_prefix_decides(
     assert not [left for left in tmp_path.iterdir() if ":" in left.name]
 
 
-def test_a_minari_data_set_that_exists_is_refused_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    (tmp_path / "me" / "x-v0").mkdir(parents=True)
-    for name in ("minari:me/x-v0", "minari:me/x"):
-        with refused():
-            target_of(name)
-
-
 # --- episodes
-
-FORMATS_WITH_EPISODES = [
-    *["x.hdf5", "d4rl:x.hdf5", "robomimic:x.hdf5", "x.npz", "x.parquet", "x.csv"],
-    *["lerobot:x", "minari:x-v0", "d3rlpy:x.h5"],
-]
 
 
 def recorded(random: np.random.Generator, lengths: tuple[int, ...] = (4, 1, 3), goals: bool = True) -> Transitions:
@@ -152,28 +137,6 @@ def recorded(random: np.random.Generator, lengths: tuple[int, ...] = (4, 1, 3), 
 
 
 ORDER = [5, 2, 8, 0, 7, 3, 6, 9, 1, 4]
-CHOSEN = {"holes": [0, 2, 3, 6, 7, 9], "twice": [0, 1, 1, 2, 8, 8], "shuffled": ORDER}
-
-
-@pytest.mark.parametrize("target", FORMATS_WITH_EPISODES)
-@pytest.mark.parametrize("change", ["whole", "without", *CHOSEN])
-def test_every_row_comes_back_as_the_step_of_its_episode(
-    target: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    made = recorded(np.random.default_rng(0))
-    if change == "without":
-        made = replace(made, episode=None, step=None)
-    mocoda.write(made[torch.tensor(CHOSEN.get(change, [*range(10)]))], target)
-    back = mocoda.read(target if ":" in target else tmp_path / target)
-    if change in CHOSEN:
-        back, made = back[back.provenance["recipe"].argsort()], made[torch.tensor(sorted(CHOSEN[change]))]
-    assert_identical(back, replace(made, source=back.source) if target == "x.csv" else made)
-    assert back.provenance["recipe"].equal(made.provenance["recipe"])
-    for name in ("episode", "step"):
-        one, other = getattr(back, name), getattr(made, name)
-        assert one is other is None if change == "without" else one.equal(other)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -229,19 +192,6 @@ def test_d3rlpy_s_episodes_end_with_the_task_and_in_files_with_the_goal(tmp_path
 
 
 # --- plain HDF5, and files that lack what is needed
-
-
-@pytest.mark.parametrize("label", [None, "somebody-else"])
-def test_hdf5_with_our_names_and_no_header_is_read_as_npz_is(label: str | None, tmp_path: Path) -> None:
-    plain = arrays(6)
-    np.savez(tmp_path / "plain.npz", **plain)
-    with h5py.File(tmp_path / "plain.hdf5", "w") as file:
-        for name, array in plain.items():
-            file[name] = array
-        if label is not None:
-            file.attrs["format"] = label
-    read, same = mocoda.read(tmp_path / "plain.hdf5"), mocoda.read(tmp_path / "plain.npz")
-    assert read.rows.equal(same.rows) and read.next_state.equal(same.next_state)
 
 
 @pytest.mark.parametrize("suffix", ["hdf5", "npz"])

@@ -129,17 +129,6 @@ def test_ogbench_s_terminals_end_episodes_and_stop_no_values(tmp_path: Path) -> 
     assert "dropped_terminals" not in mocoda.read(f"ogbench:{tmp_path / 'labelled.npz'}").source
 
 
-@pytest.mark.parametrize("names", [("state", "action", "next_state"), ("obs", "actions", "next_obs")], ids=str)
-def test_npz_with_names_of_either_kind_is_read(tmp_path: Path, names: tuple[str, str, str]) -> None:
-    made = table(6)
-    arrays = (made.state.numpy(), made.action.numpy(), made.next_state.numpy())
-    given: dict[str, Any] = dict(zip(names, arrays, strict=True))
-    np.savez_compressed(tmp_path / "data.npz", **given)
-    read = mocoda.read(tmp_path / "data.npz", columns=["x", "y", "push"])
-    assert read.rows.equal(made.rows) and read.next_state.equal(made.next_state)
-    assert read.columns == ("x", "y", "push")
-
-
 def test_written_npz_needs_no_pickles_and_says_its_columns(tmp_path: Path) -> None:
     made = table(columns=["x", "y", "push"], source={"seed": 1}, provenance={"recipe": np.arange(5)})
     mocoda.write(made, tmp_path / "data.npz")

@@ -37,6 +37,8 @@ EXAMPLES = {"robomimic:data.hdf5": 6, "lerobot:data": 15, "minari:data-v0": 10, 
 def tables(draw: st.DrawFn) -> Transitions:
     made = draw(parts())
     rows = len(made["state"])
+    if draw(st.booleans()):  # rows that follow one another
+        made["next_state"][:-1] = made["state"][1:]
     notes = {
         "recipe": arrays(np.int64, rows, elements=st.integers(-(2**63), 2**63 - 1)),
         "support": arrays(np.float32, rows, elements=FLOATS),
