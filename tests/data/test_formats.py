@@ -52,12 +52,7 @@ def test_d4rl_without_next_observations_pairs_rows_within_episodes_only(tmp_path
     read = mocoda.read(hdf5(tmp_path / "data.hdf5", D4RL | ENDS))
     paired(read)
     assert read.reward is not None and read.reward.tolist() == KEPT
-    assert read.source == {
-        "read_as": "D4RL-style HDF5",
-        "episodes": 3,
-        "dropped_last_rows": 3,
-        "dropped_terminals": 1,
-    }
+    assert read.source == {"read_as": "D4RL-style HDF5", "episodes": 3, "dropped_last_rows": 3, "dropped_terminals": 1}
 
 
 def test_d4rl_with_next_observations_keeps_every_row_and_only_terminals_are_terminal(tmp_path: Path) -> None:
@@ -116,12 +111,7 @@ def test_ogbench_s_terminals_end_episodes_and_stop_no_values(tmp_path: Path) -> 
     np.savez(tmp_path / "cube.npz", **arrays, qpos=OBSERVATIONS, qvel=OBSERVATIONS)
     read = mocoda.read(tmp_path / "cube.npz")
     paired(read)
-    assert read.source == {
-        "read_as": "OGBench npz",
-        "ignored": ["qpos", "qvel"],
-        "episodes": 3,
-        "dropped_last_rows": 3,
-    }
+    assert read.source == {"read_as": "OGBench npz", "ignored": ["qpos", "qvel"], "episodes": 3, "dropped_last_rows": 3}
     assert read.episode is not None and read.episode.tolist() == [0, 0, 0, 1, 1, 2, 2]
     assert read.step is not None and read.step.tolist() == [0, 1, 2, 0, 1, 0, 1]
     np.savez(tmp_path / "labelled.npz", **arrays, rewards=ROWS)

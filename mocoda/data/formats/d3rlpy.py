@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import raw_arrays
+from mocoda.data.formats.arrays import checked_texts, raw_arrays
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import array_at, names_in, open_hdf5, refusing
@@ -128,7 +128,7 @@ def write(data: Transitions, place: str) -> None:
 def read(place: str) -> Contents:
     """Reads a file that `write`, or d3rlpy's own `dump`, has written; d3rlpy is not needed."""
     with refusing(place, f"a {D3RLPY.title}"), open_hdf5(Path(place)) as file:
-        about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in {*file} else {}
+        about = checked_texts(place, json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in {*file} else {})
         episodes = (
             _Steps(*(array_at(file, f"{part}_{number}") for part in _Steps._fields))
             for number in range(int(array_at(file, "num_episodes")))
@@ -138,9 +138,8 @@ def read(place: str) -> Contents:
         arrays = dict(contents.arrays)
         if about:  # the episodes in the file are not those of the table
             arrays = {name: array for name, array in arrays.items() if name not in EPISODES}
-            arrays |= {name: array_at(file, f"mocoda_episodes/{name}") for name in names_in(file, "mocoda_episodes")}
-        for name in names_in(file, "mocoda_provenance"):
-            arrays[PROVENANCE + name] = array_at(file, f"mocoda_provenance/{name}")
+        for group, prefix in (("mocoda_episodes", ""), ("mocoda_provenance", PROVENANCE)):
+            arrays |= {prefix + name: array_at(file, f"{group}/{name}") for name in names_in(file, group)}
         return replace(contents, arrays=arrays)
 
 

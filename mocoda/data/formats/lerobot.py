@@ -52,6 +52,14 @@ QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 BATCH = 8192  # frames that are read at once
 MOST_TASKS = 10_000  # larger task numbers are something else
 INDEX = "__index_level_0__"  # pandas' name for the index of a data frame in a Parquet file
+PANDAS = {  # what pandas writes beside such a data frame: LeRobot looks the texts of tasks up in its index
+    "index_columns": [INDEX],
+    "columns": [
+        {"name": name, "field_name": field, "pandas_type": kind, "numpy_type": kind, "metadata": None}
+        for name, field, kind in (("task_index", "task_index", "int64"), (None, INDEX, "object"))
+    ],
+    "column_indexes": [],
+}
 
 
 def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
@@ -224,13 +232,18 @@ def write_lerobot(data: Transitions, place: str) -> None:
     bounds = as_episodes(data).bounds
     fps = noted(data.source, "fps") or 1
     tasks, frames = _frames(data, bounds, fps)
-    features = {name: _feature(name, array, data) for name, array in frames.items()}
+    states, actions = [*data.columns[: data.state.shape[1]]], [*data.columns[data.state.shape[1] :]]
+    names = {STATE: states, NEXT + STATE: states, "action": actions}
+    names |= {} if data.goal is None else {GOAL: [f"goal{place}" for place in range(data.goal.shape[1])]}
+    features = {
+        name: {"dtype": str(array.dtype), "shape": [*array.shape[1:]] or [1], "names": names.get(name)}
+        for name, array in frames.items()
+    }
+    whole = {name: _stats(array, np.array([0, len(data)])) for name, array in frames.items()}
     with whole_folder(place) as folder:
         _parquet(folder / "data" / FILE, frames)
-        stats = {name: _stats(array, bounds) for name, array in frames.items()}
-        _write_episodes(folder, bounds, frames["task_index"], tasks, stats)
-        _write_tasks(folder / TASKS, tasks)
-        whole = {name: _stats(array, np.array([0, len(data)])) for name, array in frames.items()}
+        _parquet(folder / "meta/episodes" / FILE, _episodes(bounds, tasks, frames))
+        _parquet(folder / TASKS, {"task_index": np.arange(len(tasks)), INDEX: tasks}, {"pandas": json.dumps(PANDAS)})
         write_json(folder / "meta/stats.json", {n: {k: v[0].tolist() for k, v in s.items()} for n, s in whole.items()})
         write_json(folder / NOTES, texts_of(data) | {"held": [*arrays_of(data)]})
         write_json(folder / INFO, _info(len(bounds) - 1, len(data), len(tasks), fps, features))
@@ -258,7 +271,8 @@ def _frames(data: Transitions, bounds: NDArray[np.int64], fps: float) -> tuple[l
     frames |= {GOAL: arrays["goal"]} if "goal" in arrays else {}
     frames |= {"next.reward": arrays["reward"]} if "reward" in arrays else {}
     frames |= {"next.done": last | arrays["terminal"], "next.terminated": arrays["terminal"]}
-    known = {int(number): text for number, text in (noted(data.source, "tasks") or {}).items()}
+    given = noted(data.source, "tasks") or {}
+    known = {int(key): text for key, text in given.items() if key.isdecimal() and int(key) < MOST_TASKS}
     task = arrays.get(TASK)
     if task is None or task.min() < 0 or task.max() >= MOST_TASKS:
         texts = list(known.values()) if len(known) == 1 else ["unlabelled"]
@@ -273,13 +287,6 @@ def _frames(data: Transitions, bounds: NDArray[np.int64], fps: float) -> tuple[l
             frames[f"provenance.{name.removeprefix(PROVENANCE)}"] = array
     frames |= {"timestamp": (frame / fps).astype(np.float32), "frame_index": frame, "episode_index": episode}
     return texts, frames | {"index": np.arange(len(data)), "task_index": task}
-
-
-def _feature(name: str, array: NDArray[Any], data: Transitions) -> dict[str, Any]:
-    states = data.state.shape[1]
-    own = {STATE: data.columns[:states], NEXT + STATE: data.columns[:states], "action": data.columns[states:]}
-    names = list(own[name]) if name in own else [f"goal{i}" for i in range(array.shape[1])] if name == GOAL else None
-    return {"dtype": str(array.dtype), "shape": [*array.shape[1:]] or [1], "names": names}
 
 
 def _info(episodes: int, frames: int, tasks: int, fps: float, features: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,49 +307,27 @@ def _info(episodes: int, frames: int, tasks: int, fps: float, features: Mapping[
     }
 
 
-def _write_episodes(
-    folder: Path,
-    bounds: NDArray[np.int64],
-    task: NDArray[np.int64],
-    tasks: list[str],
-    stats: Mapping[str, Mapping[str, NDArray[Any]]],
-) -> None:
-    """Where each episode begins and ends, its tasks and its statistics."""
+def _episodes(bounds: NDArray[np.int64], tasks: list[str], frames: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Where each episode begins and ends, its tasks and its statistics, by columns."""
     pyarrow = pyarrow_for("write LeRobot's folders")
     episodes = len(bounds) - 1
-    number = np.repeat(np.arange(episodes), np.diff(bounds))
-    pairs = np.unique(np.stack([number, task], 1), axis=0)
+    pairs = np.unique(np.stack([frames["episode_index"], frames["task_index"]], 1), axis=0)
     first = np.append(0, np.cumsum(np.bincount(pairs[:, 0], minlength=episodes))).astype(np.int32)
-    texts = pyarrow.array([tasks[int(place)] for place in pairs[:, 1]], pyarrow.string())
     zero = np.zeros(episodes, np.int64)  # all frames are in one file
     columns: dict[str, Any] = {
         "episode_index": np.arange(episodes),
-        "tasks": pyarrow.ListArray.from_arrays(first, texts),
+        "tasks": pyarrow.ListArray.from_arrays(first, pyarrow.array([tasks[place] for place in pairs[:, 1]])),
         "length": np.diff(bounds),
         "data/chunk_index": zero,
         "data/file_index": zero,
         "dataset_from_index": bounds[:-1],
         "dataset_to_index": bounds[1:],
     }
-    for feature, found in stats.items():
-        for name, values in found.items():
+    for feature, array in frames.items():
+        for name, values in _stats(array, bounds).items():
             ends = np.arange(episodes + 1, dtype=np.int32) * values.shape[1]
             columns[f"stats/{feature}/{name}"] = pyarrow.ListArray.from_arrays(ends, values.ravel())
-    columns |= {"meta/episodes/chunk_index": zero, "meta/episodes/file_index": zero}
-    _parquet(folder / "meta/episodes" / FILE, columns)
-
-
-def _write_tasks(path: Path, tasks: list[str]) -> None:
-    """Writes the file as pandas would: LeRobot looks tasks up in the index of a data frame."""
-    pyarrow = pyarrow_for("write LeRobot's folders")
-    kinds = {"task_index": ("task_index", "int64"), INDEX: (None, "object")}
-    columns = [
-        {"name": name, "field_name": field, "pandas_type": kind, "numpy_type": kind, "metadata": None}
-        for field, (name, kind) in kinds.items()
-    ]
-    pandas = {"index_columns": [INDEX], "columns": columns, "column_indexes": []}
-    table = pyarrow.table({"task_index": np.arange(len(tasks)), INDEX: pyarrow.array(tasks, pyarrow.string())})
-    pyarrow.parquet.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path)
+    return columns | {"meta/episodes/chunk_index": zero, "meta/episodes/file_index": zero}
 
 
 def _stats(array: NDArray[Any], bounds: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -361,7 +346,7 @@ def _stats(array: NDArray[Any], bounds: NDArray[np.int64]) -> dict[str, NDArray[
     return found
 
 
-def _parquet(path: Path, columns: Mapping[str, Any]) -> None:
+def _parquet(path: Path, columns: Mapping[str, Any], about: Mapping[str, str] | None = None) -> None:
     pyarrow = pyarrow_for("write LeRobot's folders")
     path.parent.mkdir(parents=True, exist_ok=True)
     made = {}
@@ -370,4 +355,4 @@ def _parquet(path: Path, columns: Mapping[str, Any]) -> None:
             flat = np.ascontiguousarray(values).ravel()
             values = flat if values.shape[1] == 1 else pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
         made[name] = values
-    pyarrow.parquet.write_table(pyarrow.table(made), path)
+    pyarrow.parquet.write_table(pyarrow.table(made, metadata=about), path)

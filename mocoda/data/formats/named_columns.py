@@ -79,8 +79,7 @@ def open_parquet(place: str | Path) -> Any:
     """Opens a Parquet file. Texts will be read as dictionaries: each text once, however many rows have it."""
     parquet = pyarrow_for("read Parquet files").parquet
     check_readable(Path(place))
-    with parquet.ParquetFile(place) as file:
-        texts = [field.name for field in file.schema_arrow if str(field.type) in ("string", "large_string")]
+    texts = [field.name for field in parquet.read_schema(place) if str(field.type) in ("string", "large_string")]
     return parquet.ParquetFile(place, read_dictionary=texts)
 
 
@@ -114,7 +113,11 @@ def read_parquet(place: str, group: int | None = None, unpacked: Unpacked | None
     with refusing(place, "Parquet"), open_parquet(place) as file:
         names = file.schema_arrow.names
         _check_names(names, place)
-        wanted = [field.name for field in file.schema_arrow if field.name in VECTORS or _is_known(field)]
+        wanted = []
+        for field in file.schema_arrow:  # `state.x`, or a record `state` of several columns
+            group_, dot, _ = field.name.partition(".")
+            if field.name in VECTORS or (group_ in GROUPS and (dot or str(field.type).startswith("struct<"))):
+                wanted.append(field.name)
         table = parquet_table(file, wanted, unpacked, group).flatten()  # `state` to `state.x`
         load = [(name, partial(column_values, column)) for name, column in zip(table.column_names, table, strict=True)]
         others = [(name, partial(_parquet_column, place, name)) for name in names if name not in wanted]
@@ -125,12 +128,6 @@ def read_parquet(place: str, group: int | None = None, unpacked: Unpacked | None
 def _parquet_column(place: str, name: str) -> NDArray[Any]:
     with refusing(place, "Parquet"), open_parquet(place) as file:
         return column_values(parquet_table(file, [name], Unpacked(place, Path(place))).column(0))
-
-
-def _is_known(field: Any) -> bool:
-    """Whether a column is called `state.x`, or is a record `state` of several columns."""
-    group, dot, _ = field.name.partition(".")
-    return group in GROUPS and (bool(dot) or str(field.type).startswith("struct<"))
 
 
 def write_parquet(data: Transitions, place: str) -> None:
