@@ -12,7 +12,8 @@ import rich.table
 from numpy.typing import NDArray
 from rich.markup import escape
 
-from mocoda.data.formats import HowToRead, RawData, read_raw
+from mocoda.data.formats import HowToRead, read_raw
+from mocoda.data.formats.arrays import RawData
 from mocoda.data.kinds import kinds_of
 from mocoda.data.names import EPISODES, PROVENANCE, printable
 from mocoda.data.tracking import MAX_LOST, alike_objects, find_exchanges
@@ -23,6 +24,11 @@ REMARKS = {
     "constant": "never changes: a model learns nothing from it.",
     "clock": "counts up by the same amount in every row: make it a factor that nothing else depends on.",
     "angle": "wraps around, and no model can learn such jumps: read it as an angle (--angles), as its sine and cosine.",
+}
+COUNTED = {  # in the source of data without next states
+    "episodes_sorted_by_step": "episodes whose rows were not in the order of step: {:,}. They were sorted by step.",
+    "gaps_in_step": "gaps in step: {:,}. The rows before them have no next state and were left out.",
+    "dropped_terminals": "{:,} terminal rows have no next state and were left out, and their rewards with them.",
 }
 FOLLOWED = 20_000  # rows in which objects are followed
 JUMP_SPREADS = 0.5  # a jump is longer than this many standard deviations of a column
@@ -192,32 +198,24 @@ def _recorded(raw: RawData) -> NDArray[np.bool_]:
 
 
 def _columns(raw: RawData) -> list[Column]:
-    arrays, good, found = raw.arrays, ~raw.bad_rows(), []
-    kinds = iter(kinds_of(arrays if good.all() else {name: array[good] for name, array in arrays.items()}))
+    arrays, sound, found = raw.arrays, ~raw.bad_rows(), []
+    kinds = iter(kinds_of(arrays if sound.all() else {name: array[sound] for name, array in arrays.items()}))
     names = iter(raw.names)
     for part in ("state", "action", "goal", "reward"):
-        for place, values in enumerate(arrays[part].reshape(len(good), -1).T if part in arrays else ()):
+        for place, values in enumerate(arrays[part].reshape(len(sound), -1).T if part in arrays else ()):
             following = arrays["next_state"][:, place] if part == "state" else values[:0]
             name = next(names, part if part == "reward" else f"{part}{place}")
-            found.append(_described(part, name, next(kinds, "number"), values, following))
+            bad = int((~np.isfinite(values)).sum() + (~np.isfinite(following)).sum())
+            good = values[np.isfinite(values)].astype(np.float64)
+            figures = (float(figure(good)) if len(good) else None for figure in (np.min, np.mean, np.max, np.std))
+            low, mean, high, std = figures
+            found.append(Column(part, name, low, mean, high, std, next(kinds, "number"), bad))
     return found
-
-
-def _described(part: str, name: str, kind: str, values: Floats, next_values: Floats) -> Column:
-    bad = int((~np.isfinite(values)).sum() + (~np.isfinite(next_values)).sum())
-    good = values[np.isfinite(values)] if bad else values
-    if len(good) == 0:
-        return Column(part, name, None, None, None, None, kind, bad)
-    low, high = float(good.min()), float(good.max())
-    mean, std = float(good.mean(dtype=np.float64)), float(good.std(dtype=np.float64))
-    return Column(part, name, low, mean, high, std, kind, bad)
 
 
 def _continuity(state: Floats, next_state: Floats, varying: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """(N - 1,) whether a row's next state is the following state, and (S,) how often single columns prevent it."""
-    differs = np.empty((state.shape[1], len(state) - 1), bool)
-    for place in range(state.shape[1]):
-        np.not_equal(next_state[:-1, place], state[1:, place], out=differs[place])
+    differs = (next_state[:-1] != state[1:]).T
     whole = ~differs.any(0)
     nearly = ~whole & (2 * differs[varying].sum(0) <= len(varying))
     return np.asarray(whole), np.asarray(differs[:, nearly].sum(1))
@@ -308,12 +306,7 @@ def _warnings(found: Inspection) -> list[str]:
         warnings.append("no row goes on in the following one: rows are shuffled, or each is a step of its own.")
     if not any(column.part == "reward" for column in found.columns):
         warnings.append("there are no rewards: a task, a reward function or another file has to give them.")
-    if unsorted := found.source.get("episodes_sorted_by_step"):
-        warnings.append(f"episodes whose rows were not in the order of step: {unsorted:,}. They were sorted by step.")
-    if gaps := found.source.get("gaps_in_step"):
-        warnings.append(f"gaps in step: {gaps:,}. The rows before them have no next state and were left out.")
-    if dropped := found.source.get("dropped_terminals"):
-        warnings.append(f"{dropped:,} terminal rows have no next state and were left out, and their rewards with them.")
+    warnings += [text.format(count) for name, text in COUNTED.items() if (count := found.source.get(name))]
     if note := found.source.get("note"):
         warnings.append(f"{printable(note, 1000)}.")
     return warnings

@@ -62,26 +62,21 @@ def _kind(values: NDArray[Any], following: NDArray[Any]) -> str:
         step = following.astype(np.float64) - values
         if step.min() > 0 and np.ptp(step) <= 1e-3 * step.mean():
             return "clock"
-        if wrapped(values, step):
+        if _wraps(values, step):
             return "angle"
     return "integer" if all((array == np.round(array)).all() for array in both) else "number"
 
 
-def wrapped(values: NDArray[Any], step: NDArray[np.float64]) -> float:
-    """The period (2 pi or 360) of an angle that jumps from one end of its range to the other; 0 if it is none."""
+def _wraps(values: NDArray[Any], step: NDArray[np.float64]) -> bool:
+    """Whether these are angles that jump from one end of their range to the other, 2 pi or 360 away."""
     low, high = float(values.min()), float(values.max())
     for period in PERIODS:
-        slack = 1e-3 * period
+        slack, share = 1e-3 * period, np.abs(step) / period
         inside = (low >= -slack and high <= period + slack) or max(-low, high) <= period / 2 + slack
-        share = np.abs(step) / period
-        if (
-            inside
-            and high - low > 0.9 * period
-            and (share > 0.75).any()
-            and not ((share > 0.25) & (share < 0.75)).any()
-        ):
-            return period
-    return 0.0
+        between = ((share > 0.25) & (share < 0.75)).any()
+        if inside and high - low > 0.9 * period and (share > 0.75).any() and not between:
+            return True
+    return False
 
 
 def _groups(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[int, ...], ...]:

@@ -31,6 +31,7 @@ ALIASES = {
 }
 OUR_NAME = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
 VECTORS = ("reward", "terminal", "timeout", "done", *EPISODES)  # one value a row
+FLOATS = ("state", "action", "next_state", "reward", "goal")  # the arrays that become float32
 TEXTS = ("columns", "source")  # JSON that is stored beside the arrays
 
 Arrays = dict[str, NDArray[Any]]
@@ -55,7 +56,6 @@ def find_arrays(
             raise unknown_name("array of a table called", ours, ALIASES)
         if not theirs:
             raise InputError(f"names must say what {ours} is called, got nothing.")
-    taken = {name for theirs in given.values() for name in theirs}
     native: Arrays = {}
     found: dict[str, str] = {}
     unused = {*contents.ignored}
@@ -73,25 +73,39 @@ def find_arrays(
         elif known in found:
             raise InputError(f"{found[known]!r} and {name!r} are both names of {known}; give one of them.")
         else:
-            found[known], native[known] = name, _shaped(name, known, as_array(name, value, known))
+            found[known], native[known] = name, _shaped(name, known, value)
     labels: dict[str, list[str]] = {}
     for ours, theirs in given.items():
-        parts = [_shaped(name, ours, as_array(name, _named(contents, name, kind), ours)) for name in theirs]
-        labels[ours] = _labels(ours, theirs, parts)
+        parts = [_shaped(name, ours, _named(contents, name, kind)) for name in theirs]
         native[ours] = parts[0] if len(parts) == 1 else _side_by_side(kind, ours, theirs, parts)
+        if ours in ("state", "action") and native[ours].shape[1] > 1 == len(parts):
+            labels[ours] = column_names({ours: native[ours].shape[1]}, between="")
+        elif ours in ("state", "action"):
+            labels[ours] = column_names({name: part.shape[1] for name, part in zip(theirs, parts, strict=True)})
     for name in ("state", "action"):
         if name not in native:
             missing = contents.missing.format(name=name, names=" or ".join(map(repr, ALIASES[name])))
             raise InputError(f"{kind}: {missing} {_listing(contents)}")
-    arrays = {name: array if name in _KEPT or "/" in name else as_float32(array) for name, array in native.items()}
-    columns = tuple(map(str, columns)) or _columns(contents, arrays, labels)
-    own = [f"{name}{column}" for name in ("state", "action") for column in range(arrays[name].shape[1])]
-    rounded = np.concatenate([_rounded(native[name], arrays[name]) for name in ("state", "action")])
-    called = columns if len(columns) == len(own) else own
+    arrays = {name: as_float32(array) if name in FLOATS else array for name, array in native.items()}
+    widths = {name: arrays[name].shape[1] for name in ("state", "action")}
+    made_up = column_names(widths, between="", always=True)
+    columns = tuple(map(str, columns)) or _columns(contents, widths, labels)
+    rounded = np.concatenate([_rounded(native[name], arrays[name]) for name in widths])
+    called = columns if len(columns) == len(made_up) else made_up
+    taken = {name for theirs in given.values() for name in theirs}
     return arrays, columns, unused - taken, tuple(called[place] for place in np.flatnonzero(rounded))
 
 
-_KEPT = ("terminal", "timeout", "done", *EPISODES)  # arrays that do not become float32
+def column_names(widths: Mapping[str, int], between: str = ".", always: bool = False) -> list[str]:
+    """The names of columns side by side: an array's own if it has one column, else NAME.0, NAME.1 and so on.
+
+    always  number single columns, too
+    """
+    return [
+        f"{name}{between}{place}" if always or width > 1 else name
+        for name, width in widths.items()
+        for place in range(width)
+    ]
 
 
 def as_array(name: str, value: Any, ours: str | None = None) -> NDArray[Any]:
@@ -113,12 +127,6 @@ def as_array(name: str, value: Any, ours: str | None = None) -> NDArray[Any]:
 def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
         return np.ascontiguousarray(array, np.float32)
-
-
-def as_bool(kind: str, name: str, array: NDArray[Any]) -> NDArray[np.bool_]:
-    if array.dtype != bool and len(odd := np.flatnonzero((array != 0) & (array != 1))):
-        raise InputError(f"{kind}: {name} must hold 0 and 1 only, got {array[odd[0]]} in row {odd[0]}.")
-    return np.asarray(array == 1)
 
 
 def printable(text: object, longest: int = 200) -> str:
@@ -150,8 +158,9 @@ def _episode_names(name: str, array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _shaped(name: str, ours: str, array: NDArray[Any]) -> NDArray[Any]:
-    """A vector (N,) or a table (N, columns); a single column may have either shape."""
+def _shaped(name: str, ours: str, value: Any) -> NDArray[Any]:
+    """An array as a vector (N,) or a table (N, columns); a single column may have either shape."""
+    array = as_array(name, value, ours)
     rows = len(array)
     if ours in VECTORS:
         if array.shape not in ((rows,), (rows, 1)):
@@ -189,27 +198,15 @@ def _side_by_side(kind: str, ours: str, theirs: Sequence[str], parts: Sequence[N
     return np.concatenate(parts, 1)
 
 
-def _labels(ours: str, theirs: Sequence[str], parts: Sequence[NDArray[Any]]) -> list[str]:
-    """The columns' names: a column's own, or of wider arrays side by side NAME.0, NAME.1 and so on."""
-    if ours in VECTORS:
-        return []
-    if len(parts) == 1 and parts[0].shape[1] > 1:
-        return [f"{ours}{number}" for number in range(parts[0].shape[1])]
-    return [
-        name if part.shape[1] == 1 else f"{name}.{number}"
-        for name, part in zip(theirs, parts, strict=True)
-        for number in range(part.shape[1])
-    ]
-
-
-def _columns(contents: Contents, arrays: Arrays, labels: Mapping[str, list[str]]) -> tuple[str, ...]:
-    if not {"state", "action"} & {*labels}:
+def _columns(contents: Contents, widths: Mapping[str, int], labels: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """The columns' names; those of arrays that the user has named (`labels`) come before the file's."""
+    if not labels:
         return tuple(map(str, contents.columns))
     columns: list[str] = []
-    for name in ("state", "action"):
-        width = arrays[name].shape[1]
+    for name, width in widths.items():
         known = contents.columns[:width] if name == "state" else contents.columns[-width:]
-        columns += labels.get(name) or (known if len(known) == width else [f"{name}{i}" for i in range(width)])
+        made_up = column_names({name: width}, between="", always=True)
+        columns += labels.get(name) or (known if len(known) == width else made_up)
     return tuple(map(str, columns))
 
 

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from mocoda.data.formats.array_files import FORMAT, FORMAT_VERSION, stored_arrays
 from mocoda.data.formats.arrays import texts_of
-from mocoda.data.formats.flat_hdf5 import FORMAT, FORMAT_VERSION, stored_arrays
 from mocoda.data.formats.guarded import metadata_of, open_hdf5, put_metadata
 from mocoda.data.names import ARRAYS as ARRAYS
-from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, printable
+from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, column_names, printable
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import hdf5_disk, versions, whole_file
 
@@ -75,32 +75,31 @@ class Transitions:
         episode: Array | None = None,
         step: Array | None = None,
     ) -> None:
-        arrays = {"state": _own("state", state)}
-        rows, states = _checked_shape("state", arrays["state"])
+        arrays = {"state": _own("state", state, (None, None))}
+        rows, states = arrays["state"].shape
         if rows == 0:
             raise InputError("state has no rows; expected at least 1. Was the data filtered to nothing?")
-        arrays["action"] = _own("action", action)
-        _, actions = _checked_shape("action", arrays["action"], rows=rows)
-        arrays["next_state"] = _own("next_state", next_state)
-        _checked_shape("next_state", arrays["next_state"], rows=rows, columns=states)
+        arrays["action"] = _own("action", action, (rows, None))
+        arrays["next_state"] = _own("next_state", next_state, (rows, states))
         if reward is not None:
-            arrays["reward"] = _own("reward", reward)
-            _check_vector("reward", arrays["reward"], rows)
+            arrays["reward"] = _own("reward", reward, (rows,))
         if goal is not None:
-            arrays["goal"] = _own("goal", goal)
-            _checked_shape("goal", arrays["goal"], rows=rows)
+            arrays["goal"] = _own("goal", goal, (rows, None))
         notes = {name: _own_note(name, array, rows) for name, array in (provenance or {}).items()}
         for name, array in (*arrays.items(), *((f"provenance {name!r}", note) for name, note in notes.items())):
             _check_finite(name, array)
         if terminal is None:
             terminal = torch.zeros(rows, dtype=torch.bool, device=arrays["state"].device)
-        arrays["terminal"] = _own("terminal", terminal, torch.bool)
-        _check_vector("terminal", arrays["terminal"], rows)
+        arrays["terminal"] = _own("terminal", terminal, (rows,), torch.bool)
         arrays |= _own_episodes(episode, step, rows)
         for name in ARRAYS:
             object.__setattr__(self, name, arrays.get(name))
-        object.__setattr__(self, "columns", _checked_columns(columns, states, actions))
-        object.__setattr__(self, "source", MappingProxyType(_checked_source(source or {})))
+        object.__setattr__(self, "columns", _checked_columns(columns, states, arrays["action"].shape[1]))
+        try:
+            copied = json.loads(json.dumps(dict(source or {})))  # what a file would give back
+        except (TypeError, ValueError) as error:
+            raise InputError(f"source must hold JSON values only, for it travels with the file ({error}).") from error
+        object.__setattr__(self, "source", MappingProxyType(copied))
         object.__setattr__(self, "provenance", MappingProxyType(notes))
 
     def __len__(self) -> int:
@@ -122,7 +121,8 @@ class Transitions:
         """The chosen rows: a slice, indices (M,) or a boolean mask (N,)."""
         if not isinstance(rows, slice | Tensor | np.ndarray | list):
             raise InputError(f"rows are chosen by a slice, indices or a boolean mask, got {rows!r}.")
-        return self._with({name: array[rows] for name, array in self.arrays().items()})
+        chosen = {name: array[rows] for name, array in self.arrays().items()}
+        return from_arrays(chosen, self.columns, self.source)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -134,7 +134,8 @@ class Transitions:
         return self.state.device
 
     def to(self, device: torch.device | str) -> Transitions:
-        return self._with({name: array.to(device) for name, array in self.arrays().items()})
+        moved = {name: array.to(device) for name, array in self.arrays().items()}
+        return from_arrays(moved, self.columns, self.source)
 
     def save(self, path: str | Path) -> None:
         """Writes the table to an HDF5 file, whole or not at all."""
@@ -154,9 +155,6 @@ class Transitions:
         """Sends arrays to other processes as numpy: torch would use shared memory, of which containers have little."""
         arrays = {name: array.cpu().numpy() for name, array in self.arrays().items()}
         return from_arrays, (arrays, self.columns, dict(self.source))
-
-    def _with(self, arrays: Mapping[str, Tensor]) -> Transitions:
-        return from_arrays(arrays, self.columns, self.source)
 
     def arrays(self, *, episodes: bool = True) -> dict[str, Tensor]:
         """The table's arrays by their names in a file, provenance included; episode and step only if `episodes`."""
@@ -190,7 +188,9 @@ def concatenate(tables: Sequence[Transitions], source: Mapping[str, Any] | None 
         raise InputError("concatenate got no tables; expected at least 1.")
     first = tables[0]
     for table in tables[1:]:
-        _check_alike(first, table)
+        one, other = ({n: array.shape[1:] for n, array in t.arrays(episodes=False).items()} for t in (first, table))
+        if table.columns != first.columns or one != other:
+            raise InputError(f"tables must have the same columns and arrays to be joined, got {first!r} and {table!r}.")
     known = any(table.episode is not None for table in tables)
     parts = list(_renumbered(tables)) if known else [table.arrays() for table in tables]
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -231,12 +231,18 @@ def write_metadata(file: h5py.File, table: Transitions) -> None:
     put_metadata(file, {"format": [FORMAT, FORMAT_VERSION], "versions": versions()} | texts_of(table))
 
 
-def _own(name: str, array: Array, dtype: torch.dtype | None = torch.float32) -> Tensor:
-    """`array` as a tensor that shares no memory with it; dtype None keeps its type."""
+def _own(name: str, array: Array, shape: tuple[int | None, ...], dtype: torch.dtype | None = torch.float32) -> Tensor:
+    """`array` as a tensor that shares no memory with it; sizes of None may be any, and dtype None keeps its type."""
     try:
         given = as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be an array of numbers, got {type(array).__name__} ({error}).") from error
+    sizes = tuple(given.shape)
+    same_axes = len(sizes) == len(shape) and all(size in (None, own) for size, own in zip(shape, sizes, strict=True))
+    if not same_axes or 0 in sizes[1:]:
+        named = [str(size or other) for size, other in zip(shape, ("N", "columns"), strict=False)]
+        expected = f"({', '.join(named)})" if len(named) > 1 else f"({named[0]},), one value a row"
+        raise InputError(f"{name} must have shape {expected}, got {sizes}.")
     return given.detach().to(dtype or given.dtype, copy=True).contiguous()
 
 
@@ -244,8 +250,7 @@ def _own_note(name: str, array: Array, rows: int) -> Tensor:
     """A vector of provenance: whole numbers as int64, or as int32 where they are, others as float32."""
     if not name.isidentifier():
         raise InputError(f"provenance is called by names such as 'recipe', of letters, digits and _, got {name!r}.")
-    note = _own(f"provenance {name!r}", array, None)
-    _check_vector(f"provenance {name!r}", note, rows)
+    note = _own(f"provenance {name!r}", array, (rows,), None)
     if note.is_floating_point():
         return note.float()
     return note if note.dtype == torch.int32 else note.long()
@@ -269,8 +274,7 @@ def _own_episodes(episode: Array | None, step: Array | None, rows: int) -> dict[
 
 
 def _own_whole(name: str, array: Array, rows: int) -> Tensor:
-    own = _own(name, array, None)
-    _check_vector(name, own, rows)
+    own = _own(name, array, (rows,), None)
     if own.is_floating_point():
         raise InputError(f"{name} must be whole numbers, got {own.dtype}.")
     return own.long()
@@ -286,22 +290,9 @@ def count_steps(episode: Tensor) -> Tensor:
     return place
 
 
-def _checked_shape(name: str, array: Tensor, rows: int | None = None, columns: int | None = None) -> tuple[int, int]:
-    expected = f"({'N' if rows is None else rows}, {'columns' if columns is None else columns})"
-    bad = array.ndim != 2 or (rows is not None and len(array) != rows)
-    if bad or (columns is not None and array.shape[1] != columns) or array.shape[1] == 0:
-        raise InputError(f"{name} must have shape {expected}, got {tuple(array.shape)}.")
-    return array.shape[0], array.shape[1]
-
-
-def _check_vector(name: str, array: Tensor, rows: int) -> None:
-    if tuple(array.shape) != (rows,):
-        raise InputError(f"{name} must have shape ({rows},), one value a row, got {tuple(array.shape)}.")
-
-
 def _checked_columns(columns: Sequence[str], states: int, actions: int) -> tuple[str, ...]:
-    made_up = (*(f"state{i}" for i in range(states)), *(f"action{i}" for i in range(actions)))
-    names = tuple(str(name) for name in columns) or made_up
+    made_up = column_names({"state": states, "action": actions}, between="", always=True)
+    names = tuple(str(name) for name in columns) or tuple(made_up)
     if len(names) != len(made_up) or len(set(names)) != len(names):
         raise InputError(
             f"columns must name each of the {states} state and {actions} action columns once, got {list(names)}."
@@ -312,14 +303,6 @@ def _checked_columns(columns: Sequence[str], states: int, actions: int) -> tuple
     return names
 
 
-def _checked_source(source: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        copied: dict[str, Any] = json.loads(json.dumps(dict(source)))  # what a file would give back
-    except (TypeError, ValueError) as error:
-        raise InputError(f"source must hold JSON values only, for it travels with the file ({error}).") from error
-    return copied
-
-
 def _check_finite(name: str, array: Tensor) -> None:
     bad = ~torch.isfinite(array.reshape(len(array), -1)).all(1)
     if bool(bad.any()):
@@ -327,9 +310,3 @@ def _check_finite(name: str, array: Tensor) -> None:
             f"{name} has NaN or inf in {int(bad.sum())} of {len(array)} rows, first in row {int(bad.nonzero()[0])}. "
             "Drop or repair those rows."
         )
-
-
-def _check_alike(first: Transitions, table: Transitions) -> None:
-    one, other = ({name: array.shape[1:] for name, array in t.arrays(episodes=False).items()} for t in (first, table))
-    if table.columns != first.columns or one != other:
-        raise InputError(f"tables must have the same columns and arrays to be joined, got {first!r} and {table!r}.")

@@ -132,11 +132,17 @@ def test_rows_without_rewards_and_goals_without_a_state_are_refused() -> None:
         from_d3rlpy(to_d3rlpy(mixed()), goal=3)
 
 
+def noted(file: h5py.File, text: bytes) -> None:
+    del file["mocoda"]
+    file["mocoda"] = np.frombuffer(text, np.uint8)
+
+
 HARM: dict[str, Callable[[h5py.File], object]] = {
     "empty": lambda f: f.__delitem__("observations_1"),
     "huge": lambda f: f["num_episodes"].__setitem__((), 10**15),
     "images": lambda f: (f.__delitem__("observations_0"), f.__setitem__("observations_0", numbers(5, 2, 2))),
-    "note": lambda f: (f.__delitem__("mocoda"), f.__setitem__("mocoda", np.frombuffer(b"[3]", np.uint8))),
+    "note": lambda f: noted(f, b"[3]"),
+    "columns": lambda f: noted(f, b'{"columns": 3}'),
 }
 
 

@@ -52,12 +52,7 @@ def test_d4rl_without_next_observations_pairs_rows_within_episodes_only(tmp_path
     read = mocoda.read(hdf5(tmp_path / "data.hdf5", D4RL | ENDS))
     paired(read)
     assert read.reward is not None and read.reward.tolist() == KEPT
-    assert read.source == {
-        "read_as": "D4RL-style HDF5",
-        "episodes": 3,
-        "dropped_last_rows": 3,
-        "dropped_terminals": 1,
-    }
+    assert read.source == {"read_as": "D4RL-style HDF5", "episodes": 3, "dropped_last_rows": 3, "dropped_terminals": 1}
 
 
 def test_d4rl_with_next_observations_keeps_every_row_and_only_terminals_are_terminal(tmp_path: Path) -> None:
@@ -116,28 +111,12 @@ def test_ogbench_s_terminals_end_episodes_and_stop_no_values(tmp_path: Path) -> 
     np.savez(tmp_path / "cube.npz", **arrays, qpos=OBSERVATIONS, qvel=OBSERVATIONS)
     read = mocoda.read(tmp_path / "cube.npz")
     paired(read)
-    assert read.source == {
-        "read_as": "OGBench npz",
-        "ignored": ["qpos", "qvel"],
-        "episodes": 3,
-        "dropped_last_rows": 3,
-    }
+    assert read.source == {"read_as": "OGBench npz", "ignored": ["qpos", "qvel"], "episodes": 3, "dropped_last_rows": 3}
     assert read.episode is not None and read.episode.tolist() == [0, 0, 0, 1, 1, 2, 2]
     assert read.step is not None and read.step.tolist() == [0, 1, 2, 0, 1, 0, 1]
     np.savez(tmp_path / "labelled.npz", **arrays, rewards=ROWS)
     assert mocoda.read(tmp_path / "labelled.npz").source["dropped_terminals"] == 3
     assert "dropped_terminals" not in mocoda.read(f"ogbench:{tmp_path / 'labelled.npz'}").source
-
-
-@pytest.mark.parametrize("names", [("state", "action", "next_state"), ("obs", "actions", "next_obs")], ids=str)
-def test_npz_with_names_of_either_kind_is_read(tmp_path: Path, names: tuple[str, str, str]) -> None:
-    made = table(6)
-    arrays = (made.state.numpy(), made.action.numpy(), made.next_state.numpy())
-    given: dict[str, Any] = dict(zip(names, arrays, strict=True))
-    np.savez_compressed(tmp_path / "data.npz", **given)
-    read = mocoda.read(tmp_path / "data.npz", columns=["x", "y", "push"])
-    assert read.rows.equal(made.rows) and read.next_state.equal(made.next_state)
-    assert read.columns == ("x", "y", "push")
 
 
 def test_written_npz_needs_no_pickles_and_says_its_columns(tmp_path: Path) -> None:

@@ -21,11 +21,13 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 from approved import assert_approved, refused
+from test_pairing import lerobot_folder
 from transition_tables import numbers, refusal, table
 
 import mocoda
-from mocoda import InputError, Transitions
+from mocoda import InputError, Transitions, concatenate
 from mocoda.data.formats import guarded
+from mocoda.data.formats.shard_folder import Manifest
 
 ARRAYS = {"observations": numbers(4, 2), "actions": numbers(4, 1), "next_observations": numbers(4, 2)}
 
@@ -172,16 +174,10 @@ def test_a_name_that_is_no_text_is_passed_over(tmp_path: Path) -> None:
 
 def lerobot(folder: Path, lists: Any, width: int) -> Path:
     """A LeRobot folder whose features claim a width, and whose actions are these lists."""
-    rows, place = len(lists), folder / "lerobot"
-    (place / "meta").mkdir(parents=True)
-    (place / "data/chunk-000").mkdir(parents=True)
-    shapes = {"observation.state": 1, "action": width, "episode_index": 1, "frame_index": 1}
-    features = {name: {"dtype": "float32", "shape": [size], "names": None} for name, size in shapes.items()}
-    (place / "meta/info.json").write_text(json.dumps({"codebase_version": "v3.0", "features": features}))
+    rows = len(lists)
     columns = {"observation.state": np.zeros(rows), "action": lists}
     columns |= {"episode_index": np.zeros(rows, np.int64), "frame_index": np.arange(rows)}
-    pyarrow.parquet.write_table(pyarrow.table(columns), place / "data/chunk-000/file-000.parquet")
-    return place
+    return lerobot_folder(folder, columns, {"action": width})
 
 
 def repeated_lists(rows: int, width: int) -> Any:
@@ -221,37 +217,34 @@ def test_hostile_files_are_refused_in_little_memory(tmp_path: Path) -> None:
     assert int(kilobytes) < 150_000
 
 
-@pytest.mark.parametrize("name", ["x.npz", "x.hdf5", "x.parquet", "minari"])
+TARGETS = ["x.npz", "x.hdf5", "d4rl:x.hdf5", "x.parquet", "lerobot:x", "robomimic:x.hdf5", "minari:x-v0", "d3rlpy:x.h5"]
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "shards:x", "minari:arrow"])
 def test_what_all_arrays_unpack_to_is_counted_and_capped(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zeros = np.zeros((40_000, 2), np.float32)
-    arrays = {"observations": zeros, "actions": zeros, "next_observations": zeros}
-    source: Any = tmp_path / name
-    if name == "x.npz":
-        np.savez_compressed(source, **arrays)  # type: ignore[arg-type]
-    elif name == "x.hdf5":
-        with h5py.File(source, "w") as file:
-            for key, array in arrays.items():
-                file.create_dataset(key, data=array, compression="gzip")
-    elif name == "x.parquet":
-        columns = {
-            f"{part}.{key}": zeros[:, 0] for part, key in zip(("state", "action", "next_state"), "xax", strict=True)
-        }
-        pyarrow.parquet.write_table(pyarrow.table(columns), source, data_page_size=1000, compression="none")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    zeros = np.zeros((20_000, 2), np.float32)
+    data = Transitions(zeros, zeros, zeros, zeros[:, 0])
+    if target == "shards:x":
+        Path("x").mkdir()
+        manifest = Manifest(2, 40_000, "f", {})
+        manifest.save(Path("x"))
+        for number in range(2):  # each alone is small enough
+            manifest.write(Path("x"), number, [(data, 20_000)])
+    elif target == "minari:arrow":
+        target, lists = "minari:x-v0", pyarrow.FixedSizeListArray.from_arrays(zeros.ravel(), 2)
+        columns = {"observations": lists, "actions": lists, "rewards": zeros[:, 0], "terminations": zeros[:, 0] > 0}
+        arrow = pyarrow.table({**columns, "truncations": zeros[:, 0] > 0})
+        pyarrow.dataset.write_dataset(arrow, minari(tmp_path, data_format="arrow") / "0", format="arrow")
     else:
-        monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-        with h5py.File(minari(tmp_path, rows=len(zeros)) / "main_data.hdf5", "w") as file:
-            group = file.create_group("episode_0")
-            shapes = {"observations": len(zeros) + 1, "actions": len(zeros), "rewards": len(zeros)}
-            for key, rows in (shapes | {"terminations": len(zeros)}).items():
-                data = np.zeros((rows, 2) if key in ("observations", "actions") else rows)
-                group.create_dataset(key, data=data, compression="gzip")
-        source = "minari:x-v0"
-    monkeypatch.setattr(guarded, "ALWAYS_READ", 1 << 19)
-    monkeypatch.setattr(guarded, "MOST_UNPACKED", 1)
+        mocoda.write(concatenate([data, data]), target)
+    monkeypatch.setattr(guarded, "ALWAYS_READ", 1_500_000 if target == "shards:x" else 500_000)
+    monkeypatch.setattr(guarded, "MOST_UNPACKED", 0)
     with pytest.raises(InputError, match="unpacks to more than"):
-        mocoda.read(source)
+        mocoda.read(target)
 
 
 def minari(folder: Path, **changed: Any) -> Path:
@@ -277,15 +270,33 @@ def test_lists_of_unknown_length_in_a_minari_data_set_are_refused(
         mocoda.read("minari:x-v0")
 
 
+SHAPES = ["3", "[true]", "[-1]", "[1.5]", '["a"]', "[null]", f"[{10**12}]", f"[{'9' * 4000}, {'9' * 4000}]"]
+
+
 @pytest.mark.parametrize(
-    "shape", ["3", "[true]", "[-1]", "[1.5]", '["a"]', "[null]", f"[{10**12}]", f"[{'9' * 4000}, {'9' * 4000}]"]
+    "space",
+    [
+        *(f'{{"type": "Box", "shape": {shape}, "dtype": "float32"}}' for shape in SHAPES),
+        *(f'{{"type": "Discrete", "n": {n}, "start": 0}}' for n in ('"a"', "-1", "1.5", f"{2**40}")),
+    ],
 )
-def test_impossible_shapes_of_a_minari_data_set_are_refused(
-    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_impossible_spaces_of_a_minari_data_set_are_refused(
+    space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    minari(tmp_path, observation_space=f'{{"type": "Box", "shape": {shape}, "dtype": "float32"}}')
+    minari(tmp_path, observation_space=space)
     with pytest.raises(InputError, match="cannot be read as a Minari data set"):
+        mocoda.read("minari:x-v0")
+
+
+def test_categories_beyond_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    place = minari(tmp_path, observation_space=json.dumps({"type": "Discrete", "n": 1 << 30, "start": 0}))
+    with h5py.File(place / "main_data.hdf5", "w") as file:
+        arrays = {"observations": [0, 1, 2], "actions": numbers(2, 2), "rewards": [0.0, 0], "terminations": [0, 0]}
+        for name, array in arrays.items():
+            file[f"episode_0/{name}"] = array
+    with refused():
         mocoda.read("minari:x-v0")
 
 
@@ -355,18 +366,6 @@ def test_a_name_of_sixty_thousand_characters_is_cut(tmp_path: Path) -> None:
 
 
 # --- files that are cut off, or cannot be opened
-
-
-@pytest.mark.parametrize("kept", [8, 100, 0.5, 0.9, -1])
-@pytest.mark.parametrize("target", ["data.hdf5", "d4rl:data.hdf5", "data.npz", "data.parquet"])
-def test_a_truncated_file_is_refused(target: str, kept: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    mocoda.write(table(), target)
-    path = Path(target.split(":")[-1])
-    content = path.read_bytes()
-    path.write_bytes(content[: int(kept * len(content)) if 0 < kept < 1 else int(kept)])
-    kind = {".hdf5": "HDF5", ".npz": "npz", ".parquet": "Parquet"}[path.suffix]
-    assert refusal(lambda: mocoda.read(path)).startswith(f"{str(path)!r} cannot be read as {kind}: it is truncated")
 
 
 @pytest.mark.parametrize("place", ["nowhere.hdf5", ".", "d4rl:data.npz", "d3rlpy:data.npz", "mnari:me/x-v0", 3, {}])
@@ -439,11 +438,26 @@ def test_pipes_in_a_folder_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
         mocoda.read("minari:x-v0")
 
 
-def test_a_minari_data_set_that_must_not_be_read_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+# --- processes that are killed while they write
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import mocoda
+Path.rename = lambda part, target: (os.utime(part, (0, 0)), os.kill(os.getpid(), 9))
+mocoda.write(mocoda.read("data.npz"), sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("target", ["minari:x-v0", "lerobot:x"])
+def test_what_a_killed_process_leaves_is_no_data_set_and_goes_with_the_next_one_of_its_name(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    mocoda.write(table(), "minari:one-v0")
-    (tmp_path / "one-v0" / "data" / "main_data.hdf5").chmod(0)
-    request.getfixturevalue("unprivileged")
-    assert_approved(refusal(lambda: mocoda.read("minari:one-v0")))
+    mocoda.write(table(), "data.npz")
+    assert subprocess.run([sys.executable, "-c", KILLED, target], check=False).returncode == -9
+    assert len([*tmp_path.glob(".x*.part")]) == 1
+    refusal(lambda: mocoda.read(target))
+    mocoda.write(table(), target)
+    assert len(mocoda.read(target)) == 5 and not [*tmp_path.glob(".x*")]

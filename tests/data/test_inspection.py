@@ -51,7 +51,7 @@ def test_columns_are_described_as_numpy_does() -> None:
     data = mocoda.read(walk(), columns=["x", "y", "dx", "dy"])
     found = mocoda.inspect(data)
     assert [(column.part, column.name) for column in found.columns] == [
-        *(("state", "x"), ("state", "y"), ("action", "dx"), ("action", "dy"), ("reward", "reward")),
+        *(("state", "x"), ("state", "y"), ("action", "dx"), ("action", "dy"), ("reward", "reward"))
     ]
     y = data.state[:, 1].double().numpy()
     described = only(found, "y")

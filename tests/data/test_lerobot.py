@@ -207,16 +207,6 @@ def test_a_folder_that_is_there_is_never_written_to(tmp_path: Path) -> None:
     assert [*tmp_path.rglob("*")] == [tmp_path / "x"]
 
 
-def test_a_folder_that_was_not_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full_disk(*given: object) -> None:
-        raise OSError("no space")
-
-    monkeypatch.setattr("mocoda.data.formats.lerobot._write_tasks", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")
-    assert [*tmp_path.iterdir()] == []
-
-
 @pytest.mark.skipif("LEROBOT_PYTHON" not in os.environ, reason="set LEROBOT_PYTHON to a Python that has lerobot")
 def test_lerobot_s_own_loader_reads_it(tmp_path: Path) -> None:
     data = made()

@@ -64,17 +64,21 @@ def csv(folder: Path, rows: Rows) -> Path:
     return folder / "data.csv"
 
 
-def lerobot(folder: Path, rows: Rows) -> Path:
+def lerobot_folder(folder: Path, columns: dict[str, Any], widths: dict[str, int] | None = None) -> Path:
+    """A LeRobot folder of these columns, which says that they have these widths, or else 1."""
     place = folder / "lerobot"
-    (place / "meta").mkdir(parents=True, exist_ok=True)
-    (place / "data/chunk-000").mkdir(parents=True, exist_ok=True)
-    shapes = {"observation.state": "float32", "action": "float32", "episode_index": "int64", "frame_index": "int64"}
-    features = {name: {"dtype": kind, "shape": [1], "names": None} for name, kind in shapes.items()}
-    info = {"codebase_version": "v3.0", "fps": 10, "total_frames": len(rows["step"]), "features": features}
+    for part in ("meta", "data/chunk-000"):
+        (place / part).mkdir(parents=True, exist_ok=True)
+    features = {name: {"dtype": "float32", "shape": [(widths or {}).get(name, 1)]} for name in columns}
+    info = {"codebase_version": "v3.0", "total_frames": len(columns["action"]), "features": features}
     (place / "meta/info.json").write_text(json.dumps(info))
-    columns = dict(zip(shapes, (rows["state"][:, 0], rows["action"][:, 0], rows["episode"], rows["step"]), strict=True))
     pyarrow.parquet.write_table(pyarrow.table(columns), place / "data/chunk-000/file-000.parquet")
     return place
+
+
+def lerobot(folder: Path, rows: Rows) -> Path:
+    parts = {"observation.state": rows["state"][:, 0], "action": rows["action"][:, 0]}
+    return lerobot_folder(folder, parts | {"episode_index": rows["episode"], "frame_index": rows["step"]})
 
 
 FORMATS: dict[str, Callable[[Path, Rows], Any]] = {

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -185,21 +182,6 @@ def test_damaged_data_is_read_or_refused(name: str) -> None:
     assert name in IN_MEMORY or check_mutation(name, 0) == "read"
     for number in range(1, 11 if name == "robomimic.hdf5" else MUTATIONS):  # a process reads its texts
         check_mutation(name, number)
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")
-def test_a_thousand_damaged_files_neither_hang_nor_take_much_memory() -> None:
-    kinds = [*FILES, *IN_MEMORY]
-    [whole(name) for name in FILES]
-    before, outcomes, slowest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, Counter[str](), 0.0
-    for number in range(CAMPAIGN):
-        start = time.monotonic()
-        outcomes[check_mutation(kinds[number % len(kinds)], 1_000 + number)] += 1
-        slowest = max(slowest, time.monotonic() - start)
-        assert slowest < SECONDS, (kinds[number % len(kinds)], number)
-    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    assert grown < BYTES and outcomes.total() == CAMPAIGN, f"{outcomes}, slowest {slowest:.1f} s, {grown / 1e6:.0f} MB"
 
 
 JSON = st.recursive(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import platform
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -174,13 +172,6 @@ def test_a_file_says_what_it_is_and_how_it_was_made(tmp_path: Path) -> None:
             "reward": ((5,), "float32"),
             "terminal": ((5,), "bool"),
         }
-
-
-def test_versions_name_what_a_result_depends_on() -> None:
-    found = versions()
-    assert found["python"] == platform.python_version()
-    for package in ("mocoda", "torch", "numpy", "h5py", "gymnasium"):
-        assert found[package] == version(package)
 
 
 def test_saving_makes_the_folders_and_replaces_the_file(tmp_path: Path) -> None:

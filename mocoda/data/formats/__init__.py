@@ -10,15 +10,18 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack
 
-from mocoda.data.formats import d3rlpy, flat_hdf5, lerobot, minari, named_columns, npz, robomimic, shard_folder
-from mocoda.data.formats.arrays import RawData, raw_arrays
-from mocoda.data.formats.format import FORMATS, Contents, Format, readable_formats, writable_formats
+from mocoda.data.formats import array_files, d3rlpy, lerobot, minari, named_columns, robomimic, shard_folder
+from mocoda.data.formats.arrays import RawData, arrays_of, raw_arrays
+from mocoda.data.formats.format import FORMATS as FORMATS
+from mocoda.data.formats.format import Contents as Contents
+from mocoda.data.formats.format import Format as Format
+from mocoda.data.formats.format import readable_formats as readable_formats
+from mocoda.data.formats.format import writable_formats as writable_formats
 from mocoda.data.formats.guarded import check_readable
-from mocoda.data.formats.shard_folder import read_pieces
 from mocoda.data.names import Names
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable
@@ -26,29 +29,13 @@ from mocoda.engine.files import check_writable
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
-__all__ = [
-    "FORMATS",
-    "Contents",
-    "Format",
-    "HowToRead",
-    "RawData",
-    "Target",
-    "read",
-    "read_pieces",
-    "read_raw",
-    "readable_formats",
-    "target_of",
-    "writable_formats",
-    "write",
-]
-
 OPTIONS = ("observations", "filter_key")
 for format_ in (
-    flat_hdf5.MOCODA,
+    array_files.MOCODA,
     robomimic.ROBOMIMIC,
-    flat_hdf5.D4RL,
-    npz.OGBENCH,
-    npz.NPZ,
+    array_files.D4RL,
+    array_files.OGBENCH,
+    array_files.NPZ,
     named_columns.PARQUET,
     named_columns.CSV,
     lerobot.LEROBOT,
@@ -118,6 +105,8 @@ def read(
 def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
     """Reads as `read` does, but keeps rows with NaN and infinite numbers, which no table can hold."""
     options = {name: value for name in OPTIONS if (value := how.get(name))}
+    columns, names = tuple(how.get("columns", ())), how.get("names")
+    contents: Any = source
     if isinstance(source, str | Path):
         format_, place = _source_format(source)
         for name in options:
@@ -127,26 +116,21 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
         contents, title = format_.read(place, **options), format_.title
     elif options:
         raise InputError(f"{' and '.join(options)} choose from a file, and this is data in memory: choose there.")
-    elif isinstance(source, Mapping):
-        contents, title = Contents(source), "arrays"
     elif named_columns.is_frame(source):
         contents, title = named_columns.read_frame(source), "data frame"
-    elif _is_table(source):
-        contents, title = source, "table"
     else:
-        raise InputError(
-            "data is read from a file, a mapping of arrays or a pandas or polars DataFrame, got "
-            f"{type(source).__name__}."
-        )
-    columns, names = how.get("columns", ()), how.get("names")
+        title = "table" if _is_table(source) else "arrays"
     if _is_table(contents):
         if names:
             raise InputError("names is for arrays of other names, and this is a table already: remove it.")
-        raw = RawData.of(contents, title)
-        raw = replace(raw, columns=tuple(columns)) if columns else raw
+        raw = RawData(title, arrays_of(contents), columns or contents.columns, contents.source)
     else:
         contents = Contents(contents) if isinstance(contents, Mapping) else contents
-        assert isinstance(contents, Contents)
+        if not isinstance(contents, Contents):
+            raise InputError(
+                "data is read from a file, a mapping of arrays or a pandas or polars DataFrame, got "
+                f"{type(source).__name__}."
+            )
         raw = raw_arrays(contents, title, columns=columns, names=names, episode_steps=how.get("episode_steps"))
     raw = raw.without_absent(how.get("absent", ()))
     return raw.expanded(dict.fromkeys(how.get("categories", ()), 0), how.get("angles", ()))

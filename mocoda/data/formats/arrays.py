@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,13 +13,14 @@ from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Contents
 from mocoda.data.kinds import PERIODS, outliers
-from mocoda.data.names import EPISODES, Arrays, Names, as_bool, find_arrays, printable
+from mocoda.data.names import EPISODES, Arrays, Names, column_names, find_arrays, printable
 from mocoda.engine.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
 
-MOST_CATEGORIES = 100  # of a column
+MOST_CATEGORIES = 100  # of a column, where nothing says how many there are
+MOST_SWITCHES = 1 << 30  # numbers in one-hot columns, for a small file may say that there are many
 EXACT = 2**53  # floats tell all whole numbers below this apart
 
 
@@ -42,14 +42,11 @@ class RawData:
     source: Mapping[str, Any]
     coarse: tuple[str, ...] = ()
 
-    @staticmethod
-    def of(data: Transitions, kind: str) -> RawData:
-        return RawData(kind, arrays_of(data), data.columns, data.source)
-
     @property
     def names(self) -> list[str]:
         """The columns' names, made up where nobody gave each one."""
-        made_up = [f"{part}{i}" for part in ("state", "action") for i in range(self.arrays[part].shape[1])]
+        widths = {part: self.arrays[part].shape[1] for part in ("state", "action")}
+        made_up = column_names(widths, between="", always=True)
         return list(self.columns) if len(self.columns) == len(made_up) else made_up
 
     def table(self, skip_bad_rows: bool = False) -> Transitions:
@@ -140,7 +137,10 @@ def _one_hot(what: str, count: int, values: NDArray[Any]) -> dict[str, NDArray[A
     largest = count - 1 if count else MOST_CATEGORIES - 1
     if len(odd := np.flatnonzero(~((values == np.round(values)) & (values >= 0) & (values <= largest)))):
         raise InputError(f"{what} must be whole numbers from 0 to at most {largest}, got {values[odd[0]]:g}.")
-    return {str(number): values == number for number in range(count or int(values.max()) + 1)}
+    count = count or int(values.max()) + 1
+    if count * len(values) > MOST_SWITCHES:
+        raise InputError(f"{what} are {count:,} in {len(values):,} rows, too many to become one column each.")
+    return {str(number): values == number for number in range(count)}
 
 
 def _sine_and_cosine(values: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -157,6 +157,19 @@ def arrays_of(data: Transitions) -> Arrays:
 def side_by_side(parts: Sequence[NDArray[Any]], rows: int) -> NDArray[Any]:
     """Arrays (rows, ...) as the columns of one, (rows, columns)."""
     return np.concatenate([part.reshape(rows, -1) for part in parts], 1) if parts else np.empty((rows, 0), np.float32)
+
+
+def check_chosen(kind: str, what: str, wanted: Sequence[str], flat: Mapping[str, int], more: str = "") -> None:
+    """Refuses observations that are not there or are chosen twice; lists those that are, with their widths."""
+    for name in wanted:
+        if name not in flat or [*wanted].count(name) > 1:
+            problem = f"{name!r} is named twice" if name in flat else f"there is no {what} {name!r}"
+            raise InputError(f"{kind}: {problem}. {widths_of(flat)}{more}")
+
+
+def widths_of(flat: Mapping[str, int]) -> str:
+    listed = ", ".join(f"{name!r} ({width})" for name, width in flat.items()) or "none"
+    return f"There are, with their numbers of columns: {listed}."
 
 
 def raw_arrays(
@@ -180,14 +193,13 @@ def raw_arrays(
         unused.add("step")
     for name, array in arrays.items():
         if len(array) != rows:
-            raise InputError(
-                f"{kind}: {name} has {len(array):,} rows, but state has {rows:,}; they must have the same number."
-            )
+            raise _differ(kind, name, f"{len(array):,} rows", f"{rows:,}")
     if rows == 0:
         raise InputError(f"{kind}: there are no rows; expected at least 1.")
-    for name in ("terminal", "timeout", "done"):
-        if name in arrays:
-            arrays[name] = as_bool(kind, name, arrays[name])
+    for name in sorted({"terminal", "timeout", "done"} & {*arrays}):
+        if len(odd := np.flatnonzero((arrays[name] != 0) & (arrays[name] != 1))):
+            raise InputError(f"{kind}: {name} must hold 0 and 1 only, got {arrays[name][odd[0]]} in row {odd[0]}.")
+        arrays[name] = arrays[name] == 1
     source: dict[str, Any] = {"read_as": kind, **contents.about}
     if notes := [note for note in (contents.about.get("note"), _done(arrays)) if note]:
         source["note"] = "; ".join(notes)
@@ -199,16 +211,17 @@ def raw_arrays(
     else:
         widths = arrays["next_state"].shape[1], arrays["state"].shape[1]
         if widths[0] != widths[1]:
-            raise InputError(
-                f"{kind}: next_state has {widths[0]} columns, but state has {widths[1]}; they must have the same "
-                "number."
-            )
+            raise _differ(kind, "next_state", f"{widths[0]} columns", f"{widths[1]}")
         arrays |= _known_episodes(arrays, step, contents.source is None)
     if "terminal" not in arrays or contents.ends_only:
         arrays["terminal"] = np.zeros(len(arrays["state"]), bool)
     arrays.pop("timeout", None)
     raw = RawData(kind, arrays, labels, source if contents.source is None else contents.source, coarse)
     return raw.expanded(contents.categories)
+
+
+def _differ(kind: str, name: str, has: str, state_has: str) -> InputError:
+    return InputError(f"{kind}: {name} has {has}, but state has {state_has}; they must have the same number.")
 
 
 def _done(arrays: Arrays) -> str | None:
@@ -241,20 +254,6 @@ def checked_texts(path: str, texts: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(texts.get("columns", []), list) or not isinstance(texts.get("source", {}), dict):
         raise InputError(f"{path!r} is damaged: its columns must be a list of names, and its source a JSON object.")
     return dict(texts)
-
-
-@contextmanager
-def refusing(path: str, kind: str) -> Iterator[None]:
-    """Turns any error while an untrusted file is parsed into an InputError that names the file."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # parsers of damaged files raise anything from KeyError to RecursionError
-        reason = f"{type(error).__name__}: {error}".removesuffix(".")
-        raise InputError(
-            f"{path!r} cannot be read as {kind}: it is truncated, damaged or of another format ({reason})."
-        ) from error
 
 
 def _places(kind: str, counter: NDArray[Any] | None, rows: int, required: bool) -> NDArray[np.int64] | None:
@@ -296,7 +295,9 @@ def _paired(
         counts |= {"episodes_sorted_by_step": unsorted} if unsorted else {}
         counts |= {"gaps_in_step": gaps} if gaps else {}
     if episode_steps is not None:
-        last |= _every(episode_steps, last)
+        if episode_steps < 2:
+            raise InputError(f"episode_steps must be at least 2, the rows of an episode, got {episode_steps}.")
+        last |= counted(np.append(last[:-1], True))[1] % episode_steps == episode_steps - 1
     if not last.any() and rows > 1:
         raise InputError(
             f"{kind}: there are no next states, and nothing marks where an episode ends (terminals, timeouts or "
@@ -336,22 +337,22 @@ def _episode_order(
     step, and how many episodes had to be sorted.
     """
     number = np.unique(episode, return_inverse=True)[1]
-    together = np.count_nonzero(np.diff(number)) == number.max()
-    order = np.arange(len(number)) if together else np.argsort(number, kind="stable")
-    last = np.append(np.diff(number[order]) != 0, True)
+    changes = np.diff(number) != 0
+    group = np.append(0, np.cumsum(changes)) if changes.sum() == number.max() else number
+    order = np.argsort(group, kind="stable")
+    last = np.append(np.diff(group[order]) != 0, True)
     if step is None:
         return order, last, np.zeros(len(order), bool), 0
-    group, inside = np.append(0, np.cumsum(last)[:-1]), ~last[:-1]
-    unsorted = len(np.unique(group[:-1][inside & (np.diff(step[order]) < 0)]))
-    order = order[np.lexsort((step[order], group))]
-    ahead = np.diff(step[order])
-    if len(twice := order[:-1][inside & (ahead == 0)]):
+    unsorted = len(np.unique(group[order[1:]][~last[:-1] & (np.diff(step[order]) < 0)]))
+    order = order[np.lexsort((step[order], group[order]))]
+    ahead = np.where(last[:-1], 1, np.diff(step[order]))
+    if len(twice := order[:-1][ahead == 0]):
         row = twice[0]
         raise InputError(
             f"{kind}: the step {step[row]} of episode {episode[row]} is there more than once, so the row that follows "
             "is not known. Number the rows of each episode 0, 1, 2 and so on."
         )
-    return order, last, np.append(inside & (ahead > 1), False), unsorted
+    return order, last, np.append(ahead > 1, False), unsorted
 
 
 def _known_episodes(arrays: Arrays, step: NDArray[np.int64] | None, foreign: bool) -> Arrays:
@@ -397,12 +398,3 @@ def _episode_numbers(episode: NDArray[Any], least: int) -> NDArray[np.int64]:
     if numbers is None or (least == 0 and (numbers < 0).any()):
         numbers = np.unique(episode, return_inverse=True)[1]
     return np.maximum(numbers, least).astype(np.int64)
-
-
-def _every(steps: int, last: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Each `steps`-th row of an episode, counted from the row after a known end."""
-    if steps < 2:
-        raise InputError(f"episode_steps must be at least 2, the rows of an episode, got {steps}.")
-    row = np.arange(len(last))
-    first = np.maximum.accumulate(np.where(np.append(True, last[:-1]), row, 0))
-    return np.asarray((row - first) % steps == steps - 1)

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from mocoda.data.transitions import Transitions
 
 
@@ -63,31 +61,24 @@ def as_episodes(data: Transitions, *, end_at_terminal: bool = False, one_goal: b
     end_at_terminal  also end recorded episodes at terminal rows
     one_goal         also end recorded episodes where the goal changes
     """
-    state, next_state = _bits(data.state), _bits(data.next_state)
+    state, next_state = data.state.cpu().numpy(), data.next_state.cpu().numpy()
     last = np.ones(len(data), bool)
-    last[:-1] = (next_state[:-1] != state[1:]).any(1)
+    last[:-1] = _differ(next_state, state)
     known = np.zeros(len(data) - 1, bool)
     if data.episode is not None and data.step is not None:
         episode, step = data.episode.cpu().numpy(), data.step.cpu().numpy()
         known = episode[:-1] >= 0
         last[:-1] |= (episode[:-1] != episode[1:]) | (known & (step[1:] != step[:-1] + 1))
     last[:-1] |= data.terminal.cpu().numpy()[:-1] & (~known | end_at_terminal)
-    if data.goal is not None:
-        goal = _bits(data.goal)
-        last[:-1] |= (goal[:-1] != goal[1:]).any(1) & (~known | one_goal)
-    ends = np.flatnonzero(last)
-    bounds = np.concatenate([[0], ends + 1]).astype(np.int64)
-    place = np.arange(len(data)) + np.cumsum(last) - last  # of a row's state among the observations
-    observation = _placed(data.state, data.next_state, place, ends)
-    return Episodes(bounds, observation, None if data.goal is None else _placed(data.goal, data.goal, place, ends))
+    goal = None if data.goal is None else data.goal.cpu().numpy()
+    if goal is not None:
+        last[:-1] |= _differ(goal, goal) & (~known | one_goal)
+    ends = np.flatnonzero(last) + 1
+    bounds = np.append(0, ends).astype(np.int64)
+    observation = np.insert(state, ends, next_state[ends - 1], axis=0)
+    return Episodes(bounds, observation, None if goal is None else np.insert(goal, ends, goal[ends - 1], axis=0))
 
 
-def _placed(values: Tensor, closing: Tensor, place: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.float32]:
-    placed = np.empty((len(place) + len(ends), values.shape[1]), np.float32)
-    placed[place] = values.cpu().numpy()
-    placed[place[ends] + 1] = closing.cpu().numpy()[ends]
-    return placed
-
-
-def _bits(array: Tensor) -> NDArray[Any]:
-    return array.cpu().numpy().view(np.int32)
+def _differ(array: NDArray[Any], following: NDArray[Any]) -> NDArray[np.bool_]:
+    """(N - 1,) whether a row of one array and the following row of another differ in any bit."""
+    return np.asarray((array.view(np.int32)[:-1] != following.view(np.int32)[1:]).any(1))

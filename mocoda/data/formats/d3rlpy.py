@@ -21,10 +21,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import raw_arrays, refusing
+from mocoda.data.formats.arrays import checked_texts, raw_arrays
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format
-from mocoda.data.formats.guarded import array_at, names_in, open_hdf5
+from mocoda.data.formats.guarded import array_at, names_in, open_hdf5, refusing
 from mocoda.data.names import EPISODES, PROVENANCE
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import hdf5_disk, whole_file
@@ -39,7 +39,7 @@ class _Steps(NamedTuple):
     observations: NDArray[Any]  # (O, columns)
     actions: NDArray[Any]  # (T, A)
     rewards: NDArray[Any]  # (T, 1)
-    terminated: bool
+    terminated: Any  # whether the last step is terminal
 
 
 class NextStates:
@@ -128,25 +128,22 @@ def write(data: Transitions, place: str) -> None:
 def read(place: str) -> Contents:
     """Reads a file that `write`, or d3rlpy's own `dump`, has written; d3rlpy is not needed."""
     with refusing(place, f"a {D3RLPY.title}"), open_hdf5(Path(place)) as file:
-        about = json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in {*file} else {}
-        episodes = (_stored(file, number) for number in range(int(array_at(file, "num_episodes"))))
+        about = checked_texts(place, json.loads(array_at(file, "mocoda").tobytes()) if "mocoda" in {*file} else {})
+        episodes = (
+            _Steps(*(array_at(file, f"{part}_{number}") for part in _Steps._fields))
+            for number in range(int(array_at(file, "num_episodes")))
+        )
         source = about.get("source", {"d3rlpy": Path(place).name})
         contents = _contents(episodes, about.get("goal", 0), source, about.get("columns", ()))
         arrays = dict(contents.arrays)
         if about:  # the episodes in the file are not those of the table
             arrays = {name: array for name, array in arrays.items() if name not in EPISODES}
-            arrays |= {name: array_at(file, f"mocoda_episodes/{name}") for name in names_in(file, "mocoda_episodes")}
-        for name in names_in(file, "mocoda_provenance"):
-            arrays[PROVENANCE + name] = array_at(file, f"mocoda_provenance/{name}")
+        for group, prefix in (("mocoda_episodes", ""), ("mocoda_provenance", PROVENANCE)):
+            arrays |= {prefix + name: array_at(file, f"{group}/{name}") for name in names_in(file, group)}
         return replace(contents, arrays=arrays)
 
 
 D3RLPY = Format("d3rlpy", "d3rlpy replay buffer", "d3rlpy:FILE.h5", read, write)
-
-
-def _stored(file: h5py.File, number: int) -> _Steps:
-    observations, actions, rewards, terminated = (array_at(file, f"{part}_{number}") for part in _Steps._fields)
-    return _Steps(observations, actions, rewards, bool(terminated))
 
 
 def _episodes(data: Transitions, one_goal: bool) -> Iterable[_Steps]:
@@ -157,11 +154,9 @@ def _episodes(data: Transitions, one_goal: bool) -> Iterable[_Steps]:
     observation = episodes.observation
     if episodes.goal is not None:
         observation = np.concatenate([observation, episodes.goal], 1)
-    place = np.arange(len(data)) + np.repeat(np.arange(len(episodes)), np.diff(episodes.bounds))
-    action = np.zeros((len(observation), data.action.shape[1]), np.float32)
-    action[place] = data.action.cpu().numpy()
-    reward = np.zeros((len(observation), 1), np.float32)
-    reward[place, 0] = data.reward.cpu().numpy()
+    ends = episodes.bounds[1:]
+    action = np.insert(data.action.cpu().numpy(), ends, 0, axis=0)
+    reward = np.insert(data.reward.cpu().numpy()[:, None], ends, 0, axis=0)
     terminal = data.terminal.cpu().numpy()
     for rows, observed in episodes:
         terminated = bool(terminal[rows.stop - 1])

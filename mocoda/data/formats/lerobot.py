@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import arrays_of, checked_texts, noted, refusing, side_by_side, texts_of
+from mocoda.data.formats.arrays import arrays_of, check_chosen, checked_texts, noted, side_by_side, texts_of
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format, Stored
-from mocoda.data.formats.guarded import Unpacked
+from mocoda.data.formats.guarded import Unpacked, refusing
 from mocoda.data.formats.named_columns import column_values, open_parquet, parquet_table, pyarrow_for
-from mocoda.data.names import EPISODES, PROVENANCE
+from mocoda.data.names import EPISODES, PROVENANCE, column_names
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import whole_folder
+from mocoda.engine.files import whole_folder, write_json
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
@@ -52,10 +52,14 @@ QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 BATCH = 8192  # frames that are read at once
 MOST_TASKS = 10_000  # larger task numbers are something else
 INDEX = "__index_level_0__"  # pandas' name for the index of a data frame in a Parquet file
-
-
-def is_lerobot(path: Path) -> bool:
-    return (path / INFO).is_file()
+PANDAS = {  # what pandas writes beside such a data frame: LeRobot looks the texts of tasks up in its index
+    "index_columns": [INDEX],
+    "columns": [
+        {"name": name, "field_name": field, "pandas_type": kind, "numpy_type": kind, "metadata": None}
+        for name, field, kind in (("task_index", "task_index", "int64"), (None, INDEX, "object"))
+    ],
+    "column_indexes": [],
+}
 
 
 def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
@@ -64,19 +68,34 @@ def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
     with refusing(place, f"a {KIND}"):
         info = json.loads((folder / INFO).read_text("utf-8"))
         features = _features(place, info)
-        flat = {name: math.prod(about["shape"]) for name, about in features.items() if _is_flat(about)}
-        chosen = _chosen(observations, flat)
+        flat = {
+            name: math.prod(about["shape"])
+            for name, about in features.items()
+            if about.get("dtype") in NUMBERS and len(about["shape"]) <= 1
+        }
+        known = {name: width for name, width in flat.items() if name.startswith(OBSERVATION) and name != GOAL}
+        chosen = [name if name in flat else OBSERVATION + name for name in observations]
+        check_chosen(KIND, "low-dimensional feature", chosen, known)
+        chosen = chosen or [*known]
         notes = json.loads((folder / NOTES).read_text("utf-8")) if (folder / NOTES).is_file() else {}
         checked_texts(place, notes)
         ours = {name: f"{PROVENANCE}{name[11:]}" for name in flat if name.startswith("provenance.")}
         ours |= {theirs: name for theirs, name in OUR_NAMES.items() if theirs in flat}
         wanted = [*chosen, *(NEXT + name for name in chosen if NEXT + name in flat), *ours, "frame_index"]
         found = _columns(folder, {name: flat[name] for name in wanted})
-        arrays = _arrays(found, ours, chosen)
+        frame = found["frame_index"]
+        arrays = {"step": frame} | {name: found[theirs] for theirs, name in ours.items()}
+        if chosen:
+            arrays["state"] = side_by_side([found[name] for name in chosen], len(frame))
+        following = [found[NEXT + name] for name in chosen if NEXT + name in found]
+        if len(following) == len(chosen) > 0:
+            arrays["next_state"] = side_by_side(following, len(frame))
+        else:
+            arrays["step"] = frame  # it says which frame follows which
         if "held" in notes:
             arrays = {name: array for name, array in arrays.items() if name in notes["held"]}
         about = {"lerobot": str(info["codebase_version"]), "fps": info.get("fps"), "tasks": _tasks(folder)}
-        if said := _note(info, arrays, len(found["frame_index"])):
+        if said := _note(info, arrays, len(frame)):
             about["note"] = said
         described = {name: f"{about.get('dtype')} {tuple(about['shape'])}" for name, about in features.items()}
         others = {name: Stored(partial(_load, place, flat, name), text) for name, text in described.items()}
@@ -88,19 +107,6 @@ def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
             about=about,
             missing="there is no low-dimensional feature '{name}' or 'observation.{name}'.",
         )
-
-
-def _arrays(
-    found: Mapping[str, NDArray[Any]], ours: Mapping[str, str], chosen: Sequence[str]
-) -> dict[str, NDArray[Any]]:
-    """The columns by our names, with the state, and with the next state where the folder has it."""
-    arrays, frame = {name: found[theirs] for theirs, name in ours.items()}, found["frame_index"]
-    if chosen:
-        arrays["state"] = side_by_side([found[name] for name in chosen], len(frame))
-    following = [found[NEXT + name] for name in chosen if NEXT + name in found]
-    if len(following) == len(chosen) > 0:
-        return arrays | {"next_state": side_by_side(following, len(frame)), "step": arrays.get("step", frame)}
-    return arrays | {"step": frame}
 
 
 def _features(place: str, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -119,22 +125,6 @@ def _features(place: str, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if missing := {"episode_index", "frame_index"} - {*features}:
         raise InputError(f"{place!r} is damaged: {INFO} lists no feature {' and no '.join(sorted(missing))}.")
     return dict(features)
-
-
-def _is_flat(about: Mapping[str, Any]) -> bool:
-    return about.get("dtype") in NUMBERS and len(about["shape"]) <= 1
-
-
-def _chosen(wanted: Sequence[str], flat: Mapping[str, int]) -> list[str]:
-    """The features that make up the state."""
-    known = [name for name in flat if name.startswith(OBSERVATION) and name != GOAL]
-    found = [name if name in flat else OBSERVATION + name for name in wanted]
-    for name in found:
-        if name not in known or found.count(name) > 1:
-            problem = f"{name!r} is named twice" if name in known else f"there is no low-dimensional feature {name!r}"
-            listed = ", ".join(f"{other!r} ({flat[other]})" for other in known) or "none"
-            raise InputError(f"{KIND}: {problem}. There are, with their numbers of columns: {listed}.")
-    return found or known
 
 
 def _columns(folder: Path, widths: Mapping[str, int]) -> dict[str, NDArray[Any]]:
@@ -179,7 +169,8 @@ def _names(chosen: Sequence[str], features: Mapping[str, Mapping[str, Any]]) -> 
     """The columns' names: the features' own names where they differ, else with the feature's name before them."""
     state = [name for feature in chosen for name in _own(feature, features[feature], len(chosen) == 1)]
     if len({*state}) < len(state):
-        state = [f"{_short(feature)}.{name}" for feature in chosen for name in _own(feature, features[feature], False)]
+        own = ((feature.removeprefix(OBSERVATION), _own(feature, features[feature], False)) for feature in chosen)
+        state = [f"{feature}.{name}" for feature, names in own for name in names]
     action = _own("action", features["action"], True)
     return [*state, *([f"action.{name}" for name in action] if {*state} & {*action} else action)]
 
@@ -192,12 +183,7 @@ def _own(feature: str, about: Mapping[str, Any], alone: bool) -> list[str]:
         given = lists or [name for name, _ in sorted(given.items(), key=lambda pair: str(pair[1]))]
     if isinstance(given, list) and len({*map(str, given)}) == len(given) == width:
         return [str(name) for name in given]
-    between = "" if alone else "."
-    return [f"{_short(feature)}{between}{place}" for place in range(width)]
-
-
-def _short(feature: str) -> str:
-    return feature.removeprefix(OBSERVATION)
+    return column_names({feature.removeprefix(OBSERVATION): width}, between="" if alone else ".", always=True)
 
 
 def _tasks(folder: Path) -> dict[str, str]:
@@ -246,16 +232,21 @@ def write_lerobot(data: Transitions, place: str) -> None:
     bounds = as_episodes(data).bounds
     fps = noted(data.source, "fps") or 1
     tasks, frames = _frames(data, bounds, fps)
-    features = {name: _feature(name, array, data) for name, array in frames.items()}
+    states, actions = [*data.columns[: data.state.shape[1]]], [*data.columns[data.state.shape[1] :]]
+    names = {STATE: states, NEXT + STATE: states, "action": actions}
+    names |= {} if data.goal is None else {GOAL: [f"goal{place}" for place in range(data.goal.shape[1])]}
+    features = {
+        name: {"dtype": str(array.dtype), "shape": [*array.shape[1:]] or [1], "names": names.get(name)}
+        for name, array in frames.items()
+    }
+    whole = {name: _stats(array, np.array([0, len(data)])) for name, array in frames.items()}
     with whole_folder(place) as folder:
         _parquet(folder / "data" / FILE, frames)
-        stats = {name: _stats(array, bounds) for name, array in frames.items()}
-        _write_episodes(folder, bounds, frames["task_index"], tasks, stats)
-        _write_tasks(folder / TASKS, tasks)
-        whole = {name: _stats(array, np.array([0, len(data)])) for name, array in frames.items()}
-        _write_json(folder / "meta/stats.json", {n: {k: v[0].tolist() for k, v in s.items()} for n, s in whole.items()})
-        _write_json(folder / NOTES, texts_of(data) | {"held": [*arrays_of(data)]})
-        _write_json(folder / INFO, _info(len(bounds) - 1, len(data), len(tasks), fps, features))
+        _parquet(folder / "meta/episodes" / FILE, _episodes(bounds, tasks, frames))
+        _parquet(folder / TASKS, {"task_index": np.arange(len(tasks)), INDEX: tasks}, {"pandas": json.dumps(PANDAS)})
+        write_json(folder / "meta/stats.json", {n: {k: v[0].tolist() for k, v in s.items()} for n, s in whole.items()})
+        write_json(folder / NOTES, texts_of(data) | {"held": [*arrays_of(data)]})
+        write_json(folder / INFO, _info(len(bounds) - 1, len(data), len(tasks), fps, features))
 
 
 LEROBOT = Format(
@@ -264,7 +255,7 @@ LEROBOT = Format(
     "lerobot:FOLDER",
     read_lerobot,
     write_lerobot,
-    recognises=is_lerobot,
+    recognises=lambda path: (path / INFO).is_file(),
     place="folder",
     options=("observations",),
 )
@@ -280,7 +271,8 @@ def _frames(data: Transitions, bounds: NDArray[np.int64], fps: float) -> tuple[l
     frames |= {GOAL: arrays["goal"]} if "goal" in arrays else {}
     frames |= {"next.reward": arrays["reward"]} if "reward" in arrays else {}
     frames |= {"next.done": last | arrays["terminal"], "next.terminated": arrays["terminal"]}
-    known = {int(number): text for number, text in (noted(data.source, "tasks") or {}).items()}
+    given = noted(data.source, "tasks") or {}
+    known = {int(key): text for key, text in given.items() if key.isdecimal() and int(key) < MOST_TASKS}
     task = arrays.get(TASK)
     if task is None or task.min() < 0 or task.max() >= MOST_TASKS:
         texts = list(known.values()) if len(known) == 1 else ["unlabelled"]
@@ -295,13 +287,6 @@ def _frames(data: Transitions, bounds: NDArray[np.int64], fps: float) -> tuple[l
             frames[f"provenance.{name.removeprefix(PROVENANCE)}"] = array
     frames |= {"timestamp": (frame / fps).astype(np.float32), "frame_index": frame, "episode_index": episode}
     return texts, frames | {"index": np.arange(len(data)), "task_index": task}
-
-
-def _feature(name: str, array: NDArray[Any], data: Transitions) -> dict[str, Any]:
-    states = data.state.shape[1]
-    own = {STATE: data.columns[:states], NEXT + STATE: data.columns[:states], "action": data.columns[states:]}
-    names = list(own[name]) if name in own else [f"goal{i}" for i in range(array.shape[1])] if name == GOAL else None
-    return {"dtype": str(array.dtype), "shape": [*array.shape[1:]] or [1], "names": names}
 
 
 def _info(episodes: int, frames: int, tasks: int, fps: float, features: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,77 +307,46 @@ def _info(episodes: int, frames: int, tasks: int, fps: float, features: Mapping[
     }
 
 
-def _write_episodes(
-    folder: Path,
-    bounds: NDArray[np.int64],
-    task: NDArray[np.int64],
-    tasks: list[str],
-    stats: Mapping[str, Mapping[str, NDArray[Any]]],
-) -> None:
-    """Where each episode begins and ends, its tasks and its statistics."""
+def _episodes(bounds: NDArray[np.int64], tasks: list[str], frames: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Where each episode begins and ends, its tasks and its statistics, by columns."""
     pyarrow = pyarrow_for("write LeRobot's folders")
     episodes = len(bounds) - 1
-    number = np.repeat(np.arange(episodes), np.diff(bounds))
-    pairs = np.unique(np.stack([number, task], 1), axis=0)
+    pairs = np.unique(np.stack([frames["episode_index"], frames["task_index"]], 1), axis=0)
     first = np.append(0, np.cumsum(np.bincount(pairs[:, 0], minlength=episodes))).astype(np.int32)
-    texts = pyarrow.array([tasks[int(place)] for place in pairs[:, 1]], pyarrow.string())
     zero = np.zeros(episodes, np.int64)  # all frames are in one file
     columns: dict[str, Any] = {
         "episode_index": np.arange(episodes),
-        "tasks": pyarrow.ListArray.from_arrays(first, texts),
+        "tasks": pyarrow.ListArray.from_arrays(first, pyarrow.array([tasks[place] for place in pairs[:, 1]])),
         "length": np.diff(bounds),
         "data/chunk_index": zero,
         "data/file_index": zero,
         "dataset_from_index": bounds[:-1],
         "dataset_to_index": bounds[1:],
     }
-    for feature, found in stats.items():
-        for name, values in found.items():
+    for feature, array in frames.items():
+        for name, values in _stats(array, bounds).items():
             ends = np.arange(episodes + 1, dtype=np.int32) * values.shape[1]
             columns[f"stats/{feature}/{name}"] = pyarrow.ListArray.from_arrays(ends, values.ravel())
-    columns |= {"meta/episodes/chunk_index": zero, "meta/episodes/file_index": zero}
-    _parquet(folder / "meta/episodes" / FILE, columns)
-
-
-def _write_tasks(path: Path, tasks: list[str]) -> None:
-    """Writes the file as pandas would: LeRobot looks tasks up in the index of a data frame."""
-    pyarrow = pyarrow_for("write LeRobot's folders")
-    kinds = {"task_index": ("task_index", "int64"), INDEX: (None, "object")}
-    columns = [
-        {"name": name, "field_name": field, "pandas_type": kind, "numpy_type": kind, "metadata": None}
-        for field, (name, kind) in kinds.items()
-    ]
-    pandas = {"index_columns": [INDEX], "columns": columns, "column_indexes": []}
-    table = pyarrow.table({"task_index": np.arange(len(tasks)), INDEX: pyarrow.array(tasks, pyarrow.string())})
-    pyarrow.parquet.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path)
+    return columns | {"meta/episodes/chunk_index": zero, "meta/episodes/file_index": zero}
 
 
 def _stats(array: NDArray[Any], bounds: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Statistics of each episode's values, (E, width) each."""
-    values = array.reshape(len(array), -1)
-    double, begin, count = values.astype(np.float64), bounds[:-1], np.diff(bounds)[:, None]
-    values = double if values.dtype.kind == "f" else values
-    mean = np.add.reduceat(double, begin) / count
-    apart = double - np.repeat(mean, count[:, 0], 0)
-    found = {
-        "min": np.minimum.reduceat(values, begin),
-        "max": np.maximum.reduceat(values, begin),
-        "mean": mean,
-        "std": np.sqrt(np.add.reduceat(apart * apart, begin) / count),
-        "count": count,
-    }
-    episode = np.repeat(np.arange(len(begin)), count[:, 0])
-    ordered = np.stack([column[np.lexsort((column, episode))] for column in double.T], 1)
-    for name, share in QUANTILES.items():
-        place = begin[:, None] + share * (count - 1)
-        low = np.floor(place).astype(np.int64)
-        high = np.minimum(low + 1, begin[:, None] + count - 1)
-        one, other = ordered[low[:, 0]], ordered[high[:, 0]]
-        found[name] = one + (other - one) * (place - low)
+    """Statistics of each episode's values, (E, width) each; episodes of one length are described together."""
+    values, lengths = array.reshape(len(array), -1), np.diff(bounds)
+    values = values.astype(np.float64) if values.dtype.kind == "f" else values
+    found: dict[str, NDArray[Any]] = {}
+    for length in np.unique(lengths):
+        chosen = np.flatnonzero(lengths == length)
+        one = values[bounds[chosen, None] + np.arange(length)]  # (episodes, length, width)
+        about = {"min": one.min(1), "max": one.max(1), "mean": one.mean(1), "std": one.std(1)}
+        about["count"] = np.full((len(chosen), 1), length)
+        quantiles = np.quantile(one.astype(np.float64), [*QUANTILES.values()], axis=1)
+        for name, part in (about | dict(zip(QUANTILES, quantiles, strict=True))).items():
+            found.setdefault(name, np.empty((len(lengths), part.shape[1]), part.dtype))[chosen] = part
     return found
 
 
-def _parquet(path: Path, columns: Mapping[str, Any]) -> None:
+def _parquet(path: Path, columns: Mapping[str, Any], about: Mapping[str, str] | None = None) -> None:
     pyarrow = pyarrow_for("write LeRobot's folders")
     path.parent.mkdir(parents=True, exist_ok=True)
     made = {}
@@ -401,9 +355,4 @@ def _parquet(path: Path, columns: Mapping[str, Any]) -> None:
             flat = np.ascontiguousarray(values).ravel()
             values = flat if values.shape[1] == 1 else pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
         made[name] = values
-    pyarrow.parquet.write_table(pyarrow.table(made), path)
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=4, ensure_ascii=False) + "\n", "utf-8")
+    pyarrow.parquet.write_table(pyarrow.table(made, metadata=about), path)

@@ -6,9 +6,9 @@ Minari keeps them: in the folder MINARI_DATASETS_PATH, or else in ~/.minari/data
 
 Columns are named by their place in the space: `box1.0`, `box1.1` are the columns of `box1` in a Dict, `a.b` is the only
 column of `b` in `a`, `part0` the first part of a Tuple, and a plain Box has `state0`, `state1` (`action0` ...). A
-Discrete becomes one-hot columns. A
-`desired_goal` becomes the rows' goal. An `achieved_goal` is left out if the rest of the observation has the same
-numbers in every row, and kept as columns otherwise: `source["achieved_goal"]` names the columns either way.
+Discrete becomes one-hot columns. A `desired_goal` becomes the rows' goal. An `achieved_goal` is left out if the rest of
+the observation has the same numbers in every row, and kept as columns otherwise: `source["achieved_goal"]` names the
+columns either way.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import checked_texts, refusing, side_by_side, texts_of
+from mocoda.data.formats.arrays import arrays_of, checked_texts, side_by_side, texts_of
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format
-from mocoda.data.formats.guarded import Unpacked, array_at, check_readable, group_at, open_hdf5, put_array
-from mocoda.data.names import EPISODES, PROVENANCE
+from mocoda.data.formats.guarded import Unpacked, array_at, check_readable, group_at, open_hdf5, put_array, refusing
+from mocoda.data.names import EPISODES, PROVENANCE, column_names
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import hdf5_disk, whole_folder
 
@@ -54,7 +54,14 @@ def read(name: str) -> Contents:
     folder = _folder(name)
     with refusing(f"minari:{name}", "a Minari data set"):
         about = json.loads((folder / "metadata.json").read_text("utf-8"))
-        observed, acted = (_leaves(what, _space(name, about, what), about) for what in ("observation", "action"))
+        for what in ("observation_space", "action_space"):
+            if not isinstance(about.get(what), str):
+                raise InputError(
+                    f"the Minari data set {name!r} does not say its {what.replace('_', ' ')}, as those of Minari "
+                    f"before 0.5 do not. Download it again: minari download {name} --force."
+                )
+        observed = _leaves("observation", json.loads(about["observation_space"]), about)
+        acted = _leaves("action", json.loads(about["action_space"]), about)
         goal = [leaf for leaf in observed if leaf.path[:1] == ("desired_goal",)]
         achieved = [leaf for leaf in observed if goal and leaf.path[:1] == ("achieved_goal",)]
         state = [leaf for leaf in observed if leaf not in goal and leaf not in achieved]
@@ -178,23 +185,9 @@ class _Leaf(NamedTuple):
     """A Box, a MultiBinary or a Discrete in a space."""
 
     path: Keys
-    shape: tuple[int, ...]
+    width: int
     categories: int = 0  # of a Discrete
     start: int = 0  # the first category
-
-    @property
-    def width(self) -> int:
-        return math.prod(self.shape)
-
-
-def _space(name: str, about: dict[str, Any], what: str) -> Any:
-    """The space as JSON values."""
-    if not isinstance(about.get(f"{what}_space"), str):
-        raise InputError(
-            f"the Minari data set {name!r} does not say its {what} space, as those of Minari before 0.5 do not. "
-            f"Download it again: minari download {name} --force."
-        )
-    return json.loads(about[f"{what}_space"])
 
 
 def _leaves(what: str, space: Any, about: dict[str, Any], path: Keys = ()) -> list[_Leaf]:
@@ -205,7 +198,9 @@ def _leaves(what: str, space: Any, about: dict[str, Any], path: Keys = ()) -> li
         return [leaf for key, part in parts for leaf in _leaves(what, part, about, (*path, key))]
     where = f"the {what} {_joined(path)!r}" if path else f"the {what}"
     if kind == "Discrete":
-        return [_Leaf(path, (), space["n"], space["start"])]
+        if type(space["n"]) is not int or not 0 < space["n"] < WIDEST:
+            raise ValueError(f"{where} has an impossible number of categories")
+        return [_Leaf(path, 1, space["n"], space["start"])]
     if kind == "MultiBinary":
         sizes = space["n"] if isinstance(space["n"], list) else [space["n"]]
     elif kind != "Box":
@@ -221,7 +216,7 @@ def _leaves(what: str, space: Any, about: dict[str, Any], path: Keys = ()) -> li
             f"{where} of the Minari data set is an image of shape {tuple(sizes)}; mocoda models vectors. Encode the "
             "images, and make a mocoda.Transitions of the codes."
         )
-    return [_Leaf(path, tuple(sizes))]
+    return [_Leaf(path, math.prod(sizes))]
 
 
 def _joined(path: Keys) -> str:
@@ -229,14 +224,9 @@ def _joined(path: Keys) -> str:
 
 
 def _names(leaves: Sequence[_Leaf], plain: str) -> list[str]:
-    names = []
-    for leaf in leaves:
-        base = _joined(leaf.path)
-        if base and leaf.width == 1:
-            names.append(base)
-        else:
-            names += [f"{base}.{i}" if base else f"{plain}{i}" for i in range(leaf.width)]
-    return names
+    named = [(_joined(leaf.path), leaf.width) for leaf in leaves]
+    parts = [column_names({at: width}) if at else column_names({plain: width}, "", always=True) for at, width in named]
+    return [name for part in parts for name in part]
 
 
 def _columns(
@@ -244,28 +234,21 @@ def _columns(
 ) -> tuple[list[str], dict[str, list[str]]]:
     """The columns' names, and those of the achieved goal, which leaves `arrays` if other columns equal it."""
     names, goals, actions = _names(state, "state"), _names(achieved, "state"), _names(acted, "action")
-    found = _equal_columns(arrays, len(names)) if names and goals else None
-    if found is not None:
+    kept = names + goals
+    own, both = len(names), len(kept)
+    copied = [_equal_column(arrays, own, column) for column in range(own, both)]
+    if names and goals and None not in copied:
         for key in ("state", "next_state"):
-            arrays[key] = arrays[key][:, : len(names)]
-        goals, kept = [names[i] for i in found], names
-    else:
-        kept = names + goals
+            arrays[key] = arrays[key][:, :own]
+        goals, kept = [names[place] for place in copied if place is not None], names
     columns = [*kept, *(f"action.{column}" if column in kept else column for column in actions)]
     return columns, {"achieved_goal": goals} if achieved else {}
 
 
-def _equal_columns(arrays: dict[str, NDArray[Any]], width: int) -> list[int] | None:
-    """For every column from `width` on, an earlier one with the same values in all rows; None if one has none."""
-    found = []
-    for column in range(width, arrays["state"].shape[1]):
-        same = np.ones(width, bool)
-        for key in ("state", "next_state"):
-            same &= (arrays[key][:, :width] == arrays[key][:, column : column + 1]).all(0)
-        if not same.any():
-            return None
-        found.append(int(same.argmax()))
-    return found
+def _equal_column(arrays: dict[str, NDArray[Any]], width: int, column: int) -> int | None:
+    """The first of the `width` first columns with the same values in all rows as a later one; None if none has."""
+    both = [arrays[key].T for key in ("state", "next_state")]
+    return next((i for i in range(width) if all((array[i] == array[column]).all() for array in both)), None)
 
 
 # Episodes
@@ -374,7 +357,7 @@ def _boxes(fetch: Fetch, what: str, leaves: Sequence[_Leaf], rows: int) -> NDArr
         array = fetch(what, leaf.path)
         if len(array) != rows or math.prod(array.shape[1:]) != leaf.width:
             where = ".".join(map(str, (what, *leaf.path)))
-            raise ValueError(f"{where} has the shape {array.shape}, expected {(rows, *leaf.shape)}")
+            raise ValueError(f"{where} has the shape {array.shape}, expected {rows} rows of {leaf.width} numbers")
         parts.append(array - leaf.start if leaf.start else array)
     return side_by_side(parts, rows)
 
@@ -386,35 +369,26 @@ def _write_episodes(data: Transitions, path: Path) -> int:
     episodes of one step.
     """
     data = grouped_by_episode(data)
-    reward = np.zeros(len(data), np.float32) if data.reward is None else data.reward.cpu().numpy()
-    action, terminal = data.action.cpu().numpy(), data.terminal.cpu().numpy()
-    noted: dict[str, dict[str, NDArray[Any]]] = {}
-    if data.provenance:
-        noted["mocoda"] = {name: note.cpu().numpy() for name, note in data.provenance.items()}
-    if data.episode is not None:
-        noted["mocoda_episodes"] = {name: getattr(data, name).cpu().numpy() for name in EPISODES}
-    episodes = as_episodes(data)
+    arrays, episodes = arrays_of(data), as_episodes(data)
+    truncated = np.zeros(len(data), bool)
+    truncated[episodes.bounds[1:] - 1] = ~arrays["terminal"][episodes.bounds[1:] - 1]
+    by_row = {"actions": arrays["action"], "rewards": arrays.get("reward", np.zeros(len(data), np.float32))}
+    by_row |= {"terminations": arrays["terminal"], "truncations": truncated}
+    by_observation = {"observations": episodes.observation}
+    if episodes.goal is not None:
+        by_observation = {"observations/observation": episodes.observation, "observations/desired_goal": episodes.goal}
+    for name, array in arrays.items():  # entry t + 1 belongs to step t
+        if name.startswith((PROVENANCE, *EPISODES)):
+            inside = f"mocoda/{name.removeprefix(PROVENANCE)}" if name not in EPISODES else f"mocoda_episodes/{name}"
+            by_observation[f"infos/{inside}"] = np.insert(array, episodes.bounds[:-1], 0)
     with hdf5_disk(path) as disk, h5py.File(disk, "w") as file:
         for number, (rows, observed) in enumerate(episodes):
             group = file.create_group(f"episode_{number}")
             group.attrs["id"], group.attrs["total_steps"] = number, rows.stop - rows.start
-            if episodes.goal is None:
-                put_array(group, "observations", episodes.observation[observed])
-            else:
-                both = group.create_group("observations")
-                put_array(both, "observation", episodes.observation[observed])
-                put_array(both, "desired_goal", episodes.goal[observed])
-            put_array(group, "actions", action[rows])
-            put_array(group, "rewards", reward[rows])
-            put_array(group, "terminations", terminal[rows])
-            truncated = np.zeros(rows.stop - rows.start, bool)
-            truncated[-1] = not terminal[rows.stop - 1]
-            put_array(group, "truncations", truncated)
-            infos = group.create_group("infos")
-            for place, kept in noted.items():
-                inside = infos.create_group(place)
-                for name, note in kept.items():
-                    put_array(inside, name, np.concatenate([note[:0], [0], note[rows]]).astype(note.dtype))
+            group.create_group("infos")
+            for parts, place in ((by_row, rows), (by_observation, observed)):
+                for name, array in parts.items():
+                    put_array(group, name, array[place])
     return len(episodes)
 
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import checked_texts, refusing, texts_of
+from mocoda.data.formats.arrays import checked_texts, texts_of
 from mocoda.data.formats.format import Contents, Format, Stored, begins_with
-from mocoda.data.formats.guarded import Unpacked, check_readable
+from mocoda.data.formats.guarded import Unpacked, check_readable, refusing
 from mocoda.data.names import EPISODES, VECTORS
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
@@ -79,8 +79,7 @@ def open_parquet(place: str | Path) -> Any:
     """Opens a Parquet file. Texts will be read as dictionaries: each text once, however many rows have it."""
     parquet = pyarrow_for("read Parquet files").parquet
     check_readable(Path(place))
-    with parquet.ParquetFile(place) as file:
-        texts = [field.name for field in file.schema_arrow if str(field.type) in ("string", "large_string")]
+    texts = [field.name for field in parquet.read_schema(place) if str(field.type) in ("string", "large_string")]
     return parquet.ParquetFile(place, read_dictionary=texts)
 
 
@@ -108,13 +107,18 @@ def column_values(column: Any) -> NDArray[Any]:
     return np.asarray(texts[whole.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)])
 
 
-def read_parquet(place: str, group: int | None = None) -> Contents:
-    """The columns of a file, or of one of its row groups."""
+def read_parquet(place: str, group: int | None = None, unpacked: Unpacked | None = None) -> Contents:
+    """The columns of a file, or of one of its row groups; `unpacked` counts the bytes of several files."""
+    unpacked = unpacked or Unpacked(place, Path(place))
     with refusing(place, "Parquet"), open_parquet(place) as file:
         names = file.schema_arrow.names
         _check_names(names, place)
-        wanted = [field.name for field in file.schema_arrow if field.name in VECTORS or _is_known(field)]
-        table = parquet_table(file, wanted, Unpacked(place, Path(place)), group).flatten()  # `state` to `state.x`
+        wanted = []
+        for field in file.schema_arrow:  # `state.x`, or a record `state` of several columns
+            group_, dot, _ = field.name.partition(".")
+            if field.name in VECTORS or (group_ in GROUPS and (dot or str(field.type).startswith("struct<"))):
+                wanted.append(field.name)
+        table = parquet_table(file, wanted, unpacked, group).flatten()  # `state` to `state.x`
         load = [(name, partial(column_values, column)) for name, column in zip(table.column_names, table, strict=True)]
         others = [(name, partial(_parquet_column, place, name)) for name in names if name not in wanted]
         texts = json.loads(dict(file.schema_arrow.metadata or {}).get(b"mocoda", b"{}"))
@@ -124,12 +128,6 @@ def read_parquet(place: str, group: int | None = None) -> Contents:
 def _parquet_column(place: str, name: str) -> NDArray[Any]:
     with refusing(place, "Parquet"), open_parquet(place) as file:
         return column_values(parquet_table(file, [name], Unpacked(place, Path(place))).column(0))
-
-
-def _is_known(field: Any) -> bool:
-    """Whether a column is called `state.x`, or is a record `state` of several columns."""
-    group, dot, _ = field.name.partition(".")
-    return group in GROUPS and (bool(dot) or str(field.type).startswith("struct<"))
 
 
 def write_parquet(data: Transitions, place: str) -> None:

@@ -20,9 +20,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import arrays_of, checked_texts, noted, refusing, side_by_side, texts_of
+from mocoda.data.formats.array_files import is_hdf5
+from mocoda.data.formats.arrays import arrays_of, check_chosen, checked_texts, noted, side_by_side, texts_of, widths_of
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
-from mocoda.data.formats.flat_hdf5 import is_hdf5
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import (
     array_at,
@@ -30,12 +30,12 @@ from mocoda.data.formats.guarded import (
     group_at,
     metadata_of,
     names_in,
-    open_hdf5,
     put_array,
     put_metadata,
+    reading_hdf5,
     shapes,
 )
-from mocoda.data.names import EPISODES, PROVENANCE, TEXTS
+from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, column_names
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import hdf5_disk, whole_file
 
@@ -52,7 +52,7 @@ NOTES = ("observations", "held", *TEXTS)
 def is_robomimic(path: Path) -> bool:
     if not is_hdf5(path):
         return False
-    with refusing(str(path), "HDF5"), open_hdf5(path) as file:
+    with reading_hdf5(path) as file:
         return any(True for _ in _demos(file))
 
 
@@ -61,12 +61,12 @@ def read_robomimic(place: str, observations: Sequence[str] = (), filter_key: str
 
     A row with `dones` is terminal, as robomimic documents it; every demonstration is an episode.
     """
-    with refusing(place, "HDF5"), open_hdf5(Path(place)) as file:
+    with reading_hdf5(place) as file:
         demos = dict(_demos(file))
         if not demos:
             raise InputError(f"{place!r} holds no demonstrations, groups such as data/demo_0 with an array 'actions'.")
         mine = checked_texts(place, metadata_of(file, NOTES))
-        held = shapes(next(iter(demos.values())), inside=True)
+        held = shapes(next(iter(demos.values())), first=1)
         keys = _chosen(observations or mine.get("observations", ()), held)
         demos = _filtered(file, demos, filter_key)
         parts = [_rows(demo, name, [*keys], "goal" in mine.get("held", ())) for name, demo in demos.items()]
@@ -79,10 +79,12 @@ def read_robomimic(place: str, observations: Sequence[str] = (), filter_key: str
             numbers = numbers if len({*numbers}) == len(numbers) else list(range(len(numbers)))
             arrays["episode"] = np.repeat(numbers, [len(part["action"]) for part in parts])
         columns = mine.get("columns") if [*keys] == mine.get("observations") else None
-        columns = columns or [*_columns(keys), *(f"action{i}" for i in range(math.prod(held["actions"])))]
+        columns = columns or [*column_names(keys), *(f"action{i}" for i in range(math.prod(held["actions"])))]
         environment = _environment(place)
         about = {"observations": [*keys]} | ({"env_args": environment} if environment else {})
-        left = [f"{name} {shape}" for name, shape in held.items() if not _used(name, keys)]
+        known = ("actions", "rewards", "dones", *EPISODES, *keys, *(f"obs/{key}" for key in keys))
+        others = {name: shape for name, shape in held.items() if not name.startswith((PROVENANCE, "next_obs/"))}
+        left = [f"{name} {shape}" for name, shape in others.items() if name not in known]
         return Contents(arrays, columns, mine.get("source"), left, about=about)
 
 
@@ -95,7 +97,12 @@ def write_robomimic(data: Transitions, place: str) -> None:
     data = grouped_by_episode(data)
     episodes, arrays = as_episodes(data), arrays_of(data)
     keys = _keys(data.columns[: data.state.shape[1]], taken={"goal"} if data.goal is not None else set())
-    reward = arrays.get("reward", np.zeros(len(data), np.float32))
+    parts = {"actions": arrays["action"], "rewards": arrays.get("reward", np.zeros(len(data), np.float32))}
+    parts["dones"] = arrays["terminal"].astype(np.int64)
+    for place_, name in (("obs", "state"), ("next_obs", "next_state")):
+        parts |= {f"{place_}/{key}": arrays[name][:, columns] for key, columns in keys.items()}
+        parts |= {f"{place_}/goal": arrays["goal"]} if "goal" in arrays else {}
+    parts |= {name: array for name, array in arrays.items() if name.startswith((PROVENANCE, *EPISODES))}
     made = np.zeros(len(data), bool) if "recipe" not in data.provenance else arrays[PROVENANCE + "recipe"] != 0
     demos: dict[str, list[str]] = {"recorded": [], "generated": []}
     with whole_file(place) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
@@ -105,20 +112,8 @@ def write_robomimic(data: Transitions, place: str) -> None:
         for number, (rows, _) in enumerate(episodes):
             demo = group.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = rows.stop - rows.start
-            for place_, array in (("obs", arrays["state"]), ("next_obs", arrays["next_state"])):
-                inside = demo.create_group(place_)
-                for key, columns in keys.items():
-                    put_array(inside, key, array[rows, columns])
-                if data.goal is not None:
-                    put_array(inside, "goal", arrays["goal"][rows])
-            put_array(demo, "actions", arrays["action"][rows])
-            put_array(demo, "rewards", reward[rows])
-            put_array(demo, "dones", arrays["terminal"][rows].astype(np.int64))
-            if data.provenance:
-                demo.create_group("provenance")
-            for name, array in arrays.items():
-                if name in EPISODES or name.startswith(PROVENANCE):
-                    put_array(demo, name, array[rows])
+            for name, array in parts.items():
+                put_array(demo, name, array[rows])
             demos["generated" if made[rows].any() else "recorded"].append(f"demo_{number}")
         for name, listed in demos.items():
             if listed and made.any():
@@ -163,23 +158,16 @@ def _chosen(wanted: Sequence[str], held: Mapping[str, tuple[int, ...]]) -> dict[
     keys = {name.removeprefix("obs/"): shape for name, shape in held.items() if name.startswith("obs/")}
     keys |= {STATES: held[STATES]} if STATES in held else {}
     flat = {key: math.prod(shape) for key, shape in keys.items() if len(shape) < 2}
-    images = {key: shape for key, shape in keys.items() if key not in flat}
-    widths = ", ".join(f"{key!r} ({width})" for key, width in flat.items()) or "none"
-    listed = f"There are, with their numbers of columns: {widths}."
-    if images:
-        listed += f" Images cannot be augmented: {', '.join(f'{key!r} {shape}' for key, shape in images.items())}."
+    images = ", ".join(f"{key!r} {shape}" for key, shape in keys.items() if key not in flat)
+    more = f" Images cannot be augmented: {images}." if images else ""
     if not wanted:
-        only = [key for key in flat if key != STATES] or list(flat)
-        if len(only) != 1:
+        wanted = [key for key in flat if key != STATES] or list(flat)
+        if len(wanted) != 1:
             raise InputError(
-                f"{KIND}: say which observations make up the state, such as "
-                f"observations={only[:2] or ['KEY']} (--observations {' '.join(only[:2]) or 'KEY'}). {listed}"
+                f"{KIND}: say which observations make up the state, such as observations={wanted[:2] or ['KEY']} "
+                f"(--observations {' '.join(wanted[:2]) or 'KEY'}). {widths_of(flat)}{more}"
             )
-        return {only[0]: flat[only[0]]}
-    for key in wanted:
-        if key not in flat or [*wanted].count(key) > 1:
-            problem = f"the observation {key!r} is named twice" if key in flat else f"there is no observation {key!r}"
-            raise InputError(f"{KIND}: {problem if key not in images else f'{key!r} holds images'}. {listed}")
+    check_chosen(KIND, "low-dimensional observation", wanted, flat, more)
     return {key: flat[key] for key in wanted}
 
 
@@ -240,18 +228,6 @@ def _rows(demo: h5py.Group, name: str, keys: Sequence[str], goal: bool) -> dict[
 
 def _observed(demo: h5py.Group, place: str, keys: Sequence[str], rows: int) -> NDArray[Any]:
     return side_by_side([array_at(demo, key if key == STATES else f"{place}/{key}") for key in keys], rows)
-
-
-def _columns(keys: Mapping[str, int]) -> list[str]:
-    return [key if width == 1 else f"{key}.{place}" for key, width in keys.items() for place in range(width)]
-
-
-def _used(name: str, keys: Mapping[str, int]) -> bool:
-    return (
-        name.removeprefix("obs/") in keys
-        or name in ("actions", "rewards", "dones", *EPISODES)
-        or name.startswith((PROVENANCE, "next_obs/"))
-    )
 
 
 def _keys(names: Sequence[str], taken: set[str]) -> dict[str, slice]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mocoda.data.formats.arrays import raw_arrays, refusing
+from mocoda.data.formats.arrays import raw_arrays
 from mocoda.data.formats.format import Contents, Format
+from mocoda.data.formats.guarded import Unpacked, refusing
 from mocoda.data.formats.named_columns import PARQUET, named_columns, open_parquet, pyarrow_for, read_parquet
 from mocoda.engine.errors import InputError, differing_keys
 from mocoda.engine.files import whole_file, write_json
@@ -150,10 +151,10 @@ def read_shards(place: str) -> Contents:
     """All rows, in the order of the shards."""
     manifest, pieces, drawn = pieces_of(Path(place))
     arrays: dict[str, Any] = {}
-    at = 0
+    at, unpacked = 0, Unpacked(place, *{file for file, _, _ in pieces})
     with refusing(place, "a folder of shards"):
         for file, group, rows in pieces:
-            contents = read_parquet(str(file), group)
+            contents = read_parquet(str(file), group, unpacked)
             if not arrays:
                 shapes = {name: (array.shape[1:], array.dtype) for name, array in contents.arrays.items()}
                 arrays = {name: np.empty((manifest.rows, *shape), kind) for name, (shape, kind) in shapes.items()}
