@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Contents, Stored
 from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import printable as printable
 
 EPISODES = ("episode", "step")  # where a row was recorded; a table can do without
 ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal", *EPISODES)  # of a table, as in a file
@@ -119,13 +120,6 @@ def as_bool(kind: str, name: str, array: NDArray[Any]) -> NDArray[np.bool_]:
     if array.dtype != bool and len(odd := np.flatnonzero((array != 0) & (array != 1))):
         raise InputError(f"{kind}: {name} must hold 0 and 1 only, got {array[odd[0]]} in row {odd[0]}.")
     return np.asarray(array == 1)
-
-
-def printable(text: object, longest: int = 200) -> str:
-    """A name or text that is safe to print: control characters as their codes, and at most `longest` characters."""
-    text = str(text)
-    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[:longest])
-    return "".join(shown) + ("…" if len(text) > longest else "")
 
 
 def _episode_names(name: str, array: NDArray[Any]) -> NDArray[Any]:
