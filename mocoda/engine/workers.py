@@ -48,7 +48,7 @@ class Workers(Generic[Job, Answer]):
     """
 
     def __init__(
-        self, work: Callable[[Job], Answer], count: int | None = None, died: Callable[[], None] = lambda: None
+        self, work: Callable[[Job], Answer], count: int | None = None, died: Callable[[], object] = lambda: None
     ) -> None:
         if count is not None and count < 0:
             raise InputError(f"workers must be a number of processes, or 0 for none but this one, got {count}.")

@@ -163,7 +163,7 @@ def test_the_graph_file_runs_once_and_the_data_is_read_once(
         return read(place, **how)
 
     read = FORMATS["mocoda"].read
-    monkeypatch.setitem(FORMATS._entries, "mocoda", replace(FORMATS["mocoda"], read=counting))
+    monkeypatch.setitem(FORMATS.data, "mocoda", replace(FORMATS["mocoda"], read=counting))
     words = ["augment", "walks.hdf5", "--graph", "counted.py", *(["--rows", 120, *TINY] if "coda" not in more else [])]
     done(*words, *more, "--out", "folder" if "--shards" in more else "out.hdf5")
     assert (reads, Path("runs.txt").read_text()) == (["walks.hdf5"], "x")

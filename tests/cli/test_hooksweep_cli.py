@@ -25,13 +25,6 @@ WORDS = ("collect", "hooksweep2", "--rows", str(ROWS), "--workers", "2", "--out"
 draws = pytest.mark.skipif(os.environ.get("MUJOCO_GL") != "egl", reason="there is no EGL to draw with")
 
 
-def succeed(*words: str, cwd: Path) -> str:
-    process = start(*words, cwd=cwd)
-    printed, err = process.communicate(timeout=250)
-    assert process.returncode == 0, err
-    return printed
-
-
 def here(*words: str, cwd: Path) -> Ended:
     """A command in this process, in another folder."""
     with pytest.MonkeyPatch.context() as patch:
@@ -47,8 +40,8 @@ def parts(folder: Path) -> list[Path]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a collection that nobody disturbed."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    said = succeed(*WORDS, cwd=folder)
-    assert said == f"data.hdf5: {Transitions.load(folder / 'data.hdf5')!r}\n"
+    said, err = start(*WORDS, cwd=folder).communicate(timeout=250)
+    assert said == f"data.hdf5: {Transitions.load(folder / 'data.hdf5')!r}\n", err
     return folder
 
 

@@ -23,9 +23,9 @@ from mocoda.data import FORMATS, Format, readable_formats, target_of, writable_f
 
 @pytest.fixture
 def formats() -> Iterator[None]:
-    before = dict(FORMATS._entries)
+    before = dict(FORMATS.data)
     yield
-    FORMATS._entries = before
+    FORMATS.data = before
 
 
 def test_a_format_of_one_s_own_takes_ten_lines(formats: None, tmp_path: Path) -> None:

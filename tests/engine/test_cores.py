@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -26,6 +26,8 @@ def four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 5})
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(cores, "STAT", tmp_path / "stat")
+    monkeypatch.setattr("mocoda.cli.signal.signal", lambda number, handler: None)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     for name in cores.CHOSEN:
         monkeypatch.setenv(name, "4")  # so that it is undone, whatever sets it
         monkeypatch.delenv(name)
@@ -76,23 +78,16 @@ def test_where_cores_say_nothing_the_load_does(load: float, monkeypatch: pytest.
     assert cores.cores() == torch.get_num_threads() == max(1, round(4 - load))
 
 
-@pytest.mark.parametrize("how", ["the user", "Python"])
-def test_a_user_s_number_of_threads_and_those_of_other_programs_stay(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("how", "threads"), [("a command", 1), ("a user's choice", 4), ("Python", 4)])
+def test_only_commands_leave_busy_cores_and_a_user_s_number_of_threads_wins(
+    how: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mocoda.cli.core_seconds", lambda: (0.0, 0.0))  # all cores have been busy all the time
     stat(0, 0, 0, 0, 0, 0)
     words = ["inspect", "none.hdf5"]
-    if how == "the user":
+    monkeypatch.setattr(sys, "argv", ["mocoda", *words])
+    if how == "a user's choice":
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
-        monkeypatch.setattr(sys, "argv", ["mocoda", *words])
     with pytest.raises(SystemExit):
-        main(None if how == "the user" else words)
-    assert torch.get_num_threads() == cores.cores() == 4
-
-
-def test_the_command_line_leaves_busy_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr("mocoda.cli.leave_busy_cores", asked.append)
-    monkeypatch.setattr(sys, "argv", ["mocoda", "inspect", "none.hdf5"])
-    with pytest.raises(SystemExit):
-        main()
-    assert len(asked) == 1
+        main(words if how == "Python" else None)
+    assert torch.get_num_threads() == cores.cores() == threads
