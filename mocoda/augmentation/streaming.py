@@ -34,6 +34,7 @@ from mocoda.data.formats.guarded import put_metadata
 from mocoda.data.formats.shard_folder import Manifest, shard_name, source_of
 from mocoda.data.transitions import Transitions, as_tensor, write_metadata
 from mocoda.engine.checkpoint import fingerprint
+from mocoda.engine.cores import cores
 from mocoda.engine.engines import Engine, Processes
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable, hdf5_disk, write_json
@@ -162,8 +163,7 @@ def check_shards(shards: int, wanted: Iterable[int], rows: int) -> None:
 
 def workers_for(rows: int, device: str) -> int:
     """The number of processes that are worth starting for so many rows; 0: this one alone."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MAX_PROCESSES, cores) if device == "cpu" and cores > 1 and rows >= MANY_ROWS else 0
+    return min(MAX_PROCESSES, cores()) if device == "cpu" and rows >= MANY_ROWS and cores() > 1 else 0
 
 
 @dataclass(frozen=True)

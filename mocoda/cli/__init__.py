@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mocoda.engine.errors import InputError, file_error, unknown_name
+from mocoda.engine.cores import core_seconds, leave_busy_cores
+from mocoda.engine.errors import InputError, file_error, printable_lines, ran_out_of_memory, unknown_name
 from mocoda.engine.files import VERSION, discard_unfinished
 
 if TYPE_CHECKING:
@@ -39,7 +41,11 @@ COMMANDS = {
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Runs the command that the words name. Bad input ends in one line and exit code 2."""
+    """Runs the command that the words name, or this process was called with. Bad input is one line and exit code 2."""
+    begun = core_seconds() if words is None else None
+    if words is None:
+        usual = warnings.formatwarning
+        warnings.formatwarning = lambda *given, **named: printable_lines(usual(*given, **named))
     words = sys.argv[1:] if words is None else list(words)
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -48,15 +54,23 @@ def main(words: Sequence[str] | None = None) -> None:
         elif words == ["--version"]:
             sys.stdout.write(f"mocoda {VERSION}\n")
         else:
-            read_command(words).run()
-    except InputError as error:
-        _fail(str(error))
-    except BrokenPipeError:
-        os._exit(1)  # without a message: `head` has seen enough
-    except OSError as error:
-        _fail(file_error(error))
+            command = read_command(words)
+            if begun is not None:
+                leave_busy_cores(begun)
+            command.run()
     except KeyboardInterrupt:  # the run folder has said how to continue
         sys.exit(130)
+    except BrokenPipeError:
+        os._exit(1)  # without a message: `head` has seen enough
+    except Exception as error:
+        if ran_out_of_memory(error):
+            _fail(
+                "memory ran out. Close other programs, or use fewer rows, fewer --workers, or smaller networks and "
+                "batches; the same command goes on from what is finished."
+            )
+        if not isinstance(error, InputError | OSError):
+            raise
+        _fail(str(error) if isinstance(error, InputError) else file_error(error))
 
 
 def read_command(words: Sequence[str]) -> Command:
@@ -87,7 +101,7 @@ def _print_commands() -> None:
 
 def _fail(sentence: str) -> None:
     start = "\033[31merror: \033[0m" if sys.stderr.isatty() and "NO_COLOR" not in os.environ else "error: "
-    sys.stderr.write(f"{start}{sentence}\n")
+    sys.stderr.write(f"{start}{printable_lines(sentence)}\n")
     sys.exit(2)
 
 

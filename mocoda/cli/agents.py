@@ -65,8 +65,8 @@ class Train(opt.Command):
     evaluate_every: int = 100
     """Gradient steps between evaluations in the task, if there is one."""
     workers: opt.Maybe[int] = None
-    """Number of processes that evaluate in the task's simulator, if it has one, or of CPUs of a local Ray; one per core
-    unless given."""
+    """Number of processes that evaluate in the task's simulator, if it has one, or of CPUs of a local Ray; one per free
+    core unless given."""
     tensorboard: opt.Flag = False
     """Write the metrics for TensorBoard too, besides metrics.csv and metrics.jsonl."""
     device: opt.Device = "cpu"

@@ -50,8 +50,8 @@ class Audit(opt.OnData):
     """Audit the rows of this many generated episodes, and of as many recorded ones, drawn at random."""
     reading: Fixed[opt.ReadOptions] = opt.AS_IT_SAYS  # --columns means something else here
     workers: opt.Maybe[int] = None
-    """Number of processes that simulate; without it one per core for robots and environments, and none but this one
-    for others. The result does not depend on it."""
+    """Number of processes that simulate; without it one per free core for robots and environments, and none but this
+    one for others. The result does not depend on it."""
     keep: Annotated[opt.Maybe[str], arg(metavar="FILE")] = None
     """Write the data to this file with the verdicts as provenance `confirmed`: 1 true, 0 false, -1 not audited."""
     out: opt.Folder = Path("runs/audit")

@@ -79,7 +79,7 @@ class Augment(opt.OnData):
     min_support: opt.Maybe[float] = None
     """Reject rows that are rarer than all but this share of the data."""
     workers: opt.Maybe[int] = None
-    """Number of processes that generate rows; unless given, one per core, at most 3, for large tables."""
+    """Number of processes that generate rows; unless given, one per free core, at most 3, for large tables."""
     shards: opt.Maybe[int] = None
     """Write a folder --out of this many Parquet files, which processes or machines make in any order. After a kill, the
     same command makes those that are missing."""

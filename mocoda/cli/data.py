@@ -41,7 +41,7 @@ class Collect(opt.Command):
     """Behaviour to record: of hooksweep2's scripted expert varied or plain, of OGBench's cubes play, one-cube or noisy.
     Other tasks have a single one."""
     workers: opt.Maybe[int] = None
-    """Number of processes that simulate a robot; one per core unless given. The rows do not depend on it."""
+    """Number of processes that simulate a robot; one per free core unless given. The rows do not depend on it."""
     out: opt.Out = "data.hdf5"
     overwrite: opt.Overwrite = False
 

@@ -17,6 +17,7 @@ from mocoda.cli import options as opt
 from mocoda.cli import read_command
 from mocoda.cli.options import say
 from mocoda.data import Transitions, read, write
+from mocoda.engine.figure_style import save
 from mocoda.engine.files import whole_file
 from mocoda.tasks.navigation import Navigation
 
@@ -133,5 +134,4 @@ def _draw(panels: Mapping[str, tuple[Tensor, Tensor]], path: Path) -> None:
         start, move = state.numpy(), (next_state - state).numpy()
         axes.quiver(*start.T, *move.T, angles="xy", scale_units="xy", scale=1, width=0.003, color="tab:blue", alpha=0.6)
         axes.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1), xticks=[0, 1], yticks=[0, 1], aspect="equal", title=title)
-    with whole_file(path) as part:
-        figure.savefig(part, format="png", dpi=120)
+    save(figure, path)

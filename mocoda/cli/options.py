@@ -17,13 +17,13 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replac
 from functools import partial
 from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import InputError, printable_lines
 from mocoda.engine.files import check_target
 from mocoda.engine.progress import Progress
 
@@ -295,11 +295,14 @@ class EngineOptions:
     def make(self, workers: int | None, device: str) -> Engine:
         from mocoda.engine.engines import make_engine
 
-        def warn(sentence: str) -> None:
-            sys.stderr.write(f"{sentence}\n")
-
         gpus = 0.0 if device == "cpu" else 1.0 if self.gpus is None else self.gpus
-        return make_engine(self.engine, workers=workers, address=self.address, gpus=gpus, notice=warn)
+        return make_engine(
+            self.engine,
+            workers=workers,
+            address=self.address,
+            gpus=gpus,
+            notice=lambda said: sys.stderr.write(f"{said}\n"),
+        )
 
 
 LOCAL = EngineOptions()
@@ -390,15 +393,18 @@ def task_of(data: Transitions) -> str | None:
 
 
 def show(result: object) -> None:
-    """Prints a table."""
-    import rich.console
+    """Prints a table; names in it cannot give the terminal orders."""
+    from rich.console import Console, Group
+    from rich.segment import Segment, Segments
 
-    rich.console.Console(width=None if sys.stdout.isatty() else 140).print(result)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    parts = console.render(Group(cast(Any, result)))
+    console.print(Segments(Segment(printable_lines(part.text), part.style) for part in parts), end="")
 
 
 def say(sentence: str) -> None:
     """Prints a sentence on one line, however long it is."""
-    sys.stdout.write(f"{sentence}\n")
+    sys.stdout.write(f"{printable_lines(sentence)}\n")
     sys.stdout.flush()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from resource import RLIMIT_AS, getrlimit
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
@@ -18,6 +19,7 @@ from mocoda.engine.errors import InputError
 from mocoda.graph.graph_file import FileTask
 from mocoda.tasks import Task
 
+ADDRESSES = 6 * 2**30  # what vl-convert, which draws charts, ends the process without
 MaybeFolder = Annotated[opt.Maybe[Path], arg(metavar="FOLDER")]
 
 
@@ -65,6 +67,8 @@ class Report(opt.Command):
 def check_page(out: Path, inputs: Iterable[str | Path | None], overwrite: bool) -> None:
     """Refuses, before any work, a page that cannot be written."""
     check_report()
+    if 0 <= getrlimit(RLIMIT_AS)[0] < ADDRESSES:
+        raise MemoryError
     opt.check_file(out, inputs, overwrite)
 
 

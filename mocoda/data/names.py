@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Contents, Stored
 from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import printable as printable
 
 EPISODES = ("episode", "step")  # where a row was recorded; a table can do without
 ARRAYS = ("state", "action", "reward", "next_state", "terminal", "goal", *EPISODES)  # of a table, as in a file
@@ -127,13 +128,6 @@ def as_array(name: str, value: Any, ours: str | None = None) -> NDArray[Any]:
 def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
         return np.ascontiguousarray(array, np.float32)
-
-
-def printable(text: object, longest: int = 200) -> str:
-    """A name or text that is safe to print: control characters as their codes, and at most `longest` characters."""
-    text = str(text)
-    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[:longest])
-    return "".join(shown) + ("…" if len(text) > longest else "")
 
 
 def _episode_names(name: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import safetensors
@@ -33,19 +33,13 @@ HEADER: dict[str, type] = {"kind": str, "settings": dict, "fingerprints": dict, 
 DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
 
-class Kind(NamedTuple):
-    """A kind of file, in the words of error messages."""
-
-    words: str
-    way_out: str
-
-
+# What a kind of file is called in messages, and the way out.
 KINDS = {
-    "dynamics": Kind("dynamics model", "Fit a model and save it with `model.save(path)`."),
-    "graph": Kind("learned graph", "Learn a graph and save it with `graph.save(path)`."),
-    "policy": Kind("policy", "Train an agent and save it with `policy.save(path)`."),
-    "reward": Kind("learned reward", "Fit a reward and save it with `reward.save(path)`."),
-    "checkpoint": Kind("checkpoint", "Delete it to start again, or give another path."),
+    "dynamics": ("dynamics model", "Fit a model and save it with `model.save(path)`."),
+    "graph": ("learned graph", "Learn a graph and save it with `graph.save(path)`."),
+    "policy": ("policy", "Train an agent and save it with `policy.save(path)`."),
+    "reward": ("learned reward", "Fit a reward and save it with `reward.save(path)`."),
+    "checkpoint": ("checkpoint", "Delete it to start again, or give another path."),
 }
 
 
@@ -83,7 +77,7 @@ def reading(path: str | Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (OSError, safetensors.SafetensorError, *DAMAGE) as error:
-        way_out = KINDS[kind].way_out
+        words, way_out = KINDS[kind]
         if isinstance(error, InputError):
             reason = str(error)
         elif isinstance(error, OSError) and error.strerror:
@@ -94,7 +88,7 @@ def reading(path: str | Path, kind: str) -> Iterator[None]:
             reason = f"its contents make no sense ({type(error).__name__}: {error})"
         reason = " ".join(reason.split())[:400].rstrip(".")
         reason += "" if reason.endswith("?") else "."
-        raise InputError(f"cannot read {KINDS[kind].words} {str(path)!r}: {reason} {way_out}") from error
+        raise InputError(f"cannot read {words} {str(path)!r}: {reason} {way_out}") from error
 
 
 def _header(metadata: Mapping[str, str], kind: str) -> dict[str, Any]:
@@ -113,7 +107,7 @@ def _header(metadata: Mapping[str, str], kind: str) -> dict[str, Any]:
         if not isinstance(header.get(key), of):
             raise InputError(f"its header must have {key!r}, a JSON {'object' if of is dict else 'string'}")
     if header["kind"] != kind:
-        other = KINDS[header["kind"]].words if header["kind"] in KINDS else repr(header["kind"])
+        other, _ = KINDS.get(header["kind"], (repr(header["kind"]), ""))
         raise InputError(f"it holds another kind of object, {other}")
     return header
 

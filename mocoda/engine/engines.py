@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from mocoda.engine.cores import cores
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.workers import PATIENCE, Workers, one_thread
+from mocoda.engine.workers import PATIENCE, Workers, one_thread, safe_path
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
-Notice = Callable[[str], None]  # called with a sentence when a process has died
+Notice = Callable[[str], object]  # called with a sentence when a process has died
 
 ENGINES = ("processes", "ray")
 
@@ -48,10 +49,8 @@ class Processes:
     notice: Notice = lambda sentence: None
 
     def run(self, work: Callable[[Job], Answer], jobs: Iterable[Job]) -> Iterator[tuple[Job, Answer]]:
-        def died() -> None:
-            self.notice("A worker process died; another one does its job again.")
-
-        with Workers(work, self.workers, died) as pool:
+        sentence = "A worker process died; another one does its job again."
+        with Workers(work, self.workers, lambda: self.notice(sentence)) as pool:
             yield from pool.as_done(jobs)
 
 
@@ -107,9 +106,11 @@ class RayTasks:
         connected = ray.is_initialized()
         if not connected:
             _check_address(self.address)
-            own = {} if self.address else {"num_cpus": self.workers, "include_dashboard": False}
+            own: dict[str, Any] = {}
+            if self.address is None:
+                own = {"num_cpus": cores() if self.workers is None else self.workers, "include_dashboard": False}
             try:
-                with nullcontext() if self.address else _loopback(ray):
+                with safe_path(), nullcontext() if self.address else _loopback(ray):
                     ray.init(self.address or "local", log_to_driver=False, logging_level="ERROR", **own)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 said = str(error).partition("\n")[0].removesuffix(".")

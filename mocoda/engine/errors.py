@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -57,3 +58,23 @@ def file_error(error: OSError) -> str:
     if error.filename is None:
         return f"a file cannot be read or written: {error.strerror or error}."
     return f"cannot read or write {str(error.filename)!r}: {error.strerror}."
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, numpy, torch or the system's loader of libraries found no more memory."""
+    if isinstance(error, InputError):  # which may take a library that does not fit into memory for one that is missing
+        return isinstance(error.__cause__, ImportError) and ran_out_of_memory(error.__cause__)
+    said = r"out of memory|allocate memory|bad_alloc|failed to map segment|can't start new thread"
+    return isinstance(error, MemoryError) or re.search(said, str(error)) is not None
+
+
+def printable(text: object, longest: int = 200) -> str:
+    """A name or text that is safe to print: control characters as their codes, and at most `longest` characters."""
+    text = str(text)
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[:longest])
+    return "".join(shown) + ("…" if len(text) > longest else "")
+
+
+def printable_lines(text: str) -> str:
+    """Lines that are safe to print: names in them cannot give the terminal orders."""
+    return "\n".join(printable(line, len(line)) for line in text.split("\n"))

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mocoda.engine import cores
+
 Progress = Callable[[str, int, int], None]
 
 
@@ -36,6 +38,8 @@ class PlainProgress:
         left = ""
         if done > skipped:
             left = f", about {in_words((now - begin) * (total - done) / (done - skipped))} left"
+        if said := cores.note():
+            sys.stderr.write(f"{said}\n")
         sys.stderr.write(f"{stage}: {done:,} of {total:,}{left}\n")
         sys.stderr.flush()
 
@@ -61,6 +65,8 @@ class Bars:
         self.stages: dict[str, Any] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
+        if said := cores.note():
+            self.bars.console.print(said)
         if stage not in self.stages:
             self.bars.start()
             self.stages[stage] = self.bars.add_task(stage, total=total, completed=done)  # they took no time now

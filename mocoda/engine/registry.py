@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from mocoda.engine.errors import InputError, unknown_name
 
 T = TypeVar("T")
 
 
-class Registry(Mapping[str, T], Generic[T]):
+class Registry(UserDict[str, T]):
     """A list of choices by name, in the order they were added.
 
     Help texts and error messages are made from it, so that a choice is described in one place: its docstring.
@@ -21,30 +22,19 @@ class Registry(Mapping[str, T], Generic[T]):
     """
 
     def __init__(self, kind: str) -> None:
+        super().__init__()
         self.kind = kind
-        self._entries: dict[str, T] = {}
 
     def add(self, entry: T, name: str | None = None) -> T:
         """Adds a choice under its own `name`, or the given one; also a decorator."""
         name = name or str(getattr(entry, "name"))  # noqa: B009
-        if name in self._entries and self._entries[name] is not entry:
+        if name in self and self[name] is not entry:
             raise InputError(f"there is a {self.kind} {name!r} already; choose another name.")
-        self._entries[name] = entry
+        self[name] = entry
         return entry
 
-    def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
-            raise unknown_name(self.kind, name, self._entries)
-        return self._entries[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __missing__(self, name: str) -> T:
+        raise unknown_name(self.kind, name, self)
 
     def make(self, name: str, **settings: Any) -> Any:
         """Calls the choice `name` with these settings; refuses settings that it does not have."""
@@ -61,7 +51,7 @@ class Registry(Mapping[str, T], Generic[T]):
     @property
     def choices(self) -> str:
         """The names as a sentence part: "a, b or c"."""
-        *first, last = self._entries
+        *first, last = self
         return f"{', '.join(first)} or {last}" if first else last
 
 

@@ -48,18 +48,14 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95% percentile bootstrap CI of the mean; the same for the same values."""
     tensor = torch.tensor(values, dtype=torch.float64)
     chosen = Stream(0, "bootstrap", len(values)).integers(len(values), RESAMPLES, len(values))
-    low, high = (
-        tensor[chosen].mean(-1).quantile(torch.tensor([(1 - 0.95) / 2, (1 + 0.95) / 2], dtype=torch.float64)).tolist()
-    )
+    low, high = tensor[chosen].mean(-1).quantile(torch.tensor([1 - 0.95, 1 + 0.95], dtype=torch.float64) / 2).tolist()
     return low, high
 
 
 def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float], *, lower_is_better: bool) -> float:
     """How often a seed of ours does better than one of theirs, over all pairs; a tie counts half."""
-    difference = torch.tensor(ours, dtype=torch.float64)[:, None] - torch.tensor(theirs, dtype=torch.float64)
-    if lower_is_better:
-        difference = -difference
-    return float(((difference > 0).double() + 0.5 * (difference == 0).double()).mean())
+    better = float(share_below(*(torch.tensor(each, dtype=torch.float64) for each in (ours, theirs))).mean())
+    return 1 - better if lower_is_better else better
 
 
 def share_of(verdict: Tensor) -> Cell:

@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from mocoda.engine.cores import cores
 from mocoda.engine.errors import InputError
 
 Job = TypeVar("Job")
@@ -47,7 +48,7 @@ class Workers(Generic[Job, Answer]):
     """
 
     def __init__(
-        self, work: Callable[[Job], Answer], count: int | None = None, died: Callable[[], None] = lambda: None
+        self, work: Callable[[Job], Answer], count: int | None = None, died: Callable[[], object] = lambda: None
     ) -> None:
         if count is not None and count < 0:
             raise InputError(f"workers must be a number of processes, or 0 for none but this one, got {count}.")
@@ -159,7 +160,7 @@ class _Process:
         self.process = SPAWN.Process(target=_work, args=(work, there), daemon=True)
         try:
             if start:
-                with _safe_path():
+                with safe_path():
                     self.process.start()
         finally:
             there.close()  # so that a death ends the pipe
@@ -180,7 +181,7 @@ class _Process:
 
 
 @contextmanager
-def _safe_path() -> Iterator[None]:
+def safe_path() -> Iterator[None]:
     """Processes that start inside do not import from the current folder, where a signal.py would be run."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
@@ -229,11 +230,6 @@ def _end_with_parent() -> None:
     assert parent is not None
     wait([parent.sentinel])
     os._exit(1)
-
-
-def cores() -> int:
-    """The processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import below, done, refused, rejects, start
+from command_line import below, done, kill, refused, rejects, start
 
 from mocoda import Transitions, make_task, read
 from mocoda.data import concatenate
@@ -152,11 +150,8 @@ def test_a_killed_audit_goes_on_to_the_same_bytes(desk: Path) -> None:
     Path("slow.py").write_text(SLOW)
     words = ("audit", "made.hdf5", "--graph", "slow.py", "--tolerance", 0.01, "--keep", "judged.hdf5")
     process = start(*words, cwd=desk, script=OFTEN)
-    while len(Path("asked.txt").read_text().splitlines()) < CHECKED + 10 if Path("asked.txt").exists() else True:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    asked_for = Path("asked.txt")
+    kill(process, lambda: asked_for.exists() and len(asked_for.read_text().splitlines()) >= CHECKED + 10)
     assert Path("runs/audit/replayed.safetensors").exists() and not Path("judged.hdf5").exists()
     asked = len(Path("asked.txt").read_text().splitlines())
     finished = start(*words, cwd=desk, script=OFTEN)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import SLOW, TINY, below, done, rejects, start
+from command_line import SLOW, TINY, below, done, kill, rejects, start
 
 from mocoda import Transitions, augment, fit_dynamics, fit_parents, fit_reward, make_task
 from mocoda.augmentation import RewardConfig
@@ -164,7 +163,7 @@ def test_the_graph_file_runs_once_and_the_data_is_read_once(
         return read(place, **how)
 
     read = FORMATS["mocoda"].read
-    monkeypatch.setitem(FORMATS._entries, "mocoda", replace(FORMATS["mocoda"], read=counting))
+    monkeypatch.setitem(FORMATS.data, "mocoda", replace(FORMATS["mocoda"], read=counting))
     words = ["augment", "walks.hdf5", "--graph", "counted.py", *(["--rows", 120, *TINY] if "coda" not in more else [])]
     done(*words, *more, "--out", "folder" if "--shards" in more else "out.hdf5")
     assert (reads, Path("runs.txt").read_text()) == (["walks.hdf5"], "x")
@@ -255,13 +254,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(how: signal.Signals, tmp_path: P
     run_slowly(0, *words, "whole.hdf5", cwd=tmp_path)
     process = start(0.1, "small", *words, "killed.hdf5", cwd=tmp_path, script=SLOW)
     note = Path("killed.hdf5.run/unfinished.json")
-    deadline = time.monotonic() + 250
-    while not (note.exists() and json.loads(note.read_text() or '{"pieces": 0}')["pieces"] >= 5):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(how)
-    process.communicate(timeout=250)
-    assert process.returncode != 0 and not Path("killed.hdf5").exists()
+    kill(process, lambda: note.exists() and json.loads(note.read_text() or '{"pieces": 0}')["pieces"] >= 5, how)
+    assert not Path("killed.hdf5").exists()
     finished, before = json.loads(note.read_text())["pieces"], len(lines_of("killed.hdf5.run"))
     assert 5 <= finished < 41
     run_slowly(0, *words, "killed.hdf5", cwd=tmp_path)
@@ -275,12 +269,9 @@ def test_a_killed_training_of_the_model_goes_on_to_the_same_bytes(tmp_path: Path
     words = ["augment", "walks.hdf5", "--rows", "500", "--dynamics.members", "2", "--dynamics.hidden", "16"]
     words += ["--dynamics.features", "8", "--dynamics.epochs", "150", "--dynamics.batch", "512", "--out"]
     process = start(0, "small", *words, "killed.hdf5", cwd=tmp_path, script=SLOW)
-    checkpoint, deadline = Path("killed.hdf5.run/checkpoint.safetensors"), time.monotonic() + 250
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -9 and not Path("killed.hdf5.run/dynamics.safetensors").exists()
+    checkpoint = Path("killed.hdf5.run/checkpoint.safetensors")
+    kill(process, checkpoint.exists)
+    assert not Path("killed.hdf5.run/dynamics.safetensors").exists()
     epochs = load_trained(checkpoint, "checkpoint")[1]["settings"]["done"]
     before = len(lines_of("killed.hdf5.run"))
     for name in ("killed", "whole"):

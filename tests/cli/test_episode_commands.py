@@ -97,16 +97,13 @@ def test_objects_are_added_to_a_built_in_world_and_the_file_knows_its_task() -> 
     data = small.collect(600, seed=0)
     data.save("two.hdf5")
     names = ("object1", "object2", "object3")
-    said = done(
-        "add-objects", "two.hdf5", "--bigger", "objects:3", "--alike", *names, "--seed", 4, "--out", "three.hdf5"
-    )
+    words = ["add-objects", "two.hdf5", "--bigger", "objects:3", "--alike", *names, "--out", "three.hdf5"]
+    said = done(*words, "--seed", 4)
     made, wanted = mocoda.read("three.hdf5"), mocoda.add_objects(data, small.graph, big.graph, names, seed=4)
-    assert said.startswith(
-        f"three.hdf5: {len(made):,} transitions with object1, object2, object3, of 600 recorded, in "
-    )
+    assert said.startswith(f"three.hdf5: {len(made):,} transitions with {', '.join(names)}, of 600 recorded, in ")
     assert made.rows.equal(wanted.rows) and made.next_state.equal(wanted.next_state) and made.reward is not None
     done("augment", "three.hdf5", "--recipe", "coda", "--rows", 50, "--out", "more.hdf5")
-    rejects("add-objects", "two.hdf5", "--bigger", "objects:3", "--alike", *names, "--out", "three.hdf5")
+    rejects(*words)
 
 
 def test_objects_are_added_to_a_world_of_one_s_own_by_two_graph_files() -> None:
@@ -127,22 +124,10 @@ def test_objects_are_added_to_a_world_of_one_s_own_by_two_graph_files() -> None:
         for number, place in enumerate((5.5, 40.0, 50.0))
     ]
     mocoda.concatenate(parts).save("mine.hdf5")
-    done(
-        "add-objects",
-        "mine.hdf5",
-        "--graph",
-        "one.toml",
-        "--bigger",
-        "two.toml",
-        "--alike",
-        "box1",
-        "box2",
-        "--out",
-        "b.hdf5",
-    )
+    words = ["add-objects", "mine.hdf5", "--graph", "one.toml", "--bigger", "two.toml", "--alike"]
+    done(*words, "box1", "box2", "--out", "b.hdf5")
     for alike in (("box1",), ("bax1", "box2")):
-        words = ("add-objects", "mine.hdf5", "--graph", "one.toml", "--bigger", "two.toml", "--alike", *alike)
-        rejects(*words, "--out", "c.hdf5")
+        rejects(*words, *alike, "--out", "c.hdf5")
     made = mocoda.read("b.hdf5")
     assert made.columns == ("hand.x", "box1.x", "box1.turned", "box2.x", "box2.turned", "push")
     assert len(made) == 60 and not bool((made.state[:, 1] == made.state[:, 3]).any())

@@ -5,17 +5,15 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from command_line import ENVIRONMENT, Ended, below, mocoda, rejects, start
+from command_line import ENVIRONMENT, Ended, below, kill, mocoda, rejects, start
 
 from mocoda import Policy, Task, Transitions, make_agent, make_task, train_agents
 from mocoda.data.transitions import ARRAYS
@@ -25,13 +23,6 @@ from mocoda.tasks import hooksweep
 ROWS = 5_000  # of four parts at least
 WORDS = ("collect", "hooksweep2", "--rows", str(ROWS), "--workers", "2", "--out", "data.hdf5")
 draws = pytest.mark.skipif(os.environ.get("MUJOCO_GL") != "egl", reason="there is no EGL to draw with")
-
-
-def succeed(*words: str, cwd: Path) -> str:
-    process = start(*words, cwd=cwd)
-    printed, err = process.communicate(timeout=250)
-    assert process.returncode == 0, err
-    return printed
 
 
 def here(*words: str, cwd: Path) -> Ended:
@@ -49,8 +40,8 @@ def parts(folder: Path) -> list[Path]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a collection that nobody disturbed."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    said = succeed(*WORDS, cwd=folder)
-    assert said == f"data.hdf5: {Transitions.load(folder / 'data.hdf5')!r}\n"
+    said, err = start(*WORDS, cwd=folder).communicate(timeout=250)
+    assert said == f"data.hdf5: {Transitions.load(folder / 'data.hdf5')!r}\n", err
     return folder
 
 
@@ -71,13 +62,7 @@ def test_collect_writes_the_task_s_rows_and_leaves_no_parts(undisturbed: Path) -
 
 
 def test_a_killed_collection_goes_on_and_ends_with_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
-    process = start(*WORDS, cwd=tmp_path)
-    deadline = time.monotonic() + 250
-    while not parts(tmp_path) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    kill(start(*WORDS, cwd=tmp_path), lambda: parts(tmp_path))
     assert parts(tmp_path) and not (tmp_path / "data.hdf5").exists()
     with pytest.MonkeyPatch.context() as patch:  # parts that are there are not recorded again
         patch.setattr(RunFolder, "discard", lambda self, name: None)
@@ -115,18 +100,6 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(
         assert here(*WORDS, cwd=tmp_path)[0] == 0
     assert (tmp_path / "data.hdf5").read_bytes() == (undisturbed / "data.hdf5").read_bytes()
     assert parts(tmp_path) == []
-
-
-def test_other_errors_of_files_are_one_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: Any) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(Transitions, "save", broken)
-    assert here("collect", "navigation", "--rows", "9", cwd=tmp_path) == (
-        2,
-        "",
-        "error: a file cannot be read or written: Input/output error.\n",
-    )
 
 
 @pytest.mark.parametrize(

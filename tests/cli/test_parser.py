@@ -139,7 +139,7 @@ def test_recipes_of_one_s_own_are_chosen_by_name_too(monkeypatch: pytest.MonkeyP
         title: ClassVar[str] = "Mine"
         strength: float = 2.0
 
-    monkeypatch.setitem(RECIPES._entries, "mine", Mine)
+    monkeypatch.setitem(RECIPES.data, "mine", Mine)
     assert "how much of it (default: 2.0)" in done("augment", "d.hdf5", "--recipe", "mine", "--help")
     assert read("augment d.hdf5 --recipe mine --strength 3").settings == Mine(3.0)
     assert mocoda("augment", "d.hdf5", "--recipe", "mine", "--strength", "much").code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,11 +10,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from command_line import done, refused, rejects
+from command_line import done, refused, rejects, start
 
+from mocoda import read
 from mocoda.tasks import make_task
 
 
@@ -24,6 +29,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+NO_TENSOR = "[enforce fail at alloc_cpu.cpp:124] data. DefaultCPUAllocator: can't allocate memory: you tried to"
+NO_LIBRARY = "x.so: failed to map segment from shared object"
 TRAIN = ("train", "recorded.hdf5", "--seeds", "1", "--hidden", "8", "--batch", "16")
 
 
@@ -111,6 +118,53 @@ def test_what_must_not_be_read_or_written_is_one_line(nobody: None) -> None:
         assert "ermission" in said and "\n" not in said
 
 
+def test_names_that_give_a_terminal_orders_are_printed_as_codes(here: Path) -> None:
+    evil = "\x1b]0;owned\x07\x9b2J"
+    table = replace(read("recorded.hdf5"), columns=(evil, "y", "dx", "dy"), source={"ignored": [evil]})
+    table.save("evil.hdf5")
+    edges = {evil: [evil, "action"], "y": ["y", "action"]}
+    lines = (f"{json.dumps(child)} = {json.dumps(parents)}\n" for child, parents in edges.items())
+    Path("graph.toml").write_text(f"[edges]\n{''.join(lines)}")
+    words = ["evil.hdf5", "--graph", "graph.toml"]
+    ended = [
+        start(verb, *more, cwd=here).communicate(timeout=250)
+        for verb, *more in (
+            ["inspect", "evil.hdf5"],
+            ["graph", *words],
+            ["export", "evil.hdf5", "--to", "again.hdf5"],
+            ["whatif", *words, "--row", "0", "--change", "z=1"],
+        )
+    ]
+    for said in map("".join, ended):
+        assert "\\x1b]0;owned" in said and not {"\x1b", "\x07", "\x9b"} & {*said}, said
+
+
+@pytest.mark.parametrize(
+    ("words", "at", "error"),
+    [
+        ("augment recorded.hdf5 --recipe emp", "mocoda.augmentation.augment_to_file", MemoryError()),
+        (f"{' '.join(TRAIN)}", "mocoda.cli.agents.train_agents", RuntimeError(NO_TENSOR)),
+        ("export agents/policy-recorded-0.safetensors --to p.onnx", "onnx", ImportError(NO_LIBRARY)),
+        ("report recorded.hdf5", "altair", ImportError(NO_LIBRARY)),
+    ],
+)
+def test_too_little_memory_is_one_line(
+    words: str, at: str, error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*arguments: object, **options: object) -> Any:
+        if arguments[0] == at or "." in at:
+            raise error
+
+    if words.startswith("export"):
+        done(*TRAIN, "--updates", "1", "--out", "agents")
+    if "." in at:
+        monkeypatch.setattr(at, fail)
+    else:
+        monkeypatch.delitem(sys.modules, at, raising=False)
+        monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=fail), *sys.meta_path])
+    assert refused(*words.split()).startswith("memory ran out. ")
+
+
 SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
@@ -135,17 +189,12 @@ def started(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", SLOW, *words], stdout=pipe, stderr=pipe, text=True)
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 250
-    while not path.exists() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.02)
-    assert path.exists(), process.communicate()[1]
-
-
 def test_two_processes_on_one_folder_and_ctrl_c() -> None:
     words = (*TRAIN, "--updates", "200", "--evaluate-every", "1", "--out", "agents")
     first = started(*words)
-    wait_for(Path("agents/checkpoint.safetensors"), first)
+    while not Path("agents/checkpoint.safetensors").exists():
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.01)
     assert refused(*words).startswith("another process is writing in the folder 'agents'.")
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=250)

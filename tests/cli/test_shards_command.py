@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import ENVIRONMENT, SLOW, TINY, below, done, rejects, start
+from command_line import ENVIRONMENT, SLOW, TINY, below, done, kill, rejects, start
 
 from mocoda import make_task, read
 
@@ -52,13 +52,8 @@ def test_a_folder_of_shards_is_written_read_and_said(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_killed_it_goes_on_to_the_same_bytes_though_commands_share_the_shards(tmp_path: Path) -> None:
     words = [*WORDS, "10", "--out", "killed"]
-    process, deadline = start(0.1, *words, cwd=tmp_path, script=SLOW), time.monotonic() + 250
-    while len(shards_of("killed")) < 3:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -9 and len(shards_of("killed")) < 10
+    kill(start(0.1, *words, cwd=tmp_path, script=SLOW), lambda: len(shards_of("killed")) >= 3)
+    assert len(shards_of("killed")) < 10
     several = [start(*words, "--only", *own, cwd=tmp_path) for own in (["0", "1", "8", "9"], list("234567"))]
     for process in several:
         out, err = process.communicate(timeout=250)
@@ -112,14 +107,9 @@ def test_a_cluster_that_asks_for_a_token_is_reached_by_host_and_port_with_it_and
 def test_a_driver_of_ray_that_is_killed_takes_its_workers_along_and_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     words = [*WORDS[:-3], "--rows", "1000000", "--shards", "20", "--no-provenance", "--out"]
     rayed = [*words, "killed", "--engine", "ray", "--workers", "2"]
-    process, deadline = start(*rayed, cwd=tmp_path), time.monotonic() + 200
-    while not shards_of("killed"):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
+    kill(start(*rayed, cwd=tmp_path), lambda: shards_of("killed"))
     there = len(shards_of("killed"))
-    assert process.returncode == -9 and there < 20
+    assert there < 20
     time.sleep(5)
     assert len(shards_of("killed")) <= there + 2  # what was being made, at most
     done(*rayed)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from command_line import below, done, mocoda, rejects, start
+from command_line import below, done, kill, mocoda, rejects, start
 
 from mocoda import Policies, Policy, Transitions, evaluate, make_agent, make_task, train_agents, write
 from mocoda.cli import agents as agents_command
@@ -189,12 +188,9 @@ def test_a_killed_training_leaves_no_agents_and_running_it_again_ends_in_the_sam
         folder.mkdir()
         collect(folder)
     process = start(*training(UPDATES), cwd=killed, script=SLOW)
-    checkpoint, deadline = killed / "agents" / "checkpoint.safetensors", time.monotonic() + 250
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -9 and not list((killed / "agents").glob("policy*"))
+    checkpoint = killed / "agents" / "checkpoint.safetensors"
+    kill(process, checkpoint.exists)
+    assert not list((killed / "agents").glob("policy*"))
     updates: Any = load_trained(checkpoint, "checkpoint")[1]["settings"]["done"]
     assert 0 < updates < UPDATES and updates % 100 == 0
     before = len(logged(killed / "agents"))

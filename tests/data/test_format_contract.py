@@ -30,9 +30,9 @@ from mocoda.data.formats.as_episodes import grouped_by_episode
 
 @pytest.fixture
 def formats() -> Iterator[None]:
-    before = dict(FORMATS._entries)
+    before = dict(FORMATS.data)
     yield
-    FORMATS._entries = before
+    FORMATS.data = before
 
 
 def test_a_format_of_one_s_own_takes_ten_lines(formats: None, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_code_and_the_commands_of_a_document_run_from_top_to_bottom(
     document: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FORMATS, "_entries", dict(FORMATS._entries))  # a page adds a format
+    monkeypatch.setattr(FORMATS, "data", dict(FORMATS.data))  # a page adds a format
     names: dict[str, Any] = {"__name__": "__main__"}
     for line, language, block in blocks(document.read_text("utf-8"), "python|bash"):
         if language == "python":

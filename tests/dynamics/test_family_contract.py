@@ -75,7 +75,7 @@ class Linear(DynamicsFamily):
 
 def test_a_family_of_the_users_own_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     check_dynamics(Linear())
-    monkeypatch.setattr(DYNAMICS, "_entries", dict(DYNAMICS))
+    monkeypatch.setattr(DYNAMICS, "data", dict(DYNAMICS))
     DYNAMICS.add(Linear)
     check_dynamics(make_dynamics("linear", members=3))
     rows = Stream(0, "rows").normal(300, GRAPH.width)

@@ -115,6 +115,10 @@ def test_gpus_that_no_machine_has_are_an_error_and_no_endless_wait(ray_of_two: E
         list(make_engine("ray", gpus=65).run(run, [("square", 1)]))
 
 
+def test_processes_of_a_ray_that_we_start_run_no_module_of_the_current_folder(ray_of_two: Engine) -> None:
+    assert [answer for _, answer in ray_of_two.run(run, [("environment", "PYTHONSAFEPATH")])] == ["1"]
+
+
 def test_a_ray_that_we_start_listens_on_loopback_only(ray_of_two: Engine) -> None:
     """Whoever reaches a Ray can run code in it."""
     ((_, worker),) = ray_of_two.run(run, [("process", None)])

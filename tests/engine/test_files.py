@@ -144,12 +144,12 @@ def test_a_temporary_name_that_is_taken_is_not_written_to(
     monkeypatch.setattr("mocoda.engine.files._remove", lambda part: None)
     with pytest.raises(InterruptedError), whole(tmp_path / "data") as part:
         raise InterruptedError
-    part.rmdir() if part.is_dir() else part.unlink()
-    (tmp_path / "mine").write_text("mine")
-    part.symlink_to(tmp_path / "mine")
+    mine = tmp_path / "mine"
+    part.rename(mine)  # a file or a folder, and empty
+    part.symlink_to(mine)
     with pytest.raises(FileExistsError), whole(tmp_path / "data"):
         pass
-    assert (tmp_path / "mine").read_text() == "mine"
+    assert not any(mine.iterdir()) if mine.is_dir() else not mine.read_text()
 
 
 @pytest.fixture

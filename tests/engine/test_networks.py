@@ -125,7 +125,17 @@ def taught(weights: dict[str, Tensor], x: Tensor, target: Tensor) -> list[Tensor
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("sizes", "batch"),
-    [((4, 13, 7, 3), 37), ((5, 6, 4), 7), ((1, 1), 1), ((3, 33, 65, 2), 129), ((15, 17, 1), 50), ((4, 64, 64, 2), 256)],
+    [
+        *[
+            ((4, 13, 7, 3), 37),
+            ((5, 6, 4), 7),
+            ((1, 1), 1),
+            ((3, 33, 65, 2), 129),
+            ((15, 17, 1), 50),
+            ((4, 64, 64, 2), 256),
+        ],
+        *[((4, 64, 33, 2), batch) for batch in (*range(1, 13), 17, 27)],  # few rows, which threads share
+    ],
     ids=str,
 )
 def test_a_network_is_the_same_alone_and_in_company_to_the_bit(
@@ -142,20 +152,6 @@ def test_a_network_is_the_same_alone_and_in_company_to_the_bit(
             assert all(a.equal(t[own]) for a, t in zip(alone, together, strict=True))
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("batch", [*range(1, 13), 17, 27])
-def test_so_are_few_rows_when_threads_share_them(batch: int) -> None:
-    weights = mlp_weights("net", (3,), (4, 64, 33, 2), stream("weights"))
-    x, target = stream("x").normal(3, batch, 4), stream("target").normal(3, batch, 2)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        together = taught(weights, x, target)
-        alone = taught({name: weight[:1].clone() for name, weight in weights.items()}, x[:1], target[:1])
-    finally:
-        torch.set_num_threads(before)
-    assert all(a.equal(t[:1]) for a, t in zip(alone, together, strict=True))
 
 
 # Softplus

@@ -137,7 +137,7 @@ class Dense(GraphLearner):
 
 
 def test_a_graph_that_is_learned_keeps_what_may_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LEARNERS, "_entries", {**LEARNERS._entries, "dense": Dense})
+    monkeypatch.setattr(LEARNERS, "data", {**LEARNERS.data, "dense": Dense})
     data = mocoda.read(recorded(), absent=ABSENT)
     learned = mocoda.learn_graph(data, learner=Dense(), unseen="linked", seed=0)
     learned.save(tmp_path / "learned.graph")

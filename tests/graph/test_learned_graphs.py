@@ -328,7 +328,7 @@ class Near(GraphLearner):
 
 def test_a_learner_of_the_users_own_is_one_class(monkeypatch: pytest.MonkeyPatch, data: Transitions) -> None:
     check_learner(Near())
-    monkeypatch.setattr(LEARNERS, "_entries", dict(LEARNERS))
+    monkeypatch.setattr(LEARNERS, "data", dict(LEARNERS))
     LEARNERS.add(Near)
     check_learner(Near(within=0.2))
     graph = learn_graph(data, learner="near")

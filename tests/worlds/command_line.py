@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,6 +97,17 @@ def start(*words: object, cwd: Path, script: str | None = None) -> subprocess.Po
     command, pipe = [sys.executable, *program, *map(str, words)], subprocess.PIPE
     environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(command, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def kill(process: subprocess.Popen[str], when: Callable[[], object], how: int = signal.SIGKILL) -> None:
+    """Ends a process as soon as something is the case, which it has to live to see."""
+    deadline = time.monotonic() + 250
+    while not when():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(how)
+    process.communicate(timeout=250)
+    assert process.returncode != 0
 
 
 def below(folder: Path) -> list[str]:

@@ -43,6 +43,8 @@ def run(errand: Errand) -> Any:
             return bytes(2**20 * number)
         case "process", _:
             return os.getpid()
+        case "environment", name:
+            return os.environ.get(name)
         case "threads", _:
             return torch.get_num_threads()
         case "meet", folder:
