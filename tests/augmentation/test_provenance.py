@@ -194,10 +194,12 @@ def test_pieces_are_filtered_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
 def test_filters_that_cannot_be_are_refused() -> None:
     coda = fit_parents(DATA, TASK.graph, "coda")
     limits: list[dict[str, Any]] = [{"min_support": 0.1, "provenance": False}, {"min_support": 1.0}]
-    for limit in [*limits, {"max_disagreement": 0.0}, {"max_disagreement": 0.1}]:
+    limits += [{"max_disagreement": 0.0}, {"max_disagreement": 0.1}]
+    for limit in limits:
         with refused():
             augment(DATA, coda, rows=5, **limit)
-    for limit in ({"max_disagreement": 0.1}, {"min_support": 0.1}):  # without an ensemble, without a graph
+    limits = [{"max_disagreement": 0.1}, {"min_support": 0.1}]  # without an ensemble, without a graph
+    for limit in limits:
         with refused():
             augment(DATA, Box(), Truth(), rows=5, **limit)
     with pytest.raises(InputError, match=r"^only 0 of 2.* rows that recipe 'mocoda' draws pass max_disagreement=1e-09"):

@@ -46,7 +46,8 @@ BRIEF = GateLearner(runs=1, hidden=16, baseline_steps=4, steps=4, batch=16)
 
 @pytest.fixture(scope="module")
 def data() -> Transitions:
-    return TASK.collect(3_000, seed=0)
+    recorded: Transitions = TASK.collect(3_000, seed=0)
+    return recorded
 
 
 @pytest.fixture(scope="module")
