@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 import rich.console
@@ -33,8 +33,7 @@ from mocoda.engine.optimise import Captured, Tensors
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Summary, probability_of_improvement, summarise
 from mocoda.engine.workers import Workers
-from mocoda.tasks import SimulatedTask, Task, is_simulated
-from mocoda.tasks.task import Environment, can_be_played, environment_action, make_environment
+from mocoda.tasks.task import Environment, SimulatedTask, Task, environment_action, make_environment
 
 if TYPE_CHECKING:
     from mocoda.agents.train import Learner, Run
@@ -43,6 +42,16 @@ Floats = NDArray[np.float32]
 MEASURES = {"steps": "fewer is better", "success": "more is better", "return": "more is better"}
 SIDE_BY_SIDE = 25  # maximum number of episodes of a job, each in its own copy of the environment
 MAX_PENDING = 2  # evaluations in other processes at a time
+
+
+def is_simulated(task: object) -> TypeGuard[SimulatedTask]:
+    """Returns whether episodes of a task run as batches of tensors, without its environment."""
+    return all(hasattr(task, name) for name in ("step", "horizon", "start"))
+
+
+def can_be_played(task: object) -> bool:
+    """Returns whether agents can be evaluated in a task."""
+    return is_simulated(task) or getattr(task, "environment", None) is not None
 
 
 @dataclass(frozen=True, eq=False)

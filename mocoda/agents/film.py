@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mocoda.agents.evaluation import Floats, flat
+from mocoda.agents.evaluation import Floats, can_be_played, flat
 from mocoda.agents.policy import Policy
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import whole_file
 from mocoda.tasks import Task
-from mocoda.tasks.task import can_be_played, environment_action, make_environment
+from mocoda.tasks.task import environment_action, make_environment
 
 Picture = NDArray[np.uint8]
 STAY = 12  # repetitions of the last picture of an episode

@@ -32,7 +32,7 @@ from mocoda.agents.agent import (
     make_agent,
     network_weights,
 )
-from mocoda.agents.evaluation import make_evaluator
+from mocoda.agents.evaluation import is_simulated, make_evaluator
 from mocoda.agents.policy import Policies, Policy, agent_settings, to_unit_range
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
@@ -43,7 +43,7 @@ from mocoda.engine.networks import Weights, half_precision, input_scaling
 from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, side_by_side
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
-from mocoda.tasks import Task, is_simulated
+from mocoda.tasks import Task
 from mocoda.tasks.own import environment_range
 
 CHUNK = 100  # updates at a time, at most: one CUDA graph

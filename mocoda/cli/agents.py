@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg
 
 from mocoda.agents import AGENTS, Agent, Policies, Policy, evaluate
 from mocoda.agents.assumptions import assumptions
+from mocoda.agents.evaluation import can_be_played, is_simulated
 from mocoda.agents.film import film
 from mocoda.agents.policy import shipped_policy
 from mocoda.agents.train import remove_checkpoint, runs_of, train_agents
@@ -28,8 +29,7 @@ from mocoda.engine.metrics import METRIC_FILES, MetricLog
 from mocoda.engine.progress import Progress, in_words
 from mocoda.engine.runs import CONFIG, RunFolder, settings_of
 from mocoda.graph.columns import ColumnNames
-from mocoda.tasks import is_simulated, make_task
-from mocoda.tasks.task import can_be_played
+from mocoda.tasks import make_task
 
 FORECAST_AFTER, LONG = 4.0, 600  # seconds: when the duration of a training is said, and from when on it is long
 

@@ -20,7 +20,7 @@ from mocoda.data.formats.array_files import FORMAT, FORMAT_VERSION, stored_array
 from mocoda.data.formats.arrays import texts_of
 from mocoda.data.formats.guarded import metadata_of, open_hdf5, put_metadata
 from mocoda.data.names import ARRAYS as ARRAYS
-from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, column_names, printable
+from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, printable
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import hdf5_disk, versions, whole_file
 
@@ -291,7 +291,7 @@ def count_steps(episode: Tensor) -> Tensor:
 
 
 def _checked_columns(columns: Sequence[str], states: int, actions: int) -> tuple[str, ...]:
-    made_up = column_names({"state": states, "action": actions}, between="", always=True)
+    made_up = [f"{part}{place}" for part, width in (("state", states), ("action", actions)) for place in range(width)]
     names = tuple(str(name) for name in columns) or tuple(made_up)
     if len(names) != len(made_up) or len(set(names)) != len(names):
         raise InputError(

@@ -13,9 +13,9 @@ from mocoda.graph.columns import ColumnNames
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
 from mocoda.tasks.own import own_task
-from mocoda.tasks.task import Environment, SimulatedTask, Task, is_simulated
+from mocoda.tasks.task import Environment, SimulatedTask, Task
 
-__all__ = ["TASKS", "SimulatedTask", "Task", "is_simulated", "make_task"]
+__all__ = ["TASKS", "SimulatedTask", "Task", "make_task"]
 
 
 def _hooksweep2() -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -96,16 +96,6 @@ class SimulatedTask(Task, Protocol):
 
     def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
         """Draws states (n, S) in which episodes of the target task start."""
-
-
-def is_simulated(task: object) -> TypeGuard[SimulatedTask]:
-    """Returns whether a task has what batches of episodes need; only "mocoda-p" needs `features` and `region`."""
-    return all(hasattr(task, name) for name in ("step", "horizon", "start"))
-
-
-def can_be_played(task: object) -> bool:
-    """Returns whether agents can be evaluated in a task."""
-    return is_simulated(task) or getattr(task, "environment", None) is not None
 
 
 class SimulatedEnv(gymnasium.Env[Floats32, Floats32]):

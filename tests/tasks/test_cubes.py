@@ -18,9 +18,10 @@ from torch import Tensor
 
 import mocoda
 from mocoda import Transitions
+from mocoda.agents.evaluation import is_simulated
 from mocoda.agents.policy import shipped_policy
 from mocoda.engine.randomness import Stream
-from mocoda.tasks import cubes, is_simulated
+from mocoda.tasks import cubes
 from mocoda.tasks.cubes import STRIP, Cubes, Job, brushed, local_mask, places, record
 from mocoda.tasks.cubes_env import CENTRE, SCALE, CubesEnv, put
 from mocoda.tasks.recording import Recording

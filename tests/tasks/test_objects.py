@@ -14,8 +14,8 @@ from gymnasium.utils.env_checker import check_env
 from torch import Tensor
 
 from mocoda import Transitions, make_task
+from mocoda.agents.evaluation import is_simulated
 from mocoda.engine.randomness import Stream
-from mocoda.tasks import is_simulated
 from mocoda.tasks.objects import EPISODE, HOME, REACH, Objects, ObjectsEnv
 from mocoda.tasks.task import make_environment
 
