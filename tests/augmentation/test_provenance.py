@@ -26,7 +26,7 @@ from mocoda.tasks.navigation import Navigation
 
 TASK = Navigation()
 DONORS = [f"donor_{name}" for name in TASK.graph.parents]
-NAMES = {"recipe", "disagreement", "neighbourhood", "support", *DONORS}
+NAMES = {"recipe", "predicted", "disagreement", "neighbourhood", "support", *DONORS}
 
 
 # What augment notes

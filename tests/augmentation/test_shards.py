@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from approved import refused
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from streaming_world import prepare
 from transition_tables import assert_identical, refusal
@@ -81,11 +81,8 @@ def test_an_excerpt_has_the_recorded_rows_those_to_show_and_others_at_random(fol
 @settings(max_examples=60)
 @given(rows=st.integers(1, 3_000), shards=st.integers(1, 40), keep=st.booleans())
 def test_every_piece_is_in_one_shard_and_every_shard_has_rows(rows: int, shards: int, keep: bool) -> None:
+    assume(shards <= rows)
     plan = Augmentation(DATA, PARENTS, MODEL, rows=rows, keep_recorded=keep, chunk=100)
-    if shards > rows:
-        with pytest.raises(InputError, match=r"^shards must be a number from 1 to that of the rows"):
-            _Shards.of(plan, shards, Path())
-        return
     work = _Shards.of(plan, shards, Path())
     pieces = [piece for number in range(shards) for piece in work.pieces(number)]
     assert pieces == list(range(len(pieces)))
@@ -182,6 +179,7 @@ def test_numbers_of_shards_that_there_are_not_are_refused(tmp_path: Path) -> Non
     assert not (tmp_path / "rows").exists()
 
 
+@pytest.mark.filterwarnings("ignore:numbers lie")  # which damaged ones may
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_folders_end_in_a_sentence_or_in_the_same_rows(seed: int, copy: Path, folder: Path) -> None:
     random, whole = np.random.default_rng(seed), read(folder)
