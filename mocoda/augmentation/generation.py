@@ -219,8 +219,9 @@ class Augmentation:
     def _recorded_next(self) -> RecordedNext | None:
         """What is known to follow, unless the model ignores the graph, and so what is recorded with the same edges."""
         graph, ignored = self._graph, getattr(self.model, "architecture", None) == "full"
-        wanted = self.reuse and self.needs_model and graph is not None and not ignored
-        return RecordedNext.of(self.data, graph) if wanted else None
+        if graph is None or ignored or not (self.reuse and self.needs_model):
+            return None
+        return RecordedNext.of(self.data, graph)
 
     @cached_property
     def _source(self) -> dict[str, Any]:
@@ -233,6 +234,7 @@ class Augmentation:
             "model": getattr(self.model, "settings", type(self.model).__name__),
             "task": getattr(self.task, "name", None),
             "seed": self._stream.seed,
+            **({"reuse": self.reuse} if self.needs_model else {}),
             **getattr(self.parents, "source", {}),  # such as neighbourhoods that a recipe skipped
             **getattr(self.task, "source", {}),  # such as how well a reward was learned
             **({"hindsight": self.hindsight} if isinstance(self.task, GoalLabels) else {}),

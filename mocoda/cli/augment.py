@@ -314,6 +314,8 @@ class Augment(opt.OnData):
         if self.rewards == "none":
             why = "--reward none" if self.reward == "none" else "neither the data nor the graph file has any"
             say(f"No row has a reward: {why}.")
+        if self.trained is not None and self.episodes is None:
+            say(f"Next values that are not recorded ones are predicted: {self.trained.next_state}.")
         if "filter" in source:
             say(f"The filters accepted {100 * source['filter']['accepted_share']:.3g}% of the rows drawn.")
         for cut in source["cut"].values() if self.episodes is not None else ():

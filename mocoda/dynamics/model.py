@@ -171,11 +171,13 @@ class Dynamics:
 
     @property
     def next_state(self) -> str:
-        """How next states are chosen, and where they are noisy, in words."""
+        """How next states are chosen, and why, in words."""
         if self.config.next_state != "auto":
             return self.config.next_state
         factors = [name for name in self.graph.children if not set(self.graph.factors[name]).isdisjoint(self.noisy)]
-        return f"mean, with noise in {', '.join(factors)}" if factors else "mean"
+        if not factors:
+            return "mean, as rows held out show no noise"
+        return f"mean, with noise in {', '.join(factors)}, as in rows held out"
 
     @property
     def architecture(self) -> str:
