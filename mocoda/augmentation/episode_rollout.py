@@ -23,7 +23,7 @@ from mocoda.augmentation.episode_walks import (
     reasons,
     select,
 )
-from mocoda.augmentation.next_states import Known, check_shape, recorded_children, what_follows
+from mocoda.augmentation.next_states import Known, check_shape, recorded_children, sources, what_follows
 from mocoda.augmentation.support import (
     DISPUTED,
     RARE,
@@ -126,7 +126,7 @@ def _roll(
     left = 1 + walks.after[donor[:, list(acting)]].amin(1)
     active = torch.arange(len(starts), device=starts.device)
     steps, cut = torch.zeros_like(active), torch.full_like(active, ENDED)
-    rows, source, step, kept = starts.clone(), _sources(starts, donor, walks), 0, []
+    rows, source, step, kept = starts.clone(), sources(graph, walks.rows, starts, donor[:, walks.owner]), 0, []
     moves = first_from_here(~walks.rests[:, : len(graph.children)].T)
     while len(active):
         for factor in acting:
@@ -199,14 +199,6 @@ def _next(
     following[:, : len(each)] = torch.where(known & walks.goes_on[place], place + 1, -1)
     following[:, : len(each)] = torch.where(rests, place, following[:, : len(each)])
     return next_state, following, apart
-
-
-def _sources(starts: Tensor, donor: Tensor, walks: Walks) -> Tensor:
-    """The donors (n, parents) of starts (n, S + A), but -1 where a factor's value is another."""
-    source, differs = donor.clone(), starts != walks.gathered(walks.rows, donor)
-    for factor, columns in enumerate(walks.graph.factors.values()):
-        source[differs[:, columns].any(1), factor] = -1
-    return source
 
 
 def _donors(starts: Tensor, walks: Walks) -> Tensor:

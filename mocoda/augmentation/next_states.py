@@ -61,33 +61,36 @@ class RecordedNext:
     def of(data: Transitions, graph: LocalGraph) -> RecordedNext:
         numbers = neighbourhood(graph, data.rows)
         kinds, kind = numbers.unique(return_inverse=True)
-        first = torch.full_like(kinds, len(numbers)).scatter_reduce(
-            0, kind, torch.arange(len(kind), device=kind.device), "amin"
-        )
-        return RecordedNext(graph, data.rows, data.next_state, graph.mask(data.rows[first]), kind)
+        every = torch.arange(len(kind), device=kind.device)
+        one_of = torch.zeros_like(kinds).scatter_reduce(0, kind, every, "amax")
+        return RecordedNext(graph, data.rows, data.next_state, graph.mask(data.rows[one_of]), kind)
 
     def follow(self, drawn: Draw) -> Known:
         """The next states of drawn rows, as far as they are recorded."""
-        owner = self.graph.owner.to(self.rows.device)
-        columns = torch.arange(self.next_state.shape[1], device=owner.device)
+        columns = torch.arange(self.next_state.shape[1], device=self.rows.device)
+        owner = self.graph.owner.to(self.rows.device)[columns]
         found = []
         for rows, donors in zip(drawn.rows.split(BLOCK), drawn.donors.split(BLOCK), strict=True):
-            source = self._sources(rows, donors)
+            source = sources(self.graph, self.rows, rows, donors)
             known, place = recorded_children(self.graph.mask(rows), source, self.edges, self.kind)
-            of_column = owner[columns]
-            given = known[:, of_column]
-            found.append((torch.where(given, self.next_state[place[:, of_column], columns], 0.0), given))
+            given = known[:, owner]
+            found.append((torch.where(given, self.next_state[place[:, owner], columns], 0.0), given))
         return Known(*map(torch.cat, zip(*found, strict=True)))
 
-    def _sources(self, rows: Tensor, donors: Tensor) -> Tensor:
-        """The recorded row (n, parents) whose values a factor has; -1 where it has those of none, or of several."""
-        place = donors.clamp(min=0, max=len(self.rows) - 1)
-        copied = (donors == place) & (rows == self.rows.gather(0, place))
-        source = []
-        for columns in map(list, self.graph.factors.values()):
-            whole = copied[:, columns].all(1) & (donors[:, columns] == donors[:, columns[:1]]).all(1)
-            source.append(torch.where(whole, donors[:, columns[0]], -1))
-        return torch.stack(source, 1)
+
+def sources(graph: LocalGraph, recorded: Tensor, rows: Tensor, donors: Tensor) -> Tensor:
+    """The recorded row (n, parents) whose values a factor of rows (n, S + A) has; -1 if those of none, or of several.
+
+    recorded  (N, S + A)
+    donors    (n, S + A), the recorded row that each value was taken from, or -1
+    """
+    place = donors.clamp(min=0, max=len(recorded) - 1)
+    copied = (donors == place) & (rows == recorded.gather(0, place))
+    found = []
+    for columns in map(list, graph.factors.values()):
+        whole = copied[:, columns].all(1) & (donors[:, columns] == donors[:, columns[:1]]).all(1)
+        found.append(torch.where(whole, donors[:, columns[0]], -1))
+    return torch.stack(found, 1)
 
 
 class Following(NamedTuple):

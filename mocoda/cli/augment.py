@@ -72,8 +72,7 @@ class Augment(opt.OnData):
     hindsight: float = 0.0
     """Share of the rows whose goal is what they achieve. The goals of other rows are drawn."""
     provenance: bool = True
-    """Write the recipe, neighbourhood, disagreement and support of each row. Without it, rows are made several times as
-    fast."""
+    """Write the recipe, neighbourhood, disagreement, support and donors of each row. Without it, rows come faster."""
     max_disagreement: opt.Maybe[float] = None
     """Reject rows on which the models of the ensemble disagree more, in standard deviations of a step."""
     min_support: opt.Maybe[float] = None

@@ -259,9 +259,6 @@ def test_generated_next_states_obey_the_model(data: Transitions) -> None:
     assert table.source["model"] == model.settings
 
 
-# Progress
-
-
 # Errors
 
 

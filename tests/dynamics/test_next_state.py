@@ -60,7 +60,7 @@ def test_the_setting_chooses_the_way() -> None:
     assert bool((drawn["member"] == mean).all(2).any(0).all()) and not drawn["member"].equal(drawn["mean"])
     assert not drawn["noisy"].equal(drawn["member"])
     with refused():
-        replace(TINY, next_state="middle")
+        replace(TINY, next_state="middle")  # type: ignore[arg-type]
 
 
 def sampled(**settings: Any) -> torch.Tensor:
