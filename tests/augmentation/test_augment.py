@@ -116,6 +116,7 @@ def test_the_source_tells_recorded_from_generated_rows(data: Transitions) -> Non
         "recipe": "Box",
         "model": "Truth",
         "seed": 0,
+        "reuse": True,
         "task": "navigation",
         "local_graphs": local_graphs(TASK.graph, data.rows),
     }
