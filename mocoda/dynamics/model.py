@@ -30,11 +30,6 @@ from mocoda.graph.local_graph import LocalGraph
 
 RETIRED = ("shared", "alike")  # settings that files may still have; unless they are set, they mean nothing
 PROBES = ("probe.rows", "probe.mask")
-# How `sample` chooses next states:
-#   mean    the mean of the members
-#   auto    the mean, with the predicted noise in those columns in which held-out rows show noise
-#   member  what a random member expects
-#   noisy   what a random member expects, with its noise divided by `noise_divisor`: the paper's way
 NextState = Literal["auto", "mean", "member", "noisy"]
 
 
@@ -94,8 +89,8 @@ class DynamicsFamily:
     members: int = 5  # networks of the ensemble
     predict_change: bool = True  # the networks predict next state minus state rather than the next state
     standardise: bool = True  # inputs and targets have mean 0 and variance 1
-    # Next states of new rows: mean (of the members), member (a random one), noisy (a random one, with noise), or auto:
-    # the mean, with noise in the columns that are noisy in rows held out
+    # Next states of new rows: mean (of the members), member (a random one), noisy (a random one, with its noise, as in
+    # the paper's code), or auto: the mean, with noise in the columns that are noisy in rows held out
     next_state: NextState = "auto"
 
     def __post_init__(self) -> None:
