@@ -44,7 +44,7 @@ def test_the_simulator_does_the_same_step_by_step_to_the_last_one(name: str, see
         state = episode.state[:1]
         for step in range(len(episode)):
             assert state.equal(episode.state[step : step + 1])
-            state = task.step(torch.cat([state, episode.action[step : step + 1]], 1))  # type: ignore[attr-defined]
+            state = task.step(torch.cat([state, episode.action[step : step + 1]], 1))
         assert state.equal(episode.next_state[-1:])
 
 
@@ -176,7 +176,8 @@ def test_a_factor_goes_with_its_next_value_even_if_it_does_not_depend_on_it() ->
 def test_a_local_rule_is_never_asked_about_no_rows() -> None:
     def rule(rows: Tensor) -> Tensor:
         assert len(rows) > 0
-        return make_task("navigation").graph.mask(rows)
+        mask: Tensor = make_task("navigation").graph.mask(rows)
+        return mask
 
     graph = LocalGraph({"x": 0, "y": 1}, {"dx": 0, "dy": 1}, {"x": ["x", "dx"], "y": ["y", "dy"]}, local=rule)
     made = augment_episodes(DATA["navigation"], graph, episodes=30, keep_recorded=False)

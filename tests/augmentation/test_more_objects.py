@@ -30,10 +30,10 @@ def made_of(few: int, many: int, seed: int = 0) -> Transitions:
 @given(st.sampled_from([(2, 3), (2, 5), (3, 5)]), st.integers(0, 10**6))
 def test_every_row_is_what_the_bigger_world_s_simulator_does(counts: tuple[int, int], seed: int) -> None:
     made = made_of(*counts, seed=seed)
-    assert TASKS[counts[1]].step(made.rows).equal(made.next_state)  # type: ignore[attr-defined]
+    assert TASKS[counts[1]].step(made.rows).equal(made.next_state)
     for rows in walks(made).values():
         assert len(rows) >= 2 and made.state[rows][1:].equal(made.next_state[rows][:-1])
-    assert made.columns == TASKS[counts[1]].columns  # type: ignore[attr-defined]
+    assert made.columns == TASKS[counts[1]].columns
 
 
 @pytest.mark.parametrize("counts", [(2, 3), (3, 5)])

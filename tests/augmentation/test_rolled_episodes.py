@@ -39,7 +39,7 @@ class Step:
 
 
 def truth(name: str) -> Step:
-    return Step(make_task(name).step)  # type: ignore[attr-defined]
+    return Step(make_task(name).step)
 
 
 def made_of(name: str, **options: Any) -> Transitions:
