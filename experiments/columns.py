@@ -4,7 +4,7 @@ A column is called by its recipe. "-matched" after it says that parents are matc
 "-local" that they are matched for every local graph, and "-full" or "-global" that next states come from an unfactored
 or a globally factored model. Besides:
 
-default    MoCoDA as it is shipped
+default    MoCoDA as it is shipped: next states are recorded ones where these are known, and elsewhere the model's mean
 coda-code  CoDA as in the paper's code: it exchanges whatever the sparsest graph leaves unconnected
 diffusion  rows of a diffusion model of whole transitions (`experiments.diffusion`)
 noise      recorded rows with noise on their states
@@ -102,7 +102,10 @@ def column_data(
     elif parents is None:
         recipe = column_recipe(Column.of(column).recipe if column == "mopo" else column, **settings)
         parents = fit_parents(recorded, graph, recipe, seed=seed, task=task, model=model)
-    made = augment(recorded, parents, model, rows=rows, task=task, seed=seed, provenance=False)
+    shipped = column == DEFAULT
+    if shipped and model is not None:
+        model = replace(model, config=replace(model.config, next_state="auto"))
+    made = augment(recorded, parents, model, rows=rows, task=task, seed=seed, provenance=False, reuse=shipped)
     return penalised(made, recorded, model) if column == "mopo" and model is not None else made
 
 

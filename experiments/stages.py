@@ -62,6 +62,11 @@ def paper_agent(name: str, **settings: Any) -> Agent:
     return make_agent(name, **(paper | settings))
 
 
+def paper_dynamics(**settings: Any) -> DynamicsConfig:
+    """Makes settings of a dynamics model that draws next states as the paper's code does."""
+    return DynamicsConfig(next_state="noisy", **settings)
+
+
 def record(
     run: Run, task: Recordable, rows: int, variety: str, name: str = "recorded", seed: int = RECORDING
 ) -> Transitions:

@@ -19,10 +19,11 @@ from torch import Tensor
 from experiments.columns import LOCAL, MATCHED, Column, column_label, column_recipe, recipe_colour
 from experiments.experiment import Experiment, Run, check_names, markdown_table, read_json
 from experiments.figures import PALETTE
-from experiments.stages import fit_models, record
+from experiments.stages import fit_models, paper_dynamics, record
 from experiments.table3 import Table3
 from mocoda.analysis.replay import replay
 from mocoda.analysis.row_audit import default_tolerance, judge
+from mocoda.augmentation.next_states import Following, nothing_known, what_follows
 from mocoda.augmentation.support import RECORDED, Provenance, fit_support, recipe_number, step_scale
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import DynamicsConfig
@@ -102,20 +103,24 @@ class Audit(Experiment):
         else:
             recorded, workers = task.collect(trial.rows, seed=0).to(run.device), 0
         (model,) = fit_models(run, [recorded], task.graph, "local", trial.dynamics)
-        notes = Provenance(task.graph, fit_support(recorded, task.graph, seed=0), model, step_scale(recorded))
+        notes, scale = Provenance(task.graph, fit_support(recorded, task.graph, seed=0)), step_scale(recorded)
         chosen = Stream(0, "audited", device="cpu").permutation(len(recorded))[: trial.audited].sort().values
         sample = recorded[chosen.to(run.device)]
         own = Draw(sample.rows, chosen.to(run.device)[:, None].expand(sample.rows.shape))
-        tables = [_table(recorded, sample.rows, sample.next_state, notes.of(own, RECORDED, predicted=False))]
+        tables = [_table(recorded, sample.rows, sample.next_state, notes.of(own, RECORDED))]
         for number, column in enumerate(trial.columns):
             recipe = column_recipe(
                 column, components=trial.components, acceptance=trial.acceptance, density_floor=trial.density_floor
             )
             parents = fit_parents(recorded, task.graph, recipe, seed=0, task=task, model=model)
             drawn, number_of = draw_from(parents, trial.audited, seed=0), recipe_number(Column.of(column).recipe)
-            predicted = drawn.next_state is None
-            next_state = model.sample(drawn.rows, seed=0) if drawn.next_state is None else drawn.next_state
-            tables.append(_table(recorded, drawn.rows, next_state, notes.of(drawn, number_of, predicted)))
+            if drawn.next_state is None:
+                known = nothing_known(drawn.rows, task.graph.state_width)
+                follows = what_follows(model, drawn.rows, known, 0, scale)
+            else:
+                follows = Following(drawn.next_state, torch.zeros_like(drawn.next_state, dtype=torch.bool))
+            note = notes.of(drawn, number_of, follows.predicted, follows.apart)
+            tables.append(_table(recorded, drawn.rows, follows.next_state, note))
             run.progress(f"{name}, rows", number + 1, len(trial.columns))
         whole = concatenate(tables)
         truth = replay(
@@ -212,12 +217,12 @@ def _table(like: Transitions, rows: Tensor, next_state: Tensor, notes: Mapping[s
 
 
 # What `mocoda augment --quick` trains.
-SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=10, batch=256, learning_rate=3e-3)
+SMALL = paper_dynamics(members=3, hidden=(64, 64), features=64, epochs=10, batch=256, learning_rate=3e-3)
 ALL = ("coda", "dyna", "rand", *(name + end for name in ("mocoda", "mocoda-u") for end in ("", MATCHED, LOCAL)))
 FEW = ("coda", "rand", "mocoda", "mocoda-matched")
 SWEPT = ("dyna", "rand", "mocoda", "mocoda-matched", "mocoda-p", "mocoda-p-matched")
 CUBES = ("coda", "mocoda", "mocoda-matched", "mocoda-local")
-CUBES_DYNAMICS = DynamicsConfig(
+CUBES_DYNAMICS = paper_dynamics(
     hidden=(256, 256), epochs=150, epoch_rows=20_000, learning_rate=5e-4, validation=0.1, window=10
 )
 _table3 = Table3.presets

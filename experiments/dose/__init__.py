@@ -18,7 +18,16 @@ from scipy.stats import t
 from experiments.columns import PUBLISHED
 from experiments.experiment import Cells, Experiment, Run, check_names, markdown_table, spread, unique
 from experiments.figures import draw_line
-from experiments.stages import agents_config, fit_agents, fit_models, last_evaluations, load_agents, paper_agent, record
+from experiments.stages import (
+    agents_config,
+    fit_agents,
+    fit_models,
+    last_evaluations,
+    load_agents,
+    paper_agent,
+    paper_dynamics,
+    record,
+)
 from mocoda.agents import Agent
 from mocoda.agents.policy import Policies
 from mocoda.augmentation.generation import GoalLabels, augment
@@ -151,7 +160,9 @@ class Dose(Experiment):
                 for seed in range(trial.seeds):
                     recorded, model, most = parts[size, seed], models[size, seed], round(self.doses[-1] * size)
                     parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task)
-                    table = augment(recorded, parents, model, rows=most, task=task, seed=seed, provenance=False)
+                    table = augment(
+                        recorded, parents, model, rows=most, task=task, seed=seed, provenance=False, reuse=False
+                    )
                     for dose in self.doses:
                         own = made.setdefault(_data_name(size, density, dose), [])
                         if len(own) == seed:  # what was recorded is the same for all densities
@@ -291,7 +302,7 @@ Dose.presets = {
         navigation=Trial(
             sizes=(1_000, 4_000, 40_000),
             seeds=5,
-            dynamics=DynamicsConfig(hidden=(256, 256), epochs=100, epoch_rows=20_000, window=10, tf32=True),
+            dynamics=paper_dynamics(hidden=(256, 256), epochs=100, epoch_rows=20_000, window=10, tf32=True),
             agents=(_walker("td3-bc"), _walker("cql")),
             updates=9_000,
             evaluations=36,
@@ -302,7 +313,7 @@ Dose.presets = {
         hooksweep2=Trial(
             sizes=(10_000, 100_000),
             seeds=3,
-            dynamics=DynamicsConfig(
+            dynamics=paper_dynamics(
                 hidden=(512, 512),
                 epochs=150,
                 epoch_rows=40_000,
@@ -327,7 +338,7 @@ Dose.presets = {
         navigation=Trial(
             sizes=(400,),
             seeds=1,
-            dynamics=DynamicsConfig(members=2, hidden=(64,), features=32, epochs=20, epoch_rows=2_000, batch=128),
+            dynamics=paper_dynamics(members=2, hidden=(64,), features=32, epochs=20, epoch_rows=2_000, batch=128),
             agents=(_walker("td3-bc", hidden=(64, 64), batch=128),),
             updates=1_000,
             evaluations=5,
@@ -338,7 +349,7 @@ Dose.presets = {
         hooksweep2=Trial(
             sizes=(5_000,),
             seeds=1,
-            dynamics=DynamicsConfig(members=2, hidden=(128,), features=64, epochs=20, epoch_rows=5_000, batch=256),
+            dynamics=paper_dynamics(members=2, hidden=(128,), features=64, epochs=20, epoch_rows=5_000, batch=256),
             agents=(_sweeper(hidden=(128, 128), batch=256, polyak=0.04, imitation=0.5),),
             updates=2_000,
             evaluations=2,

@@ -21,7 +21,7 @@ from experiments.columns import PUBLISHED
 from experiments.entanglement.values import Lesson, ValueConfig, fit_values, true_values
 from experiments.experiment import Experiment, Run, markdown_table, plus_minus, spread
 from experiments.figures import draw_line
-from experiments.stages import fit_models
+from experiments.stages import fit_models, paper_dynamics
 from experiments.worlds import TrueModel
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
@@ -93,7 +93,7 @@ class Entanglement(Experiment):
         """In the order of VALUES. To learn true returns is to learn rewards after which nothing follows."""
         parents = fit_parents(data, task.graph, MocodaP(components=self.components, **PUBLISHED), task=task, seed=seed)
         made = [
-            augment(data, parents, one, rows=self.made, task=task, seed=seed, provenance=False)
+            augment(data, parents, one, rows=self.made, task=task, seed=seed, provenance=False, reuse=False)
             for one in (model, TrueModel(task))
         ]
         recorded, *others = (_lesson(task, table, data, self.values.discount) for table in (data, *made))
@@ -190,7 +190,7 @@ Entanglement.presets = {
     "paper": Entanglement(
         "paper",
         seeds=5,
-        dynamics=DynamicsConfig(epochs=60, window=10),
+        dynamics=paper_dynamics(epochs=60, window=10),
         values=ValueConfig(updates=50_000, hidden=(256, 256), batch=512, learning_rate=3e-4),
         episodes=4_000,
         rows=100_000,
@@ -201,7 +201,7 @@ Entanglement.presets = {
     "quick": Entanglement(
         "quick",
         seeds=3,
-        dynamics=DynamicsConfig(members=2, hidden=(64, 64), features=32, epochs=8, batch=256, learning_rate=3e-3),
+        dynamics=paper_dynamics(members=2, hidden=(64, 64), features=32, epochs=8, batch=256, learning_rate=3e-3),
         values=ValueConfig(updates=5_000),
     ),
 }

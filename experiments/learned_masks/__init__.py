@@ -166,7 +166,7 @@ class LearnedMasks(Experiment):
             write_json(truth, {"cells": self._truth(table, recorded, models, parents, run.workers)})
         cells: Cells = read_json(truth)["cells"]
         run.lap("hooksweep2 truth")
-        made: dict[str, Any] = {"rows": table.total - len(recorded), "task": task, "provenance": False}
+        made: dict[str, Any] = {"rows": table.total - len(recorded), "task": task, "provenance": False, "reuse": False}
         datasets = {
             mask: [augment(recorded, parents[mask][seed], models[mask][seed], seed=seed, **made) for seed in seeds]
             for mask in graphs
@@ -219,8 +219,8 @@ class LearnedMasks(Experiment):
                 ]
                 add(mask, f"box error, mm, {name} swept", [sum(values) / len(own) for values in zip(*own, strict=True)])
         for mask in models:
-            options: dict[str, Any] = {"rows": table.confirmed_rows, "keep_recorded": False, "provenance": False}
-            drawn = augment(recorded, parents[mask][0], models[mask][0], **options)
+            options: dict[str, Any] = {"keep_recorded": False, "provenance": False, "reuse": False}
+            drawn = augment(recorded, parents[mask][0], models[mask][0], rows=table.confirmed_rows, **options)
             one = confirmation(mask, drawn, workers)
             for key, measure in (("confirmed", "confirmed, %"), ("confirmed_moving", "confirmed where moving, %")):
                 if one[key] is not None:

@@ -19,7 +19,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from experiments.experiment import Experiment, Run, markdown_table, measured, read_json
-from experiments.stages import fit_models
+from experiments.stages import fit_models, paper_dynamics
 from mocoda.data.formats.named_columns import pyarrow_for
 from mocoda.data.formats.shard_folder import Manifest, shard_name
 from mocoda.dynamics import DynamicsConfig
@@ -53,7 +53,7 @@ class Scale(Experiment):
     recorded: int = 40_000
     counts: tuple[int, ...] = (1, 2)  # of processes, each timed
     timed_rows: int = 4_000_000  # of each count and process
-    dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
+    dynamics: DynamicsConfig = field(default_factory=paper_dynamics)
 
     def __post_init__(self) -> None:
         self.check_positive("seeds", "rows", "shards", "recorded", "timed_rows")
@@ -164,7 +164,7 @@ class Scale(Experiment):
         return blocks | {"answer": cls.answer(found["one H200"]), "scaling": scaling}
 
 
-SMALL = DynamicsConfig(members=3, hidden=(64, 64), features=64, epochs=2, batch=256, learning_rate=3e-3, window=1)
+SMALL = paper_dynamics(members=3, hidden=(64, 64), features=64, epochs=2, batch=256, learning_rate=3e-3, window=1)
 Scale.presets = {
     "paper": Scale("paper", seeds=1, counts=(1, 8), timed_rows=16_000_000),
     "cores": Scale("cores", seeds=1, rows=100_000_000, shards=64, timed_rows=2_000_000),

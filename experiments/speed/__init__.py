@@ -26,13 +26,13 @@ from experiments.experiment import (
     read_json,
 )
 from experiments.speed.plain_loops import train_gciql, train_td3_bc
-from experiments.stages import paper_agent
+from experiments.stages import paper_agent, paper_dynamics
 from mocoda.agents import Agent
 from mocoda.agents.agent import AGENTS, make_agent
 from mocoda.agents.train import CHUNK, train_agents
 from mocoda.augmentation.generation import augment
 from mocoda.data.transitions import Transitions
-from mocoda.dynamics import DynamicsConfig, fit_dynamics
+from mocoda.dynamics import fit_dynamics
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import GaussianMixture, Parents, fit_parents, make_recipe
@@ -159,9 +159,9 @@ def _generation(device: str, repeats: int) -> list[float]:
     """Rows per second, with the default networks; how long they trained does not change their speed."""
     task = make_task("navigation")
     data = task.collect(40_000, seed=0).to(device)
-    model = fit_dynamics(data, task.graph, seed=0, config=DynamicsConfig(epochs=1, window=1))
+    model = fit_dynamics(data, task.graph, seed=0, config=paper_dynamics(epochs=1, window=1))
     parents = fit_parents(data, task.graph, column_recipe("mocoda"), seed=0)
-    generate = partial(augment, data, parents, model, task=task, keep_recorded=False, provenance=False)
+    generate = partial(augment, data, parents, model, task=task, keep_recorded=False, provenance=False, reuse=False)
     many = 500_000 if device == "cpu" else 20_000_000
     generate(rows=many // 10)  # warm-up
     return [many / _seconds(lambda: generate(rows=many), device) for _ in range(repeats)]

@@ -17,7 +17,7 @@ from torch import Tensor
 from experiments.columns import column_recipe, recipe_title
 from experiments.experiment import Experiment, Run, by_place, cell, cells_table, markdown_table, read_json
 from experiments.figures import draw_bars
-from experiments.stages import fit_models, next_state_errors
+from experiments.stages import fit_models, next_state_errors, paper_dynamics
 from mocoda.dynamics import ARCHITECTURES, Dynamics, DynamicsConfig
 from mocoda.engine.figure_style import BLUE, COLOURS, INK, RED, bare, legend_below, save, title_left
 from mocoda.engine.randomness import Stream
@@ -121,7 +121,7 @@ Table1.presets = {
     "quick": Table1(
         "quick",
         seeds=2,
-        dynamics=DynamicsConfig(
+        dynamics=paper_dynamics(
             hidden=(64, 64), features=64, epochs=24, batch=256, learning_rate=3e-3, weight_decay=1e-3
         ),
         test_rows=5_000,

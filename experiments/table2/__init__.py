@@ -21,7 +21,15 @@ from experiments.columns import Column, column_data, column_title, recipe_colour
 from experiments.diffusion import DiffusionConfig, fit_diffusion
 from experiments.experiment import Experiment, Run, by_place, cell, check_names, check_training
 from experiments.figures import plot_curve
-from experiments.stages import agents_config, fit_models, last_evaluations, learning_curve, paper_agent, train_columns
+from experiments.stages import (
+    agents_config,
+    fit_models,
+    last_evaluations,
+    learning_curve,
+    paper_agent,
+    paper_dynamics,
+    train_columns,
+)
 from experiments.table1 import Table1
 from experiments.tables import compared, data_table, reference
 from mocoda.agents import Agent
@@ -197,7 +205,7 @@ Table2.presets = {
         "paper",
         seeds=10,
         first=10,
-        dynamics=DynamicsConfig(epochs=100, window=10, tf32=True),
+        dynamics=paper_dynamics(epochs=100, window=10, tf32=True),
         agents={name: paper_agent(name) for name in PAPER}
         | {"td3-bc, imitation 0.25": paper_agent("td3-bc", imitation=0.25)},
     ),

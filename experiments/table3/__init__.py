@@ -31,6 +31,7 @@ from experiments.stages import (
     last_evaluations,
     learning_curve,
     paper_agent,
+    paper_dynamics,
     record,
     train_columns,
 )
@@ -312,7 +313,7 @@ Table3.presets = {
         recordings=2,
         rows=500_000,
         total=3_000_000,
-        dynamics=DynamicsConfig(
+        dynamics=paper_dynamics(
             hidden=(512, 512), epochs=400, epoch_rows=40_000, learning_rate=5e-4, validation=5_000, window=50, tf32=True
         ),
         agents={
@@ -326,7 +327,7 @@ Table3.presets = {
     "quick": Table3(
         "quick",
         seeds=2,
-        dynamics=DynamicsConfig(
+        dynamics=paper_dynamics(
             members=2, hidden=(128, 128), features=64, epochs=40, epoch_rows=20_000, batch=256, validation=1_000
         ),
         agents={"td3-bc": _small("td3-bc", imitation=0.5)},

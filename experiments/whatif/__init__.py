@@ -20,7 +20,7 @@ from torch import Tensor
 from experiments.columns import PUBLISHED
 from experiments.experiment import Cells, Experiment, Run, markdown_table, plus_minus, spread
 from experiments.figures import draw_bars
-from experiments.stages import fit_models
+from experiments.stages import fit_models, paper_dynamics
 from experiments.worlds import Knowing, NoisyWorld, bodies, navigation
 from mocoda.analysis.counterfactual import WhatIf, reached_children, what_if
 from mocoda.data.transitions import Transitions
@@ -169,11 +169,11 @@ class WhatIfs(Experiment):
 
 
 WhatIfs.presets = {
-    "paper": WhatIfs("paper", seeds=5, dynamics=DynamicsConfig(epochs=100), rows=40_000, questions=20_000),
+    "paper": WhatIfs("paper", seeds=5, dynamics=paper_dynamics(epochs=100), rows=40_000, questions=20_000),
     "quick": WhatIfs(
         "quick",
         seeds=2,
-        dynamics=DynamicsConfig(hidden=(64, 64), features=64, epochs=16, batch=256, learning_rate=3e-3),
+        dynamics=paper_dynamics(hidden=(64, 64), features=64, epochs=16, batch=256, learning_rate=3e-3),
         rows=20_000,
         questions=5_000,
     ),

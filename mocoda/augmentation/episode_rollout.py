@@ -23,7 +23,7 @@ from mocoda.augmentation.episode_walks import (
     reasons,
     select,
 )
-from mocoda.augmentation.generation import check_shape
+from mocoda.augmentation.next_states import Known, check_shape, recorded_children, sources, what_follows
 from mocoda.augmentation.support import (
     DISPUTED,
     RARE,
@@ -32,7 +32,6 @@ from mocoda.augmentation.support import (
     SupportLimits,
     local_graphs,
     recipe_number,
-    spread,
 )
 from mocoda.data.transitions import Transitions, count_steps
 from mocoda.engine.errors import InputError
@@ -127,7 +126,7 @@ def _roll(
     left = 1 + walks.after[donor[:, list(acting)]].amin(1)
     active = torch.arange(len(starts), device=starts.device)
     steps, cut = torch.zeros_like(active), torch.full_like(active, ENDED)
-    rows, source, step, kept = starts.clone(), _sources(starts, donor, walks), 0, []
+    rows, source, step, kept = starts.clone(), sources(graph, walks.rows, starts, donor[:, walks.owner]), 0, []
     moves = first_from_here(~walks.rests[:, : len(graph.children)].T)
     while len(active):
         for factor in acting:
@@ -186,11 +185,7 @@ def _next(
     """
     graph, each = walks.graph, torch.arange(len(walks.graph.children), device=rows.device)
     mask = graph.mask(rows)
-    needed = torch.where(mask, source[:, :, None], -1).amax(1)  # (n, children)
-    known = (torch.where(mask, source[:, :, None], needed[:, None]) == needed[:, None]).all(1) & (needed >= 0)
-    place = needed.clamp(min=0)
-    edges = walks.mask[place]  # (n, children, parents, children)
-    known &= (edges[:, each, :, each].transpose(0, 1) == mask.transpose(1, 2)).all(2)
+    known, place = recorded_children(mask, source, walks.mask, torch.arange(len(walks.rows), device=rows.device))
     known &= getattr(model, "architecture", None) != "full"
     still = walks.rests[place]  # (n, children, parents)
     rests = known & still[:, each, each] & (still | ~mask.transpose(1, 2)).all(2)
@@ -198,27 +193,12 @@ def _next(
     given = known[:, of_column]
     next_state = torch.where(given, walks.gathered(walks.next_state, place), 0.0)
     next_state = torch.where(rests[:, of_column], rows[:, : graph.state_width], next_state)
-    apart, asked = limits.agreed(rows), (~known.all(1)).nonzero()[:, 0]
-    if len(asked):
-        if limits.model is not None:
-            mean = torch.where(given[asked], next_state[asked], limits.model.predict(rows[asked]).mean)
-            apart[asked], predicted = spread(mean, graph, limits.scale), mean.mean(0)
-        else:
-            predicted = model.sample(rows[asked], seed=stream).float()
-            check_shape("model.sample", "next states", predicted, (len(asked), graph.state_width))
-        next_state[asked] = torch.where(given[asked], next_state[asked], predicted)
+    next_state, _, apart = what_follows(model, rows, Known(next_state, given), stream, limits.scale, middle=True)
+    apart = limits.agreed(rows) if apart is None else apart
     following = torch.full_like(source, -1)
-    following[:, : len(each)] = torch.where(known & walks.goes_on[place], needed + 1, -1)
-    following[:, : len(each)] = torch.where(rests, needed, following[:, : len(each)])
+    following[:, : len(each)] = torch.where(known & walks.goes_on[place], place + 1, -1)
+    following[:, : len(each)] = torch.where(rests, place, following[:, : len(each)])
     return next_state, following, apart
-
-
-def _sources(starts: Tensor, donor: Tensor, walks: Walks) -> Tensor:
-    """The donors (n, parents) of starts (n, S + A), but -1 where a factor's value is another."""
-    source, differs = donor.clone(), starts != walks.gathered(walks.rows, donor)
-    for factor, columns in enumerate(walks.graph.factors.values()):
-        source[differs[:, columns].any(1), factor] = -1
-    return source
 
 
 def _donors(starts: Tensor, walks: Walks) -> Tensor:

@@ -51,8 +51,8 @@ def augment_episodes(
     tenth of them.
 
     recipe         a name, for its default settings, or a recipe such as make_recipe("mocoda", density="matched")
-    model          says what is next: the mean of an ensemble's members, which is truer than the draws of `augment`, or
-                   what any other model's `sample` gives. "coda" needs none
+    model          says what is next: the mean of an ensemble's members, with noise where the model has found the world
+                   noisy, or what any other model's `sample` gives. "coda" needs none
     episodes       how many new ones, of 2 steps or more
     length         the most steps of each; None: as many as there are
     resting        what changes in two steps by no more than this share of its column's largest number is at rest. 0:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from mocoda.augmentation.next_states import Following, RecordedNext, check_shape, nothing_known, what_follows
 from mocoda.augmentation.support import Provenance, fit_support, local_graphs, recipe_number, step_scale
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import Ensemble
@@ -39,6 +40,7 @@ def augment(
     provenance: bool = True,
     max_disagreement: float | None = None,
     min_support: float | None = None,
+    reuse: bool = True,
     progress: Progress = silent,
 ) -> Transitions:
     """The recorded rows, followed by `rows` generated ones.
@@ -54,10 +56,11 @@ def augment(
     hindsight         the share of rows whose goal is what their own next state achieves
     graph             for provenance; the model's, the parents' or the task's unless given
     provenance        note where rows come from (see mocoda.augmentation.support). The rows are the same with and
-                      without; without, they are made several times as fast, since only one member of an ensemble
-                      predicts each row
+                      without; without, they are made faster
     max_disagreement  reject generated rows about which the ensemble disagrees more, and draw others
     min_support       reject generated rows with less support, and draw others
+    reuse             where all that a factor depends on comes from one recorded row, in which it depends on the same,
+                      its next value is the recorded one; False: what the model predicts
     """
     plan = Augmentation(
         data,
@@ -72,6 +75,7 @@ def augment(
         provenance=provenance,
         max_disagreement=max_disagreement,
         min_support=min_support,
+        reuse=reuse,
     )
     chunks = list(plan.chunks(progress))
     return concatenate(chunks, chunks[-1].source)
@@ -107,6 +111,7 @@ class Augmentation:
     provenance: bool = True
     max_disagreement: float | None = None
     min_support: float | None = None
+    reuse: bool = True
     chunk: int | None = None
 
     def __post_init__(self) -> None:
@@ -149,7 +154,7 @@ class Augmentation:
 
     def prepare(self) -> None:
         """Fits, once, what pieces need besides the parents and the model, so that processes need not."""
-        _ = self._provenance, self._source
+        _ = self._provenance, self._recorded_next, self._source
 
     def chunks(self, progress: Progress = silent) -> Iterator[Transitions]:
         """The pieces in order; the last one's source describes the whole table."""
@@ -202,9 +207,21 @@ class Augmentation:
     def _provenance(self) -> Provenance | None:
         if not self.provenance:
             return None
-        graph, model = self._graph, self.model
-        support = None if graph is None else fit_support(self.data, graph, seed=self._stream.seed)
-        return Provenance(graph, support, model if isinstance(model, Ensemble) else None, step_scale(self.data))
+        graph = self._graph
+        return Provenance(graph, None if graph is None else fit_support(self.data, graph, seed=self._stream.seed))
+
+    @cached_property
+    def _scale(self) -> Tensor | None:
+        """The unit of disagreement, if that is to be noted."""
+        return step_scale(self.data) if self.provenance else None
+
+    @cached_property
+    def _recorded_next(self) -> RecordedNext | None:
+        """What is known to follow, unless the model ignores the graph, and so what is recorded with the same edges."""
+        graph, ignored = self._graph, getattr(self.model, "architecture", None) == "full"
+        if graph is None or ignored or not (self.reuse and self.needs_model):
+            return None
+        return RecordedNext.of(self.data, graph)
 
     @cached_property
     def _source(self) -> dict[str, Any]:
@@ -217,6 +234,7 @@ class Augmentation:
             "model": getattr(self.model, "settings", type(self.model).__name__),
             "task": getattr(self.task, "name", None),
             "seed": self._stream.seed,
+            **({"reuse": self.reuse} if self.needs_model else {}),
             **getattr(self.parents, "source", {}),  # such as neighbourhoods that a recipe skipped
             **getattr(self.task, "source", {}),  # such as how well a reward was learned
             **({"hindsight": self.hindsight} if isinstance(self.task, GoalLabels) else {}),
@@ -233,10 +251,10 @@ class Augmentation:
         have = drawn = 0
         while have < n:
             size = self._size(n, have, drawn)
-            drawn_rows, next_state = self._draw(size, part.child("again", len(accepted)) if accepted else part)
-            number = recipe_number(self.recipe)
-            notes = {} if self._provenance is None else self._provenance.of(drawn_rows, number, self.needs_model)
-            new = _Rows(drawn_rows.rows, next_state, notes)
+            drawn_rows, follows = self._draw(size, part.child("again", len(accepted)) if accepted else part)
+            number, known = recipe_number(self.recipe), self._provenance
+            notes = {} if known is None else known.of(drawn_rows, number, follows.predicted, follows.apart)
+            new = _Rows(drawn_rows.rows, follows.next_state, notes)
             if self._filters:
                 passing = self._passes(notes).nonzero()[: n - have, 0]
                 new = new.select(passing)
@@ -266,18 +284,18 @@ class Augmentation:
             passes &= notes["support"] >= self.min_support
         return passes
 
-    def _draw(self, n: int, part: Stream) -> tuple[Draw, Tensor]:
+    def _draw(self, n: int, part: Stream) -> tuple[Draw, Following]:
         width, states = self.data.rows.shape[1], self.data.state.shape[1]
         drawn = draw_from(self.parents, n, seed=part.child("parents"))
         call = f"parents.sample{'' if drawn.next_state is None else '_with_children'}({n})"
         check_shape(call, "rows", drawn.rows, (n, width))
         if drawn.next_state is not None:
             check_shape(call, "next states", drawn.next_state, (n, states))
-            return drawn, drawn.next_state
+            return drawn, Following(drawn.next_state, torch.zeros_like(drawn.next_state, dtype=torch.bool))
         assert self.model is not None
-        next_state = self.model.sample(drawn.rows, seed=part.child("model"))
-        check_shape("model.sample", "next states", next_state, (n, states))
-        return drawn, next_state
+        recorded = self._recorded_next
+        known = nothing_known(drawn.rows, states) if recorded is None else recorded.follow(drawn)
+        return drawn, what_follows(self.model, drawn.rows, known, part.child("model"), self._scale)
 
     def _label(
         self, made: _Rows, stream: Stream, source: dict[str, Any], episode: Tensor | None, step: Tensor | None
@@ -388,8 +406,3 @@ def draw_goals(
     check_shape("task.achieved", "goals", achieved, tuple(drawn.shape))
     own = stream.child("hindsight").uniform(len(next_state), 1) < hindsight
     return torch.where(own, achieved, drawn)
-
-
-def check_shape(call: str, what: str, array: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(array.shape) != shape:
-        raise InputError(f"{call} must return {what} of shape {shape}, got {tuple(array.shape)}.")

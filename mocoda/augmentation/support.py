@@ -43,8 +43,9 @@ class Provenance:
     """Notes the origin of rows. Numbers mean the same in every table, so that tables can be joined.
 
     recipe         0: recorded; from 1 for "emp" to 7 for "mocoda-p", in the order of RECIPES; -1: one of your own
-    disagreement   `disagreement` of the model that predicted the next state, in units of `scale`; 0 where no model
-                   did, or one whose members cannot disagree
+    predicted      share of the row's factors whose next values a model predicted; the others' are recorded ones
+    disagreement   `disagreement` of the model about these, in standard deviations of a step; 0 where it predicted none,
+                   or its members cannot disagree
     neighbourhood  the number of the row's local graph (see mocoda.parents.groups.neighbourhood)
     support        `Support.score` of the row, from 0, rarer than everything recorded, to 1
     donor_F        for every factor F, the index, among the rows given, of the recorded row that its values were taken
@@ -55,17 +56,22 @@ class Provenance:
 
     graph: LocalGraph | None
     support: Support | None
-    model: Ensemble | None
-    scale: Tensor  # (S,)
 
-    def of(self, drawn: Draw, recipe: int, predicted: bool) -> dict[str, Tensor]:
-        """Notes (N,) on N rows, whose next states the model predicted, or not."""
+    def of(
+        self, drawn: Draw, recipe: int, predicted: Tensor | None = None, apart: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Notes (N,) on N rows.
+
+        predicted  (N, S), which next values a model predicted; None: none
+        apart      (N, children), how far its members disagree about them; None: not at all
+        """
         rows = drawn.rows
-        notes = {"recipe": torch.full((len(rows),), recipe, device=rows.device)}
-        if self.model is not None and predicted:
-            notes["disagreement"] = disagreement(self.model, rows, self.scale)
-        else:
-            notes["disagreement"] = torch.zeros(len(rows), device=rows.device)
+        nothing = torch.zeros(len(rows), device=rows.device)
+        notes = {
+            "recipe": torch.full((len(rows),), recipe, device=rows.device),
+            "disagreement": nothing if apart is None else apart.amax(1),
+            "predicted": nothing if predicted is None else self._share(predicted),
+        }
         if self.graph is not None and self.support is not None:
             notes |= {"neighbourhood": neighbourhood(self.graph, rows), "support": self.support.score(rows)}
             for name, columns in zip(donor_columns(self.graph), self.graph.factors.values(), strict=True):
@@ -76,7 +82,7 @@ class Provenance:
     def of_recorded(self, data: Transitions) -> dict[str, Tensor]:
         """Notes on the rows given; those from an earlier augmentation stay."""
         own = torch.arange(len(data), device=data.device)[:, None].expand(data.rows.shape)
-        notes = self.of(Draw(data.rows, own), RECORDED, predicted=False)
+        notes = self.of(Draw(data.rows, own), RECORDED)
         earlier = data.provenance
         for name, note in earlier.items():
             # Tables of episodes note a donor's episode and step instead of its row.
@@ -84,6 +90,13 @@ class Provenance:
             if name in notes and not by_step:
                 notes[name] = note
         return notes
+
+    def _share(self, predicted: Tensor) -> Tensor:
+        """The share of the factors, or of the columns if no graph is known, that were predicted: (N,)."""
+        if self.graph is not None:
+            columns = [list(self.graph.factors[child]) for child in self.graph.children]
+            predicted = torch.stack([predicted[:, own].any(1) for own in columns], 1)
+        return predicted.float().mean(1)
 
 
 def recipe_number(name: str) -> int:

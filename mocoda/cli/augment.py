@@ -72,8 +72,7 @@ class Augment(opt.OnData):
     hindsight: float = 0.0
     """Share of the rows whose goal is what they achieve. The goals of other rows are drawn."""
     provenance: bool = True
-    """Write the recipe, neighbourhood, disagreement and support of each row. Without it, rows are made several times as
-    fast."""
+    """Write the recipe, neighbourhood, disagreement, support and donors of each row. Without it, rows come faster."""
     max_disagreement: opt.Maybe[float] = None
     """Reject rows on which the models of the ensemble disagree more, in standard deviations of a step."""
     min_support: opt.Maybe[float] = None
@@ -314,6 +313,8 @@ class Augment(opt.OnData):
         if self.rewards == "none":
             why = "--reward none" if self.reward == "none" else "neither the data nor the graph file has any"
             say(f"No row has a reward: {why}.")
+        if self.trained is not None and self.episodes is None:
+            say(f"Next values that are not recorded ones are predicted: {self.trained.next_state}.")
         if "filter" in source:
             say(f"The filters accepted {100 * source['filter']['accepted_share']:.3g}% of the rows drawn.")
         for cut in source["cut"].values() if self.episodes is not None else ():

@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics.model import DYNAMICS, Dynamics, DynamicsFamily, Networks, settings_of, standardised
+from mocoda.dynamics.noise import noisy_columns
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, linear, linear_weights, mlp, mlp_weights, softplus
@@ -99,6 +100,7 @@ class TrainedFamily(DynamicsFamily):
     tf32: bool = False  # let a GPU multiply in TF32 while training: faster, and less precise
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "hidden", tuple(self.hidden))
         self._check_counts("members", "epochs", "epoch_rows", "batch", "window")
         if min(self.hidden, default=1) < 1:
@@ -175,7 +177,8 @@ class TrainedFamily(DynamicsFamily):
         for run, (data, scaling) in enumerate(zip(datasets, table.scaling, strict=True)):
             own = {name: weight[run] for name, weight in best.weights.items()}
             source = {"data": fingerprint(*data.arrays(episodes=False).values()), "graph": rules[run]}
-            fitted.append(Dynamics(graph, self, own, scaling, probes[run], source))
+            model = Dynamics(graph, self, own, scaling, probes[run], source)
+            fitted.append(replace(model, noisy=noisy_columns(model, data[table.held_out_rows[run]], data)))
         return fitted
 
     def _check_counts(self, *names: str) -> None:
@@ -204,7 +207,7 @@ class DynamicsConfig(TrainedFamily):
     name = "local"
 
     features: int = 128  # width of the Masked Composer's embeddings
-    # Standard deviations are divided by this when sampling (Appendix B.4); 1 samples as predicted: stochastic worlds.
+    # Where next_state is "noisy", standard deviations are divided by this (Appendix B.4); 1 samples as predicted.
     sharpen: float = 3.0
 
     def __post_init__(self) -> None:
@@ -217,7 +220,13 @@ class DynamicsConfig(TrainedFamily):
     def paper() -> DynamicsConfig:
         """The paper's setting."""
         return DynamicsConfig(
-            epochs=600, learning_rate=1e-4, decay=False, window=50, predict_change=False, standardise=False
+            epochs=600,
+            learning_rate=1e-4,
+            decay=False,
+            window=50,
+            predict_change=False,
+            standardise=False,
+            next_state="noisy",
         )
 
     @property
@@ -371,6 +380,7 @@ class _Table:
     rows: Tensor  # (N, columns), run after run
     lengths: list[int]  # rows of each run
     held_out: list[Tensor]  # (V, columns) of each run
+    held_out_rows: list[Tensor]  # which these are, (V,)
     scaling: list[dict[str, Tensor]]  # of each run
 
     @staticmethod
@@ -381,16 +391,18 @@ class _Table:
         networks: Networks,
         streams: Sequence[Stream],
     ) -> _Table:
-        rows, held_out, scaling = [], [], []
+        rows, held_out, held_out_rows, scaling = [], [], [], []
         for data, stream in zip(datasets, streams, strict=True):
             columns, own_scaling = standardised(data, graph, family)
             n, wanted = len(data), family.validation
             split = wanted if isinstance(wanted, int) else min(n - 1, max(1, round(wanted * n)))
             order = stream.child("split").permutation(n)
             held_out.append(columns[order[:split]])
+            held_out_rows.append(order[:split])
             rows.append(columns[order[split:]])
             scaling.append(own_scaling)
-        return _Table(graph, family, networks, torch.cat(rows), list(map(len, rows)), held_out, scaling)
+        lengths = list(map(len, rows))
+        return _Table(graph, family, networks, torch.cat(rows), lengths, held_out, held_out_rows, scaling)
 
     def batches(self, streams: Sequence[Stream]) -> Tensor:
         """One epoch's row numbers (updates, R, E, B): whole batches, different ones for every member."""

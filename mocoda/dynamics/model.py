@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.checkpoint import check_tensors, from_settings, load_trained, reading, save_trained
-from mocoda.engine.errors import InputError, differing_keys
+from mocoda.engine.errors import InputError, differing_keys, unknown_name
 from mocoda.engine.networks import Weights, input_scaling, moments
 from mocoda.engine.progress import Progress
 from mocoda.engine.randomness import Shapes, Stream, as_stream
@@ -30,6 +30,7 @@ from mocoda.graph.local_graph import LocalGraph
 
 RETIRED = ("shared", "alike")  # settings that files may still have; unless they are set, they mean nothing
 PROBES = ("probe.rows", "probe.mask")
+NextState = Literal["auto", "mean", "member", "noisy"]
 
 
 class Scaling(NamedTuple):
@@ -88,6 +89,13 @@ class DynamicsFamily:
     members: int = 5  # networks of the ensemble
     predict_change: bool = True  # the networks predict next state minus state rather than the next state
     standardise: bool = True  # inputs and targets have mean 0 and variance 1
+    # Next states of new rows: mean (of the members), member (a random one), noisy (a random one, with its noise, as in
+    # the paper's code), or auto: the mean, with noise in the columns that are noisy in rows held out
+    next_state: NextState = "auto"
+
+    def __post_init__(self) -> None:
+        if self.next_state not in get_args(NextState):
+            raise unknown_name("way to choose next states", self.next_state, get_args(NextState))
 
     def networks(self, graph: LocalGraph, device: torch.device) -> Networks:
         """The functions that a fitted model evaluates."""
@@ -110,7 +118,7 @@ class DynamicsFamily:
 
     @property
     def noise_divisor(self) -> float:
-        """What standard deviations are divided by when a next state is sampled."""
+        """What standard deviations are divided by where next_state is "noisy"."""
         return 1.0
 
     def scaling(self, rows: Tensor, target: Tensor, largest: Tensor, graph: LocalGraph) -> Scaling:
@@ -150,9 +158,21 @@ class Dynamics:
     scaling: Weights  # input_shift, input_scale (S + A,), target_shift, target_scale (S,)
     probes: Tensor | None = None  # (P, S + A), rows whose masks distinguish the graph's local rule from others
     fingerprints: Mapping[str, str] = field(default_factory=dict)  # of the data and the graph
+    noisy: tuple[int, ...] = ()  # state columns that are noisy in rows held out (see mocoda.dynamics.noise)
 
     def __repr__(self) -> str:
-        return f"Dynamics({self.config.name!r}, members={self.config.members}, children={list(self.graph.children)})"
+        sizes = f"members={self.config.members}, children={list(self.graph.children)}"
+        return f"Dynamics({self.config.name!r}, {sizes}, next_state={self.next_state!r})"
+
+    @property
+    def next_state(self) -> str:
+        """How next states are chosen, and why, in words."""
+        if self.config.next_state != "auto":
+            return self.config.next_state
+        factors = [name for name in self.graph.children if not set(self.graph.factors[name]).isdisjoint(self.noisy)]
+        if not factors:
+            return "mean, as rows held out show no noise"
+        return f"mean, with noise in {', '.join(factors)}, as in rows held out"
 
     @property
     def architecture(self) -> str:
@@ -165,8 +185,8 @@ class Dynamics:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Family, its settings and graph as JSON values."""
-        return settings_of(self.config, self.graph)
+        """Family, its settings, graph and noisy columns as JSON values."""
+        return {**settings_of(self.config, self.graph), "noisy_columns": list(self.noisy)}
 
     def predict(self, rows: Array) -> Prediction:
         """What every member expects after rows (N, S + A)."""
@@ -174,11 +194,37 @@ class Dynamics:
         return Prediction(*(torch.cat(part, 1) for part in zip(*blocks, strict=True)))
 
     def sample(self, rows: Array, *, seed: int | Stream) -> Tensor:
-        """A next state (N, S) for each row (N, S + A), by a random member, with that member's noise."""
+        """A next state (N, S) for each row (N, S + A), chosen as the setting `next_state` says."""
         rows = self._rows(rows)
         stream = as_stream(seed, "dynamics-sample", device=self.device)
+        if not self.says_mean:
+            return self._by_random_members(rows, stream)
+        blocks = zip(rows.split(self._block), self.noise(len(rows), seed).split(self._block), strict=True)
+        return torch.cat([self.likely(self.predict(block), noise) for block, noise in blocks])
+
+    @property
+    def says_mean(self) -> bool:
+        """Whether `sample` gives the mean of the members, with noise or without, rather than what one of them says."""
+        return self.config.next_state in ("auto", "mean")
+
+    def noise(self, n: int, seed: int | Stream) -> Tensor:
+        """Standard normal numbers (n, columns) for `likely`: for no column unless the setting is "auto"."""
+        stream = as_stream(seed, "dynamics-sample", device=self.device)
+        return stream.normal(n, len(self.noisy) if self.config.next_state == "auto" else 0)
+
+    def likely(self, predicted: Prediction, noise: Tensor) -> Tensor:
+        """The next states (N, S) of N rows by all members: their mean, with noise in noisy columns."""
+        one = predicted.mean[0]
+        next_state = one + (predicted.mean - one).mean(0)  # where all say the same, that is it, to the bit
+        columns = list(self.noisy[: noise.shape[1]])
+        next_state[:, columns] += predicted.scale[..., columns].square().mean(0).sqrt() * noise
+        return next_state
+
+    def _by_random_members(self, rows: Tensor, stream: Stream) -> Tensor:
+        """Each row's next state by a random member, which alone is evaluated, with its noise if that is wanted."""
         member = stream.integers(self.config.members, len(rows))
         noise = stream.normal(len(rows), self.graph.state_width) / self.config.noise_divisor
+        noise *= self.config.next_state == "noisy"
         order = member.argsort(stable=True)
         counts = torch.bincount(member, minlength=self.config.members).tolist()
         next_state = torch.empty_like(noise)
@@ -214,9 +260,14 @@ class Dynamics:
             for name in RETIRED if isinstance(stored, dict) else ():
                 if not stored.get(name, True):
                     del stored[name]
+            if isinstance(stored, dict):
+                stored.setdefault("next_state", "noisy")  # as all models were before there was a choice
             config = from_settings(family, stored)
             if not isinstance(structure, dict):
                 raise InputError("it does not say which graph it was fitted to")
+            noisy = tuple(settings.get("noisy_columns", ()))
+            if not all(type(column) is int and 0 <= column < graph.state_width for column in noisy):
+                raise InputError("its noisy columns are not columns of the state")
         if structure != graph.structure:
             raise _other_graph(path, graph, f"they differ in {differing_keys(structure, graph.structure)}")
         with reading(path, "dynamics"):
@@ -235,7 +286,7 @@ class Dynamics:
                 where = f"{changed} of the {len(probes)} rows kept in the file"
                 raise _other_graph(path, graph, f"the local rules give other edges at {where}")
         scaling = {name: tensors.pop(name) for name in Scaling._fields}
-        return Dynamics(graph, config, tensors, scaling, probes, header["fingerprints"])
+        return Dynamics(graph, config, tensors, scaling, probes, header["fingerprints"], noisy)
 
     @cached_property
     def _networks(self) -> Networks:

@@ -26,7 +26,7 @@ from mocoda.tasks.navigation import Navigation
 
 TASK = Navigation()
 DONORS = [f"donor_{name}" for name in TASK.graph.parents]
-NAMES = {"recipe", "disagreement", "neighbourhood", "support", *DONORS}
+NAMES = {"recipe", "predicted", "disagreement", "neighbourhood", "support", *DONORS}
 
 
 # What augment notes
@@ -198,10 +198,10 @@ def test_filters_that_cannot_be_are_refused() -> None:
     for limit in limits:
         with refused():
             augment(DATA, coda, rows=5, **limit)
-    limits = [{"max_disagreement": 0.1}, {"min_support": 0.1}]  # without an ensemble, without a graph
-    for limit in limits:
+    for name in ("max_disagreement", "min_support"):  # without an ensemble, without a graph
+        unknown: dict[str, Any] = {name: 0.1}
         with refused():
-            augment(DATA, Box(), Truth(), rows=5, **limit)
+            augment(DATA, Box(), Truth(), rows=5, **unknown)
     with pytest.raises(InputError, match=r"^only 0 of 2.* rows that recipe 'mocoda' draws pass max_disagreement=1e-09"):
         rows_of("mocoda", max_disagreement=1e-9)
 

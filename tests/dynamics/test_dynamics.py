@@ -21,7 +21,7 @@ from mocoda.engine.randomness import Stream
 
 def blunt(means: Sequence[float], deviation: float, graph: LocalGraph = GRAPH) -> Dynamics:
     """A model whose member i says means[i] for every column, with this standard deviation, whatever it sees."""
-    config = replace(TINY, members=len(means), predict_change=False)
+    config = replace(TINY, members=len(means), predict_change=False, next_state="noisy")
     made = model("full", config, graph)
     last = f"mlp.{len(config.hidden)}"
     weights = {name: torch.zeros_like(weight) for name, weight in made.weights.items()}
@@ -107,7 +107,7 @@ def test_only_a_rows_own_member_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         return original(self, weights, rows, mask)
 
     monkeypatch.setattr(Mechanisms, "__call__", counted)
-    model("local", replace(TINY, members=4)).sample(some_rows(300), seed=0)
+    model("local", replace(TINY, members=4, next_state="noisy")).sample(some_rows(300), seed=0)
     assert {members for members, _ in asked} == {1}
     assert sum(rows for _, rows in asked) == 300
     assert len(asked) == 4
@@ -137,7 +137,7 @@ def test_sharpen_is_a_positive_number(sharpen: float) -> None:
 
 
 def test_the_same_seed_draws_the_same_samples_and_another_draws_others() -> None:
-    made, rows = model(), some_rows()
+    made, rows = model(config=replace(TINY, next_state="noisy")), some_rows()
     once = made.sample(rows, seed=4)
     assert made.sample(rows, seed=4).equal(once)
     assert not made.sample(rows, seed=5).equal(once)
