@@ -228,7 +228,7 @@ class _Judge:
         supported = torch.ones_like(valid) if self.limits is None else self.limits.judge(rows, apart).support >= RARE
         agreed = apart.amax(1) <= DISPUTED * self.usual
         new = ~torch.isin(self.grid.cells(rows), self.grid.cells(self.shown.rows))
-        return RecipeCheck(name, *(float(share.double().mean()) for share in (valid, supported, agreed, new)))
+        return RecipeCheck(name, *torch.stack([valid, supported, agreed, new]).double().mean(1).tolist())
 
 
 def _on_missing(missing: Sequence[MissingEdge], graph: LocalGraph) -> tuple[str, ...]:
