@@ -229,7 +229,8 @@ def generated(data: Transitions) -> Tensor:
     recipe = data.provenance.get("recipe")
     if recipe is not None:
         return recipe != RECORDED
-    first, rest = (data.source.get(name) for name in ("recorded_rows", "generated_rows"))
+    first: Any = data.source.get("recorded_rows")
+    rest: Any = data.source.get("generated_rows")
     known = isinstance(first, int) and isinstance(rest, int) and first + rest == len(data)
     return torch.arange(len(data), device=data.device) >= (first if known else len(data))
 
