@@ -185,11 +185,14 @@ def _missing(dense: _Dense, block: Tensor, lacks: Sequence[int], level: float, s
         best: tuple[float, int, Tensor, Tensor] | None = None
         for factor in lacks:
             changed = torch.where((graph.owner == factor) & ~seen, exchanged, rows)
-            # Where other edges come or go, the graph allows another next state.
-            tried = ~known[:, factor] & (graph.mask(changed)[:, :, dense.child] == dense.edges).all(1)
-            instead = torch.where(tried[:, None], dense(changed), now)
-            # How much better the recorded factor agrees with what happened: with an exchanged one, as likely worse.
+            instead, tried = dense(changed), ~known[:, factor]
+            # How much better the recorded factor agrees with what happened: without an edge, as likely worse.
             gain = (error * (now - instead)).sum(1)
+            if _p_value(gain[tried], block[tried]) >= level:
+                continue
+            # Where other edges come or go, the graph allows another next state.
+            tried &= (graph.mask(changed)[:, :, dense.child] == dense.edges).all(1)
+            gain, instead = gain * tried, torch.where(tried[:, None], instead, now)
             sure = _p_value(gain[tried], block[tried]) < level
             if sure and (best is None or float(gain.mean()) > best[0]):
                 best = float(gain.mean()), factor, gain, instead
