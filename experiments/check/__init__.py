@@ -7,10 +7,10 @@ so with a true graph all its rows are true.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +62,6 @@ class GraphCheck(Experiment):
         files = {job: run.folder / "cells" / f"{job[0].replace(':', '-')}-{job[1]}.json" for job in jobs}
         todo = [job for job in jobs if not files[job].exists()]
         run.progress("check", len(jobs) - len(todo), len(jobs))
-        examined: Iterator[tuple[tuple[str, int], dict[str, Cells]]]
         examined = Processes(run.workers).run(Examiner(self), todo)
         for number, (job, cells) in enumerate(examined, 1):
             write_json(files[job], cells)
@@ -137,7 +136,8 @@ class GraphCheck(Experiment):
         )
 
 
-class Examiner(NamedTuple):
+@dataclass(frozen=True)
+class Examiner:
     """Examines a world and seed in a process."""
 
     exam: GraphCheck
