@@ -130,8 +130,8 @@ class GraphCheck(Experiment):
         harmful = [cell for cell in lacking if cell["false"] > MATTERS]
         warned, silent = sum(cell["warned"] for cell in harmful), sum(not cell["accused"] for cell in true)
         return (
-            f"It warns of {warned} of {len(harmful)} left-out edges that make more than 5% of CoDA's rows false, and is "
-            f"silent about {silent} of {len(true)} true graphs."
+            f"It warns of {warned} of {len(harmful)} left-out edges that make more than 5% of CoDA's rows false, and "
+            f"is silent about {silent} of {len(true)} true graphs."
         )
 
 
