@@ -22,7 +22,7 @@ from experiments.figures import PALETTE
 from experiments.stages import fit_models, paper_dynamics, record
 from experiments.table3 import Table3
 from mocoda.analysis.replay import replay
-from mocoda.analysis.row_audit import default_tolerance, judge
+from mocoda.analysis.row_audit import Limits, judge
 from mocoda.augmentation.next_states import Following, nothing_known, what_follows
 from mocoda.augmentation.support import RECORDED, Provenance, fit_support, recipe_number, step_scale
 from mocoda.data.transitions import Transitions, concatenate
@@ -132,7 +132,7 @@ class Audit(Experiment):
             progress=run.progress,
         ).split([len(table) for table in tables])
         compared = getattr(task, "compared", None)
-        tolerance = getattr(task, "tolerance", None) or default_tolerance(recorded, task.graph, compared)
+        tolerance = getattr(task, "tolerance", None) or Limits.of(recorded, task.graph, None, compared).tolerance
         audits = {
             column: judge(
                 concatenate([tables[0], table]),

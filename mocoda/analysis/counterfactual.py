@@ -128,12 +128,12 @@ def what_if(
             raise InputError("resample draws from mixtures of all the data; pass parents fitted with stratified=False.")
         after = drawn_given_rest(parents, after, set(graph.columns(resample)), stream.child("parents"))
     reached = reached_children(graph, before, after)
-    resampled = _by_column(graph, reached)
+    resampled = reached[:, graph.owner[: graph.state_width].to(reached.device)]  # by column
     known = data.rows[stream.permutation(len(data))[:REFERENCE]]
     support = _support(parents, before, after, known).unflatten(0, (worlds, n)).median(0).values
     rarest = int(support.argmin())
     if float(support[rarest]) < least_support:
-        which = _weakest(parents, before[rarest], after[rarest], known, graph)
+        which = _weakest(parents, before[rarest, None], after[rarest, None], known, graph)
         free = [name for name in which if name not in (*changes, *resample) and isinstance(parents, MixtureParents)]
         raise _refusal(rarest, float(support[rarest]), least_support, which, free)
     sampled = model.sample(after[:n], seed=stream.child("model"))
@@ -192,8 +192,7 @@ def _check_names(changes: Mapping[str, Array], resample: Sequence[str], graph: L
     for name in (*changes, *resample):
         if name not in graph.factors:
             raise unknown_name("factor", name, graph.factors)
-    both = [name for name in resample if name in changes]
-    if both:
+    if both := [name for name in resample if name in changes]:
         raise InputError(f"the factors {both} are both changed and resampled; a factor is one or the other.")
 
 
@@ -214,14 +213,6 @@ def _changed(rows: Tensor, changes: Mapping[str, Array], graph: LocalGraph) -> T
             raise InputError(f"the change of {name!r} has NaN or inf; expected finite numbers.")
         changed[:, list(columns)] = given.expand(shape)
     return changed
-
-
-def _by_column(graph: LocalGraph, children: Tensor) -> Tensor:
-    """Values of children (N, children) as values of the state's columns (N, S)."""
-    columns = torch.empty(len(children), graph.state_width, dtype=children.dtype, device=children.device)
-    for number, child in enumerate(graph.children):
-        columns[:, list(graph.factors[child])] = children[:, number, None]
-    return columns
 
 
 def _parts(parents: MixtureParents | StratifiedParents) -> list[tuple[Region, MixtureParents]]:
@@ -253,10 +244,10 @@ def _rarity(mixtures: MixtureParents, before: Tensor, after: Tensor, reference: 
 def _weakest(
     parents: MixtureParents | StratifiedParents, before: Tensor, after: Tensor, reference: Tensor, graph: LocalGraph
 ) -> list[str]:
-    """The factors of the rarest parent set of a row (S + A,); none where no mixtures hold."""
+    """The factors of the rarest parent set of a row (1, S + A); none where no mixtures hold."""
     for holds, mixtures in _parts(parents):
-        if bool(holds(after[None])):
-            rarity = _rarity(mixtures, before[None], after[None], reference[holds(reference)])[0]
+        if bool(holds(after)):
+            rarity = _rarity(mixtures, before, after, reference[holds(reference)])
             columns = set(mixtures.sets[int(rarity.argmin())][0])
             return [name for name, own in graph.factors.items() if columns.issuperset(own)]
     return []

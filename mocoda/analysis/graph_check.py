@@ -6,7 +6,7 @@ model and the recipes are fitted to some blocks, and what they make is judged by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from mocoda.engine.errors import InputError
 from mocoda.engine.networks import moments
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
+from mocoda.graph.learned import LearnedGraph
 from mocoda.graph.local_graph import LocalGraph, connected_components
 from mocoda.parents import ParentsWithChildren, fit_parents
 from mocoda.parents.mixture import Manifold
@@ -68,10 +69,10 @@ class Advice:
     rows, used        rows of the data; rows that were used
     errors            the error of a small model on held-out rows by state factor, as a share of the factor's step
     missing           edges that the data shows and the graph lacks
-    recipes           recorded rows, coda and mocoda
+    recipes           recorded rows, coda and mocoda; none if edges are missing
     recipe            the one that is worth trying; None: none yet
     max_disagreement  the filter for its rows; None: it needs none
-    recommendation    at most three sentences: on the graph, the recipe, and the number of rows
+    recommendation    at most three sentences: on the graph, the recipe, and the number of rows; or on missing edges
     """
 
     rows: int
@@ -114,10 +115,11 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         for one in found["recipes"]
     ]
     heads = ["next state of", "error of a small model, of a step", "missing parents", "recombined rows they make false"]
-    return [
-        Table(f"The graph, by {found['used']:,} of {found['rows']:,} rows", heads, children),
-        Table("Rows that recipes draw, beside recorded ones", ["rows", "valid", "supported", "agreed", "new"], recipes),
-    ]
+    told = [Table(f"The graph, by {found['used']:,} of {found['rows']:,} rows", heads, children)]
+    if recipes:
+        heads = ["rows", "valid", "supported", "agreed", "new"]
+        told.append(Table("Rows that recipes draw, beside recorded ones", heads, recipes))
+    return told
 
 
 def check(
@@ -146,6 +148,10 @@ def check(
     error, step = model.predict(used.rows).mean.mean(0) - used.next_state, _step(used)
     edges = stream.child("edges")
     missing = find_missing_edges(graph, used.rows, error, step, block, seed=edges, progress=progress)
+    missing = tuple(replace(edge, rows=tuple(every * row for row in edge.rows)) for edge in missing)
+    advice = Advice(len(data), len(used), _errors(error[place >= SHOWN], step, graph), missing, recipes=())
+    if missing:
+        return replace(advice, recommendation=_on_missing(missing, graph))
     scale = torch.where(step > 0, step, 1.0)
     usual = float(disagreement(model, held_out.rows, scale).mean())
     try:
@@ -154,16 +160,9 @@ def check(
         limits = None
     grid, manifold = Grid.of(shown.rows), Manifold.of(used.rows, graph)
     judge = _Judge(shown, graph, grid, manifold, limits, model, scale, usual, stream)
-    advice = Advice(
-        rows=len(data),
-        used=len(used),
-        errors=_errors(error[place >= SHOWN], step, graph),
-        missing=tuple(replace(edge, rows=tuple(every * row for row in edge.rows)) for edge in missing),
-        recipes=(judge("recorded", held_out.rows), *(judge.recipe(name) for name in ("coda", "mocoda"))),
-    )
+    recipes = (judge("recorded", held_out.rows), *(judge.recipe(name) for name in ("coda", "mocoda")))
     progress("check: recipes", 1, 1)
-    recipe, limit, sentences = recommend(advice, graph, DISPUTED * usual)
-    return replace(advice, recipe=recipe, max_disagreement=limit, recommendation=sentences)
+    return recommend(replace(advice, recipes=recipes), graph, DISPUTED * usual)
 
 
 def _model(data: Transitions, graph: LocalGraph, least: int, stream: Stream, progress: Progress) -> Dynamics:
@@ -229,29 +228,36 @@ class _Judge:
         supported = torch.ones_like(valid) if self.limits is None else self.limits.judge(rows, apart).support >= RARE
         agreed = apart.amax(1) <= DISPUTED * self.usual
         new = ~torch.isin(self.grid.cells(rows), self.grid.cells(self.shown.rows))
-        return RecipeCheck(name, _share(valid), _share(supported), _share(agreed), _share(new))
+        return RecipeCheck(name, *torch.stack([valid, supported, agreed, new]).double().mean(1).tolist())
 
 
-def _share(rows: Tensor) -> float:
-    return float(rows.double().mean())
+def _on_missing(missing: Sequence[MissingEdge], graph: LocalGraph) -> tuple[str, ...]:
+    """What is missing, what it does to recombined rows, and what to do about it."""
+    worst = max(missing, key=lambda edge: edge.false_rows)
+    instead = ", or learn the graph from more rows or with a lower caution" if isinstance(graph, LearnedGraph) else ""
+    return (
+        f"The data shows edges that the graph lacks: {', '.join(map(str, missing))}.",
+        f"Without {worst}, {percent(worst.false_rows)} of recombined rows get wrong next states; recorded rows that "
+        f"show the edge are {', '.join(map(str, worst.rows))}.",
+        f"Add what is missing to the graph, in all rows or in its local rule{instead}, and check again.",
+    )
 
 
-def recommend(advice: Advice, graph: LocalGraph, disputed: float) -> tuple[str | None, float | None, tuple[str, ...]]:
-    """The recipe worth trying, the limit on its rows' disagreement if it needs one, and at most three sentences."""
-    if advice.missing:
-        lacks = ", ".join(map(str, advice.missing))
-        worst = max(edge.false_rows for edge in advice.missing)
-        harm = f"Add them and check again: up to {percent(worst)} of recombined rows get wrong next states."
-        return None, None, (f"The data shows edges that the graph lacks: {lacks}.", harm)
+def recommend(advice: Advice, graph: LocalGraph, disputed: float) -> Advice:
+    """The advice with the recipe worth trying, the limit on its rows' disagreement if it needs one, and sentences."""
+
+    def say(*sentences: str, recipe: str | None = None, limit: float | None = None) -> Advice:
+        return replace(advice, recipe=recipe, max_disagreement=limit, recommendation=sentences)
+
     if len(graph.parent_sets) == 1:
         said = f"There is nothing to recombine: the next states depend on everything ({', '.join(graph.parents)})."
-        return None, None, (said, "If some factors are independent, at least in some rows, say so in the graph.")
+        return say(said, "If some factors are independent, at least in some rows, say so in the graph.")
     said = "No missing edge was found in the graph"
     said += f", but {advice.rows:,} rows are too few to be certain." if advice.rows < CERTAIN_ROWS else "."
     recorded, coda, mocoda = advice.recipes
     amount = f"Generate about {DOSE * advice.rows:,} rows, {DOSE} for each recorded one."
     if mocoda.unusable is not None and coda.unusable is not None:
-        return None, None, (said, f"No recipe is worth trying yet: {mocoda.unusable}")
+        return say(said, f"No recipe is worth trying yet: {mocoda.unusable}")
     hardest = max(advice.errors, key=lambda name: advice.errors[name])
     doubts = {
         "recipe mocoda cannot be used": mocoda.unusable is not None,
@@ -260,11 +266,11 @@ def recommend(advice: Advice, graph: LocalGraph, disputed: float) -> tuple[str |
     }
     why = next((doubt for doubt, holds in doubts.items() if holds), None)
     if why is not None and coda.unusable is None:
-        return "coda", None, (said, f"Try recipe coda, which keeps recorded next states, because {why}.", amount)
+        return say(said, f"Try recipe coda, which keeps recorded next states, because {why}.", amount, recipe="coda")
     if mocoda.agreed < recorded.agreed - FAR:
-        return None, None, (said, f"No recipe is worth trying yet: {why}. Record more rows.")
+        return say(said, f"No recipe is worth trying yet: {why}. Record more rows.")
     if mocoda.new <= recorded.new + LITTLE_GAIN and recorded.new < 0.5:
-        return "emp", None, (said, "Train on the recorded rows: recombining them makes hardly anything new.")
+        return say(said, "Train on the recorded rows: recombining them makes hardly anything new.", recipe="emp")
     limit = disputed if mocoda.agreed < recorded.agreed - WORSE else None
     options = "its default settings" if limit is None else f"--max-disagreement {limit:.2g}"
-    return "mocoda", limit, (said, f"Try recipe mocoda with {options}.", amount)
+    return say(said, f"Try recipe mocoda with {options}.", amount, recipe="mocoda", limit=limit)

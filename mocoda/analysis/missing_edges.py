@@ -12,10 +12,8 @@ Axes: N rows, K directions of a child's error.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,15 +24,15 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
-FOLDS = 3  # of cross-validation
+FOLDS = 2  # of cross-validation
 # A fixed number of iterations: regressions that stop early differ by luck.
 BOOSTING = {"max_iter": 40, "learning_rate": 0.2, "max_leaf_nodes": 15, "early_stopping": False, "random_state": 0}
 MAX_ROWS = 20_000  # that regressions see
 MAX_TARGETS, TARGET_SHARE = 3, 0.95  # principal directions of a child's error that are regressed
 GROUP_ROWS = 16  # rows, at most, among which values are exchanged
 MIN_ROWS, MIN_BLOCKS = 100, 10  # to judge by
-MIN_T = 4.0  # standard errors, over blocks of rows, that a loss must be above 0
-MIN_SHARE = 0.05  # of the first edge's loss: further edges show when the first one is in the graph
+FALSE_ALARM = 0.01  # probability that a right graph is accused, shared among the edges that are tested (Bonferroni)
+MIN_SHARE = 0.05  # of the first edge's gain: further edges show when the first one is in the graph
 TOLERANCE = 0.1  # of a child's step: a next state that is further off is wrong, as in an audit
 MIN_FALSE = 0.01  # share of recombined rows that an edge must make wrong
 NAMED_ROWS = 5
@@ -76,29 +74,18 @@ def find_missing_edges(
     """
     every = -(-len(rows) // MAX_ROWS)
     rows, error, block, step = rows[::every].cpu(), error[::every].cpu(), block[::every].cpu(), step.cpu()
-    middle, spread = rows.mean(0), rows.std(0, correction=0).clamp(min=1e-8)
-    scaled = (rows - middle) / spread
     mask, found = graph.mask(rows), list[MissingEdge]()
+    tested = (~mask).sum(0) >= MIN_ROWS  # (parents, children)
+    level = FALSE_ALARM / max(1, int(tested.sum()))
     for number, name in enumerate(graph.children):
         part, columns = seed.child(name), [column for column in graph.factors[name] if step[column] > 0]
-        lacks = [i for i in range(len(graph.parents)) if int((~mask[:, i, number]).sum()) >= MIN_ROWS]
+        lacks = tested[:, number].nonzero()[:, 0].tolist()
         fold = part.permutation(int(block.max()) + 1)[block] % FOLDS
         if columns and lacks and bool(error[:, columns].any()):
-            pairs = _comparable(graph, name, middle, spread)
-            dense = _Dense.fit(scaled, mask[:, :, number], graph, pairs, error[:, columns], step[columns], fold)
-            found += _missing(dense, number, rows, block, lacks, part)
+            dense = _Dense.fit(graph, number, rows, mask[:, :, number], error[:, columns], step[columns], fold)
+            found += _missing(dense, block, lacks, level, part)
         progress("edges", number + 1, len(graph.children))
     return tuple(replace(edge, rows=tuple(i * every for i in edge.rows)) for edge in found)
-
-
-class Pairs(NamedTuple):
-    """Pairs of columns, and what turns standardised ones into their difference."""
-
-    one: Tensor
-    other: Tensor
-    middle: Tensor
-    spread_one: Tensor
-    spread_other: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +96,10 @@ class _Dense:
     """
 
     graph: LocalGraph
+    child: int
+    rows: Tensor  # (N, S + A)
     edges: Tensor  # bool (N, parents), those into the child
-    pairs: Pairs
-    scaled: Tensor  # (N, S + A), standardised rows
+    pairs: Tensor  # (2, P), columns whose differences the models see
     fold: Tensor  # (N,)
     error: Tensor  # (N, K), that the parents do not explain
     units: Tensor
@@ -119,45 +107,42 @@ class _Dense:
 
     @staticmethod
     def fit(
-        scaled: Tensor, edges: Tensor, graph: LocalGraph, pairs: Pairs, error: Tensor, step: Tensor, fold: Tensor
+        graph: LocalGraph, child: int, rows: Tensor, edges: Tensor, error: Tensor, step: Tensor, fold: Tensor
     ) -> _Dense:
         errors, directions = _principal(error / step)
         units = directions.T * step / step.norm()
-        seen = edges[:, graph.owner]
+        pairs, seen = _comparable(graph, child, rows), edges[:, graph.owner]
         # Whatever the parents explain is taken out first, or factors that go with them would seem to explain it.
-        known = torch.cat([scaled * seen, _differences(scaled, pairs, seen), edges.float()], 1).numpy()
+        known = _inputs(rows, edges, pairs, seen)
         errors = errors - _predicted(_fitted(known, errors, fold), known, fold)
-        dense = _Dense(graph, edges, pairs, scaled, fold, errors, units, [])
-        dense.models.extend(_fitted(dense.inputs(scaled), errors, fold))
-        return dense
+        models = _fitted(_inputs(rows, edges, pairs, torch.ones_like(seen)), errors, fold)
+        return _Dense(graph, child, rows, edges, pairs, fold, errors, units, models)
 
-    def inputs(self, scaled: Tensor) -> NDArray[np.float32]:
-        seen = self.edges[:, self.graph.owner]
-        differences = _differences(scaled, self.pairs, torch.ones_like(seen))
-        inputs: NDArray[np.float32] = torch.cat(
-            [scaled * seen, scaled * ~seen, differences, self.edges.float()], 1
-        ).numpy()
-        return inputs
-
-    def __call__(self, scaled: Tensor) -> Tensor:
-        """The errors (N, K) that are expected at standardised rows (N, S + A) with these edges."""
-        return _predicted(self.models, self.inputs(scaled), self.fold)
+    def __call__(self, rows: Tensor) -> Tensor:
+        """The errors (N, K) that are expected at rows (N, S + A) with these edges."""
+        everything = torch.ones_like(rows, dtype=torch.bool)
+        return _predicted(self.models, _inputs(rows, self.edges, self.pairs, everything), self.fold)
 
 
-def _comparable(graph: LocalGraph, child: str, middle: Tensor, spread: Tensor) -> Pairs:
-    """Columns of a child beside columns of other factors of the same kind, such as places: distances may matter."""
-    own = torch.zeros(len(middle), dtype=torch.bool)
-    own[list(graph.factors[child])] = True
+def _inputs(rows: Tensor, edges: Tensor, pairs: Tensor, seen: Tensor) -> NDArray[np.float32]:
+    """What regressions see of rows (N, S + A): their seen columns, differences of those, and the edges."""
+    one, other = pairs
+    differences = (rows[:, one] - rows[:, other]) * (seen[:, one] & seen[:, other])
+    inputs: NDArray[np.float32] = torch.cat([rows * seen, differences, edges.float()], 1).numpy()
+    return inputs
+
+
+def _comparable(graph: LocalGraph, child: int, rows: Tensor) -> Tensor:
+    """Columns of a child, and columns of other factors of the same kind, such as places: distances may matter."""
+    middle, spread, own = rows.mean(0), rows.std(0, correction=0).clamp(min=1e-8), graph.owner == child
     apart, widest = (middle[:, None] - middle).abs(), torch.maximum(spread[:, None], spread)
     alike = (widest < 2 * torch.minimum(spread[:, None], spread)) & (apart < 2 * widest)
-    one, other = (alike & own[:, None] & ~own).nonzero().T
-    return Pairs(one, other, middle[one] - middle[other], spread[one], spread[other])
-
-
-def _differences(scaled: Tensor, pairs: Pairs, seen: Tensor) -> Tensor:
-    one, other, middle, spread_one, spread_other = pairs
-    found: Tensor = middle + spread_one * scaled[:, one] - spread_other * scaled[:, other]
-    return found * (seen[:, one] & seen[:, other])
+    # Factors of one width are probably of one kind: x is compared with x, and not with y.
+    width, place = torch.empty(2, len(own), dtype=torch.long)
+    for columns in graph.factors.values():
+        width[list(columns)], place[list(columns)] = len(columns), torch.arange(len(columns))
+    alike &= (width[:, None] != width) | (place[:, None] == place)
+    return (alike & own[:, None] & ~own).nonzero().T
 
 
 def _fitted(inputs: NDArray[np.float32], targets: Tensor, fold: Tensor) -> list[list[object]]:
@@ -189,56 +174,61 @@ def _principal(error: Tensor) -> tuple[Tensor, Tensor]:
     return error @ main, main
 
 
-def _missing(
-    dense: _Dense, child: int, rows: Tensor, block: Tensor, lacks: Sequence[int], stream: Stream
-) -> Iterator[MissingEdge]:
+def _missing(dense: _Dense, block: Tensor, lacks: Sequence[int], level: float, stream: Stream) -> Iterator[MissingEdge]:
     """The missing parents of a child among factors that some rows lack as parents."""
-    graph, now, known, first = dense.graph, dense(dense.scaled), dense.edges.clone(), 0.0
+    graph, rows, error, now = dense.graph, dense.rows, dense.error, dense(dense.rows)
+    scaled = (rows - rows.mean(0)) / rows.std(0, correction=0).clamp(min=1e-8)
+    known, parts, first = dense.edges.clone(), [dense.fold == number for number in range(FOLDS)], 0.0
     while True:
         seen = known[:, graph.owner]
-        parents = torch.cat([dense.scaled * seen, known.float()], 1)
-        exchanged = stand_ins_for(parents, dense.scaled, block, [dense.fold == number for number in range(FOLDS)])
+        exchanged = stand_ins_for(torch.cat([scaled * seen, known.float()], 1), rows, block, parts)
         best: tuple[float, int, Tensor, Tensor] | None = None
         for factor in lacks:
-            chosen = (graph.owner == factor) & ~seen
-            instead = dense(torch.where(chosen, exchanged, dense.scaled))
-            loss = (dense.error - instead).square().sum(1) - (dense.error - now).square().sum(1)
-            if _is_sure(loss[chosen.any(1)], block[chosen.any(1)]) and (best is None or float(loss.mean()) > best[0]):
-                best = float(loss.mean()), factor, loss, instead
+            changed = torch.where((graph.owner == factor) & ~seen, exchanged, rows)
+            instead, tried = dense(changed), ~known[:, factor]
+            # How much better the recorded factor agrees with what happened: without an edge, as likely worse.
+            gain = (error * (now - instead)).sum(1)
+            if _p_value(gain[tried], block[tried]) >= level:
+                continue
+            # Where other edges come or go, the graph allows another next state.
+            tried &= (graph.mask(changed)[:, :, dense.child] == dense.edges).all(1)
+            gain, instead = gain * tried, torch.where(tried[:, None], instead, now)
+            sure = _p_value(gain[tried], block[tried]) < level
+            if sure and (best is None or float(gain.mean()) > best[0]):
+                best = float(gain.mean()), factor, gain, instead
         if best is None or best[0] < MIN_SHARE * first:
             return
-        gain, factor, loss, instead = best
+        most, factor, gain, instead = best
         # The part of the model's claims that the recorded rows confirm.
         claim = now - instead
-        confirmed = float(((dense.error - instead) * claim).sum() / claim.square().sum().clamp(min=1e-30))
-        false_rows = _false_rows(dense, child, rows, factor, min(1.0, confirmed), now, stream.child("free", factor))
+        confirmed = float(((error - instead) * claim).sum() / claim.square().sum().clamp(min=1e-30))
+        false_rows = _false_rows(dense, factor, min(1.0, confirmed), now, stream.child("free", factor))
         if false_rows >= MIN_FALSE:
-            worst = loss.argsort(descending=True, stable=True)[:NAMED_ROWS].tolist()
-            yield MissingEdge(graph.parents[factor], graph.children[child], false_rows, tuple(worst))
-        first = first or gain
+            worst = gain.argsort(descending=True, stable=True)[:NAMED_ROWS].tolist()
+            yield MissingEdge(graph.parents[factor], graph.children[dense.child], false_rows, tuple(worst))
+        first = first or most
         known[:, factor] = True
 
 
-def _is_sure(loss: Tensor, block: Tensor) -> bool:
-    """Whether losses (M,) are above 0 beyond doubt, given that rows of a block (M,) vary together."""
-    if len(loss) < MIN_ROWS:
-        return False
-    number = torch.unique(block, return_inverse=True)[1]
-    sums = torch.zeros(int(number.max()) + 1, dtype=loss.dtype).index_add_(0, number, loss)
-    return len(sums) >= MIN_BLOCKS and float(sums.mean()) > MIN_T * float(sums.std()) / math.sqrt(len(sums))
+def _p_value(gain: Tensor, block: Tensor) -> float:
+    """How probable such large gains (M,) are if their mean is 0, by a t-test: rows of a block (M,) vary together."""
+    from scipy.stats import ttest_1samp
+
+    _, number, rows = torch.unique(block, return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(rows), dtype=torch.float64).index_add_(0, number, gain.double())
+    if len(gain) < MIN_ROWS or len(sums) < MIN_BLOCKS or not bool(sums.any()):
+        return 1.0
+    return float(ttest_1samp(sums.numpy(), 0.0, alternative="greater").pvalue)
 
 
-def _false_rows(
-    dense: _Dense, child: int, rows: Tensor, factor: int, confirmed: float, now: Tensor, stream: Stream
-) -> float:
+def _false_rows(dense: _Dense, factor: int, confirmed: float, now: Tensor, stream: Stream) -> float:
     """The share of rows whose next state is wrong if a factor comes from any other row that leaves the edges alone."""
-    graph, other = dense.graph, stream.permutation(len(rows))
-    columns = graph.owner == factor
-    same = (graph.mask(torch.where(columns, rows[other], rows))[:, :, child] == dense.edges).all(1)
-    same &= ~dense.edges[:, factor]
+    graph, rows = dense.graph, dense.rows
+    exchanged = torch.where(graph.owner == factor, rows[stream.permutation(len(rows))], rows)
+    same = (graph.mask(exchanged)[:, :, dense.child] == dense.edges).all(1) & ~dense.edges[:, factor]
     if not bool(same.any()):
         return 0.0
-    shift = confirmed * (dense(torch.where(columns, dense.scaled[other], dense.scaled)) - now) @ dense.units
+    shift = confirmed * (dense(exchanged) - now) @ dense.units
     return float((shift.norm(dim=1) > TOLERANCE)[same].double().mean())
 
 

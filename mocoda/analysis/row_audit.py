@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,8 +66,7 @@ def audit(
     checkpoint  file that keeps finished rows, so that a second call continues from there; it is not removed
     """
     graph.check_data(data)
-    generated = generated_rows(data)
-    limits = Limits.of(data, graph, tolerance, columns)
+    generated, limits = audited_rows(data), Limits.of(data, graph, tolerance, columns)
     stream = as_stream(seed, "audit", device="cpu")
     chosen = _chosen(data, generated, rows, episodes, stream)
     if not bool(generated[chosen].any()):
@@ -103,15 +102,17 @@ def judge(
 ) -> Audit:
     """Audits a table whose true next states (N, S) are known, as from `replay`; options as for `audit`.
 
-    whole  whether episodes have all their rows, so that the share of episodes that are true throughout can be reported
+    whole  whether episodes have all their rows, so that true episodes can be counted
     """
     limits = tolerance if isinstance(tolerance, Limits) else Limits.of(data, graph, tolerance, columns)
     off, within = limits.distances(data.next_state, truth), limits.within(data.next_state, truth)
-    confirmed, new = within.all(1), generated_rows(data)
+    confirmed, new = within.all(1), audited_rows(data)
     known = {name: data.provenance[name] for name in ("support", "disagreement") if name in data.provenance}
     scores = {name: -values if name == "disagreement" else values for name, values in known.items()}
     if min(int(new.sum()), int((~new).sum())) >= MIN_ROWS:
-        scores["odds"] = _recorded_odds(data, graph, new, seed)
+        recorded, drawn = (rows[:: -(-len(rows) // ODDS_ROWS)] for rows in (data.rows[~new], data.rows[new]))
+        classifiers = two_sample(recorded, drawn, graph, seed=seed).values()  # one per parent set
+        scores["odds"] = -torch.stack([one.log_odds(data.rows) for one in classifiers]).sum(0)
     total = share_of(confirmed[new])
     return Audit(
         confirmed=total["share"],
@@ -120,7 +121,7 @@ def judge(
         by={
             "recipe": _by_recipe(data, confirmed),
             "local_graph": _by_local_graph(data, graph, confirmed, new),
-            **(_by_episode(data, confirmed, new, whole) if _has_episodes(data, new) else {}),
+            **_by_episode(data, confirmed, new, whole),
             "factor": {
                 factor: _compare(within[:, i], new) | {"median_error": float(off[new, i].median())}
                 for i, factor in enumerate(limits.tolerance)
@@ -172,15 +173,8 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """All but the verdicts, as JSON values."""
-        return {
-            "confirmed": self.confirmed,
-            "interval": list(self.interval),
-            "rows": self.rows,
-            "by": self.by,
-            "predictors": self.predictors,
-            "tolerance": self.tolerance,
-            "columns": list(self.columns),
-        }
+        told = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "verdict"}
+        return told | {"interval": list(self.interval), "columns": list(self.columns)}
 
     def __rich__(self) -> rich.console.Group:
         return rich.console.Group(rich_tables(tables(self.to_json())), summary(self.to_json()))
@@ -230,15 +224,21 @@ def _span(interval: Sequence[float]) -> str:
 # --- rows and columns that are compared
 
 
-def generated_rows(data: Transitions) -> Tensor:
-    """The rows that a recipe made, bool (N,); all of them if none is known to be."""
+def generated(data: Transitions) -> Tensor:
+    """The rows that a recipe made, bool (N,), by provenance, or by the source of a file that `augment` wrote."""
     recipe = data.provenance.get("recipe")
-    made = torch.zeros(len(data), dtype=torch.bool, device=data.device) if recipe is None else recipe != RECORDED
+    if recipe is not None:
+        return recipe != RECORDED
+    first: Any = data.source.get("recorded_rows")
+    rest: Any = data.source.get("generated_rows")
+    known = isinstance(first, int) and isinstance(rest, int) and first + rest == len(data)
+    return torch.arange(len(data), device=data.device) >= (first if known else len(data))
+
+
+def audited_rows(data: Transitions) -> Tensor:
+    """The generated rows, bool (N,); all rows if none is known to be."""
+    made = generated(data)
     return made if bool(made.any()) else ~made
-
-
-def _has_episodes(data: Transitions, new: Tensor) -> bool:
-    return data.episode is not None and bool((data.episode[new] >= 0).any())
 
 
 def _chosen(data: Transitions, new: Tensor, rows: int | None, episodes: int | None, stream: Stream) -> Tensor:
@@ -253,11 +253,10 @@ def _chosen(data: Transitions, new: Tensor, rows: int | None, episodes: int | No
         raise InputError("rows and episodes both limit the audit; give one of them.")
     if episodes < 1:
         raise InputError(f"episodes must be at least 1, the number of episodes to audit, got {episodes}.")
-    if not _has_episodes(data, new):
+    if data.episode is None or not bool((data.episode[new] >= 0).any()):
         raise InputError(
             "no generated row belongs to an episode: audit rows instead, or make episodes with augment_episodes."
         )
-    assert data.episode is not None
     numbers = [data.episode[kind & (data.episode >= 0)].unique() for kind in (new, ~new)]
     drawn = [own[stream.permutation(len(own))[:episodes].to(own.device)] for own in numbers]
     return torch.isin(data.episode, torch.cat(drawn)).nonzero()[:, 0]
@@ -287,7 +286,7 @@ class Limits(NamedTuple):
     @staticmethod
     def of(data: Transitions, graph: LocalGraph, tolerance: Tolerance | None, columns: Columns | None) -> Limits:
         """Those that are given, or else a tenth of the standard deviation of each factor's recorded steps."""
-        generated = generated_rows(data)
+        generated = audited_rows(data)
         recorded = data if bool(generated.all()) else data[~generated]
         change, state = recorded.next_state.double() - recorded.state.double(), recorded.state.double()
         own = RESTING * torch.maximum(state.std(0, correction=0), RESTING * state.abs().amax(0)).clamp(min=1e-6)
@@ -313,11 +312,6 @@ class Limits(NamedTuple):
     def within(self, one: Tensor, other: Tensor) -> Tensor:
         """Whether states (N, S) agree in each factor, bool (N, factors)."""
         return self.distances(one, other) <= torch.tensor(list(self.tolerance.values()), device=one.device)
-
-
-def default_tolerance(data: Transitions, graph: LocalGraph, columns: Columns | None = None) -> dict[str, float]:
-    """By factor, a tenth of the standard deviation of its recorded steps, over the columns that are compared."""
-    return Limits.of(data, graph, None, columns).tolerance
 
 
 def _compared(data: Transitions, graph: LocalGraph, columns: Columns | None) -> dict[str, list[int]]:
@@ -348,13 +342,6 @@ def _given(tolerance: Tolerance, graph: LocalGraph, compared: Mapping[str, list[
     return {factor: float(given[factor]) for factor in compared if factor in given}
 
 
-def _recorded_odds(data: Transitions, graph: LocalGraph, new: Tensor, seed: int | Stream) -> Tensor:
-    """The log odds that each row is recorded rather than generated, summed over the parent sets: (N,)."""
-    recorded, drawn = (rows[:: -(-len(rows) // ODDS_ROWS)] for rows in (data.rows[~new], data.rows[new]))
-    found = two_sample(recorded, drawn, graph, seed=seed)
-    return -torch.stack([one.log_odds(data.rows) for one in found.values()]).sum(0)
-
-
 # --- groups of rows
 
 
@@ -380,8 +367,9 @@ def _recipes(recipe: Tensor) -> dict[int, str]:
 
 
 def _by_episode(table: Transitions, confirmed: Tensor, new: Tensor, whole: bool) -> dict[str, dict[str, Cell]]:
-    """Rows by deciles of their step, and if episodes are whole, the share of episodes that are true, by recipe."""
-    assert table.episode is not None and table.step is not None
+    """Rows by deciles of their step, and if episodes are whole, the share of true episodes by recipe; or nothing."""
+    if table.episode is None or table.step is None or not bool((table.episode[new] >= 0).any()):
+        return {}
     known = table.episode >= 0
     found = {"step": _by_decile(table.step[known], confirmed[known], new[known], recorded=True)}
     if not whole:
@@ -418,18 +406,18 @@ def _by_local_graph(table: Transitions, graph: LocalGraph, confirmed: Tensor, ne
     cells = {}
     for kind in order[:MAX_GRAPHS]:
         mask = kinds[kind].view_as(sparsest)
-        more = [_edge(graph, edge) for edge in (mask & ~sparsest).nonzero().tolist()]
-        less = [_edge(graph, edge) for edge in (sparsest & ~mask).nonzero().tolist()]
-        name = ", ".join([*(f"+ {edge}" for edge in more), *(f"- {edge}" for edge in less)]) or "sparsest"
+        edges = [("+", mask & ~sparsest), ("-", sparsest & ~mask)]
+        names = [
+            f"{sign} {graph.parents[p]} -> {graph.children[c]}"
+            for sign, own in edges
+            for p, c in own.nonzero().tolist()
+        ]
+        name = ", ".join(names) or "sparsest"
         cells[name] = _compare(confirmed, new, number == kind)
     if len(order) > MAX_GRAPHS:
         rest = torch.isin(number, torch.tensor(order[:MAX_GRAPHS], device=number.device), invert=True)
         cells[f"{len(order) - MAX_GRAPHS} others"] = _compare(confirmed, new, rest)
     return cells
-
-
-def _edge(graph: LocalGraph, edge: list[int]) -> str:
-    return f"{graph.parents[edge[0]]} -> {graph.children[edge[1]]}"
 
 
 def _by_decile(values: Tensor, confirmed: Tensor, new: Tensor, recorded: bool) -> dict[str, Cell]:

@@ -17,6 +17,12 @@ CELLS = 10  # per column
 MAX_QUANTILE_ROWS = 1_000_000  # torch takes no quantiles of many more
 
 
+def quantiles(values: Tensor, *shares: float) -> Tensor:
+    """Quantiles of each column of values (N, ...): (shares, ...)."""
+    some = values[:: -(-len(values) // MAX_QUANTILE_ROWS)]
+    return torch.quantile(some, some.new_tensor(shares), dim=0)
+
+
 class Table(NamedTuple):
     """A caption, heads of columns, and rows of text."""
 
@@ -56,8 +62,7 @@ class Grid:
 
     @staticmethod
     def of(rows: Tensor) -> Grid:
-        some = rows[:: -(-len(rows) // MAX_QUANTILE_ROWS)]
-        low, high = torch.quantile(some, some.new_tensor([0.005, 0.995]), dim=0)
+        low, high = quantiles(rows, 0.005, 0.995)
         code = Stream(0, "cells").integers(2**62, rows.shape[1]).to(rows.device)
         return Grid(low, torch.where(high > low, high - low, 1.0), code)
 

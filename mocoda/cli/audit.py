@@ -12,7 +12,6 @@ from torch import Tensor
 from tyro.conf import Fixed, arg
 
 from mocoda.analysis import audit, check_step
-from mocoda.analysis.audit_figure import draw_audit
 from mocoda.analysis.replay import EnvironmentStep
 from mocoda.cli import options as opt
 from mocoda.cli.options import say
@@ -55,7 +54,7 @@ class Audit(opt.OnData):
     keep: Annotated[opt.Maybe[str], arg(metavar="FILE")] = None
     """Write the data to this file with the verdicts as provenance `confirmed`: 1 true, 0 false, -1 not audited."""
     out: opt.Folder = Path("runs/audit")
-    """Folder for audit.json and audit.png."""
+    """Folder for audit.json."""
 
     def run(self) -> None:
         single = len(self.tolerance) == 1 and "=" not in self.tolerance[0]
@@ -70,13 +69,12 @@ class Audit(opt.OnData):
             workers = 0
         settings = self.identity(data, world, "workers", "keep")
         settings["provenance"] = fingerprint(*data.provenance.values()) if data.provenance else None
-        result, picture = self.out / "audit.json", self.out / "audit.png"
-        outputs = (result.name, picture.name, CHECKPOINT)
+        result = self.out / "audit.json"
         options: dict[str, Any] = {
             "tolerance": tolerance if self.tolerance else getattr(world, "tolerance", None),
             "columns": self.columns or getattr(world, "compared", None),
         }
-        with RunFolder(self.out, "audit", settings, outputs, self.overwrite, kept) as run:
+        with RunFolder(self.out, "audit", settings, (result.name, CHECKPOINT), self.overwrite, kept) as run:
             with suppress(InputError):  # data without recorded rows
                 checked = check_step(data, replace(truth), world.graph, **options, seed=self.seed)
                 if checked.causes:
@@ -94,12 +92,11 @@ class Audit(opt.OnData):
                 progress=run.progress,
             )
             write_json(result, found.to_json())
-            draw_audit(found.to_json(), picture)
             if self.keep is not None:
                 write(found.keep(data), self.keep)
             run.discard(CHECKPOINT)
         opt.show(found)
-        say(f"Written to {result}; drawn: {picture}")
+        say(f"Written to {result}")
         if self.keep is not None:
             say(f"{self.keep}: the data with the verdicts; `mocoda export --where confirmed=1` keeps only true rows")
 

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mocoda
-from mocoda import Advice, LocalGraph, Transitions
+from experiments.check import without
+from mocoda import Advice, GateLearner, LocalGraph, Transitions
 from mocoda.analysis.graph_check import recommend
-from mocoda.analysis.missing_edges import MissingEdge, find_missing_edges, stand_ins_for
+from mocoda.analysis.missing_edges import find_missing_edges, stand_ins_for
 from mocoda.engine.randomness import Stream
-from mocoda.tasks.navigation import Navigation, local_mask
+from mocoda.tasks.navigation import Navigation
 
 NAVIGATION = Navigation()
 
@@ -48,19 +49,6 @@ def alone(k: int) -> LocalGraph:
         action={"push": 0},
         edges={f"body{i}": [f"body{i}", *(["push"] if i == 0 else [])] for i in range(k)},
     )
-
-
-def without(parent: str, child: str) -> LocalGraph:
-    """Navigation's graph less one edge, wherever it was."""
-    graph = NAVIGATION.graph
-    edges = {name: [p for p in graph.edges[name] if (p, name) != (parent, child)] for name in graph.children}
-
-    def local(rows: Tensor) -> Tensor:
-        mask = local_mask(rows).clone()
-        mask[:, graph.parents.index(parent), graph.children.index(child)] = False
-        return mask
-
-    return replace(graph, edges=edges, local=local)
 
 
 def named(advice: Advice) -> set[tuple[str, str]]:
@@ -90,10 +78,13 @@ def test_a_body_that_pulls_another_is_named(seed: int) -> None:
 
 @pytest.mark.parametrize(("parent", "child"), [("dx", "x"), pytest.param("dy", "x", marks=pytest.mark.long)])
 def test_an_edge_taken_from_navigation_is_named(parent: str, child: str) -> None:
-    found = mocoda.check(NAVIGATION.collect(4_000, seed=3), without(parent, child), seed=3, quick=True)
+    found = mocoda.check(
+        NAVIGATION.collect(4_000, seed=3), without(NAVIGATION.graph, parent, child), seed=3, quick=True
+    )
     assert (parent, child) in named(found)
     assert {edge.child for edge in found.missing} == {child}
-    assert found.recipe is None and f"{parent} -> {child}" in found.recommendation[0]
+    assert found.recipe is None and f"{parent} -> {child}" in found.recommendation[0] and len(found.recommendation) == 3
+    assert found.recipes == () and len(found.details.renderables) == 1
 
 
 def test_an_edge_that_acts_in_few_recorded_rows_but_many_recombined_ones_is_named() -> None:
@@ -148,6 +139,34 @@ def test_columns_that_rest_or_repeat_others_are_blamed_for_nothing() -> None:
     assert found.missing == ()
 
 
+def test_columns_that_rest_categories_and_absent_objects_are_no_obstacle() -> None:
+    """A body in one of three gears, one-hot; a label that never changes; and another body, absent in half the rows."""
+    drawn = Stream(0, "test-columns")
+    gear = torch.nn.functional.one_hot((3 * drawn.uniform(4_000)).long(), 3).float()
+    place, push, label = drawn.normal(4_000, 2), drawn.normal(4_000, 1), torch.full((4_000, 1), 7.0)
+    place[torch.arange(4_000) // 50 % 2 == 0, 1] = 0
+    moved = place + torch.cat([push * (gear @ torch.tensor([[0.0], [0.5], [1.0]])), 0.1 * place[:, 1:]], 1)
+    state, after = (torch.cat([one, label, gear], 1) for one in (place, moved))
+    graph = LocalGraph(
+        state={"body": 0, "other": 1, "label": 2, "gear": [3, 4, 5]},
+        action={"push": 0},
+        edges={"body": ["body", "gear", "push"], "other": ["other"], "label": ["label"], "gear": ["gear"]},
+        absent={"other": None},
+    )
+    data = Transitions(state, push, after)
+    assert mocoda.check(data, graph, quick=True).missing == ()
+    assert named(mocoda.check(data, without(graph, "gear", "body"), quick=True)) == {("gear", "body")}
+
+
+def test_a_learned_graph_that_is_wrong_is_not_recommended() -> None:
+    """Learned where the bodies did not act on each other, and asked about where they do."""
+    brief = GateLearner(runs=1, hidden=16, baseline_steps=4, steps=4, batch=16)
+    factors: dict[str, list[int]] = {"body0": [0, 1], "body1": [2, 3]}
+    graph = mocoda.learn_graph(bodies(2, 1_000, 0), factors, {"push": [0]}, seed=0, learner=brief, caution=0.999)
+    found = mocoda.check(bodies(2, 3_000, 1, edge=0.3), graph, seed=1, quick=True)
+    assert ("body0", "body1") in named(found) and found.recipe is None
+
+
 @settings(max_examples=25, deadline=None)
 @given(rows=st.integers(40, 400), seed=st.integers(0, 99))
 def test_stand_ins_use_every_row_once_and_only_within_its_part(rows: int, seed: int) -> None:
@@ -196,14 +215,13 @@ def test_the_recommendation_follows_what_was_measured(advice: Advice) -> None:
     recorded, coda, ours = advice.recipes
 
     def chosen(changed: Advice) -> tuple[str | None, float | None]:
-        recipe, limit, sentences = recommend(changed, graph, 0.5)
-        assert 1 < len(sentences) <= 3
-        return recipe, limit
+        found = recommend(changed, graph, 0.5)
+        assert 1 < len(found.recommendation) <= 3
+        return found.recipe, found.max_disagreement
 
     def with_mocoda(**aspects: float | str) -> Advice:
         return replace(advice, recipes=(recorded, coda, replace(ours, **aspects)))  # type: ignore[arg-type]
 
-    assert chosen(replace(advice, missing=(MissingEdge("dy", "x", 0.34, (1,)),))) == (None, None)
     assert chosen(replace(advice, errors={"x": 0.6, "y": 0.1})) == ("coda", None)
     assert chosen(with_mocoda(unusable="too few rows.")) == ("coda", None)
     assert chosen(with_mocoda(agreed=0.3)) == ("coda", None)
@@ -211,7 +229,7 @@ def test_the_recommendation_follows_what_was_measured(advice: Advice) -> None:
     assert chosen(with_mocoda(new=recorded.new)) == ("emp", None)
     unusable = tuple(replace(one, unusable="too few rows.") for one in advice.recipes)
     assert chosen(replace(advice, recipes=unusable)) == (None, None)
-    assert "too few to be certain" in recommend(replace(advice, rows=400), graph, 0.5)[2][0]
+    assert "too few to be certain" in recommend(replace(advice, rows=400), graph, 0.5).recommendation[0]
 
 
 # --- what comes out

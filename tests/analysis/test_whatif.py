@@ -168,22 +168,6 @@ def test_the_interval_covers_the_worlds_of_the_resampled_parents() -> None:
     assert height == pytest.approx(0.05 * 0.6 / 12**0.5, rel=0.3)
 
 
-def test_a_column_of_two_parent_sets_is_drawn_given_both() -> None:
-    joint = torch.tensor([[1.0, 0.0, 0.8], [0.0, 1.0, 0.5], [0.8, 0.5, 1.0]], dtype=torch.float64)  # a, b, u
-    # Given u, a and b are independent in MoCoDA's joint: the precision of u adds up.
-    sets = tuple(
-        (c, GaussianMixture(torch.ones(1).double(), torch.zeros(1, 2).double(), joint[c, :][:, c][None]))
-        for c in ((0, 2), (1, 2))
-    )
-    rows = torch.tensor([[1.0, -0.5, 9.0]]).repeat(4_000, 1)
-    drawn = drawn_given_rest(MixtureParents(3, sets), rows, {2}, Stream(0, "test"))
-    precision = 1 / (1 - 0.64) + 1 / (1 - 0.25) - 1
-    mean = (0.8 / (1 - 0.64) * 1.0 + 0.5 / (1 - 0.25) * -0.5) / precision
-    assert drawn[:, :2].equal(rows[:, :2])
-    assert drawn[:, 2].mean().item() == pytest.approx(mean, abs=0.04)
-    assert drawn[:, 2].var().item() == pytest.approx(1 / precision, rel=0.1)
-
-
 def test_columns_in_the_middle_of_a_chain_of_parent_sets_are_drawn_given_both_ends() -> None:
     r = 0.7 ** (torch.arange(4)[:, None] - torch.arange(4)).abs().double()  # a - u - v - b, a Markov chain
     one, zero = torch.ones(1).double(), torch.zeros(1, 2).double()

@@ -80,7 +80,7 @@ def test_a_task_or_a_graph_file_tells_how_many_rows_are_true(world: list[str]) -
     result = found()
     assert result["confirmed"] == 0.8 and result["by"]["recipe"]["recorded"]["share"] == 1.0
     assert result["predictors"]["disagreement"]["auroc"] == 1.0
-    assert below(Path("runs/audit")) == ["audit.json", "audit.png", "config.json", "progress.jsonl"]
+    assert below(Path("runs/audit")) == ["audit.json", "config.json", "progress.jsonl"]
 
 
 def test_tolerances_by_factor_columns_and_a_part_of_the_rows() -> None:
@@ -157,14 +157,11 @@ def test_a_killed_audit_goes_on_to_the_same_bytes(desk: Path) -> None:
     finished = start(*words, cwd=desk, script=OFTEN)
     assert finished.communicate()[1] == "" and finished.returncode == 0
     assert len(Path("asked.txt").read_text().splitlines()) <= 2 * CHECKED + 50 + 2 < CHECKED + 50 + asked
-    killed = {
-        name: Path(name).read_bytes() for name in ("runs/audit/audit.json", "runs/audit/audit.png", "judged.hdf5")
-    }
+    killed = {name: Path(name).read_bytes() for name in ("runs/audit/audit.json", "judged.hdf5")}
     Path("judged.hdf5").unlink()
     done(*words, "--out", "whole")
     assert killed["judged.hdf5"] == Path("judged.hdf5").read_bytes()
     assert killed["runs/audit/audit.json"] == Path("whole/audit.json").read_bytes()
-    assert killed["runs/audit/audit.png"] == Path("whole/audit.png").read_bytes()
 
 
 def test_what_cannot_be_audited_is_refused_in_one_sentence() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.audit import Audit
 from experiments.audit import Trial as AuditTrial
+from experiments.check import GraphCheck
 from experiments.cubes import CubesTable
 from experiments.diffusion import DiffusionConfig
 from experiments.dose import Dose, Trial
@@ -128,6 +129,7 @@ TINY: dict[str, Any] = {
         replace(ROBOT, variety="play"),
         ("navigation", "objects"),
     ),
+    "check": GraphCheck("tiny", seeds=2, worlds=("navigation",), rows=400, edges=1, drawn=100, quick=True),
     "masks": Masks(
         "tiny",
         seeds=2,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mocoda.analysis.tables import MAX_QUANTILE_ROWS, Grid
+from mocoda.analysis.tables import Grid, quantiles
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
 
@@ -57,7 +57,7 @@ def ranges(tables: Tables) -> list[dict[str, Any]]:
                     "mean": float(exact.mean()),
                     "max": float(own.max()),
                     "std": float(exact.std(correction=0)),
-                    "inner": _quantiles(own, 0.05, 0.95),
+                    "inner": quantiles(own, 0.05, 0.95).tolist(),
                     "outside": float(((own < known.min) | (own > known.max)).double().mean()),
                     "bars": _histogram(own, low, high),
                 }
@@ -76,11 +76,11 @@ def notes(tables: Tables, name: str) -> dict[str, Any] | None:
     ]
     if not kinds:
         return None
-    high = 1.0 if name == "support" else max(_quantiles(values, 0.995)[0] for _, values in kinds)
+    high = 1.0 if name == "support" else max(float(quantiles(values, 0.995)) for _, values in kinds)
     high = high if high > 0 else 1.0
     bars = [{"kind": kind, "bars": _histogram(values, 0.0, high)} for kind, values in kinds]
-    quantiles = {kind: _quantiles(values, 0.05, 0.5, 0.95) for kind, values in kinds}
-    return {"low": 0.0, "high": high, "kinds": bars, "quantiles": quantiles}
+    inner = {kind: quantiles(values, 0.05, 0.5, 0.95).tolist() for kind, values in kinds}
+    return {"low": 0.0, "high": high, "kinds": bars, "quantiles": inner}
 
 
 def _histogram(values: Tensor, low: float, high: float) -> list[float]:
@@ -88,12 +88,6 @@ def _histogram(values: Tensor, low: float, high: float) -> list[float]:
     width = high - low if high > low else 1.0
     place = ((values.double() - low) / width * BINS).long().clamp_(0, BINS - 1)
     return [count / len(values) for count in place.bincount(minlength=BINS).tolist()]
-
-
-def _quantiles(values: Tensor, *shares: float) -> list[float]:
-    some = values[:: -(-len(values) // MAX_QUANTILE_ROWS)]
-    quantiles: list[float] = torch.quantile(some, some.new_tensor(shares)).tolist()
-    return quantiles
 
 
 def coverage(tables: Tables, graph: LocalGraph) -> list[dict[str, Any]]:

@@ -24,10 +24,9 @@ from mocoda.analysis.page.row_browser import (
 )
 from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves, two_sample_panel
 from mocoda.analysis.page.scene import scene_of
-from mocoda.analysis.row_audit import Audit
+from mocoda.analysis.row_audit import Audit, generated
 from mocoda.analysis.two_samples import TwoSample
 from mocoda.augmentation import fit_support
-from mocoda.augmentation.support import RECORDED
 from mocoda.data.formats.shard_folder import Excerpt
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
@@ -175,17 +174,6 @@ def _split(data: Transitions, recorded: Transitions | None, graph: LocalGraph) -
     )
 
 
-def generated(data: Transitions) -> Tensor:
-    """The generated rows, bool (N,), by provenance, or by the source of a file that `augment` wrote."""
-    recipe = data.provenance.get("recipe")
-    if recipe is not None:
-        return recipe != RECORDED
-    first, rest = data.source.get("recorded_rows"), data.source.get("generated_rows")
-    place = torch.arange(len(data), device=data.device)
-    known = isinstance(first, int) and isinstance(rest, int) and first + rest == len(data)
-    return place >= (first if known and first is not None else len(data))
-
-
 def _checked(show: Sequence[int], split: Split, of: int | None) -> Tensor:
     """The places of the rows to show."""
     rows = len(split.data) if of is None else of
@@ -216,7 +204,7 @@ def _of_data(
     made = 0 if split.made is None else len(split.made)
     held = {
         "content": content_of(data),
-        "columns": [{key: one[key] for key in ("name", "part", "low", "high")} | _bars(one) for one in columns],
+        "columns": columns,
         "states": data.state.shape[1],
         "parents": list(graph.parents),
         "children": len(graph.children),
@@ -243,10 +231,6 @@ def _of_data(
         "elsewhere": split.elsewhere,
     }
     return held, told
-
-
-def _bars(column: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kinds": [{key: one[key] for key in ("kind", "min", "max", "inner", "bars")} for one in column["kinds"]]}
 
 
 def _drawing(graph: LocalGraph, edges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

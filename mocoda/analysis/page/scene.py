@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mocoda.analysis.tables import quantiles
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
 
@@ -56,8 +57,7 @@ def scene_of(data: Transitions, graph: LocalGraph, task: object = None) -> dict[
     for axis in ("x", "y"):
         columns = [body[axis] for body in bodies]
         values = torch.cat([data.state[:, columns], data.next_state[:, columns]])
-        values = values[:: -(-len(values) // 500_000)]  # torch takes no quantiles of many more
-        ends = torch.quantile(values, torch.tensor([0.001, 0.999], device=values.device), dim=0)
+        ends = quantiles(values, 0.001, 0.999)
         low.append(float(ends[0].min()))
         high.append(float(ends[1].max()))
     room = 0.06 * max(high[0] - low[0], high[1] - low[1], 1e-6)
