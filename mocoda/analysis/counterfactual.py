@@ -23,7 +23,7 @@ from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.mocoda import MixtureParents, StratifiedParents, fewer_components
-from mocoda.parents.recipe import Region
+from mocoda.parents.recipe import Parents, Region
 
 WIDTH = 1.96  # standard deviations on either side of an interval's middle: 95% of a Gaussian
 CANDIDATES = 128  # draws of which one is chosen, where a resampled column is in several parent sets
@@ -88,7 +88,7 @@ def what_if(
     model: Ensemble,
     graph: LocalGraph,
     resample: Sequence[str] = (),
-    parents: MixtureParents | StratifiedParents | None = None,
+    parents: Parents | None = None,
     draws: int = 100,
     least_support: float = 0.01,
     seed: int | Stream = 0,
@@ -100,20 +100,16 @@ def what_if(
     data           the recorded rows that tell what is rare
     model          as from `fit_dynamics`, or any object with `predict` and `sample`
     resample       factors to draw given all others; factors neither changed nor resampled stay as they are
-    parents        mixtures of the recorded rows, as from `fit_parents` with density="mixture"; None: fitted to the
-                   data. If they are stratified by local graph, support is measured among the rows with the same local
+    parents        mixtures of the recorded rows, as from `fit_parents` with density="mixture"; None or any other
+                   parents: mixtures are fitted to the data. If they are stratified by local graph, support is measured among the rows with the same local
                    graph, so that unrecorded contacts are refused, and nothing can be resampled
     draws          number of worlds with other resampled parents behind each interval; the first is the answer
     least_support  the least share of the data that must be as rare as the question; 0 answers anything
     """
     graph.check_data(row)
-    if parents is None:
+    if not isinstance(parents, MixtureParents | StratifiedParents):
         components = fewer_components(COMPONENTS, len(data), graph)
         parents = MixtureParents.fit(data, graph, components, as_stream(seed, "parents", device=data.device))
-    elif not isinstance(parents, MixtureParents | StratifiedParents):
-        raise InputError(
-            f'what_if needs mixtures, as from fit_parents with density="mixture", got {type(parents).__name__}.'
-        )
     _check_names(changes, resample, graph)
     if draws < 1:
         raise InputError(f"draws must be at least 1, got {draws}.")
