@@ -23,7 +23,7 @@ from experiments.stages import fit_models, paper_dynamics, record
 from experiments.table3 import Table3
 from mocoda.analysis.replay import replay
 from mocoda.analysis.row_audit import Limits, judge
-from mocoda.augmentation.next_states import Following, nothing_known, what_follows
+from mocoda.augmentation.generation import Following, nothing_known, what_follows
 from mocoda.augmentation.support import RECORDED, Provenance, fit_support, recipe_number, step_scale
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import DynamicsConfig

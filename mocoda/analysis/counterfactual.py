@@ -100,9 +100,10 @@ def what_if(
     data           the recorded rows that tell what is rare
     model          as from `fit_dynamics`, or any object with `predict` and `sample`
     resample       factors to draw given all others; factors neither changed nor resampled stay as they are
-    parents        mixtures of the recorded rows, as from `fit_parents` with density="mixture"; None or any other
-                   parents: mixtures are fitted to the data. If they are stratified by local graph, support is measured among the rows with the same local
-                   graph, so that unrecorded contacts are refused, and nothing can be resampled
+    parents        mixtures of the recorded rows, as from `fit_parents` with density="mixture". If they are stratified
+                   by local graph, support is measured among the rows with the same local graph, so that unrecorded
+                   contacts are refused, and nothing can be resampled. None, or parents of another kind: mixtures are
+                   fitted to the data
     draws          number of worlds with other resampled parents behind each interval; the first is the answer
     least_support  the least share of the data that must be as rare as the question; 0 answers anything
     """

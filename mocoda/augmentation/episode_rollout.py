@@ -23,7 +23,7 @@ from mocoda.augmentation.episode_walks import (
     reasons,
     select,
 )
-from mocoda.augmentation.next_states import Known, check_shape, recorded_children, sources, what_follows
+from mocoda.augmentation.generation import Known, check_shape, recorded_children, sources, what_follows
 from mocoda.augmentation.support import (
     DISPUTED,
     RARE,

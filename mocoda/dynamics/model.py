@@ -158,7 +158,7 @@ class Dynamics:
     scaling: Weights  # input_shift, input_scale (S + A,), target_shift, target_scale (S,)
     probes: Tensor | None = None  # (P, S + A), rows whose masks distinguish the graph's local rule from others
     fingerprints: Mapping[str, str] = field(default_factory=dict)  # of the data and the graph
-    noisy: tuple[int, ...] = ()  # state columns that are noisy in rows held out (see mocoda.dynamics.noise)
+    noisy: tuple[int, ...] = ()  # state columns that are noisy in rows held out (see mocoda.dynamics.fit)
 
     def __repr__(self) -> str:
         sizes = f"members={self.config.members}, children={list(self.graph.children)}"

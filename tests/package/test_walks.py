@@ -43,7 +43,7 @@ def test_the_readme_s_example_leads_through_few_files() -> None:
     _, example = re.split(r"```python\n(?=import mocoda\n)", (ROOT / "README.md").read_text("utf-8"))
     small = re.sub(r"(rows|updates|episodes)=[\d_]+", r"\1=300", example.partition("```")[0])
     files, calls = walk(lambda: exec(small.replace("updates=300", "updates=4"), {}))
-    assert len(files) <= 19, files
+    assert len(files) <= 18, files
     assert calls["fit_parents"] == calls["fit_dynamics"] == 1
 
 
