@@ -31,18 +31,14 @@ TINY: dict[str, Any] = {"hidden": (7, 5), "batch": 6}
     "agent",
     [
         small("td3-bc"),
-        small("td3-bc", normalise=True),
-        small("td3-bc", smoothing=0.0, imitation=0.0),
+        small("td3-bc", normalise=True, smoothing=0.0, imitation=0.0),
         small("bcq"),
         small("bcq", samplers=1, components=1, proposals=1),
         small("cql"),
         small("cql", penalty="logsumexp", weight=5.0),
-        small("sac"),
         small("sac", hidden=(), batch=1, entropy=0.0),
-        small("gciql"),
-        small("gciql", hidden=(), batch=1, standardise=True),
+        small("gciql", standardise=True),
         Cloning(**TINY),
-        Cloning(hidden=()),
     ],
     ids=lambda agent: agent.name,
 )
@@ -52,9 +48,9 @@ def test_an_agent_that_keeps_its_promises_passes(agent: Agent) -> None:
 
 @dataclass(frozen=True)
 class TwoStages(Cloning):
-    """Clones, then follows its clone: groups of its own, noise of its own, a stage of fixed length."""
+    """Clones twice and acts by the mean: groups of its own, noise of its own, a stage of fixed length."""
 
-    spread: float = 0.1
+    acting: ClassVar[tuple[str, ...]] = ("actor", "clone")
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
         actor = Network((state, *self.hidden, action))
@@ -67,29 +63,18 @@ class TwoStages(Cloning):
         return (mlp(weights, "clone", batch.state).tanh() - batch.action).square().mean((-2, -1))
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        wanted = mlp(weights, "clone", batch.state).tanh() + self.spread * noise["offset"]
-        return (self.act(weights, batch.state, noise) - wanted).square().mean((-2, -1))
+        wanted = batch.action + 0.1 * noise["offset"]
+        return (Cloning.act(self, weights, batch.state, noise) - wanted).square().mean((-2, -1))
+
+    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
+        return (super().act(weights, state, noise) + mlp(weights, "clone", state)[..., :2].tanh()) / 2
 
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         return {"offset": stream.normal(updates, self.batch, action)}
 
 
-@dataclass(frozen=True)
-class ActsByBoth(TwoStages):
-    """Acts by the mean of actor and clone, and says so."""
-
-    acting: ClassVar[tuple[str, ...]] = ("actor", "clone")
-
-    def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        return (Cloning.act(self, weights, batch.state, noise) - batch.action).square().mean((-2, -1))
-
-    def act(self, weights: Weights, state: Tensor, noise: Noise) -> Tensor:
-        return (super().act(weights, state, noise) + mlp(weights, "clone", state)[..., :2].tanh()) / 2
-
-
-@pytest.mark.parametrize("kind", [TwoStages, ActsByBoth])
-def test_an_agent_with_stages_and_several_groups_passes(kind: type[Cloning]) -> None:
-    check_agent(kind(**TINY))
+def test_an_agent_with_stages_and_several_groups_passes() -> None:
+    check_agent(TwoStages(**TINY))
 
 
 # Mutants: a class that clones, but for these methods
@@ -147,9 +132,6 @@ METHODS: dict[str, dict[str, Any]] = {
         )
     },
     "MeasuresNoNames": {"losses": lambda self: {"actor": lambda *given: measured(self, given, lambda loss: loss)}},
-    "MeasuresOneNumber": {
-        "losses": lambda self: {"actor": lambda *given: measured(self, given, lambda loss: {"distance": loss.mean()})}
-    },
     "MeasuresNoNumber": {
         "losses": lambda self: {"actor": lambda *given: measured(self, given, lambda loss: {"distance": loss / 0})}
     },
@@ -180,7 +162,7 @@ class NotJson(Cloning):
     seen: frozenset[int] = frozenset({1})
 
 
-class ActsByAGroupItDoesNotName(ActsByBoth):
+class ActsByAGroupItDoesNotName(TwoStages):
     """Without the clone's weights `mlp` returns the state, and nobody would notice."""
 
     acting = ("actor",)

@@ -139,9 +139,8 @@ def test_all_policies_start_alike_and_end_differently(here: Played) -> None:
     assert not (here.last[0] == here.last[3]).all()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_episodes_do_not_depend_on_the_number_of_processes(workers: int, here: Played, policies: list[Policy]) -> None:
-    assert same(play_in_environment(policies, POINT, episodes=SIDE_BY_SIDE + 5, seed=2, workers=workers), here)
+def test_episodes_do_not_depend_on_the_number_of_processes(here: Played, policies: list[Policy]) -> None:
+    assert same(play_in_environment(policies, POINT, episodes=SIDE_BY_SIDE + 5, seed=2, workers=2), here)
 
 
 def test_a_policy_for_other_observations_is_refused(policies: list[Policy]) -> None:

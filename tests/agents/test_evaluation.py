@@ -18,9 +18,9 @@ from mocoda import Agent, Evaluation, Policy, evaluate
 from mocoda.agents.agent import Noise
 from mocoda.agents.evaluation import MEASURES, play_simulated
 from mocoda.engine.networks import Weights, mlp_weights
-from mocoda.engine.randomness import Stream, as_stream
+from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import probability_of_improvement
-from mocoda.tasks.navigation import HORIZON, Navigation, Navigation2D
+from mocoda.tasks.navigation import Navigation, Navigation2D
 
 TASK = Navigation()
 
@@ -51,13 +51,6 @@ def navigator(name: str, seed: int = 0) -> Policy:
     return Policy(agent, 2, weights, -torch.ones(2), torch.ones(2))
 
 
-class Diagonal(Navigation):
-    """Starts where x and y are equal."""
-
-    def start(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
-        return as_stream(seed, "diagonal", device=device).uniform(n, 1, high=0.15).expand(n, 2)
-
-
 # One episode after the other
 
 
@@ -78,7 +71,7 @@ def driven(policy: Policy, start: Tensor) -> tuple[int, bool, float, list[list[f
             return steps, terminated, total, path
 
 
-@pytest.mark.parametrize("policy", [walker(), walker(1.0, 0.9), navigator("td3-bc"), navigator("sac", 1)], ids=repr)
+@pytest.mark.parametrize("policy", [walker(1.0, 0.9), walker(-1.0, 0.0), navigator("td3-bc"), navigator("sac", 1)])
 def test_episodes_are_those_of_the_gymnasium_environment(policy: Policy) -> None:
     made = play_simulated([policy], TASK, episodes=8, seed=3, keep_path=True)
     for episode, start in enumerate(TASK.start(8, seed=Stream(3, "evaluate"))):
@@ -89,36 +82,17 @@ def test_episodes_are_those_of_the_gymnasium_environment(policy: Policy) -> None
         torch.testing.assert_close(made.path[: steps + 1, 0, episode], torch.tensor(path), rtol=0, atol=1e-5)
 
 
-def test_the_diagonal_at_full_speed_takes_the_fewest_steps_there_are() -> None:
-    made = play_simulated([walker()], Diagonal(), episodes=50, seed=0)
-    start = Diagonal().start(50, seed=Stream(0, "evaluate"))
-    assert made.steps[0].double().equal(TASK.least_steps(start))
-    assert bool(made.success.all()) and made.reward.equal(1 - made.steps)
-    assert len(set(made.steps[0].tolist())) > 1
-
-
-def test_an_episode_that_does_not_end_counts_the_whole_horizon() -> None:
-    made = play_simulated([walker(-1.0, 0.0), walker(0.0, 0.0)], TASK, episodes=4, seed=0)
-    assert made.steps.equal(torch.full((2, 4), float(HORIZON)))
-    assert made.success.equal(torch.zeros(2, 4)) and made.reward.equal(torch.full((2, 4), -float(HORIZON)))
-
-
 # Evaluations
 
 
-def different_agents() -> dict[tuple[str, int], Policy]:
-    return {
+def test_agents_of_different_kinds_are_evaluated_in_one_call() -> None:
+    agents = {
         ("walk", 0): walker(),
         ("sac", 0): navigator("sac"),
         ("walk", 1): walker(1.0, 0.9),
         ("bcq", 0): navigator("bcq"),
-        ("sac", 1): navigator("sac", 1),
         ("bcq", 1): navigator("bcq", 1),
     }
-
-
-def test_agents_of_different_kinds_are_evaluated_in_one_call() -> None:
-    agents = different_agents()
     together = evaluate(agents, TASK, episodes=6, seed=4)
     for measure in MEASURES:
         assert list(together[measure]) == list(agents)
@@ -156,11 +130,8 @@ def test_an_evaluation_goes_through_json_and_back() -> None:
     assert content == found.to_json()
     assert content["episodes"] == 10
     assert [(run["data"], run["seed"]) for run in content["runs"]] == list(STEPS)
-    again = Evaluation(
-        {measure: {(run["data"], run["seed"]): run[measure] for run in content["runs"]} for measure in MEASURES},
-        content["episodes"],
-    )
-    assert again.values == found.values and str(again) == str(found)
+    for measure in MEASURES:
+        assert {(run["data"], run["seed"]): run[measure] for run in content["runs"]} == found[measure]
     for data in ("old", "new"):
         for measure in MEASURES:
             assert content["summaries"][data][measure] == found.summary(measure, data)._asdict()
@@ -176,7 +147,6 @@ def test_an_evaluation_goes_through_json_and_back() -> None:
         lambda: evaluate({("walk", 0): walker()}, TASK, episodes=0),
         lambda: evaluate({("walk", 0): walker(), ("hill", 0): untrained(small("sac"))}, TASK, episodes=1),
         lambda: an_evaluation()["step"],
-        lambda: an_evaluation().summary("step", "old"),
         lambda: an_evaluation().summary("steps", "odl"),
         lambda: an_evaluation().improvement("new", over="odl"),
     ],

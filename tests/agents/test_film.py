@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from approved import refused
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from mocoda import Policy, Transitions, make_agent, make_task, train_agents
 from mocoda.agents.film import STAY, film
@@ -41,10 +41,7 @@ def test_the_expert_is_filmed_as_a_gif_that_repeats(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["sweep.gif"]
     with Image.open(tmp_path / "sweep.gif") as video:
         assert (video.format, video.size, video.info["loop"], video.info["duration"]) == ("GIF", (32, 24), 0, 80)
-        lasting = 0
-        for number in range(getattr(video, "n_frames", 1)):
-            video.seek(number)
-            lasting += video.info["duration"]
+        lasting = sum(frame.info["duration"] for frame in ImageSequence.Iterator(video))
     assert lasting == 80 * ((SHOWN + 1) // 2)  # pictures that are alike are stored once, and stay longer
 
 
@@ -75,10 +72,8 @@ def test_a_film_that_breaks_off_leaves_nothing(suffix: str, tmp_path: Path, monk
     ("name", "task", "actor", "episodes"),
     [
         ("sweep.avi", TASK, None, 1),
-        ("sweep", TASK, None, 1),
         ("sweep.gif", TASK, None, 0),
         ("sweep.gif", make_task("navigation"), None, 1),
-        ("sweep.gif", make_task("navigation"), (1, 1), 1),
         ("sweep.gif", TASK, (3, 2), 1),
     ],
 )

@@ -21,39 +21,29 @@ DRAWS = 200_000
 SMALL = {"hidden": (8, 8), "batch": 16}
 
 
-def drawn(shares: GoalShares, row: int = 0, last: int = 10**6, rows: int = 10**9) -> Tensor:
-    full = torch.full((DRAWS,), row)
-    return shares.draw(Stream(0, "test-goals"), full, torch.full((DRAWS,), last), rows)
-
-
-def shares_of(goals: Tensor, *values: int) -> list[float]:
-    return [float((goals == value).float().mean()) for value in values]
-
-
 # Draws
 
 
-def test_goals_come_in_the_given_shares() -> None:
-    goals = drawn(GoalShares(0.2, 0.5, 0.9), row=0, last=1_000, rows=10**9)
-    own, future = float((goals == OWN).float().mean()), float(((goals >= 0) & (goals <= 1_000)).float().mean())
-    assert own == pytest.approx(0.2, abs=0.005)
-    assert future == pytest.approx(0.5, abs=0.005)
+FAR = 10**6
 
 
-def test_a_later_state_is_geometrically_far() -> None:
-    goals = drawn(GoalShares(0.0, 1.0, 0.9), row=7)
-    assert shares_of(goals, *range(7, 17)) == pytest.approx([0.1 * 0.9**k for k in range(10)], abs=0.003)
-    assert float((goals - 6).double().mean()) == pytest.approx(10, rel=0.01)  # steps ahead, on average
-
-
-def test_without_a_discount_all_later_states_are_alike() -> None:
-    goals = drawn(GoalShares(0.0, 1.0), row=3, last=7)
-    assert shares_of(goals, 3, 4, 5, 6, 7) == pytest.approx([0.2] * 5, abs=0.005)
-
-
-def test_random_goals_are_those_of_any_row_alike() -> None:
-    goals = drawn(GoalShares(0.0, 0.0, 0.9), row=3, last=3, rows=5)
-    assert shares_of(goals, 0, 1, 2, 3, 4) == pytest.approx([0.2] * 5, abs=0.005)
+@pytest.mark.parametrize(
+    ("shares", "row", "last", "rows", "expected"),
+    [
+        (GoalShares(0.2, 0.0, 0.9), 0, 0, FAR, {OWN: 0.2}),
+        (GoalShares(0.2, 0.5, 0.9), 0, 0, FAR, {OWN: 0.2, 0: 0.5}),
+        (GoalShares(0.0, 1.0, 0.9), 7, FAR, FAR, {7 + k: 0.1 * 0.9**k for k in range(10)}),  # geometrically far
+        (GoalShares(0.0, 1.0), 3, 7, FAR, dict.fromkeys(range(3, 8), 0.2)),  # without a discount
+        (GoalShares(0.0, 0.0, 0.9), 3, 3, 5, dict.fromkeys(range(5), 0.2)),  # of any row
+    ],
+)
+def test_goals_come_in_the_given_shares(
+    shares: GoalShares, row: int, last: int, rows: int, expected: dict[int, float]
+) -> None:
+    full = torch.full((DRAWS,), 1)
+    goals = shares.draw(Stream(0, "test-goals"), row * full, last * full, rows)
+    found = {goal: float((goals == goal).float().mean()) for goal in expected}
+    assert found == pytest.approx(expected, abs=0.005)
 
 
 @settings(deadline=None, max_examples=50)
@@ -148,15 +138,12 @@ def test_a_task_says_what_states_achieve_and_when_that_is_as_good_as_the_goal(st
 # Errors
 
 
-def test_data_without_episodes_is_refused() -> None:
+def test_data_without_episodes_and_a_task_without_goals_are_refused() -> None:
     data = walks()
     agent = make_agent("gciql", **SMALL)
     for episode in (None, torch.full((8,), -1)):
         torn = Transitions(data.state, data.action, data.next_state, episode=episode)
         with refused():
             train_agents({"walks": torn}, agent, seeds=[0], updates=1)
-
-
-def test_a_task_without_goals_is_refused() -> None:
     with refused():
-        train_agents({"hill": HILL.collect(40, seed=0)}, make_agent("gciql", **SMALL), updates=1, task=HILL)
+        train_agents({"hill": HILL.collect(40, seed=0)}, agent, updates=1, task=HILL)

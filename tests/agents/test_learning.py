@@ -31,7 +31,7 @@ from mocoda import Agent, Policies, Transitions, train_agents
 from mocoda.agents import Batch, Stage
 from mocoda.agents import train as learning
 from mocoda.agents.agent import Loss, Noise, loss_and_measured
-from mocoda.agents.evaluation import Episodes, rollout
+from mocoda.agents.evaluation import rollout
 from mocoda.agents.policy import to_task_range
 from mocoda.engine.checkpoint import Checkpoint
 from mocoda.engine.metrics import Metric
@@ -237,26 +237,20 @@ def test_a_training_is_polyak_and_adam_on_the_agents_losses(
 # Evaluations
 
 
-def episodes_by_hand(policies: Policies, number: int, seed: int, key: tuple[str, int], episodes: int) -> Episodes:
-    policy = policies[key]
-    stream = Stream(seed, "agent", policy.agent.name, "evaluation", number)
-    start = HILL.start(episodes, seed=stream)
-    noise = policy.agent.acting_noise(stream, HILL.horizon * episodes, A)
-    return rollout(
-        policy.agent,
-        {name: weight[None] for name, weight in policy.weights.items()},
-        HILL,
-        start[None],
-        {name: value.unflatten(0, (HILL.horizon, episodes))[:, None] for name, value in noise.items()},
-        (policy.action_low, policy.action_high),
-    )
-
-
 @each_rewarded_agent
 def test_the_last_evaluation_is_a_fresh_rollout_of_the_policies(name: str) -> None:
     policies = trained(name)
-    for place, key in enumerate(policies):
-        made = episodes_by_hand(policies, 1, key[1], key, episodes=3)
+    for place, ((_, seed), policy) in enumerate(policies.items()):
+        stream = Stream(seed, "agent", name, "evaluation", 1)
+        noise = policy.agent.acting_noise(stream, HILL.horizon * 3, A)
+        made = rollout(
+            policy.agent,
+            {key: weight[None] for key, weight in policy.weights.items()},
+            HILL,
+            HILL.start(3, seed=stream)[None],
+            {key: value.unflatten(0, (HILL.horizon, 3))[:, None] for key, value in noise.items()},
+            (policy.action_low, policy.action_high),
+        )
         found = [float(policies.curves[measure][place, -1]) for measure in ("steps", "success", "return")]
         expected = [float(part.mean()) for part in (made.steps, made.success, made.reward)]
         assert found == pytest.approx(expected, rel=1e-6)
@@ -276,11 +270,10 @@ def test_what_is_learned_does_not_depend_on_when_it_is_evaluated(name: str) -> N
     """Past the first hundred updates, whose rows and noise are drawn at once, and with chunks that end at odd ones."""
     fit = functools.partial(train_agents, {"one": recorded()}, slim(name), seeds=[0, 1], updates=107, episodes=1)
     expected = fit(evaluate_every=100)
-    for every in (3, 7, 100):
-        for task in (None, Unit()):
-            made = fit(evaluate_every=every, task=task)
-            assert all(same(made[key], policy) for key, policy in expected.items())
-            assert made.curves["updates"].tolist() == ([] if task is None else list(range(every, 108, every)))
+    for every, task in ((7, None), (7, Unit()), (100, Unit())):
+        made = fit(evaluate_every=every, task=task)
+        assert all(same(made[key], policy) for key, policy in expected.items())
+        assert made.curves["updates"].tolist() == ([] if task is None else list(range(every, 108, every)))
 
 
 # The range of actions
@@ -297,7 +290,6 @@ def test_a_policys_actions_are_its_agents_in_the_tasks_box(name: str) -> None:
     )[0]
     expected = to_task_range(inside, torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 3.0]))
     torch.testing.assert_close(torch.as_tensor(policy.act(state, seed=3)), expected)
-    torch.testing.assert_close(expected, torch.tensor([0.0, 1.5]) + torch.tensor([2.0, 1.5]) * inside)
 
 
 # What losses measure

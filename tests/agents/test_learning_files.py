@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from agents_world import HILL, SMALL, all_same, each_rewarded_agent, recorded, small
+from agents_world import HILL, SMALL, all_same, recorded, small
 from approved import refused
 from cloning_agent import Cloning
 from torch import Tensor
@@ -63,31 +63,26 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Chunks end at every multiple of three and of four; BCQ's first stage takes five updates more.
-ONE_STAGE = [3, 4, 6, 8, 9, 10]
-ENDS = dict.fromkeys(["td3-bc", "cql", "sac"], ONE_STAGE) | {"bcq": [3, 4, 5, 8, 9, 11, 13, 14, 15]}
-POINTS = [(name, end) for name, ends in ENDS.items() for end in ends[:-1]]
+ENDS = (3, 4, 6, 8, 9, 10)
+ENDS_OF_BCQ = (3, 4, 5, 8, 9, 11, 13, 14, 15)
 
 
 @pytest.mark.usefixtures("at_every_chunk", "short_chunks")
-@pytest.mark.parametrize(("name", "end"), POINTS)
+@pytest.mark.parametrize(
+    ("name", "end"), [("td3-bc", 4), ("td3-bc", 9), ("cql", 6), ("sac", 3), ("bcq", 4), ("bcq", 5), ("bcq", 9)]
+)
 def test_an_interrupted_training_goes_on_to_the_same_bytes(name: str, end: int, tmp_path: Path) -> None:
     path, told = tmp_path / "checkpoint", []
     with pytest.raises(TrainingInterruptedError):
         train(name, checkpoint=path, progress=interrupt_after(end))
     assert load_trained(path, "checkpoint")[1]["settings"]["done"] == end
     resumed = train(name, checkpoint=path, progress=lambda stage, done, total: told.append(done))
-    assert told == ENDS[name][ENDS[name].index(end) + 1 :]
+    assert told == [each for each in (ENDS_OF_BCQ if name == "bcq" else ENDS) if each > end]
     assert all_same(resumed, train(name))
     assert resumed.curves["updates"].tolist() == [4, 8]
-
-
-@pytest.mark.usefixtures("at_every_chunk")
-@each_rewarded_agent
-def test_a_finished_training_called_again_trains_no_more(name: str, tmp_path: Path) -> None:
-    path, told = tmp_path / "checkpoint", []
-    finished = train(name, checkpoint=path)
+    told.clear()
     again = train(name, checkpoint=path, progress=lambda stage, done, total: told.append(done))
-    assert all_same(again, finished) and told == []
+    assert all_same(again, resumed) and told == []  # it is finished
 
 
 NAVIGATION: dict[str, Any] = {"updates": 600, "evaluate_every": 20, "episodes": 2}
@@ -169,16 +164,13 @@ def with_one_change(column: str) -> Transitions:
 ONE = recorded(40)
 OTHERS: dict[str, dict[str, Any]] = {
     "seeds": {"seeds": [0, 2]},
-    "order of seeds": {"seeds": [1, 0]},
     "updates": {"updates": 11},
     "evaluations": {"evaluate_every": 5},
-    "episodes": {"episodes": 4},
     "half": {"half": True},
     "name": {"datasets": {"two": ONE}},
     "rows": {"datasets": {"one": ONE[:30]}},
     **{column: {"datasets": {"one": with_one_change(column)}} for column in ("state", "action", "reward", "terminal")},
     "learning rate": {"agent": small("sac", learning_rate=0.5)},
-    "layers": {"agent": small("sac", hidden=(12, 20))},
     "agent": {"agent": small("cql")},
 }
 
@@ -200,7 +192,7 @@ def test_a_checkpoint_of_another_training_is_refused_and_stays(change: str, tmp_
 
 @dataclass(frozen=True)
 class Breaks(Cloning):
-    """Clones; from the update `at` on, the loss of one run is no number, or its gradient is none."""
+    """Clones; from the update `at` on, the loss of one run is no number."""
 
     name: ClassVar[str] = "breaks"
     at: ClassVar[float] = math.inf
@@ -215,16 +207,13 @@ class Breaks(Cloning):
             if next(calls) < self.at:
                 return made
             hit = torch.arange(len(made)) == self.run
-            return torch.where(hit, self.broken(weights), made)
+            return torch.where(hit, weights["actor.0.bias"].sum((1, 2)) * 0 + self.loss_is, made)
 
         return {"actor": loss}
 
-    def broken(self, weights: Weights) -> Tensor:
-        return weights["actor.0.bias"].sum((1, 2)) * 0 + self.loss_is
-
 
 @pytest.mark.usefixtures("at_every_chunk")
-@pytest.mark.parametrize(("run", "loss_is"), [(0, math.nan), (1, math.inf), (3, -math.inf)])
+@pytest.mark.parametrize(("run", "loss_is"), [(0, math.nan), (3, -math.inf)])
 def test_a_loss_that_is_no_number_stops_the_training_and_says_where(
     run: int, loss_is: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,9 +245,8 @@ def narrow(states: int = 2, actions: int = 2) -> Transitions:
         {"datasets": {}},
         {"seeds": []},
         {"seeds": [3, 1, 3]},
-        {"seeds": [0.5]},
         {"datasets": {"one": ONE, "many": [ONE]}},
-        *({name: number} for name in ("updates", "evaluate_every", "episodes") for number in (0, -3)),
+        *({name: 0} for name in ("updates", "evaluate_every", "episodes")),
         {"datasets": {"wide": ONE, "narrow": narrow()}},
         {"datasets": {"own": [ONE, narrow(states=3, actions=1)]}},
         {"datasets": {"one": ONE, "bare": Transitions(ONE.state, ONE.action, ONE.next_state)}},
@@ -266,10 +254,7 @@ def narrow(states: int = 2, actions: int = 2) -> Transitions:
         {"datasets": {"one": narrow(states=3, actions=1)}, "task": HILL},
         {"datasets": {"small": ONE, "large": HILL.collect(40, seed=0)}},
         {"datasets": {"one": HILL.collect(9, seed=0)}, "task": HILL, "actions": (-2, 3)},
-        *(
-            {"actions": actions}
-            for actions in ((1, -1), ([0, 1], [1, 1]), (-1, math.inf), (-1, math.nan), ([-1, -1, -1], 1), (-1, 0, 1))
-        ),
+        *({"actions": actions} for actions in (([0, 1], [1, 1]), (-1, math.inf), ([-1, -1, -1], 1), (-1, 0, 1))),
     ],
 )
 def test_bad_input_is_refused(given: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ def stat(*idle: float) -> None:
 
 @pytest.mark.parametrize(
     ("idle", "free"),
-    [((1, 1, 1, 0, 0, 1), 4), ((1, 0.4, 0, 0, 0, 0.5), 2), ((0, 0, 0, 1, 1, 0), 1), ((0.4, 0, 0, 1, 1, 0), 1)],
+    [((1, 1, 1, 0, 0, 1), 4), ((1, 0.4, 0, 0, 0, 0.5), 2), ((0, 0, 0, 1, 1, 0), 1)],
 )
 def test_a_command_takes_the_cores_that_are_free(
     idle: tuple[float, ...], free: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

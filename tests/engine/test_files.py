@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from approved import assert_approved, refused
+from approved import refused
 
 from mocoda import InputError
-from mocoda.engine.errors import file_error, unknown_name
 from mocoda.engine.files import check_target, check_writable, whole_file, whole_folder, write_json
 from mocoda.engine.runs import RunFolder
 
@@ -29,28 +28,16 @@ def test_a_file_that_is_there_is_refused_unless_it_may_be_replaced(tmp_path: Pat
     assert path.read_text() == "mine"
 
 
-@pytest.mark.parametrize("how", ["the same path", "another spelling", "a symbolic link", "a hard link"])
-def test_an_input_is_never_written_over(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given, target = tmp_path / "in.hdf5", tmp_path / "out.hdf5"
+    given, link, hard = (tmp_path / name for name in ("in.hdf5", "link.hdf5", "hard.hdf5"))
     given.write_text("mine")
-    if how == "the same path":
-        target = given
-    elif how == "another spelling":
-        Path("x").mkdir()
-        target = Path("x/../in.hdf5")
-    elif how == "a symbolic link":
-        target.symlink_to(given)
-    else:
-        target.hardlink_to(given)
-    with refused():
-        check_target(target, inputs=["minari:me/pushing-v0", given], overwrite=True)
-
-
-@pytest.mark.parametrize("length", [300, 250])
-def test_a_name_that_is_too_long_even_with_our_suffix_is_refused(tmp_path: Path, length: int) -> None:
-    with refused():
-        check_writable(tmp_path / ("ä" * (length // 2)))
+    link.symlink_to(given)
+    hard.hardlink_to(given)
+    Path("x").mkdir()
+    for target in (given, Path("x/../in.hdf5"), link, hard):
+        with refused():
+            check_target(target, inputs=["minari:me/pushing-v0", given], overwrite=True)
 
 
 def test_the_longest_name_has_room_for_our_suffixes(tmp_path: Path) -> None:
@@ -58,17 +45,8 @@ def test_the_longest_name_has_room_for_our_suffixes(tmp_path: Path) -> None:
     with whole_file(path) as part:
         part.write_text("fits")
     path.with_name(f"{path.name}.run").mkdir()
-
-
-def test_an_error_of_the_file_system_is_one_sentence() -> None:
-    assert_approved(file_error(PermissionError(13, "Permission denied", "data.npz")))
-    assert_approved(file_error(OSError("odd")))
-    assert_approved(file_error(OSError(28, "No space left on device")))
-
-
-def test_an_unknown_name_is_answered_with_those_that_there_are_and_the_nearest() -> None:
-    assert_approved(str(unknown_name("task", "navigatoin", ["navigation", "push"])))
-    assert_approved(str(unknown_name("task", "zzz", ["navigation", "push"])))
+    with refused():
+        check_writable(tmp_path / ("ä" * 125))
 
 
 # Temporary files
@@ -170,7 +148,7 @@ import sys
 import torch
 from mocoda import Transitions
 from mocoda.data.formats import write
-from mocoda.engine.errors import file_error, unknown_name
+from mocoda.engine.errors import file_error
 for given in sys.argv[1:]:
     rows, _, to = given.partition(" ")
     rows = int(rows)

@@ -12,56 +12,34 @@ from mocoda.engine.networks import linear, linear_weights, mlp, mlp_weights, sof
 from mocoda.engine.normed import EPSILON, gelu_norm
 from mocoda.engine.randomness import Stream
 
-LEADING = [(), (3,), (2, 3), (2, 1, 3)]
-
 
 def stream(*labels: str | int) -> Stream:
     return Stream(0, "test-networks", *labels)
 
 
-def every(leading: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The index of each network among the leading axes."""
-    return list(itertools.product(*map(range, leading)))
-
-
-@pytest.mark.parametrize("leading", LEADING)
-@pytest.mark.parametrize("hidden", [(), (6,), (6, 3)])
-def test_mlp_equals_torch_linears_with_relu_between_them(leading: tuple[int, ...], hidden: tuple[int, ...]) -> None:
-    weights = mlp_weights("net", leading, (5, *hidden, 4), stream("weights"))
-    x = stream("x").normal(*leading, 7, 5)
-    y = mlp(weights, "net", x)
-    assert y.shape == (*leading, 7, 4)
-    for index in every(leading):
-        expected = x[index]
-        for layer in range(len(hidden) + 1):
-            expected = expected.relu() if layer else expected
-            weight, bias = weights[f"net.{layer}.weight"][index], weights[f"net.{layer}.bias"][index]
-            expected = F.linear(expected, weight.T, bias[0])
-        torch.testing.assert_close(y[index], expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("leading", LEADING)
-@pytest.mark.parametrize("hidden", [(6,), (6, 3)])
-def test_a_normed_mlp_has_gelu_and_then_a_layer_norm_between_its_layers(
-    leading: tuple[int, ...], hidden: tuple[int, ...]
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("leading", [(), (3,), (2, 1, 3)])
+@pytest.mark.parametrize("hidden", [(), (6, 3)])
+def test_an_mlp_is_torch_linears_with_relu_or_gelu_and_a_layer_norm_between_them(
+    leading: tuple[int, ...], hidden: tuple[int, ...], norm: bool
 ) -> None:
-    weights = mlp_weights("net", leading, (5, *hidden, 4), stream("weights"), norm=True)
+    weights = mlp_weights("net", leading, (5, *hidden, 4), stream("weights"), norm)
     fresh = {name: weight for name, weight in weights.items() if name.endswith(("scale", "shift"))}
-    assert {name: float(weight.unique()) for name, weight in fresh.items()} == {
-        f"net.{layer}.{part}": value for layer in range(len(hidden)) for part, value in (("scale", 1.0), ("shift", 0.0))
-    }
+    assert all(bool((weight == name.endswith("scale")).all()) for name, weight in fresh.items())
     weights |= {name: stream("drawn", name).normal(*weight.shape) for name, weight in fresh.items()}
     x = stream("x").normal(*leading, 7, 5)
     y = mlp(weights, "net", x)
     assert y.shape == (*leading, 7, 4)
-    for index in every(leading):
+    for index in itertools.product(*map(range, leading)):
         own = {name: weight[index] for name, weight in weights.items()}
         expected = x[index]
         for layer in range(len(hidden) + 1):
             expected = F.linear(expected, own[f"net.{layer}.weight"].T, own[f"net.{layer}.bias"][0])
-            if layer < len(hidden):
+            if layer < len(hidden) and norm:
                 scale, shift = own[f"net.{layer}.scale"][0], own[f"net.{layer}.shift"][0]
                 expected = F.layer_norm(F.gelu(expected, approximate="tanh"), scale.shape, scale, shift, eps=EPSILON)
+            elif layer < len(hidden):
+                expected = expected.relu()
         torch.testing.assert_close(y[index], expected, rtol=1e-5, atol=1e-5)
 
 
@@ -81,10 +59,7 @@ def test_the_gradients_of_gelu_and_layer_norm_are_those_of_torch() -> None:
 # Widths that are no whole cache lines
 
 
-ODD = [(1, 1), (3, 7), (5, 13), (15, 17), (16, 4), (31, 33), (17, 48), (100, 1)]
-
-
-@pytest.mark.parametrize(("inputs", "outputs"), ODD)
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (15, 17), (16, 4), (17, 48), (100, 1)])
 @pytest.mark.parametrize("batch", [1, 37])
 def test_padding_changes_nothing_but_bits(inputs: int, outputs: int, batch: int) -> None:
     weights = {n: w.requires_grad_() for n, w in linear_weights("l", (3,), inputs, outputs, stream("w")).items()}
@@ -126,15 +101,8 @@ def taught(weights: dict[str, Tensor], x: Tensor, target: Tensor) -> list[Tensor
 @pytest.mark.parametrize(
     ("sizes", "batch"),
     [
-        *[
-            ((4, 13, 7, 3), 37),
-            ((5, 6, 4), 7),
-            ((1, 1), 1),
-            ((3, 33, 65, 2), 129),
-            ((15, 17, 1), 50),
-            ((4, 64, 64, 2), 256),
-        ],
-        *[((4, 64, 33, 2), batch) for batch in (*range(1, 13), 17, 27)],  # few rows, which threads share
+        *(((4, 13, 7, 3), 37), ((1, 1), 1), ((3, 33, 65, 2), 129), ((4, 64, 64, 2), 256)),
+        *[((4, 64, 33, 2), batch) for batch in (*range(1, 13, 2), 17, 27)],  # few rows, which threads share
     ],
     ids=str,
 )
@@ -170,9 +138,8 @@ def test_softplus_equals_torchs_and_the_exact_one() -> None:
     assert softplus(huge).tolist() == [float(huge[0]), float(huge[1]), 0.0, 0.0]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 1_001])
-def test_softplus_of_a_number_does_not_depend_on_its_neighbours(size: int) -> None:
+def test_softplus_of_a_number_does_not_depend_on_its_neighbours() -> None:
     x = awkward_numbers()
     whole = softplus(x)
-    for start in (0, 1, 5, 16, 1_000):
+    for start, size in itertools.product((0, 1, 16, 1_000), (1, 2, 3, 7, 8, 9, 17, 33, 1_001)):
         assert softplus(x[start : start + size].clone()).equal(whole[start : start + size])

@@ -1,4 +1,4 @@
-"""Run folders: what they say of a run, whose files are whose, locks, ends, and progress without a terminal."""
+"""Run folders: what they say of a run, whose files are whose, locks and ends."""
 
 from __future__ import annotations
 
@@ -15,30 +15,12 @@ from approved import refused
 
 from mocoda import InputError
 from mocoda.engine.files import versions, whole_file
-from mocoda.engine.progress import PlainProgress
 from mocoda.engine.runs import RunFolder, settings_of
 
 SETTINGS = {"rows": 10, "sizes": (1, 2), "out": Path("somewhere")}
 MADE = ("dynamics.safetensors", "agents/policy-emp-0.safetensors", "agents/deep/agents.json", "table1.json")
 OUTPUTS = ("dynamics.safetensors", "agents/policy-*-0.safetensors", "agents/deep/agents.json", "table1.json")
 OTHERS = ("notes.txt", "mine.safetensors", "policy-emp-9.safetensors", "agents/mine.safetensors", "below/recorded.hdf5")
-
-
-class Clock:
-    """A clock that stands still until it is told to move."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def read(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr("mocoda.engine.runs.time", SimpleNamespace(monotonic=made.read, time=made.read))
-    return made
 
 
 def log(folder: Path) -> list[dict[str, Any]]:
@@ -95,16 +77,12 @@ def test_the_folder_and_those_above_it_are_made_and_say_how(tmp_path: Path) -> N
     assert settings_of(folder) == settings_of(str(folder)) == settings
 
 
-@pytest.mark.parametrize("config", [None, "", "{", "[]", "3", '{"command": "paper"}', '{"model_type": "llama"}'])
-def test_a_folder_that_does_not_say_how_it_was_made_is_refused(tmp_path: Path, config: str | None) -> None:
-    if config is not None:
-        (tmp_path / "config.json").write_text(config)
-    with refused():
-        settings_of(tmp_path)
-
-
-def test_progress_is_written_once_a_second_and_at_the_end_of_a_stage(tmp_path: Path, clock: Clock) -> None:
-    clock.now = 1_234.5678
+def test_progress_is_written_once_a_second_and_at_the_end_of_a_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=1_234.5678)
+    times = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
+    monkeypatch.setattr("mocoda.engine.runs.time", times)
     with RunFolder(tmp_path, "x", {}) as run:
         for done in range(1, 26):
             run.progress("fit", done, 26)
@@ -128,10 +106,7 @@ def test_the_same_command_and_settings_continue_from_what_is_there(tmp_path: Pat
     assert steps(tmp_path) == [("fit", 1, 1), ("more", 2, 2)]
 
 
-@pytest.mark.parametrize(
-    ("command", "settings"),
-    [("paper", {**SETTINGS, "rows": 11}), ("paper", {**SETTINGS, "rows": 11, "seed": 0}), ("demo", SETTINGS)],
-)
+@pytest.mark.parametrize(("command", "settings"), [("paper", {**SETTINGS, "rows": 11, "seed": 0}), ("demo", SETTINGS)])
 def test_a_folder_with_other_results_is_refused(tmp_path: Path, command: str, settings: dict[str, Any]) -> None:
     left_behind(tmp_path / "run")
     assert_refused(tmp_path / "run", command, settings)
@@ -163,7 +138,7 @@ def test_overwrite_also_removes_what_was_being_written_when_the_old_run_was_kill
     assert [*tmp_path.rglob("*.part")] == [own]
 
 
-@pytest.mark.parametrize("name", ["../mine.txt", "/etc/hostname", "below/../../mine.txt", {"a": 1}, 1])
+@pytest.mark.parametrize("name", ["/etc/hostname", "below/../../mine.txt", {"a": 1}])
 def test_a_list_that_names_files_elsewhere_is_refused(tmp_path: Path, name: Any) -> None:
     left_behind(tmp_path / "run")
     (tmp_path / "mine.txt").write_text("mine")
@@ -196,7 +171,7 @@ def test_only_a_star_has_a_meaning_in_the_names_of_outputs(tmp_path: Path) -> No
         assert set(contents(tmp_path)) == {"config.json", "ab?c.json", "a[b]dc.json"}
 
 
-@pytest.mark.parametrize("name", ["table1.json", "progress.jsonl", "agents/policy-mine-0.safetensors"])
+@pytest.mark.parametrize("name", ["progress.jsonl", "agents/policy-mine-0.safetensors"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_file_of_somebody_else_in_the_way_is_refused_before_the_work(
     tmp_path: Path, name: str, overwrite: bool
@@ -206,11 +181,15 @@ def test_a_file_of_somebody_else_in_the_way_is_refused_before_the_work(
     assert_refused(tmp_path / "run", "paper", SETTINGS, OUTPUTS, overwrite)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", '{"command": "paper"}', '{"model_type": "llama"}', '"a"\n'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"command": "paper"}'])
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    with refused():
+        settings_of(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(text)
     (tmp_path / "run" / "dynamics.safetensors").write_text("theirs")
+    with refused():
+        settings_of(tmp_path / "run")
     assert_refused(tmp_path / "run", "paper", SETTINGS, overwrite=True)
 
 
@@ -336,28 +315,3 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, folder: str) ->
     with refused(), RunFolder(tmp_path / folder, "x", {}):
         pass
     assert contents(tmp_path) == {"file": "mine"}
-
-
-# Progress where there is no terminal
-
-
-def test_a_long_run_prints_a_line_per_stage_and_half_minute_with_the_time_left(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr("mocoda.engine.progress.time", SimpleNamespace(monotonic=clock.read))
-    show = PlainProgress()
-    for second in range(101):
-        clock.now = 1_000.0 + second
-        show("fit", 200 + second, 1_000)
-    show("write", 0, 10_000)
-    clock.now += 40
-    show("write", 2, 10_000)
-    assert capfd.readouterr().err.splitlines() == [
-        "fit: 205 of 1,000, about 13 min left",
-        "fit: 235 of 1,000, about 13 min left",
-        "fit: 265 of 1,000, about 12 min left",
-        "fit: 295 of 1,000, about 12 min left",
-        "write: 0 of 10,000",
-        "write: 2 of 10,000, about 55.5 h left",
-    ]

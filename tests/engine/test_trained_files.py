@@ -180,15 +180,6 @@ def change_header(path: Path, **changes: Any) -> None:
     rewritten(path, {**header_of(path), **changes})
 
 
-def change_setting(path: Path, *keys: str, to: Any) -> None:
-    header = header_of(path)
-    inner = header["settings"]
-    for key in keys[:-1]:
-        inner = inner[key]
-    inner[keys[-1]] = to
-    rewritten(path, header)
-
-
 def change_tensor(path: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
     tensors = safetensors.torch.load_file(path)
     change(tensors)
@@ -210,26 +201,20 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "other program": lambda path: safetensors.torch.save_file({"a": torch.zeros(2)}, path, {"format": "pt"}),
     "unversioned": lambda path: rewritten(path, {"architecture": "local", "config": {}}),
     "format of tomorrow": lambda path: change_header(path, format=FORMAT + 1),
-    "format in words": lambda path: change_header(path, format="one"),
     "other kind": lambda path: change_header(path, kind="cake"),
-    "no settings": lambda path: rewritten(path, {k: v for k, v in header_of(path).items() if k != "settings"}),
     "header that is a list": lambda path: rewritten(path, "[1]"),
-    "NaN": lambda path: rewritten(path, '{"format": NaN}'),
     "large integer": lambda path: rewritten(path, '{"format": 1' + 400 * "0" + "}"),
-    "no JSON": lambda path: rewritten(path, '{"format": '),
     "deep": lambda path: rewritten(path, "[" * 100_000),
     "changed number": lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
-    "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_bytes(b"text that is long enough to have a header"),
     "cut off": lambda path: path.write_bytes(path.read_bytes()[:-10]),
-    "cut in the header": lambda path: path.write_bytes(path.read_bytes()[:60]),
     "no tensor": lambda path: change_tensor(path, lambda t: t.pop(first(t))),
     "shape": lambda path: change_tensor(path, lambda t: t.update({first(t): torch.zeros(1)})),
     "type": lambda path: change_tensor(path, lambda t: t.update({first(t): t[first(t)].double()})),
 }
 
 
-@pytest.mark.parametrize("name", ["td3-bc", "sac", "bcq", "cql"])
+@pytest.mark.parametrize("name", ["td3-bc", "bcq"])
 def test_agents_with_one_action_column_are_saved_and_read(name: str, tmp_path: Path) -> None:
     draw = Stream(0, "one-column").uniform
     data = Transitions(draw(60, 2), draw(60, 1, low=-1), draw(60, 2), reward=draw(60))
@@ -255,38 +240,6 @@ def test_a_damaged_file_is_refused_in_one_sentence_with_the_way_out(
     with refused():
         example.numbers(path)
     assert not path.is_file() or path.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("kind", "keys", "to"),
-    [
-        ("dynamics", ("family",), "locale"),
-        ("dynamics", ("config", "memberz"), 3),
-        ("dynamics", ("config", "members"), "two"),
-        ("dynamics", ("config", "members"), True),
-        ("dynamics", ("config", "hidden"), [4, 0.5]),
-        ("dynamics", ("config", "members"), 0),
-        ("dynamics", ("config",), []),
-        ("dynamics", ("graph",), "mine"),
-        ("policy", ("agent", "hidden"), None),
-        ("policy", ("agent", "hiden"), 3),
-        ("policy", ("agent", "discount"), 3),
-        ("policy", ("agent",), {"hidden": [4]}),
-        ("policy", ("state_width",), "three"),
-        ("policy", ("columns",), ["x"]),
-        ("reward", ("ends",), "never"),
-        ("reward", ("unit",), [0.0]),
-        ("fit's checkpoint", ("done",), "all"),
-        ("fit's checkpoint", ("identity",), []),
-        ("fit's checkpoint", ("identity", "seeds"), [3]),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(kind: str, keys: tuple[str, ...], to: Any, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    EXAMPLES[kind].write(path)
-    change_setting(path, *keys, to=to)
-    with refused():
-        EXAMPLES[kind].numbers(path)
 
 
 def test_settings_that_a_file_does_not_have_keep_their_defaults(tmp_path: Path) -> None:
@@ -376,11 +329,6 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_model_under_a_changed_rule_is_refused_with_the_way_out(model_file: Path) -> None:
-    with refused():
-        Dynamics.load(model_file, corner(0.6))
-
-
 moved = st.floats(-0.5, 1.5).filter(lambda threshold: abs(threshold - 0.5) > 0.005)
 
 
@@ -391,9 +339,8 @@ def test_every_changed_threshold_is_noticed(model_file: Path, threshold: float) 
             Dynamics.load(model_file, graph)
 
 
-@pytest.mark.parametrize("architecture", ["full", "global", "local"])
-def test_a_checkpoint_under_a_changed_rule_is_refused(architecture: str, tmp_path: Path) -> None:
-    fit = functools.partial(fit_dynamics, DATA, dynamics=architecture, config=TINY, checkpoint=tmp_path / "file")
+def test_a_checkpoint_under_a_changed_rule_is_refused(tmp_path: Path) -> None:
+    fit = functools.partial(fit_dynamics, DATA, config=TINY, checkpoint=tmp_path / "file")
     fit(graph=corner())
     with pytest.raises(InputError, match=r"belongs to another training, which differs in .*rules\. Delete it"):
         fit(graph=corner(0.51))

@@ -12,12 +12,18 @@ import torch
 from torch import Tensor
 
 import mocoda
+from experiments.masks import dense
+from experiments.masks.mechanisms import Training
+from experiments.masks.methods import METHODS
+from experiments.random_dag import RandomDag
 from mocoda.agents import Agent
 from mocoda.agents import train as learning
 from mocoda.agents.agent import AGENTS
 from mocoda.engine.checkpoint import Checkpoint
-from mocoda.engine.optimise import Captured, Tensors, in_turn
+from mocoda.engine.optimise import Captured
 from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import area_under_curve
+from mocoda.graph import learned
 from mocoda.parents.mixture import GaussianMixture
 
 pytestmark = pytest.mark.cuda
@@ -50,25 +56,6 @@ def assert_close(one: mocoda.Policy, other: mocoda.Policy, tolerance: float) -> 
     """Every tensor differs by less than this share of its size; Adam makes much of rounding where gradients are 0."""
     for name, weight in one.weights.items():
         assert float((weight - other.weights[name]).norm()) <= tolerance * float(weight.norm()), name
-
-
-def test_work_is_captured_from_the_second_call_of_a_kind_on() -> None:
-    calls = []
-    total = torch.zeros(3, device="cuda")
-
-    def update(part: Tensors, number: int) -> Tensor:
-        calls.append(number)
-        total.add_(part["x"] * (number + 1))
-        return total.clone()
-
-    chunk = Captured(in_turn(update), torch.device("cuda"))
-    x = torch.arange(12.0, device="cuda").reshape(4, 3)
-    for phase in (0, 0, 0, 1, 0):
-        chunk({"x": x}, phase)
-    assert calls == [0, 1, 2, 3] * 2 + [1, 2, 3, 4]  # eager and captured, then replayed; another phase is eager anew
-    once = sum(x[i] * (i + 1) for i in range(4))
-    shifted = sum(x[i] * (i + 2) for i in range(4))
-    torch.testing.assert_close(total, 4 * once + shifted)
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -179,3 +166,33 @@ def test_shards_are_the_same_bytes_whichever_process_makes_them(tmp_path: Path) 
         mocoda.augment_to_shards(tmp_path / folder, partial(prepare_rows, model), shards=6, engine=engine)
     here, there = ({path.name: path.read_bytes() for path in (tmp_path / f).iterdir()} for f in ("here", "there"))
     assert len(here) == 7 and here == there
+
+
+# Masks
+
+
+@pytest.mark.parametrize("name", ["gradient", "drop-one", "redrawn", "cai"])
+def test_a_method_trains_and_scores_on_a_gpu(name: str) -> None:
+    task = RandomDag(5)
+    data, rows = (task.collect(count, seed=count).to("cuda") for count in (2_000, 300))
+    method = METHODS.make(name, training=Training(hidden=(32, 32), updates=55, batch=64))
+    scores = method.fit(data, dense(task.graph), seed=0)(rows)
+    assert scores.device.type == "cuda" and scores.shape == (300, 6, 5) and bool(torch.isfinite(scores).all())
+
+
+def test_a_graph_is_learned_in_captured_programs() -> None:
+    task = mocoda.make_task("navigation")
+    data, rows = (task.collect(4_000, seed=seed).to("cuda") for seed in (0, 1))
+    graph = mocoda.learn_graph(data, learner=mocoda.GateLearner(runs=2, baseline_steps=300, steps=600))
+    found = area_under_curve(graph.edge_probability(rows.rows)[:, 3, 0], task.graph.mask(rows.rows)[:, 3, 0])["auroc"]
+    assert found > 0.95
+
+
+def test_probabilities_are_those_of_a_cpu_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = RandomDag(5)
+    data = task.collect(3_000, seed=0).to("cuda")
+    graph = mocoda.learn_graph(data, learner=mocoda.GateLearner(runs=2, baseline_steps=55, steps=55), unseen="apart")
+    whole, rows = graph.edge_probability(data.rows), data.rows.cpu()
+    assert torch.allclose(whole.cpu(), graph.edge_probability(rows), atol=1e-3)
+    monkeypatch.setattr(learned, "MAX_EDGES", 1)
+    assert torch.allclose(whole, graph.edge_probability(data.rows), atol=1e-4)
