@@ -17,8 +17,8 @@ from torch import Tensor
 from experiments.experiment import Experiment, Run, check_names, markdown_table, read_json, spread, unique
 from experiments.masks.measures import by_edge, local_edges, measures
 from experiments.masks.mechanisms import USUAL, Training
-from experiments.masks.methods import METHODS, Method, NotApplicableError
-from experiments.masks.truth import is_exact, reproduced, true_edges
+from experiments.masks.methods import METHODS, LearnedScores, Method, NotApplicableError
+from experiments.masks.truth import is_exact, reproduced, true_edges, true_share
 from experiments.random_dag import WORLDS, make_world
 from experiments.stages import record
 from mocoda.data.transitions import Transitions
@@ -42,6 +42,8 @@ DETAIL = {
     "f1_own": "F1 at its own threshold",
     "rebalanced": "wrong, rebalanced",
     "calibration": "ECE",
+    "true": "true rows",
+    "true_given": "… with true edges",
 }
 Cell = dict[str, Any]  # JSON values
 
@@ -230,6 +232,9 @@ class Masks(Experiment):
             local = local_edges(sheet.test_truth).nonzero().tolist()
             names = {(p, c): f"{graph.parents[p]} -> {graph.children[c]}" for p, c in local}
             found |= by_edge(test, sheet.test_truth, sheet.known, names)
+        elif isinstance(scores, LearnedScores):
+            graphs = {"true": scores.graph, "true_given": graph}
+            found |= {name: true_share(sheet.task, data, own, self.judged, seed=seed) for name, own in graphs.items()}
         return found | {"seconds": seconds}
 
     def sheet(

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
@@ -29,13 +30,13 @@ from mocoda.graph.learning.baseline import (
     LOG_SCALES,
     Table,
     absolute,
-    baseline_parents,
     descend,
     drawn_rows,
     residuals_of,
     roundings,
     surprise_of,
 )
+from mocoda.graph.learning.dense import BASELINE_SHARE, MAX_FALSE, MIN_MOVED, REDRAWS, DenseModel, Redrawn
 from mocoda.graph.learning.gate_networks import (
     MIN_EDGE_SHARE,
     Layout,
@@ -67,6 +68,7 @@ DEPARTED_ROW_WEIGHT = 0.1  # of rows that seem to depart, when the baseline is r
 MIN_ROW_WEIGHT = 0.05  # of rows that do not seem to depart, when edges are learned: they might
 SLOPES, OFFSETS = (0.5, 0.7, 1.0, 1.4, 2.0), (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)  # calibrations to try
 RETRY_PACES = (0.3, 0.1)  # learning rates, relative to the usual, of gates that are retrained
+SHIFTS = (-2.0, 0.5, 0.5, 0.5, 0.5)  # added one after another to the log odds of gates that are learned again
 CONSTANT_SHARES = (0.003, 0.01, 0.03, 0.1, 0.3)  # of rows with an edge: constants that a gate is compared with
 
 
@@ -99,7 +101,9 @@ class GateLearner(GraphLearner):
         self, data: Transitions, graph: LocalGraph, always: Tensor, never: Tensor, stream: Stream, progress: Progress
     ) -> dict[str, Tensor]:
         table = Table.of(data, graph, stream)
-        baseline = baseline_parents(table, self, progress)
+        dense = DenseModel.fit(table, self, progress)
+        redrawn = dense.redrawn()
+        baseline = table.itself | (redrawn.moved.mean(1) > BASELINE_SHARE * REDRAWS)
         counts = torch.ones(len(baseline), len(data), device=data.device)
         residuals = residuals_of(baseline, table, counts, self, stream.child("left"), progress)
         for again in range(REFITS):  # without the departing rows, the baseline parents explain the others better
@@ -111,7 +115,8 @@ class GateLearner(GraphLearner):
         calibration = _calibration(table, evidence, baseline, weights)
         always = always | baseline.T
         fixed = {"calibration": calibration, "always": always, "never": never & ~always}
-        return {**table.scaling, **fixed, **{f"gates.{name}": weight for name, weight in weights.items()}}
+        made = {**table.scaling, **fixed, **{f"gates.{name}": weight for name, weight in weights.items()}}
+        return _repaired(made, dense, redrawn, self, progress)
 
     def probability(self, tensors: Weights, graph: LocalGraph, rows: Tensor) -> Tensor:
         return gate_probabilities(Layout(graph, rows.device), tensors, rows)
@@ -299,6 +304,60 @@ def _descended_gates(
         progress=progress,
         stage="edges",
     )
+
+
+def _repaired(
+    made: dict[str, Tensor], dense: DenseModel, redrawn: Redrawn, learner: GateLearner, progress: Progress
+) -> dict[str, Tensor]:
+    """Tensors whose edges recombine rows into true ones, as far as the dense model can tell.
+
+    Where a child's edges make false rows, its gates learn anew where parents act by the dense model, and are cut as low
+    as it takes. Where that does not help either, the child keeps all edges.
+    """
+    graph = dense.table.graph
+
+    def lacking() -> Tensor:
+        """Which children (C,) have too few edges."""
+
+        def mask(rows: Tensor) -> Tensor:
+            parts = rows.split(block_of(rows.device, learner.runs * made["always"].numel(), 512))
+            likely = torch.cat([learner.probability(made, graph, part) for part in parts]) > learner.caution
+            return (likely | made["always"]) & ~made["never"]
+
+        return dense.false_share(mask) > MAX_FALSE
+
+    chosen = lacking()
+    if not bool(chosen.any()):
+        return made
+    for name, weight in _fit_again(dense.table, redrawn, made["calibration"], learner, progress).items():
+        gate = made[f"gates.{name}"]
+        made[f"gates.{name}"] = torch.where(chosen.view(1, -1, *[1] * (gate.ndim - 2)), weight, gate)
+    for shift in SHIFTS:
+        made["gates.sum.2.bias"][:, chosen] += shift / made["calibration"][0]
+        chosen = chosen & lacking()
+        if not bool(chosen.any()):
+            break
+    return made | {"always": made["always"] | chosen, "never": made["never"] & ~chosen}
+
+
+def _fit_again(
+    table: Table, redrawn: Redrawn, calibration: Tensor, learner: GateLearner, progress: Progress
+) -> dict[str, Tensor]:
+    """Gates that say in which rows a parent acts by the dense model."""
+    stream, acts = table.stream.child("gates again"), (redrawn.moved >= MIN_MOVED).float()
+    weights = gate_weights(table.layout, learner.runs, learner.hidden, stream.child("weights"))
+    each, (slope, offset) = torch.arange(len(acts), device=acts.device)[:, None], calibration
+
+    def draw(start: int, updates: int) -> dict[str, Tensor]:
+        return {"rows": stream.integers(len(redrawn.rows), updates, learner.runs, len(acts), learner.batch)}
+
+    def loss(given: Mapping[str, Tensor]) -> Tensor:
+        odds = slope * gate_logits(weights, table.pairs(redrawn.rows[given["rows"]])) + offset
+        wrong = binary_cross_entropy_with_logits(odds, acts[each, given["rows"]], reduction="none")
+        return wrong.mean(2).sum()
+
+    rate, stage = learner.learning_rate, "edges again"
+    return descend(weights, loss, draw, rate=rate, steps=learner.steps, decay=1e-5, progress=progress, stage=stage)
 
 
 @torch.no_grad()
