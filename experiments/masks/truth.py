@@ -20,7 +20,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
-from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.local_graph import LocalGraph, connected_components
 from mocoda.parents import fit_parents
 from mocoda.tasks import Task
 from mocoda.tasks.navigation import Navigation
@@ -29,6 +29,7 @@ from mocoda.tasks.objects import Objects
 REDRAWS = 6  # of each parent
 AGAIN = 200  # rows that are replayed twice, for the simulator's own noise
 ALIKE = 0.1  # standard deviations of a column: values that are closer are alike
+MAX_CONNECTED = 0.98  # share of pairs of rows in which a graph connects everything: CoDA would search for long
 SMALL = 0.01  # of the standard deviation of a column's recorded changes: less is no change
 
 
@@ -103,6 +104,10 @@ def replayed_edges(
 
 def true_share(task: Task, data: Transitions, graph: LocalGraph, rows: int, *, seed: int) -> float | None:
     """The share of rows by CoDA that the world itself confirms; None if the graph connects too much to make any."""
+    some = graph.mask(data.rows[:1_000])
+    parts = connected_components(some | some.roll(1, 0))
+    if float((parts == parts[:, :1]).all(1).float().mean()) > MAX_CONNECTED:
+        return None
     try:
         made, after = fit_parents(data, graph, "coda", seed=seed).sample_with_children(rows, seed=seed)
     except InputError:

@@ -429,6 +429,9 @@ def test_the_command_line_learns_draws_and_explains(
     by_gradients = load_graph(tmp_path / "simple.graph")
     assert isinstance(by_gradients, LearnedGraph) and by_gradients.caution == 0.3
     assert by_gradients.learner == GradientLearner(hidden=(8, 8), steps=5)
+    apart(1_000, gap=3.0).save(tmp_path / "strangers.hdf5")
+    warned = run("graph", tmp_path / "strangers.hdf5", "--learn", "--quick", "--out", tmp_path / "safe.graph")
+    assert warned.code == 0 and "Warning: never near each other in the data: a/b." in warned.out
     again = run("graph", table, "--learn", "--quick", "--out", file)
     assert again.code == 2
     assert "Write to another one, or pass --overwrite." in again.err

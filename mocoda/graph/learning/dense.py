@@ -30,7 +30,8 @@ FALSE = 0.1  # a next value that is further off is false, as in an audit
 BASELINE_SHARE = 0.7  # of the rows and redraws in which a baseline parent moves the prediction
 MAX_FALSE = 0.02  # share of recombined rows in which a child's next value may be false
 REDRAWS, MIN_MOVED = 8, 6  # a parent acts in a row if this many of its redraws move the prediction: some act too
-MAX_ROWS = 8_192  # in which parents are redrawn
+MAX_ROWS = 8_192  # in which parents are redrawn, and from which distances are measured
+NEAR_QUANTILE, MIN_ROWS = 0.95, 50  # of the distances of held-out rows; recombined rows to judge by
 
 
 class Redrawn(NamedTuple):
@@ -92,19 +93,30 @@ class DenseModel:
         """The share (C,) of held-out rows that recombination makes false, beyond what the model gets wrong anyhow.
 
         All but the parents of a child become another row's. If the child's edges stay as they were, so should its next
-        value.
+        value. Rows farther from recorded ones than these are from each other do not count: there the model guesses.
 
         mask  rows (N, W) -> edges (N, P, C)
         """
         table, false = self.table, list[Tensor]()
         rows, target = table.rows[table.held_out], table.target[:, table.held_out]
         edges, recorded = mask(rows), self._false(rows, target)
+        far = self._distance(rows).quantile(NEAR_QUANTILE)
         for child, own in enumerate(edges.unbind(2)):
             new = torch.where((own.float() @ table.layout.owned).bool(), rows, rows.roll(1, 0))
-            same = (mask(new)[:, :, child] == own).all(1) & ~own.all(1)
-            worse = (self._false(new, target) - recorded)[child, same].sum() / same.sum().clamp(min=1)
+            same = (mask(new)[:, :, child] == own).all(1) & ~own.all(1) & (self._distance(new) <= far)
+            if int(same.sum()) < MIN_ROWS:
+                false.append(recorded.new_zeros(()))
+                continue
+            worse = (self._false(new, target) - recorded)[child, same].mean()
+            # Where the model errs in many recorded rows, it also errs more often in new ones.
             false.append(worse - recorded[child].mean() / 2)
         return torch.stack(false)
+
+    def _distance(self, rows: Tensor) -> Tensor:
+        """The distance of rows (N, W) from the nearest training row, in standard deviations, (N,)."""
+        scaled = (rows - self.table.scaling["shift"]) / self.table.scaling["scale"]
+        known = self.table.inputs[self.table.train[:MAX_ROWS]]
+        return torch.cat([torch.cdist(part, known).amin(1) for part in scaled.split(512)])
 
     def _false(self, rows: Tensor, target: Tensor) -> Tensor:
         """Whether the prediction at rows (N, W) is far from the target (C, N, K), as a share of the runs: (C, N)."""

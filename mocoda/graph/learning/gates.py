@@ -1,10 +1,11 @@
 """The default learner: networks find where a child departs from its baseline, and which parents it then needs.
 
-For every child, a network predicts its change from its *baseline* parents (those that it needs in nearly all rows), as
-most rows behave. Where that error is unusually large, the child *departs*: another parent acts on it. Networks that see
-all parents, and all but one, measure which one it needs. A single row is weak evidence, so gates generalise from all
-similar rows: where a child departs, at least one of its other edges is present, and an edge is present where the child
-cannot be predicted without that parent.
+A dense model says which *baseline* parents a child needs in nearly all rows, and another network predicts its change
+from those, as most rows behave. Where that error is unusually large, the child *departs*: another parent acts on it.
+Networks that see all parents, and all but one, measure which one it needs. A single row is weak evidence, so gates
+generalise from all similar rows: where a child departs, at least one of its other edges is present, and an edge is
+present where the child cannot be predicted without that parent. In the end, the dense model tests the edges on
+recombined rows.
 
 Axes: R runs, C children, P parents, N rows, B rows of a batch, K columns of the widest child.
 """
@@ -81,8 +82,8 @@ class GateLearner(GraphLearner):
 
     runs: int = 2  # Networks of each kind, trained as one program, whose probabilities are averaged.
     hidden: int = 64  # Width of their hidden layers.
-    baseline_steps: int = 600  # Updates to find the baseline parents among six factors; four times as many fit them.
-    steps: int = 2_000  # Updates to find the other edges.
+    baseline_steps: int = 600  # A quarter of the updates to fit the behaviour in most rows.
+    steps: int = 2_000  # Updates of the dense model, and of each network that finds edges.
     batch: int = 256  # Rows of each update.
     learning_rate: float = 3e-3  # Step size of Adam.
 
@@ -337,7 +338,7 @@ def _repaired(
         chosen = chosen & lacking()
         if not bool(chosen.any()):
             break
-    return made | {"always": made["always"] | chosen, "never": made["never"] & ~chosen}
+    return made | {"always": made["always"] | (chosen & ~made["never"])}
 
 
 def _fit_again(
