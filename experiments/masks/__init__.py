@@ -17,7 +17,7 @@ from torch import Tensor
 from experiments.experiment import Experiment, Run, check_names, markdown_table, read_json, spread, unique
 from experiments.masks.measures import by_edge, local_edges, measures
 from experiments.masks.mechanisms import USUAL, Training
-from experiments.masks.methods import METHODS, LearnedScores, Method, NotApplicableError
+from experiments.masks.methods import METHODS, OURS, LearnedScores, Method, NotApplicableError
 from experiments.masks.truth import is_exact, reproduced, true_edges, true_share
 from experiments.random_dag import WORLDS, make_world
 from experiments.stages import record
@@ -27,6 +27,7 @@ from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
+from mocoda.graph.learning import GateLearner
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks import Task
 from mocoda.tasks.cubes import Cubes
@@ -81,6 +82,7 @@ class Masks(Experiment):
     judged: int = 4_000  # rows to choose thresholds by, and as many to be judged by
     replayed: int = 2_000  # of them, where the truth takes a simulator
     training: Training = USUAL
+    learner: GateLearner = OURS  # of the method `learned`
 
     def __post_init__(self) -> None:
         self.check_positive("seeds", "judged", "replayed")
@@ -214,8 +216,8 @@ class Masks(Experiment):
 
     def _method(self, name: str) -> Method:
         kind: Any = METHODS[name]
-        trained = "training" in {field.name for field in fields(kind)}
-        method: Method = METHODS.make(name, **({"training": self.training} if trained else {}))
+        settings = {field.name for field in fields(kind)} & {"training", "learner"}
+        method: Method = METHODS.make(name, **{setting: getattr(self, setting) for setting in settings})
         return method
 
     def _measured(self, sheet: Sheet, method: Method, data: Transitions, seed: int) -> dict[str, float | None]:

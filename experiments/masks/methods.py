@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from mocoda.graph.learning import GateLearner, GradientLearner, learn_graph
 from mocoda.graph.learning.learn import PLACE_COLUMNS
 from mocoda.graph.local_graph import LocalGraph
 
+OURS = GateLearner()
 BLOCK = 2_048  # rows that are scored at a time
 Scores = Callable[[Transitions], Tensor]  # N transitions -> float (N, parents, children); larger: likelier an edge
 
@@ -85,9 +86,12 @@ class Learned(Method):
     threshold = GateLearner.caution
     probability = True
 
+    learner: GateLearner = OURS
+
     def fit(self, data: Transitions, graph: LocalGraph, *, seed: int) -> Scores:
         # What never meets in the data is taken to be apart, as it is in the rows that are judged.
-        return LearnedScores(learn_graph(data, state=graph.state, action=graph.action, seed=seed, unseen="apart"))
+        how: dict[str, Any] = {"learner": self.learner, "seed": seed, "unseen": "apart"}
+        return LearnedScores(learn_graph(data, state=graph.state, action=graph.action, **how))
 
 
 @METHODS.add

@@ -124,7 +124,7 @@ def test_ours_scores_by_the_edge_probabilities_of_the_learned_graph(monkeypatch:
         def edge_probability(self, rows: Tensor) -> Tensor:
             return rows.new_full((len(rows), 3, 2), 0.25)
 
-    def learn_graph(data: Transitions, *, state: Any, action: Any, seed: int, unseen: str) -> Graph:
+    def learn_graph(data: Transitions, *, state: Any, action: Any, learner: Any, seed: int, unseen: str) -> Graph:
         assert (state, action, seed, unseen) == (GRAPH.state, GRAPH.action, 7, "apart")
         return Graph()
 

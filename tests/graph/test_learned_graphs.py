@@ -485,21 +485,30 @@ def test_a_dense_model_says_which_parent_acts_in_which_row_and_which_always(dens
     rows, moved = dense.redrawn()
     ahead = mask_of_followers(dense.table.rows[rows])[:, 0, 1]
     acts, share = moved[1, :, 0] >= MIN_MOVED, moved.mean(1) / REDRAWS
-    assert float((acts & ahead).sum() / acts.sum()) > 0.95
+    assert float((acts & ahead).sum() / ahead.sum()) > 0.9 and float((acts & ahead).sum() / acts.sum()) > 0.8
     assert [float(share[0, p]) > BASELINE_SHARE for p in (1, 2)] == [False, True]
     assert float(share[1, 0]) < BASELINE_SHARE and float(share[1, 2]) < 0.1
 
 
-def test_gates_that_find_nothing_leave_a_graph_that_is_dense_but_not_false(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gates_that_find_nothing_learn_again_from_the_dense_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def hopeless(layout: Layout, runs: int, hidden: int, stream: Stream) -> dict[str, Tensor]:
         weights = gate_weights(layout, runs, hidden, stream)
         weights["sum.2.bias"] -= 60.0
         return weights
 
     monkeypatch.setattr("mocoda.graph.learning.gates.gate_weights", hopeless)
-    data = followers(3_000, 0)
-    graph = learn_graph(data, seed=0, learner=GateLearner(runs=1, hidden=32, baseline_steps=50, steps=300))
-    assert graph.edges == {"a": ("a", "push"), "b": ("a", "b", "push")}
+    data, rows = followers(3_000, 0), followers(1_000, 1).rows
+    graph = learn_graph(data, seed=0, learner=GateLearner(hidden=32, baseline_steps=50, steps=400))
+    assert graph.edges == {"a": ("a", "push"), "b": ("b",)}
+    assert float(graph.mask(rows)[rows[:, 0] > rows[:, 1] + 0.1, 0, 1].float().mean()) > 0.98
+
+
+def test_where_no_edges_make_true_rows_a_child_keeps_all(monkeypatch: pytest.MonkeyPatch, data: Transitions) -> None:
+    monkeypatch.setattr("mocoda.graph.learning.gates.MAX_FALSE", -1.0)
+    graph = learn_graph(data, learner=BRIEF)
+    assert graph.edges == dict.fromkeys(("x", "y"), ("x", "y", "dx", "dy"))
+    strangers = learn_graph(apart(1_000, gap=3.0), unseen="apart", learner=BRIEF)
+    assert strangers.edges == {"a": ("a", "push"), "b": ("b", "push")}
 
 
 def test_smooth_interactions_over_a_distance_are_found() -> None:
@@ -515,7 +524,7 @@ def test_smooth_interactions_over_a_distance_are_found() -> None:
 
 def test_among_many_factors_no_other_is_taken_for_a_baseline_parent() -> None:
     task = RandomDag(10)  # each factor needs itself, and others in 1 to 7% of the rows
-    data, graph = task.collect(8_000, seed=0), task.graph
+    data, graph = task.collect(2_000, seed=0), task.graph
     everyone = LocalGraph(graph.state, graph.action, dict.fromkeys(graph.children, graph.parents))
     model = DenseModel.fit(Table.of(data, everyone, Stream(0, "test")), GateLearner(runs=1, steps=100), silent)
     share = model.redrawn().moved.mean(1) / REDRAWS
