@@ -104,7 +104,7 @@ def bodies() -> NoisyWorld:
         velocity = velocity - 0.2 * velocity * velocity.abs() + gained + NOISE * noise[:, [1, 3]]
         return torch.stack([position + 0.2 * velocity, velocity], 2).flatten(1)
 
-    factors: ClassVar = {"a": slice(0, 2), "b": slice(2, 4)}
+    factors = {"a": slice(0, 2), "b": slice(2, 4)}
     graph = LocalGraph(state=factors, action={"push": 0}, edges={"a": ["a", "push"], "b": ["b"]}, local=mask)
     return NoisyWorld("bodies", graph, ("a", "push"), record, step)
 

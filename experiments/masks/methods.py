@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -68,7 +68,8 @@ def in_blocks(score: Scores) -> Scores:
     return scores
 
 
-class LearnedScores(NamedTuple):
+@dataclass(frozen=True)
+class LearnedScores:
     """The probabilities of a learned graph's edges."""
 
     graph: LearnedGraph

@@ -108,8 +108,9 @@ def true_share(task: Task, data: Transitions, graph: LocalGraph, rows: int, *, s
     parts = connected_components(some | some.roll(1, 0))
     if float((parts == parts[:, :1]).all(1).float().mean()) > MAX_CONNECTED:
         return None
+    parents: Any = fit_parents(data, graph, "coda", seed=seed)
     try:
-        made, after = fit_parents(data, graph, "coda", seed=seed).sample_with_children(rows, seed=seed)
+        made, after = parents.sample_with_children(rows, seed=seed)
     except InputError:
         return None
     step: Any = getattr(task, "step", None)
