@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from experiments.worlds import COUPLED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
@@ -145,10 +146,12 @@ def _rotations(stream: Stream, n: int) -> Tensor:
     return rotations
 
 
-WORLDS = (*TASKS, "dag")
+WORLDS = (*TASKS, *COUPLED, "dag")
 
 
 def make_world(name: str) -> Any:
-    """Makes a task of mocoda's, or "dag:30", a random DAG of 30 factors (10 unless given)."""
+    """Makes a task of mocoda's, a coupled world, or "dag:30", a random DAG of 30 factors (10 unless given)."""
     kind, _, factors = name.partition(":")
+    if name in COUPLED:
+        return COUPLED[name]()
     return RandomDag(int(factors or 10)) if kind == "dag" else make_task(name)

@@ -17,8 +17,8 @@ from torch import Tensor
 from experiments.experiment import Experiment, Run, check_names, markdown_table, read_json, spread, unique
 from experiments.masks.measures import by_edge, local_edges, measures
 from experiments.masks.mechanisms import USUAL, Training
-from experiments.masks.methods import METHODS, Method, NotApplicableError
-from experiments.masks.truth import is_exact, reproduced, true_edges
+from experiments.masks.methods import METHODS, OURS, LearnedScores, Method, NotApplicableError
+from experiments.masks.truth import is_exact, reproduced, true_edges, true_share
 from experiments.random_dag import WORLDS, make_world
 from experiments.stages import record
 from mocoda.data.transitions import Transitions
@@ -27,6 +27,7 @@ from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import whole_file, write_json
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
+from mocoda.graph.learning import GateLearner
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.tasks import Task
 from mocoda.tasks.cubes import Cubes
@@ -81,6 +82,7 @@ class Masks(Experiment):
     judged: int = 4_000  # rows to choose thresholds by, and as many to be judged by
     replayed: int = 2_000  # of them, where the truth takes a simulator
     training: Training = USUAL
+    learner: GateLearner = OURS  # of the method `learned`
 
     def __post_init__(self) -> None:
         self.check_positive("seeds", "judged", "replayed")
@@ -202,12 +204,20 @@ class Masks(Experiment):
                 texts = ["–" if one.get(key) is None else f"{one[key]['mean']:.3f}" for key in DETAIL]
                 detail.append([f"`{one['world']}`", *texts, f"{one['seconds']['mean']:.0f}"])
         details = markdown_table(["world", *DETAIL.values(), "seconds"], detail)
-        return super().blocks(folder) | {"rows": by_rows, "learned": details}
+        made = []
+        for (method, world, size), one in sorted(cells.items()):
+            if method == "learned" and "true" in one:
+                shares = [
+                    "none" if one[key] is None else f"{100 * one[key]['mean']:.1f}" for key in ("true", "true_given")
+                ]
+                made.append([f"`{world}`", f"{size:,}", _text(one), *shares, f"{one['seconds']['mean']:.0f}"])
+        true = markdown_table(["world", "rows", "AUROC (F1)", "true, %", "with the true edges, %", "seconds"], made)
+        return super().blocks(folder) | {"rows": by_rows, "learned": details, "true": true}
 
     def _method(self, name: str) -> Method:
         kind: Any = METHODS[name]
-        trained = "training" in {field.name for field in fields(kind)}
-        method: Method = METHODS.make(name, **({"training": self.training} if trained else {}))
+        settings = {field.name for field in fields(kind)} & {"training", "learner"}
+        method: Method = METHODS.make(name, **{setting: getattr(self, setting) for setting in settings})
         return method
 
     def _measured(self, sheet: Sheet, method: Method, data: Transitions, seed: int) -> dict[str, float | None]:
@@ -230,6 +240,9 @@ class Masks(Experiment):
             local = local_edges(sheet.test_truth).nonzero().tolist()
             names = {(p, c): f"{graph.parents[p]} -> {graph.children[c]}" for p, c in local}
             found |= by_edge(test, sheet.test_truth, sheet.known, names)
+        elif isinstance(scores, LearnedScores):
+            graphs = {"true": scores.graph, "true_given": graph}
+            found |= {name: true_share(sheet.task, data, own, self.judged, seed=seed) for name, own in graphs.items()}
         return found | {"seconds": seconds}
 
     def sheet(

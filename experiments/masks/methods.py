@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,10 +17,12 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.progress import silent
 from mocoda.engine.randomness import Stream
 from mocoda.engine.registry import Registry
+from mocoda.graph.learned import LearnedGraph
 from mocoda.graph.learning import GateLearner, GradientLearner, learn_graph
 from mocoda.graph.learning.learn import PLACE_COLUMNS
 from mocoda.graph.local_graph import LocalGraph
 
+OURS = GateLearner()
 BLOCK = 2_048  # rows that are scored at a time
 Scores = Callable[[Transitions], Tensor]  # N transitions -> float (N, parents, children); larger: likelier an edge
 
@@ -66,6 +68,16 @@ def in_blocks(score: Scores) -> Scores:
     return scores
 
 
+@dataclass(frozen=True)
+class LearnedScores:
+    """The probabilities of a learned graph's edges."""
+
+    graph: LearnedGraph
+
+    def __call__(self, rows: Transitions) -> Tensor:
+        return self.graph.edge_probability(rows.rows).to(rows.device)
+
+
 @METHODS.add
 @dataclass(frozen=True)
 class Learned(Method):
@@ -75,10 +87,12 @@ class Learned(Method):
     threshold = GateLearner.caution
     probability = True
 
+    learner: GateLearner = OURS
+
     def fit(self, data: Transitions, graph: LocalGraph, *, seed: int) -> Scores:
         # What never meets in the data is taken to be apart, as it is in the rows that are judged.
-        learned = learn_graph(data, state=graph.state, action=graph.action, seed=seed, unseen="apart")
-        return lambda rows: learned.edge_probability(rows.rows).to(rows.device)
+        how: dict[str, Any] = {"learner": self.learner, "seed": seed, "unseen": "apart"}
+        return LearnedScores(learn_graph(data, state=graph.state, action=graph.action, **how))
 
 
 @METHODS.add

@@ -8,17 +8,20 @@ would have to begin to act in all of them, which is rare as long as interactions
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.random_dag import RandomDag
+from experiments.worlds import CoupledWorld
 from mocoda.analysis.replay import Step, replay
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
-from mocoda.graph.local_graph import LocalGraph
+from mocoda.graph.local_graph import LocalGraph, connected_components
+from mocoda.parents import fit_parents
 from mocoda.tasks import Task
 from mocoda.tasks.navigation import Navigation
 from mocoda.tasks.objects import Objects
@@ -26,12 +29,13 @@ from mocoda.tasks.objects import Objects
 REDRAWS = 6  # of each parent
 AGAIN = 200  # rows that are replayed twice, for the simulator's own noise
 ALIKE = 0.1  # standard deviations of a column: values that are closer are alike
+MAX_CONNECTED = 0.98  # share of pairs of rows in which a graph connects everything: CoDA would search for long
 SMALL = 0.01  # of the standard deviation of a column's recorded changes: less is no change
 
 
 def is_exact(task: Task) -> bool:
     """Whether the task's mask is the truth, rather than what its authors took for it."""
-    return isinstance(task, Navigation | Objects | RandomDag)
+    return isinstance(task, Navigation | Objects | RandomDag | CoupledWorld)
 
 
 def true_edges(
@@ -96,6 +100,22 @@ def replayed_edges(
     changed_child = torch.stack([moved[..., list(graph.factors[child])].any(3) for child in graph.children], 3)
     edges: Tensor = (changed_child | same).all(1) & ~same.all(1)
     return edges.transpose(0, 1)
+
+
+def true_share(task: Task, data: Transitions, graph: LocalGraph, rows: int, *, seed: int) -> float | None:
+    """The share of rows by CoDA that the world itself confirms; None if the graph connects too much to make any."""
+    some = graph.mask(data.rows[:1_000])
+    parts = connected_components(some | some.roll(1, 0))
+    if float((parts == parts[:, :1]).all(1).float().mean()) > MAX_CONNECTED:
+        return None
+    parents: Any = fit_parents(data, graph, "coda", seed=seed)
+    try:
+        made, after = parents.sample_with_children(rows, seed=seed)
+    except InputError:
+        return None
+    step: Any = getattr(task, "step", None)
+    near = (step(made) - after).abs() <= ALIKE * (data.next_state - data.state).std(0, correction=0) + 1e-6
+    return float(near.all(1).double().mean())
 
 
 def reproduced(data: Transitions, graph: LocalGraph, step: Step, *, workers: int | None = 0) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class Graph(opt.Command):
     the columns: ball.x and ball_x belong to ball."""
     unseen: opt.Maybe[Literal["linked", "apart"]] = None
     """What to assume about factors that never come near each other in the data, so that nothing can be learned about
-    them."""
+    them: linked, the default, is safe; with apart, new rows are false if the factors do interact."""
     caution: opt.Maybe[float] = None
     """Probability above which a learned edge counts as present; unless given, the learner's own: 0.02 for gates."""
     quick: opt.Flag = False
@@ -119,7 +120,11 @@ class Graph(opt.Command):
             "unseen": self.unseen,
             "learner": self.settings,
         }
-        graph = learn_graph(recorded, state, action, **options, progress=PlainProgress())
+        with warnings.catch_warnings(record=True) as doubts:
+            warnings.simplefilter("always", UserWarning)
+            graph = learn_graph(recorded, state, action, **options, progress=PlainProgress())
+        for doubt in doubts:
+            say(f"Warning: {doubt.message}")
         graph.save(out)
         _print(graph, recorded.rows)
         say(f"Written to {out}. Is it to be trusted? mocoda check {self.file} --graph {out}")

@@ -32,8 +32,9 @@ from experiments.masks.measures import (
 )
 from experiments.masks.mechanisms import Training, fit_mechanisms
 from experiments.masks.methods import METHODS, Distance, Given, Method, Moved, NotApplicableError
-from experiments.masks.truth import is_exact, replayed_edges, reproduced, true_edges
+from experiments.masks.truth import is_exact, replayed_edges, reproduced, true_edges, true_share
 from experiments.random_dag import make_world
+from experiments.worlds import COUPLED
 from mocoda import LocalGraph, Transitions, make_task
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import area_under_curve
@@ -139,7 +140,7 @@ def test_ours_scores_by_the_edge_probabilities_of_the_learned_graph(monkeypatch:
         def edge_probability(self, rows: Tensor) -> Tensor:
             return rows.new_full((len(rows), 3, 2), 0.25)
 
-    def learn_graph(data: Transitions, *, state: Any, action: Any, seed: int, unseen: str) -> Graph:
+    def learn_graph(data: Transitions, *, state: Any, action: Any, learner: Any, seed: int, unseen: str) -> Graph:
         assert (state, action, seed, unseen) == (GRAPH.state, GRAPH.action, 7, "apart")
         return Graph()
 
@@ -239,13 +240,45 @@ def test_parents_are_redrawn_from_the_pool() -> None:
 
 
 def test_masks_are_exact_where_they_are_known_to_be_and_a_world_without_either_is_refused() -> None:
-    assert [is_exact(make_world(name)) for name in ("navigation", "objects", "dag", "hooksweep2")] == [True] * 3 + [
-        False
-    ]
+    exact = ("navigation", "objects", "dag", *COUPLED)
+    assert all(is_exact(make_world(name)) for name in exact) and not is_exact(make_world("hooksweep2"))
     data = make_task("navigation").collect(20, seed=0)
     task: Any = SimpleNamespace(name="maze", graph=make_task("navigation").graph)
     with refused():
         true_edges(task, data)
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_rows_by_coda_are_true_with_the_edges_of_a_coupled_world_and_false_without_them(name: str) -> None:
+    task: Any = make_world(name)
+    data, graph = task.collect(3_000, seed=0), task.graph
+    assert data.next_state.equal(task.step(data.rows))
+    alone = LocalGraph(graph.state, graph.action, {child: [child] for child in graph.children})
+    given, lacking = (true_share(task, data, own, 1_000, seed=0) for own in (graph, alone))
+    assert given is not None and lacking is not None and given > 0.995 and lacking < 0.8
+
+
+def test_a_driver_depends_on_who_is_ahead_in_the_same_lane() -> None:
+    task: Any = make_world("traffic")
+    rows = task.collect(1_000, seed=0).rows
+    mask, found = task.graph.mask(rows), 0
+    for row, edges in zip(rows.tolist(), mask.tolist(), strict=True):
+        for driver in (1, 2, 3):
+            ahead = {
+                row[3 * other] - row[3 * driver]: other
+                for other in range(4)
+                if abs(row[3 * other + 1] - row[3 * driver + 1]) < 0.5 and 0 < row[3 * other] - row[3 * driver] < 100
+            }
+            others = {other for other in range(4) if edges[other][driver]} - {driver}
+            assert others <= ({ahead[min(ahead)]} if ahead else set())
+            found += len(others)
+            assert not ahead or min(ahead) > 70 or others
+    assert found > 500
+
+
+def test_nothing_is_exchanged_where_a_graph_connects_everything() -> None:
+    task: Any = make_world("resource")
+    assert true_share(task, task.collect(100, seed=0), dense(task.graph), 10, seed=0) is None
 
 
 @pytest.mark.long

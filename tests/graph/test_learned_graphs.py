@@ -35,7 +35,8 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream
 from mocoda.graph import LEARNERS, GradientLearner
 from mocoda.graph.explain import explain, rules_as_toml
-from mocoda.graph.learning.baseline import Table, baseline_parents
+from mocoda.graph.learning.baseline import Table
+from mocoda.graph.learning.dense import BASELINE_SHARE, MAX_FALSE, MIN_MOVED, REDRAWS, DenseModel
 from mocoda.graph.learning.gate_networks import Layout, gate_weights, through_bodies
 from mocoda.graph.learning.learn import never_met
 from mocoda.graph.local_graph import LocalGraph
@@ -225,12 +226,14 @@ def test_data_that_nothing_can_be_learned_from_is_refused(data: Transitions) -> 
     assert learn_graph(nameless, {"x": 0, "y": 1}, learner=BRIEF).action == {"action": (0, 1)}
 
 
-def test_the_user_says_whether_factors_that_never_meet_depend_on_each_other() -> None:
+def test_factors_that_never_meet_are_linked_with_a_warning_unless_the_user_says_otherwise() -> None:
     strangers = apart(1_000, gap=3.0)
-    with refused():
-        learn_graph(strangers, learner=BRIEF)
+    with pytest.warns(UserWarning, match="a/b") as warned:
+        safe = learn_graph(strangers, learner=BRIEF)
+    assert len(str(warned[0].message)) <= 160
     linked = learn_graph(strangers, unseen="linked", learner=BRIEF)
-    assert "b" in linked.edges["a"] and "a" in linked.edges["b"]
+    for graph in (safe, linked):
+        assert "b" in graph.edges["a"] and "a" in graph.edges["b"]
     kept = learn_graph(strangers, unseen="apart", learner=BRIEF).mask(strangers.rows)
     assert not bool(kept[:, 1, 0].any()) and not bool(kept[:, 0, 1].any())
 
@@ -427,6 +430,9 @@ def test_the_command_line_learns_draws_and_explains(
     by_gradients = load_graph(tmp_path / "simple.graph")
     assert isinstance(by_gradients, LearnedGraph) and by_gradients.caution == 0.3
     assert by_gradients.learner == GradientLearner(hidden=(8, 8), steps=5)
+    apart(1_000, gap=3.0).save(tmp_path / "strangers.hdf5")
+    warned = run("graph", tmp_path / "strangers.hdf5", "--learn", "--quick", "--out", tmp_path / "safe.graph")
+    assert warned.code == 0 and "Warning: never near each other in the data: a/b." in warned.out
     again = run("graph", table, "--learn", "--quick", "--out", file)
     assert again.code == 2
     assert "Write to another one, or pass --overwrite." in again.err
@@ -441,9 +447,86 @@ def test_four_objects_are_learned_within_minutes() -> None:
     assert roc_auc_score(truth, probability) >= 0.99
 
 
+# --- the dense model
+
+
+def followers(rows: int, seed: int) -> Transitions:
+    """Two bodies on a line: `b` keeps up with `a` while `a` is ahead of it, smoothly, in half of the rows."""
+    stream = Stream(seed, "followers")
+    state, push = stream.uniform(rows, 2, low=-1.0), stream.uniform(rows, 1, low=-1.0)
+    ahead = (state[:, :1] - state[:, 1:]).clamp(min=0)
+    next_state = state + torch.cat([0.1 * push, 0.2 * ahead], 1)
+    return Transitions(state, push, next_state, columns=("a.x", "b.x", "push"))
+
+
+def mask_of_followers(rows: Tensor) -> Tensor:
+    mask = torch.tensor([[True, False], [False, True], [True, False]]).repeat(len(rows), 1, 1)
+    mask[:, 0, 1] = rows[:, 0] > rows[:, 1]
+    return mask
+
+
+@pytest.fixture(scope="module")
+def dense() -> DenseModel:
+    data, names = followers(3_000, 0), ("a", "b", "push")
+    graph = LocalGraph({"a": 0, "b": 1}, {"push": 0}, dict.fromkeys(names[:2], names))
+    table = Table.of(data, graph, Stream(0, "dense"))
+    return DenseModel.fit(table, GateLearner(runs=2, hidden=32, steps=400), silent)
+
+
+def test_a_dense_model_says_which_edges_make_false_rows(dense: DenseModel) -> None:
+    alone = torch.tensor([[True, False], [False, True], [True, False]])
+    unpushed = torch.eye(3, 2, dtype=torch.bool)
+    assert float(dense.false_share(mask_of_followers).max()) < MAX_FALSE
+    missing = dense.false_share(lambda rows: alone.expand(len(rows), -1, -1))
+    assert float(missing[0]) < MAX_FALSE and float(missing[1]) > 0.3
+    assert float(dense.false_share(lambda rows: unpushed.expand(len(rows), -1, -1))[0]) > 0.5
+
+
+def test_a_dense_model_says_which_parent_acts_in_which_row_and_which_always(dense: DenseModel) -> None:
+    rows, moved = dense.redrawn()
+    ahead = mask_of_followers(dense.table.rows[rows])[:, 0, 1]
+    acts, share = moved[1, :, 0] >= MIN_MOVED, moved.mean(1) / REDRAWS
+    assert float((acts & ahead).sum() / ahead.sum()) > 0.9 and float((acts & ahead).sum() / acts.sum()) > 0.8
+    assert [float(share[0, p]) > BASELINE_SHARE for p in (1, 2)] == [False, True]
+    assert float(share[1, 0]) < BASELINE_SHARE and float(share[1, 2]) < 0.1
+
+
+def test_gates_that_find_nothing_learn_again_from_the_dense_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hopeless(layout: Layout, runs: int, hidden: int, stream: Stream) -> dict[str, Tensor]:
+        weights = gate_weights(layout, runs, hidden, stream)
+        weights["sum.2.bias"] -= 60.0
+        return weights
+
+    monkeypatch.setattr("mocoda.graph.learning.gates.gate_weights", hopeless)
+    data, rows = followers(3_000, 0), followers(1_000, 1).rows
+    graph = learn_graph(data, seed=0, learner=GateLearner(hidden=32, baseline_steps=50, steps=400))
+    assert graph.edges == {"a": ("a", "push"), "b": ("b",)}
+    assert float(graph.mask(rows)[rows[:, 0] > rows[:, 1] + 0.1, 0, 1].float().mean()) > 0.98
+
+
+def test_where_no_edges_make_true_rows_a_child_keeps_all(monkeypatch: pytest.MonkeyPatch, data: Transitions) -> None:
+    monkeypatch.setattr("mocoda.graph.learning.gates.MAX_FALSE", -1.0)
+    graph = learn_graph(data, learner=BRIEF)
+    assert graph.edges == dict.fromkeys(("x", "y"), ("x", "y", "dx", "dy"))
+    strangers = learn_graph(apart(1_000, gap=3.0), unseen="apart", learner=BRIEF)
+    assert strangers.edges == {"a": ("a", "push"), "b": ("b", "push")}
+
+
+def test_smooth_interactions_over_a_distance_are_found() -> None:
+    graph = learn_graph(
+        followers(3_000, 0), seed=0, learner=GateLearner(runs=1, hidden=32, baseline_steps=200, steps=400)
+    )
+    rows = followers(1_000, 1).rows
+    acts = rows[:, 0] > rows[:, 1] + 0.1
+    assert graph.edges["a"] == ("a", "push")
+    assert bool(graph.mask(rows)[acts, 0, 1].float().mean() > 0.98)
+    assert float(graph.shares(rows)[2, 1]) < 0.1
+
+
 def test_among_many_factors_no_other_is_taken_for_a_baseline_parent() -> None:
     task = RandomDag(10)  # each factor needs itself, and others in 1 to 7% of the rows
-    data, graph = task.collect(8_000, seed=0), task.graph
-    dense = LocalGraph(graph.state, graph.action, dict.fromkeys(graph.children, graph.parents))
-    table = Table.of(data, dense, Stream(0, "test-usual"))
-    assert baseline_parents(table, GateLearner(runs=1), silent).equal(table.itself)
+    data, graph = task.collect(2_000, seed=0), task.graph
+    everyone = LocalGraph(graph.state, graph.action, dict.fromkeys(graph.children, graph.parents))
+    model = DenseModel.fit(Table.of(data, everyone, Stream(0, "test")), GateLearner(runs=1, steps=100), silent)
+    share = model.redrawn().moved.mean(1) / REDRAWS
+    assert float(share[~model.table.itself].max()) < BASELINE_SHARE

@@ -1,4 +1,4 @@
-"""The baseline of a learned graph: the parents that a child needs in most rows, and what these explain.
+"""The recorded rows as networks learn from them, and what the baseline parents of each child explain in most rows.
 
 Axes: R runs, C children, P parents, N rows, B rows of a batch, W columns of a row, K columns of the widest child.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.networks import Weights, input_scaling, linear, linear_weights, mlp, mlp_weights, moments, varies
@@ -30,10 +30,7 @@ CHUNK_UPDATES = 10  # updates that a GPU runs as one program
 Draw = Callable[[int, int], dict[str, Tensor]]  # first update, number U of updates -> tensors (U, ...)
 HELD_OUT_SHARE, MAX_HELD_OUT_ROWS = 0.125, 4_000  # of the rows, which no network is trained on
 DEGREES_OF_FREEDOM = 2.0  # of Student's t, the distribution of the errors: unexplained rows count, but not too much
-# A baseline parent improves the log likelihood of a child by MIN_GAIN nats in all but the share GAIN_QUANTILE of rows.
-MIN_GAIN, GAIN_QUANTILE = 1.0, 0.25
 FIRST_ROUNDING, LAST_ROUNDING = 3.0, 0.02  # standard deviations below which errors count by their squares
-PARENTS_PER_SCHEDULE = 6  # `baseline_steps` suffice for this many parents; training time grows with their number
 REWEIGHTINGS = 8  # how often sampling weights are refreshed during a training
 LOG_SCALES = (-7.0, 3.0)  # range of the log scales that are predicted
 
@@ -130,43 +127,6 @@ def roundings(start: int, updates: int, steps: int, device: torch.device) -> Ten
     return FIRST_ROUNDING * (share * math.log(LAST_ROUNDING / FIRST_ROUNDING)).exp()
 
 
-def baseline_parents(table: Table, learner: GateLearner, progress: Progress) -> Tensor:
-    """The parents that each child needs in nearly all rows, bool (C, P)."""
-    stream = table.stream.child("usual")
-    children, parents = table.itself.shape
-    shape = (learner.runs, children, learner.batch)
-    sizes = (table.graph.width + parents, learner.hidden, learner.hidden, 2 * table.target.shape[-1])
-    weights = mlp_weights("mlp", (learner.runs, children), sizes, stream.child("weights"))
-
-    def surprise(index: Tensor, keep: Tensor) -> Tensor:
-        seen = torch.cat([table.inputs[index] * (keep @ table.layout.owned), keep], -1)
-        mean, log_scale = mlp(weights, "mlp", seen).chunk(2, -1)
-        # Smaller errors are the network's approximation errors.
-        scale = log_scale.clamp(math.log(LAST_ROUNDING), LOG_SCALES[1])
-        return table.per_column(surprise_of(mean - table.targets(index), scale))
-
-    def draw(start: int, updates: int) -> dict[str, Tensor]:
-        index = table.train[stream.integers(len(table.train), updates, *shape)]
-        # Any parents may be left out, most often few.
-        drawn = stream.uniform(updates, *shape, parents) > stream.uniform(updates, *shape, 1).square()
-        return {"rows": index, "keep": (drawn | table.itself[:, None]).float()}
-
-    def loss(given: Mapping[str, Tensor]) -> Tensor:
-        return surprise(given["rows"], given["keep"]).mean(-1).sum()
-
-    descend(
-        weights,
-        loss,
-        draw,
-        rate=learner.learning_rate,
-        steps=learner.baseline_steps * math.ceil(parents / PARENTS_PER_SCHEDULE),
-        decay=1e-5,
-        progress=progress,
-        stage="baseline parents",
-    )
-    return _needed(table, surprise, learner.runs)
-
-
 def residuals_of(
     baseline: Tensor, table: Table, counts: Tensor, learner: GateLearner, stream: Stream, progress: Progress
 ) -> Tensor:
@@ -210,31 +170,6 @@ def residuals_of(
 
     descend(weights, loss, draw, rate=rate, steps=steps, progress=progress, stage="baseline behaviour")
     return residuals()
-
-
-@torch.no_grad()
-def _needed(table: Table, surprise: Callable[[Tensor, Tensor], Tensor], runs: int) -> Tensor:
-    """The parents (C, P) that remain after removing, one by one, those that held-out rows can be predicted without."""
-    children, parents = table.itself.shape
-    index = table.held_out[:1_000].expand(runs, children, -1)
-
-    def surprises(kept: Tensor) -> Tensor:
-        return surprise(index, kept[:, None].float().expand(*index.shape, parents)).mean(0)
-
-    kept = torch.ones_like(table.itself)
-    whole = surprises(kept)
-    for _ in range(parents - 1):
-        cost = torch.full(kept.shape, math.inf, device=kept.device)
-        for parent in range(parents):
-            without = kept.clone()
-            without[:, parent] = False
-            cost[:, parent] = (surprises(without) - whole).quantile(GAIN_QUANTILE, -1)
-        cost = torch.where(kept & ~table.itself, cost, math.inf)
-        least = one_hot(cost.argmin(1), parents).bool() & (cost < MIN_GAIN)
-        if not bool(least.any()):
-            break
-        kept = kept & ~least
-    return kept
 
 
 def descend(

@@ -61,27 +61,27 @@ class Layout:
         """The number of features that `pairs` gives for each pair."""
         return self.pairs(torch.zeros(1, 1, self.graph.width, device=self.device), empty_scaling(self)).shape[-1]
 
-    def differences(self, rows: Tensor) -> Tensor:
+    def differences(self, rows: Tensor, other: Tensor | None = None) -> Tensor:
         """A child's columns less the parent's at the same places, (*L, C, P, B, K), of rows (*L, C or 1, B, W)."""
-        padded = pad(rows, (0, 1))
-        width = self.children.shape[1]
-        return (self._own(padded) - self._other(padded)[..., :width]) * self.alike
+        own, others = (pad(rows if part is None else part, (0, 1)) for part in (rows, other))
+        return (self._own(own) - self._other(others)[..., : self.children.shape[1]]) * self.alike
 
-    def pairs(self, rows: Tensor, scaling: Weights) -> Tensor:
+    def pairs(self, rows: Tensor, scaling: Weights, other: Tensor | None = None) -> Tensor:
         """Features of each child and parent in rows (*L, C or 1, B, W): float (*L, C, P, B, features).
 
         The columns of both, their differences, and the log distances in one and in two columns: what touches is near.
+
+        other  rows that the parents are taken from; the same unless given
         """
-        padded = pad((rows - scaling["shift"]) / scaling["scale"], (0, 1))
-        differences, spread = self.differences(rows), scaling["apart"][:, :, None]
+        both_rows = [rows, rows if other is None else other]
+        own, others = (pad((part - scaling["shift"]) / scaling["scale"], (0, 1)) for part in both_rows)
+        differences, spread = self.differences(*both_rows), scaling["apart"][:, :, None]
         squares = differences.square()
         both = squares[..., self._first] + squares[..., self._second]
         mean_square = (spread[..., self._first].square() + spread[..., self._second].square()) / 2
         near = [_log_distance(squares / spread.square()), _log_distance(both / mean_square)]
         there = torch.cat([self.alike, self.alike[..., self._first] * self.alike[..., self._second]], -1)
-        return torch.cat(
-            [self._own(padded), self._other(padded), differences / spread, torch.cat(near, -1) * there], -1
-        )
+        return torch.cat([self._own(own), self._other(others), differences / spread, torch.cat(near, -1) * there], -1)
 
     def _own(self, padded: Tensor) -> Tensor:
         """(*L, C, P, B, K)"""

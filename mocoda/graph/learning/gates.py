@@ -1,10 +1,11 @@
 """The default learner: networks find where a child departs from its baseline, and which parents it then needs.
 
-For every child, a network predicts its change from its *baseline* parents (those that it needs in nearly all rows), as
-most rows behave. Where that error is unusually large, the child *departs*: another parent acts on it. Networks that see
-all parents, and all but one, measure which one it needs. A single row is weak evidence, so gates generalise from all
-similar rows: where a child departs, at least one of its other edges is present, and an edge is present where the child
-cannot be predicted without that parent.
+A dense model says which *baseline* parents a child needs in nearly all rows, and another network predicts its change
+from those, as most rows behave. Where that error is unusually large, the child *departs*: another parent acts on it.
+Networks that see all parents, and all but one, measure which one it needs. A single row is weak evidence, so gates
+generalise from all similar rows: where a child departs, at least one of its other edges is present, and an edge is
+present where the child cannot be predicted without that parent. In the end, the dense model tests the edges on
+recombined rows.
 
 Axes: R runs, C children, P parents, N rows, B rows of a batch, K columns of the widest child.
 """
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
@@ -29,13 +31,13 @@ from mocoda.graph.learning.baseline import (
     LOG_SCALES,
     Table,
     absolute,
-    baseline_parents,
     descend,
     drawn_rows,
     residuals_of,
     roundings,
     surprise_of,
 )
+from mocoda.graph.learning.dense import BASELINE_SHARE, MAX_FALSE, MIN_MOVED, REDRAWS, DenseModel, Redrawn
 from mocoda.graph.learning.gate_networks import (
     MIN_EDGE_SHARE,
     Layout,
@@ -67,6 +69,7 @@ DEPARTED_ROW_WEIGHT = 0.1  # of rows that seem to depart, when the baseline is r
 MIN_ROW_WEIGHT = 0.05  # of rows that do not seem to depart, when edges are learned: they might
 SLOPES, OFFSETS = (0.5, 0.7, 1.0, 1.4, 2.0), (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)  # calibrations to try
 RETRY_PACES = (0.3, 0.1)  # learning rates, relative to the usual, of gates that are retrained
+SHIFTS = (-2.0, 0.5, 0.5, 0.5, 0.5)  # added one after another to the log odds of gates that are learned again
 CONSTANT_SHARES = (0.003, 0.01, 0.03, 0.1, 0.3)  # of rows with an edge: constants that a gate is compared with
 
 
@@ -79,8 +82,8 @@ class GateLearner(GraphLearner):
 
     runs: int = 2  # Networks of each kind, trained as one program, whose probabilities are averaged.
     hidden: int = 64  # Width of their hidden layers.
-    baseline_steps: int = 600  # Updates to find the baseline parents among six factors; four times as many fit them.
-    steps: int = 2_000  # Updates to find the other edges.
+    baseline_steps: int = 600  # A quarter of the updates to fit the behaviour in most rows.
+    steps: int = 2_000  # Updates of the dense model, and of each network that finds edges.
     batch: int = 256  # Rows of each update.
     learning_rate: float = 3e-3  # Step size of Adam.
 
@@ -99,7 +102,9 @@ class GateLearner(GraphLearner):
         self, data: Transitions, graph: LocalGraph, always: Tensor, never: Tensor, stream: Stream, progress: Progress
     ) -> dict[str, Tensor]:
         table = Table.of(data, graph, stream)
-        baseline = baseline_parents(table, self, progress)
+        dense = DenseModel.fit(table, self, progress)
+        redrawn = dense.redrawn()
+        baseline = table.itself | (redrawn.moved.mean(1) > BASELINE_SHARE * REDRAWS)
         counts = torch.ones(len(baseline), len(data), device=data.device)
         residuals = residuals_of(baseline, table, counts, self, stream.child("left"), progress)
         for again in range(REFITS):  # without the departing rows, the baseline parents explain the others better
@@ -111,7 +116,8 @@ class GateLearner(GraphLearner):
         calibration = _calibration(table, evidence, baseline, weights)
         always = always | baseline.T
         fixed = {"calibration": calibration, "always": always, "never": never & ~always}
-        return {**table.scaling, **fixed, **{f"gates.{name}": weight for name, weight in weights.items()}}
+        made = {**table.scaling, **fixed, **{f"gates.{name}": weight for name, weight in weights.items()}}
+        return _repaired(made, dense, redrawn, self, progress)
 
     def probability(self, tensors: Weights, graph: LocalGraph, rows: Tensor) -> Tensor:
         return gate_probabilities(Layout(graph, rows.device), tensors, rows)
@@ -299,6 +305,60 @@ def _descended_gates(
         progress=progress,
         stage="edges",
     )
+
+
+def _repaired(
+    made: dict[str, Tensor], dense: DenseModel, redrawn: Redrawn, learner: GateLearner, progress: Progress
+) -> dict[str, Tensor]:
+    """Tensors whose edges recombine rows into true ones, as far as the dense model can tell.
+
+    Where a child's edges make false rows, its gates learn anew where parents act by the dense model, and are cut as low
+    as it takes. Where that does not help either, the child keeps all edges.
+    """
+    graph = dense.table.graph
+
+    def lacking() -> Tensor:
+        """Which children (C,) have too few edges."""
+
+        def mask(rows: Tensor) -> Tensor:
+            parts = rows.split(block_of(rows.device, learner.runs * made["always"].numel(), 512))
+            likely = torch.cat([learner.probability(made, graph, part) for part in parts]) > learner.caution
+            return (likely | made["always"]) & ~made["never"]
+
+        return dense.false_share(mask) > MAX_FALSE
+
+    chosen = lacking()
+    if not bool(chosen.any()):
+        return made
+    for name, weight in _fit_again(dense.table, redrawn, made["calibration"], learner, progress).items():
+        gate = made[f"gates.{name}"]
+        made[f"gates.{name}"] = torch.where(chosen.view(1, -1, *[1] * (gate.ndim - 2)), weight, gate)
+    for shift in SHIFTS:
+        made["gates.sum.2.bias"][:, chosen] += shift / made["calibration"][0]
+        chosen = chosen & lacking()
+        if not bool(chosen.any()):
+            break
+    return made | {"always": made["always"] | (chosen & ~made["never"])}
+
+
+def _fit_again(
+    table: Table, redrawn: Redrawn, calibration: Tensor, learner: GateLearner, progress: Progress
+) -> dict[str, Tensor]:
+    """Gates that say in which rows a parent acts by the dense model."""
+    stream, acts = table.stream.child("gates again"), (redrawn.moved >= MIN_MOVED).float()
+    weights = gate_weights(table.layout, learner.runs, learner.hidden, stream.child("weights"))
+    each, (slope, offset) = torch.arange(len(acts), device=acts.device)[:, None], calibration
+
+    def draw(start: int, updates: int) -> dict[str, Tensor]:
+        return {"rows": stream.integers(len(redrawn.rows), updates, learner.runs, len(acts), learner.batch)}
+
+    def loss(given: Mapping[str, Tensor]) -> Tensor:
+        odds = slope * gate_logits(weights, table.pairs(redrawn.rows[given["rows"]])) + offset
+        wrong = binary_cross_entropy_with_logits(odds, acts[each, given["rows"]], reduction="none")
+        return wrong.mean(2).sum()
+
+    rate, stage = learner.learning_rate, "edges again"
+    return descend(weights, loss, draw, rate=rate, steps=learner.steps, decay=1e-5, progress=progress, stage=stage)
 
 
 @torch.no_grad()

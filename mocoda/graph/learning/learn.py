@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -45,8 +47,9 @@ def learn_graph(
     learner        a name, for its default settings, or a learner such as make_learner("gates", steps=4_000)
     caution        an edge is present where its probability is above this number, by default the learner's own. A
                    missing edge makes false rows, an unnecessary one only fewer, so it may be far below one half
-    unseen         whether two state factors that never come near each other in the data depend on each other
-                   ("linked") or not ("apart"); nothing can be learned about them, and without it they are refused
+    unseen         what to assume about two state factors that never come near each other in the data, of which nothing
+                   can be learned: that they depend on each other in all rows ("linked", which is also assumed without
+                   it, with a warning), or never ("apart", which makes false rows if they do)
 
     A factor's own past always counts among its parents.
     """
@@ -58,9 +61,9 @@ def learn_graph(
     _check_data(data, graph)
     strangers = never_met(data, graph)
     if unseen is None and bool(strangers.any()):
-        raise _unseen_error(graph, strangers)
+        warnings.warn(_unseen_warning(graph, strangers), stacklevel=2)
     always = torch.eye(len(graph.parents), len(graph.children), dtype=torch.bool, device=data.device)
-    if unseen == "linked":
+    if unseen != "apart":
         always = always | strangers
     tensors = learner.learn(
         data, graph, always, strangers & ~always, as_stream(seed, "learn-graph", device=data.device), progress
@@ -111,14 +114,12 @@ def _check_data(data: Transitions, graph: LocalGraph) -> None:
             )
 
 
-def _unseen_error(graph: LocalGraph, strangers: Tensor) -> InputError:
-    pairs = [
-        f"{graph.parents[p]} and {graph.children[c]}" for p, c in strangers.nonzero().tolist() if p < c
-    ]  # fmt: skip
-    shown = ", ".join(pairs[:6]) + (f" and {len(pairs) - 6} more pairs" if pairs[6:] else "")
-    return InputError(
-        f"these factors never come near each other in the data, so nothing can be learned of what happens if they do: "
-        f"{shown}. Say whether they depend on each other (unseen='linked', or --unseen linked) or not (unseen='apart')."
+def _unseen_warning(graph: LocalGraph, strangers: Tensor) -> str:
+    """One line of at most 160 characters that names the pairs."""
+    pairs = ", ".join(f"{graph.parents[p]}/{graph.children[c]}" for p, c in strangers.nonzero().tolist() if p < c)
+    return (
+        f"never near each other in the data: {shorten(pairs, 60, placeholder=' ...')}. They count as linked; "
+        "with unseen 'apart', rows are false if they interact."
     )
 
 
