@@ -195,10 +195,3 @@ def test_local_edges_that_make_no_sense_are_refused(returned: str, tmp_path: Pat
     graph = load_graph(file, NAMES)
     with refused():
         graph.mask(ROWS)
-
-
-def test_the_error_keeps_its_cause_for_those_who_look(tmp_path: Path) -> None:
-    file = write(tmp_path, f"{PYTHON.partition('def local')[0]}\ndef local(f):\n    return 1 / 0\n")
-    with pytest.raises(ValueError, match="division") as error:
-        load_graph(file, NAMES).mask(ROWS)
-    assert isinstance(error.value.__cause__, ZeroDivisionError)

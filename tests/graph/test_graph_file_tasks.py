@@ -14,8 +14,6 @@ from graph_texts import NAMES, PYTHON, ROWS, data, write
 
 from mocoda import augment, fit_parents, load_graph, load_task
 from mocoda.augmentation.generation import GoalLabels
-from mocoda.augmentation.rewards import GoalsOf
-from mocoda.data.transitions import Transitions
 from mocoda.graph.columns import ColumnNames
 from mocoda.graph.graph_file import FileTask
 
@@ -91,17 +89,6 @@ def test_a_file_with_goals_labels_every_row_with_one(tmp_path: Path) -> None:
     assert made.terminal[own].all()
     again = augment(data(), parents, rows=200, task=loaded, seed=0, hindsight=0.5)
     assert again.goal is not None and torch.equal(again.goal, made.goal)
-
-
-def test_a_reward_about_goals_takes_those_of_the_data(tmp_path: Path) -> None:
-    loaded: Any = task(tmp_path, "def reward(s, a, n, goal):\n    return (n[:, 3] - goal[:, 0]).abs()")
-    table = data()
-    recorded = Transitions(table.state, table.action, table.next_state, goal=ROWS[:, :1].round(), columns=table.columns)
-    goals = GoalsOf(recorded, loaded)
-    made = augment(recorded, fit_parents(recorded, loaded.graph, "emp", seed=0), rows=200, task=goals, seed=0)
-    assert made.goal is not None and made.reward is not None
-    assert set(made.goal.flatten().tolist()) == {0.0, 1.0}
-    assert torch.equal(made.reward, (made.next_state[:, 3] - made.goal[:, 0]).abs())
 
 
 def test_hints_are_handed_to_recipes(tmp_path: Path) -> None:
