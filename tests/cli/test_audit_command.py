@@ -155,7 +155,8 @@ def test_a_killed_audit_goes_on_to_the_same_bytes(desk: Path) -> None:
     assert Path("runs/audit/replayed.safetensors").exists() and not Path("judged.hdf5").exists()
     asked = len(Path("asked.txt").read_text().splitlines())
     finished = start(*words, cwd=desk, script=OFTEN)
-    assert finished.communicate()[1] == "" and finished.returncode == 0
+    _, err = finished.communicate(timeout=250)  # a slow machine also tells how far it is
+    assert finished.returncode == 0, err
     assert len(Path("asked.txt").read_text().splitlines()) <= 2 * CHECKED + 50 + 2 < CHECKED + 50 + asked
     killed = {name: Path(name).read_bytes() for name in ("runs/audit/audit.json", "judged.hdf5")}
     Path("judged.hdf5").unlink()
@@ -164,7 +165,7 @@ def test_a_killed_audit_goes_on_to_the_same_bytes(desk: Path) -> None:
     assert killed["runs/audit/audit.json"] == Path("whole/audit.json").read_bytes()
 
 
-def test_what_cannot_be_audited_is_refused_in_one_sentence() -> None:
+def test_what_cannot_be_audited_is_refused_in_one_sentence(desk: Path) -> None:
     rejects("audit", "made.hdf5", "--graph", "plain.py")
     rejects("audit", "made.hdf5", "--graph", "step.py", "--environment", "Pendulum-v1")
     rejects("audit", "made.hdf5", "--environment", "Pendulum-v1")
@@ -177,13 +178,7 @@ def test_what_cannot_be_audited_is_refused_in_one_sentence() -> None:
     message = refused("audit", "made.hdf5", "--graph", "bad.py")
     assert message.startswith("'bad.py': step raised TypeError in line 10: ")
     assert message.endswith("It was given (100, 4). That was row 0 of the data.")
-    assert sorted(path.name for path in Path().iterdir()) == [
-        "bad.py",
-        "made.hdf5",
-        "pendulum.py",
-        "plain.py",
-        "step.py",
-    ]
+    assert below(desk) == ["bad.py", "made.hdf5", "pendulum.py", "plain.py", "step.py"]
 
 
 def test_nothing_of_the_user_s_is_overwritten() -> None:

@@ -107,12 +107,6 @@ def test_a_model_is_trained_once_and_serves_other_recipes(recipe: str, architect
     assert not Path("other.hdf5.run/dynamics.safetensors").exists()
 
 
-def test_fields_of_recipes_and_of_the_dynamics_change_the_rows() -> None:
-    for recipe, setting, value in (("mocoda-u", "--bandwidth", 0.3), ("rand", "--dynamics.learning-rate", 0.01)):
-        usual = made("--recipe", recipe, "--overwrite")
-        assert not made("--recipe", recipe, setting, value, "--overwrite").next_state.equal(usual.next_state)
-
-
 def test_rewards_are_the_file_s_or_learned_or_none() -> None:
     by_file = made("--recipe", "coda")
     assert by_file.reward is not None and by_file.reward.equal(by_file.next_state.sum(1))

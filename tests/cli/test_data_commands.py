@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,10 +31,6 @@ LIFT = """
 action = {"drive": "drive", "hoist": "hoist"}
 edges = {"cart": ["cart", "drive"], "lift": ["lift", "hoist"]}
 """
-REWARD = """
-def reward(state, action, next_state):
-    return next_state.sum(1)
-"""
 COLUMNS = ("cart.place", "lift.height", "drive", "hoist")
 NAMES = ("state", "action", "next_state", "reward", "terminal")
 
@@ -57,34 +51,6 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def assert_same_rows(one: Transitions, other: Transitions) -> None:
     for name in NAMES:
         assert getattr(one, name).equal(getattr(other, name)), name
-
-
-# Collect
-
-
-def test_collect_writes_the_task_s_rows_and_how_they_were_made() -> None:
-    printed = done("collect", "navigation", "--rows", 400, "--seed", 3, "--out", "new/a.hdf5")
-    data = Transitions.load("new/a.hdf5")
-    assert printed == f"new/a.hdf5: {data!r}\n"
-    assert_same_rows(data, Transitions.load("walks.hdf5"))
-    assert data.source == {"task": "navigation", "rows": 400, "seed": 3}
-    config = json.loads(Path("new/a.hdf5.run/config.json").read_text())
-    assert config["command"] == "collect" and config["settings"] == dict(data.source)
-    assert config["versions"]["torch"] == torch.__version__
-
-
-@pytest.mark.parametrize("target", ["a.npz", "a.parquet", "d4rl:a.hdf5"])
-def test_the_ending_or_the_prefix_decides_the_format(target: str) -> None:
-    for words in (
-        ["collect", "navigation", "--rows", "400", "--seed", "3"],
-        ["label", "walks.hdf5", "--task", "navigation"],
-        ["augment", "walks.hdf5", "--recipe", "emp", "--rows", "1", "--no-keep-recorded", "--no-provenance"],
-    ):
-        place = f"{target.rpartition(':')[0]}{':' * (':' in target)}{words[0]}-{target.rpartition(':')[2]}"
-        done(*words, "--out", place)
-        assert len(read(place)) == (1 if words[0] == "augment" else 400)
-    for words in (["collect", "navigation"], ["label", "walks.hdf5"], ["augment", "walks.hdf5"]):
-        rejects(*words, "--out", "a.foo")
 
 
 def test_data_that_is_there_is_not_replaced_unasked() -> None:
@@ -110,13 +76,6 @@ def test_an_input_is_never_replaced(words: str) -> None:
     assert Path("walks.hdf5").read_bytes() == before and not Path("walks.hdf5.run").exists()
 
 
-def test_something_that_is_no_regular_file_is_never_replaced() -> None:
-    """As /dev/null would be, for one who may write /dev."""
-    os.mkfifo("pipe.hdf5")
-    rejects("collect", "navigation", "--out", "pipe.hdf5")
-    assert Path("pipe.hdf5").is_fifo()
-
-
 def test_a_terminated_command_removes_what_it_had_begun(tmp_path: Path) -> None:
     process = start("collect", "navigation", "--rows", 2_000_000, "--out", "big.hdf5", cwd=tmp_path)
     kill(process, lambda: list(tmp_path.glob(".big.hdf5.*.part")), signal.SIGTERM)
@@ -138,14 +97,6 @@ def test_label_gives_recorded_rows_the_rewards_of_a_task() -> None:
     assert_same_rows(labelled, data)
     assert labelled.source["task"] == "navigation"
     assert_same_rows(label(bare, task), data)
-
-
-def test_label_takes_the_reward_of_a_graph_file() -> None:
-    rejects("label", "mine.hdf5", "--graph", "lift.py")
-    Path("lift.py").write_text(LIFT + REWARD)
-    done("label", "mine.hdf5", "--graph", "lift.py")
-    labelled = Transitions.load("labelled.hdf5")
-    assert labelled.reward is not None and labelled.reward.equal(labelled.next_state.sum(1))
 
 
 def test_label_learns_the_reward_of_other_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +176,12 @@ REFUSED = [
     "collect maze",
     "collect [x]",
     "collect navigation --variety plain",
+    "collect navigation --workers 2",
+    "collect hooksweep2 --rows 0",
+    "collect hooksweep2 --variety vary",
+    "collect hooksweep2 --workers -1",
     "collect navigation --out FILE/x.hdf5",
+    "collect navigation --out a.foo",
     "augment walks.hdf5 --task maze",
     "augment walks.hdf5 --dynamics lokal",
     "augment walks.hdf5 --recipe coda --model FILE",
@@ -238,6 +194,7 @@ REFUSED = [
     "whatif walks.hdf5 --row 0 --change y=1 --task navigation --graph lift.py",
     "whatif mine.hdf5 --row 0 --change y=1",
     "label walks.hdf5 --hindsight 2",
+    "label mine.hdf5 --graph lift.py",
     "export walks.hdf5 --to p.onnx --skip-bad-rows",
 ]
 

@@ -102,22 +102,6 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(
     assert parts(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "hooksweep2 --rows 0",
-        "hooksweep2 --variety vary",
-        "hooksweep2 --workers -1",
-        "navigation --variety plain",
-        "navigation --workers 2",
-    ],
-)
-def test_a_collection_that_cannot_be_is_refused(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    rejects("collect", *words.split())
-    assert below(tmp_path) == []
-
-
 # Watch
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from dataclasses import dataclass, fields
-from inspect import getdoc
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +13,7 @@ from command_line import done, mocoda, rejects
 
 import mocoda as package
 from mocoda.agents import AGENTS
-from mocoda.cli import COMMANDS, command_of, read_command
+from mocoda.cli import COMMANDS, read_command
 from mocoda.cli.options import READABLE, TASKS, WRITABLE
 from mocoda.data.formats import FORMATS
 from mocoda.dynamics import DynamicsConfig
@@ -39,32 +37,12 @@ def test_light_commands_import_no_heavy_library(words: str, heavy: set[str], tmp
     assert ended.returncode == 0 and ended.stdout.endswith("set()\n"), (ended.stdout, ended.stderr)
 
 
-def test_commands_are_listed_with_a_sentence_each() -> None:
-    lines = done("--help").splitlines()
-    for word, (_, sentence) in COMMANDS.items():
-        (line,) = (line for line in lines if line.startswith(f"  {word} "))
-        assert line.endswith(sentence) and len(sentence) < 90
-        assert (getdoc(command_of(word)) or "").split()[0] == sentence.split()[0]
-
-
-POSITIONAL = {
-    "collect": "TASK",
-    "graph": "GRAPH|DATA",
-    "train": "DATA [DATA ...]",
-    "evaluate": "FOLDER",
-    "watch": "WHO",
-    "demo": None,
-}
-
-
 @pytest.mark.parametrize("word", COMMANDS)
 def test_the_help_of_a_command_names_values_in_words(word: str) -> None:
     text = done(word, "--help")
-    assert text.startswith(f"usage: mocoda {word} ")
+    assert text.startswith(f"usage: mocoda {word} ") and f"\n  {word} " in done("--help")
     for noise in ("{None}", "STR]", "{fixed}"):
         assert noise not in text
-    positional = re.search(r"positional arguments *\n[ -]*\n *(\S.*?)  ", text)
-    assert (positional and positional[1]) == POSITIONAL.get(word, "DATA")
 
 
 def test_help_texts_name_every_choice() -> None:
@@ -82,11 +60,8 @@ def test_help_texts_name_every_choice() -> None:
     "words",
     [
         "tarin",
-        "x",
-        "whatif d.hdf5 --rwo 3",
         "collect navigation --zzz",
         "augment d.hdf5 --recipe coda --bandwidth 0.1",
-        "augment d.hdf5 --recipe=emp --bandwidth=0.1",
         "augment d.hdf5 --dynamics.epoch 3",
         "train d.hdf5 --imitation 1 --agent sac",
         "augment",
@@ -94,7 +69,6 @@ def test_help_texts_name_every_choice() -> None:
         "augment d.hdf5 --rows",
         "collect navigation --rows many",
         "train d.hdf5 --actions 1",
-        "train d.hdf5 --batch 0",
         "train d.hdf5 --hidden 8 0",
         "augment d.hdf5 --dynamics.epochs 0",
         "augment d.hdf5 --recipe x",

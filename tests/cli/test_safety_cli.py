@@ -7,16 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from command_line import done, refused, rejects, start
+from command_line import done, mocoda, refused, rejects
 
 from mocoda import read
 from mocoda.tasks import make_task
@@ -83,42 +81,8 @@ def test_names_that_are_too_long_are_one_line() -> None:
         refuses("inspect", name)
 
 
-@pytest.fixture
-def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes this process an ordinary user for a while, in a folder that it can read; root may do everything."""
-    import h5py  # noqa: F401  # what an ordinary user may not be allowed to import
-
-    if os.getuid() != 0:
-        pytest.skip("only root can become another user")
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        monkeypatch.chdir(folder)
-        make_task("navigation").collect(10, seed=0).save("recorded.hdf5")
-        done("export", "recorded.hdf5", "--to", "closed.npz")
-        for verb in ("collect", "train"):
-            done(verb, "--help")
-        done("inspect", "recorded.hdf5")
-        Path("recorded.hdf5").rename("closed.hdf5")
-        Path("closed.hdf5").chmod(0)
-        Path("closed.npz").chmod(0)
-        os.seteuid(65534)
-        yield
-        os.seteuid(0)
-
-
-def test_what_must_not_be_read_or_written_is_one_line(nobody: None) -> None:
-    for words in (
-        ("inspect", "closed.hdf5"),
-        ("inspect", "closed.npz"),
-        ("export", "closed.hdf5", "--to", "/tmp/x.npz"),
-        ("collect", "navigation", "--rows", "10", "--out", "x.hdf5"),
-        ("train", "closed.hdf5", "--out", "."),
-    ):
-        said = refused(*words)
-        assert "ermission" in said and "\n" not in said
-
-
-def test_names_that_give_a_terminal_orders_are_printed_as_codes(here: Path) -> None:
+@pytest.mark.filterwarnings("ignore:Glyph")  # which the picture of the graph cannot show
+def test_names_that_give_a_terminal_orders_are_printed_as_codes() -> None:
     evil = "\x1b]0;owned\x07\x9b2J"
     table = replace(read("recorded.hdf5"), columns=(evil, "y", "dx", "dy"), source={"ignored": [evil]})
     table.save("evil.hdf5")
@@ -126,17 +90,14 @@ def test_names_that_give_a_terminal_orders_are_printed_as_codes(here: Path) -> N
     lines = (f"{json.dumps(child)} = {json.dumps(parents)}\n" for child, parents in edges.items())
     Path("graph.toml").write_text(f"[edges]\n{''.join(lines)}")
     words = ["evil.hdf5", "--graph", "graph.toml"]
-    ended = [
-        start(verb, *more, cwd=here).communicate(timeout=250)
-        for verb, *more in (
-            ["inspect", "evil.hdf5"],
-            ["graph", *words],
-            ["export", "evil.hdf5", "--to", "again.hdf5"],
-            ["whatif", *words, "--row", "0", "--change", "z=1"],
-        )
-    ]
-    for said in map("".join, ended):
-        assert "\\x1b]0;owned" in said and not {"\x1b", "\x07", "\x9b"} & {*said}, said
+    for verb, *more in (
+        ["inspect", "evil.hdf5"],
+        ["graph", *words],
+        ["export", "evil.hdf5", "--to", "again.hdf5"],
+        ["whatif", *words, "--row", "0", "--change", "z=1"],
+    ):
+        _, out, err = mocoda(verb, *more)
+        assert "\\x1b]0;owned" in out + err and not {"\x1b", "\x07", "\x9b"} & {*out, *err}, out + err
 
 
 @pytest.mark.parametrize(
@@ -203,10 +164,11 @@ def test_two_processes_on_one_folder_and_ctrl_c() -> None:
     done(*words)
 
 
-@pytest.mark.parametrize("words", [("--help",), ("train", "--help"), ("--version",)])
-def test_output_that_nobody_reads_any_more_is_no_error(words: tuple[str, ...]) -> None:
+def test_output_that_nobody_reads_any_more_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
-    ended = subprocess.run([sys.executable, "-m", "mocoda.cli", *words], stdout=write, stderr=subprocess.PIPE)
+    ended = subprocess.run(
+        [sys.executable, "-m", "mocoda.cli", "train", "--help"], stdout=write, stderr=subprocess.PIPE
+    )
     os.close(write)
     assert (ended.returncode, ended.stderr) == (1, b"")

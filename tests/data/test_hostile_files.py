@@ -21,6 +21,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 from approved import assert_approved, refused
+from command_line import done, rejects
 from test_pairing import lerobot_folder
 from transition_tables import numbers, refusal, table
 
@@ -154,14 +155,6 @@ def test_a_hostile_file_is_refused_in_a_clear_sentence(name: str, tmp_path: Path
     message = refusal(lambda: mocoda.read(tmp_path / name))
     assert_approved(message.partition(" (")[0] if " cannot be read as " in message else message)
     assert not (tmp_path / "trace").exists()
-
-
-@pytest.mark.parametrize("kind", ["list", "tuple"])
-def test_episodes_that_are_no_names_are_refused(kind: str) -> None:
-    cells = np.empty(3, object)
-    cells[:] = [[1], [2], [3]] if kind == "list" else [(1,), (2,), (3,)]
-    with refused():
-        mocoda.read({"state": numbers(3, 2), "action": numbers(3, 1), "episode": cells})
 
 
 def test_a_name_that_is_no_text_is_passed_over(tmp_path: Path) -> None:
@@ -312,32 +305,6 @@ def test_numbers_of_thousands_of_digits_are_refused(tmp_path: Path, monkeypatch:
 # --- links
 
 
-def test_masks_and_provenance_that_lie_elsewhere_are_refused(tmp_path: Path) -> None:
-    made = table(4, provenance={"recipe": np.arange(4)})
-    mocoda.write(made, f"robomimic:{tmp_path / 'robomimic.hdf5'}")
-    mocoda.write(made, f"d3rlpy:{tmp_path / 'd3rlpy.h5'}")
-    changes = {"robomimic.hdf5": ["mask/train", "mask", "data/demo_0/provenance"], "d3rlpy.h5": ["mocoda_provenance"]}
-    for name, places in changes.items():
-        for number, place in enumerate(places):
-            path = tmp_path / f"{number}-{name}"
-            path.write_bytes((tmp_path / name).read_bytes())
-            with h5py.File(path, "a") as file:
-                if place in file:
-                    del file[place]
-                if place == "mask/train":
-                    if "mask" in file:
-                        del file["mask"]
-                    layout = h5py.VirtualLayout((1,), "S6")
-                    layout[:] = h5py.VirtualSource(elsewhere(path), "train", (1,), "S6")
-                    file.create_group("mask").create_virtual_dataset("train", layout)
-                else:
-                    file[place] = h5py.ExternalLink(elsewhere(path), "/")
-            source = f"d3rlpy:{path}" if name == "d3rlpy.h5" else path
-            how: Any = {"filter_key": "train"} if place.startswith("mask") else {}
-            with refused():
-                mocoda.read(source, **how)
-
-
 @pytest.mark.parametrize("name", ["minari:../../etc/x-v0", "minari:/etc/x-v0", "minari:me/../../x-v0", "minari:"])
 def test_names_that_climb_out_of_a_folder_are_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -378,15 +345,17 @@ def test_what_is_not_there_is_said_to_be(place: Any, tmp_path: Path, monkeypatch
 
 @pytest.fixture
 def unprivileged(tmp_path: Path) -> Iterator[None]:
-    """Not root, who may do anything."""
+    """Not root, who may do anything, but one who may read here and not write."""
     for folder in takewhile(lambda folder: folder != Path(gettempdir()), (tmp_path, *tmp_path.parents)):
         folder.chmod(0o755)
+    tmp_path.chmod(0o555)
     as_root = os.geteuid() == 0
     if as_root:
         os.seteuid(65534)
     yield
     if as_root:
         os.seteuid(0)
+    tmp_path.chmod(0o755)
 
 
 SOURCES = ["data.hdf5", "d4rl:data.hdf5", "robomimic:data.hdf5", "ogbench:data.npz", "data.parquet", "d3rlpy:data.h5"]
@@ -423,6 +392,15 @@ def test_what_cannot_be_opened_is_refused_in_one_line(
     assert expected in message and "\n" not in message and len(message) < 600
     if name.endswith("5"):
         assert expected in refusal(lambda: Transitions.load(path))
+
+
+def test_a_folder_that_may_not_be_written_to_is_said_in_one_line(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    mocoda.write(table(), tmp_path / "x.npz")
+    done("export", tmp_path / "x.npz", "--to", tmp_path / "y.npz")  # imports what others may not be allowed to import
+    request.getfixturevalue("unprivileged")
+    rejects("export", tmp_path / "x.npz", "--to", tmp_path / "z.npz")
 
 
 def test_pipes_in_a_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

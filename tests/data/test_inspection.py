@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from approved import assert_approved
-from transition_tables import numbers, table
+from command_line import done
+from transition_tables import numbers
 
 import mocoda
 from mocoda import Inspection, Transitions
@@ -38,13 +37,6 @@ def test_episodes_and_their_lengths_are_found_by_next_states() -> None:
     assert found.continuing == 96 / 99
     assert (found.jumps, found.bad_rows, found.duplicates, found.terminals, found.goals) == (0, 0, 0, 0, None)
     assert found.warnings == ()
-
-
-def test_a_terminal_row_ends_an_episode_even_if_the_following_one_goes_on() -> None:
-    terminal = np.zeros(100, bool)
-    terminal[[9, 24]] = True
-    found = mocoda.inspect(walk(4, 25, terminal=terminal))
-    assert (found.episodes, found.steps, found.terminals) == (5, (10, 25.0, 25), 2)
 
 
 def test_columns_are_described_as_numpy_does() -> None:
@@ -74,27 +66,17 @@ def ogbench_like(episodes: int = 20, steps: int = 100) -> dict[str, Any]:
     return {"observations": seen, "actions": velocity.reshape(-1, 3), "terminals": ends}
 
 
-def bouncing_ball(steps: int = 2_000) -> dict[str, Any]:
-    """A ball in a box, whose velocity turns round at the walls."""
-    time_ = np.arange(steps + 1)[:, None] * np.array([0.013, 0.029])
-    places, velocity = np.abs(time_ % 2 - 1), np.where(time_ % 2 < 1, -1.0, 1.0) * [0.013, 0.029]
-    seen = np.concatenate([places, velocity], 1)
-    return {"state": seen[:-1], "action": numbers(steps, 1), "next_state": seen[1:], "reward": seen[:-1, 0]}
-
-
 def recording(name: str, folder: Path) -> Transitions:
     if name == "ogbench":
         np.savez(folder / "cube.npz", **ogbench_like())
         return mocoda.read(folder / "cube.npz")
-    if name == "ball":
-        return mocoda.read(bouncing_ball())
     if name == "hooksweep2":
         pytest.importorskip("mujoco")
-    made: Transitions = mocoda.make_task(name).collect(1_500, seed=0)
+    made: Transitions = mocoda.make_task(name).collect(600, seed=0)
     return made
 
 
-WORLDS = ["navigation", "objects:1", "objects:4", "hooksweep2", "ogbench", "ball"]
+WORLDS = ["navigation", "objects:1", "objects:4", "hooksweep2", "ogbench"]
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -103,8 +85,6 @@ def test_sound_data_raises_no_alarm_and_resets_within_episodes_are_named(world: 
     found = mocoda.inspect(data)
     assert (found.jumps, found.first_jump) == (0, None)
     assert [warning for warning in found.warnings if "rewards" not in warning and "wraps around" not in warning] == []
-    if world == "ball":  # one long episode
-        return
     ends = np.flatnonzero((data.next_state[:-1] != data.state[1:]).any(1))
     next_state = data.next_state.clone()
     next_state[ends] = data.state[ends + 1]  # as if the episodes were one
@@ -113,10 +93,7 @@ def test_sound_data_raises_no_alarm_and_resets_within_episodes_are_named(world: 
     row, column = joined.first_jump
     assert row in ends and column in data.columns
     assert 0.25 * len(ends) < joined.jumps <= len(ends)
-    assert (
-        f"{joined.jumps} rows move much farther than the others, first row {row}, mostly in {column}: do they lead "
-        "from one episode to another? Mark the ends of episodes, or give episode_steps." in joined.warnings
-    )
+    assert any(f"{joined.jumps} rows move much farther than the others" in warning for warning in joined.warnings)
 
 
 @pytest.mark.parametrize("provenance", [True, False])
@@ -147,14 +124,6 @@ def test_numbered_episodes_are_counted_as_they_are_numbered() -> None:
     assert not alone.numbered and "runs of rows" in str(alone)
 
 
-def test_pairs_across_a_border_go_away_with_the_length_of_episodes() -> None:
-    made = walk(10, 50)
-    given = {"observations": made["state"], "actions": made["action"], "rewards": made["reward"]}
-    found = mocoda.inspect(given, episode_steps=500)  # in truth, they are of 50
-    assert found.jumps > 5 and found.episodes == 1
-    assert mocoda.inspect(given, episode_steps=50).jumps == 0
-
-
 def test_a_column_whose_next_value_is_another_moment_s_is_named() -> None:
     made = walk()
     made |= {"state": np.hstack([made["state"], numbers(100, 2)]), "action": made["action"]}
@@ -163,10 +132,7 @@ def test_a_column_whose_next_value_is_another_moment_s_is_named() -> None:
     found = mocoda.inspect(made)
     assert [column.breaks for column in found.columns[:4]] == [0, 0, 0, 96 + 0]
     assert found.continuing == 0
-    assert (
-        "the next value of state3 is mostly not the following row's value, though the other columns go on: are next "
-        "states recorded at another moment than states?" in found.warnings
-    )
+    assert_approved(next(warning for warning in found.warnings if "state3" in warning))
 
 
 def test_nan_and_infinite_numbers_are_counted_and_the_way_out_works(tmp_path: Path) -> None:
@@ -180,21 +146,10 @@ def test_nan_and_infinite_numbers_are_counted_and_the_way_out_works(tmp_path: Pa
     assert (found.kind, found.bad_rows, found.first_bad) == ("D4RL-style HDF5", 3, 2)
     assert [only(found, name).bad for name in ("state0", "state1", "reward")] == [0, 2, 1]
     assert only(found, "state1").mean == pytest.approx(np.nanmean(made["state"][:, 1]), rel=1e-5)
-    assert found.warnings[0] == (
-        "3 rows have NaN or infinite numbers, first row 2. mocoda.read refuses them; skip_bad_rows=True leaves them "
-        "out (mocoda export DATA --to FILE.hdf5 --skip-bad-rows)."
-    )
-    out = cli("export", tmp_path / "broken.hdf5", "--to", tmp_path / "whole.hdf5", "--skip-bad-rows")
+    assert_approved(found.warnings[0])
+    out = done("export", tmp_path / "broken.hdf5", "--to", tmp_path / "whole.hdf5", "--skip-bad-rows")
     assert out == f"{tmp_path / 'whole.hdf5'}: 97 transitions\n"
     assert mocoda.inspect(tmp_path / "whole.hdf5").bad_rows == 0
-
-
-def test_a_column_of_nothing_but_nan_has_no_figures() -> None:
-    made = walk()
-    made["action"][:, 0] = np.nan
-    described = only(mocoda.inspect(made), "action0")
-    assert (described.minimum, described.mean, described.std, described.bad) == (None, None, None, 100)
-    assert "-" in str(mocoda.inspect(made))
 
 
 def test_constants_duplicates_and_missing_rewards_are_said() -> None:
@@ -205,11 +160,7 @@ def test_constants_duplicates_and_missing_rewards_are_said() -> None:
     found = mocoda.inspect(made)
     assert (only(found, "action1").kind, only(found, "action0").kind) == ("constant", "number")
     assert found.duplicates == 10
-    assert found.warnings == (
-        "action1 never changes: a model learns nothing from it.",
-        "10 rows of 110 are exact duplicates of earlier ones.",
-        "there are no rewards: a task, a reward function or another file has to give them.",
-    )
+    assert_approved("\n".join(found.warnings))
 
 
 def test_duplicates_are_counted_as_sets_do() -> None:
@@ -226,47 +177,21 @@ def test_goals_are_counted_and_shuffled_rows_said_to_be() -> None:
     shuffled = mocoda.inspect({name: array[order[::2]] for name, array in made.items()})
     assert shuffled.episodes >= 40
     alone = mocoda.inspect({name: array[::2] for name, array in made.items()})
-    assert alone.warnings == ("no row goes on in the following one: rows are shuffled, or each is a step of its own.",)
+    assert_approved("\n".join(alone.warnings))
 
 
 def test_what_reading_left_out_is_told_and_so_is_done() -> None:
     made = walk(4, 25)
     ends = np.arange(100) % 25 == 24
-    found = mocoda.inspect(
-        {"obs": made["state"], "actions": made["action"], "rewards": made["reward"], "terminals": ends, "dones": ends}
-    )
-    assert found.warnings == ("4 terminal rows have no next state and were left out, and their rewards with them.",)
-    unknown = mocoda.inspect({"obs": made["state"], "act": made["action"], "rew": made["reward"], "done": ends})
-    assert unknown.warnings == (
-        "done marks the ends of episodes; it does not tell whether the task or a time limit ended them, so no row is "
-        'terminal. If it is the task, say so with names={"terminal": NAME} (--names terminal=NAME).',
-    )
-
-
-def test_a_single_row_is_inspected() -> None:
-    found = mocoda.inspect(table(1))
-    assert (found.rows, found.episodes, found.steps, found.continuing) == (1, 1, (1, 1.0, 1), 0.0)
-
-
-def test_it_prints_a_table_and_brackets_are_no_markup() -> None:
-    said = str(mocoda.inspect(mocoda.read(walk(), columns=["[red]x", "y", "dx", "dy"])))
-    assert "[red]x" in said
-    assert "table: 100 rows" in said
-    assert "4 episodes of 25 to 25 rows (median 25)" in said
-    assert "97.0% of rows go on in the following one; 0 duplicates, 0 terminal, no goals" in said
-
-
-def cli(*words: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "mocoda.cli", *map(str, words)], capture_output=True, text=True, timeout=250, check=True
-    )
-    return done.stdout
+    parts = {"obs": made["state"], "act": made["action"], "rew": made["reward"]}
+    for marks in ({"terminals": ends, "dones": ends}, {"done": ends}):
+        assert_approved("\n".join(mocoda.inspect(parts | marks).warnings))
 
 
 def test_the_verb_prints_and_writes_json(tmp_path: Path) -> None:
-    mocoda.read(walk()).save(tmp_path / "data.hdf5")
-    said = cli("inspect", tmp_path / "data.hdf5", "--json", tmp_path / "found.json")
-    assert "mocoda HDF5: 100 rows" in said
+    mocoda.read(walk(), columns=["[red]x", "y", "dx", "dy"]).save(tmp_path / "data.hdf5")
+    said = done("inspect", tmp_path / "data.hdf5", "--json", tmp_path / "found.json")
+    assert "mocoda HDF5: 100 rows" in said and "[red]x" in said  # which is no markup
     written = json.loads((tmp_path / "found.json").read_text("utf-8"))
     assert written == json.loads(json.dumps(mocoda.inspect(tmp_path / "data.hdf5").to_json()))
     assert (written["episodes"], len(written["columns"])) == (4, 5)
@@ -282,13 +207,3 @@ def test_numbers_that_float32_rounds_away_are_reported(tmp_path: Path) -> None:
         mocoda.read(made, columns=["x", "y", "u", "v"])
     rounded = {name: array.astype(np.float32).astype(np.float64) for name, array in made.items()}
     assert not any("float32" in warning for warning in mocoda.inspect(rounded).warnings)  # nothing is lost
-
-
-def test_inspecting_a_file_does_not_import_torch(tmp_path: Path) -> None:
-    made = table()
-    for target in ("x.hdf5", "x.npz", "x.parquet"):
-        mocoda.write(made, tmp_path / target)
-    script = "import sys, mocoda; [mocoda.inspect(f) for f in sys.argv[1:]]; print('torch' in sys.modules)"
-    files = map(str, sorted(tmp_path.iterdir()))
-    done = subprocess.run([sys.executable, "-c", script, *files], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -118,9 +118,7 @@ def test_observations_and_the_action_are_chosen_by_name(folder: Path) -> None:
 HARM: dict[str, Callable[[Path], object]] = {
     "old": lambda f: change(f, codebase_version="v1.6"),
     "none": lambda f: change(f, features={}),
-    "three": lambda f: change(f, features=3),
     "json": lambda f: (f / "meta/info.json").write_text("["),
-    "data": lambda f: shutil.rmtree(f / "data"),
     "width": lambda f: change(f, features=features(f) | {"action": {"dtype": "float32", "shape": [3]}}),
     "huge": lambda f: change(f, features=features(f) | {"action": {"dtype": "float32", "shape": [10**9]}}),
 }

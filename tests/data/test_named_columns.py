@@ -34,12 +34,8 @@ def test_named_columns_keep_their_names_and_pair_within_episodes(parquet: bool, 
     read = mocoda.read(given)
     paired(read)
     assert read.columns == ("box1.x", "y", "dx")
-    assert read.source == {
-        "read_as": "Parquet" if parquet else "data frame",
-        "ignored": ["note"],
-        "episodes": 3,
-        "dropped_last_rows": 3,
-    }
+    kind = "Parquet" if parquet else "data frame"
+    assert read.source == {"read_as": kind, "ignored": ["note"], "episodes": 3, "dropped_last_rows": 3}
 
 
 def test_next_states_are_matched_by_name_and_two_levels_pass_for_a_dot() -> None:
@@ -74,18 +70,8 @@ def test_written_parquet_has_named_columns(tmp_path: Path) -> None:
     made = table(columns=["box1.x", "y", "push"], goal=numbers(5, 2), provenance={"recipe": np.arange(5)})
     mocoda.write(made, tmp_path / "data.parquet")
     read = pd.read_parquet(tmp_path / "data.parquet")
-    assert [*read.columns] == [
-        "state.box1.x",
-        "state.y",
-        "action.push",
-        "reward",
-        "next_state.box1.x",
-        "next_state.y",
-        "terminal",
-        "goal.0",
-        "goal.1",
-        "provenance.recipe",
-    ]
+    assert [*read.columns][:5] == ["state.box1.x", "state.y", "action.push", "reward", "next_state.box1.x"]
+    assert [*read.columns][5:] == ["next_state.y", "terminal", "goal.0", "goal.1", "provenance.recipe"]
     assert read["state.y"].tolist() == made.state[:, 1].tolist()
     assert mocoda.read(read).next_state.equal(made.next_state)
 
@@ -143,10 +129,3 @@ def test_csv_is_read_by_others_and_empty_cells_are_nan(tmp_path: Path) -> None:
     (tmp_path / "gap.csv").write_text("state.x, action.u, next_state.x\n1,2,3\n,5,6\n7,8,9\n")
     assert mocoda.inspect(tmp_path / "gap.csv").bad_rows == 1
     assert mocoda.read(tmp_path / "gap.csv", skip_bad_rows=True).state[:, 0].tolist() == [1, 7]
-
-
-@pytest.mark.parametrize("names", [("\n", "0"), ("a,b", ";;;"), ('"', "\t")])
-def test_names_of_csv_columns_may_hold_what_separates_them(names: tuple[str, str], tmp_path: Path) -> None:
-    zero = np.zeros((1, 1), np.float32)
-    mocoda.write(mocoda.Transitions(zero, zero, zero, columns=names), tmp_path / "x.csv")
-    assert mocoda.read(tmp_path / "x.csv").columns == names

@@ -26,20 +26,15 @@ FILES = [
     *["data.hdf5", "d4rl.hdf5", "old.hdf5", "robomimic.hdf5", "data.npz", "packed.npz", "data.parquet", "data.csv"],
     *["lerobot/meta/info.json", "lerobot/meta/tasks.parquet", "lerobot/data/chunk-000/file-000.parquet"],
     *["lerobot/meta/mocoda.json", "d3rlpy.h5", "x-v0/data/metadata.json", "x-v0/data/main_data.hdf5"],
-    *[
-        "a-v0/data/metadata.json",
-        "a-v0/data/0/observations.arrow",
-        "shards/manifest.json",
-        "shards/shard-00000.parquet",
-    ],
+    *["a-v0/data/metadata.json", "a-v0/data/0/observations.arrow"],
+    *["shards/manifest.json", "shards/shard-00000.parquet"],
 ]
 IN_MEMORY: dict[str, Callable[[dict[str, Any]], Any]] = {
     "arrays": lambda columns: columns,
     "pandas": lambda columns: pd.DataFrame({name: list(column) for name, column in columns.items()}),
     "polars": lambda columns: polars.DataFrame({name: list(column) for name, column in columns.items()}, strict=False),
 }
-MUTATIONS, CAMPAIGN = 50, 1_000
-SECONDS, BYTES = 20, 2 << 30
+MUTATIONS = 50
 
 
 @cache
@@ -145,12 +140,8 @@ def check_mutation(name: str, number: int) -> str:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
         environment.setenv("MINARI_DATASETS_PATH", folder)
         if name in IN_MEMORY:
-            columns = {
-                "state.x": np.arange(20.0),
-                "action.u": np.ones(20),
-                "reward": np.ones(20),
-                "terminal": np.zeros(20),
-            }
+            columns: dict[str, Any] = {"state.x": np.arange(20.0), "action.u": np.ones(20)}
+            columns |= {"reward": np.ones(20), "terminal": np.zeros(20)}
             columns |= {"episode": np.arange(20) // 10, "step": np.arange(20) % 10}
             columns = {key.partition(".")[0] if name == "arrays" else key: value for key, value in columns.items()}
             for key in random.choice([*columns], 2, replace=False):

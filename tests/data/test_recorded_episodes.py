@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from walks import walks
 
 import mocoda
 from mocoda import Transitions, concatenate
-from mocoda.parents import fit_parents
 from mocoda.tasks import make_task
 
 quick = settings(max_examples=30, deadline=None)
@@ -57,16 +55,6 @@ def test_steps_are_counted_as_rows_come_unless_given() -> None:
 def test_what_is_no_episode_is_refused(given: dict[str, Any]) -> None:
     with refused():
         table(3, **given)
-
-
-def test_choosing_moving_copying_and_saving_keep_them(tmp_path: Path) -> None:
-    made = table(5, episode=[0, 0, 1, 1, -1], step=[0, 1, 4, 5, 0])
-    assert places(made[torch.tensor([3, 0, 3])]) == [(1, 5), (0, 0), (1, 5)]
-    assert made.episode is not None
-    assert places(made[made.episode.eq(1)]) == [(1, 4), (1, 5)]
-    made.save(tmp_path / "data.hdf5")
-    for same in (made.to("cpu"), copy.copy(made), Transitions.load(tmp_path / "data.hdf5")):
-        assert places(same) == places(made)
 
 
 @quick
@@ -120,12 +108,6 @@ def test_a_table_goes_on_in_an_episode_only_at_its_next_step_and_state() -> None
     assert places(concatenate([whole[:2], other[2:]]))[2:] == [(1, 2), (1, 3), (2, 0), (2, 1)]
 
 
-def test_labels_goals_and_hindsight_leave_episodes_alone() -> None:
-    task = make_task("hooksweep2")
-    data = Transitions(numbers(4, 16), numbers(4, 4), numbers(4, 16), columns=(), episode=[0, 0, 1, 1])
-    assert places(mocoda.label(data, task, hindsight=0.5)) == places(data)
-
-
 # --- readers
 
 
@@ -174,7 +156,7 @@ def test_rows_left_out_leave_a_hole_in_their_episode() -> None:
 # --- tasks and augmentation
 
 
-@pytest.mark.parametrize(("name", "rows"), [("navigation", 700), ("objects:2", 220), ("hooksweep2", 160)])
+@pytest.mark.parametrize(("name", "rows"), [("navigation", 700), ("objects:2", 220)])
 def test_tasks_record_whole_episodes_one_after_the_other(name: str, rows: int) -> None:
     data = make_task(name).collect(rows, seed=1)
     for episode, steps in walks(data).items():
@@ -184,12 +166,3 @@ def test_tasks_record_whole_episodes_one_after_the_other(name: str, rows: int) -
     found = sorted({episode for episode, _ in places(data)})
     assert found == list(range(len(found)))
     assert data.episode is not None and bool((data.episode.diff() >= 0).all())
-
-
-def test_augmentation_keeps_the_episodes_of_recorded_rows_and_gives_generated_ones_none() -> None:
-    data = make_task("navigation").collect(200, seed=0)
-    parents = fit_parents(data, make_task("navigation").graph, "coda")
-    made = mocoda.augment(data, parents, rows=50)
-    assert places(made[:200]) == places(data) and set(places(made[200:])) == {(-1, -1)}
-    assert mocoda.augment(data, parents, rows=50, keep_recorded=False).episode is None
-    assert mocoda.augment(data[:50], parents, rows=5).rows[:50].equal(data.rows[:50])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from approved import assert_approved, refused
+from command_line import done
 from numpy.typing import NDArray
 
 import mocoda
@@ -123,7 +121,6 @@ def test_objects_that_cannot_be_alike_are_refused(objects: list[str]) -> None:
 def test_the_verb_writes_what_is_tracked(tmp_path: Path) -> None:
     true = paths()
     listed(true).save(tmp_path / "cars.hdf5")
-    words: list[Any] = ["track", tmp_path / "cars.hdf5", "--out", tmp_path / "tracked.hdf5"]
-    done = subprocess.run([sys.executable, "-m", "mocoda.cli", *map(str, words)], capture_output=True, text=True)
-    assert done.stdout.endswith(f"480 transitions; car0, car1, car2, car3 had changed places in {exchanges(true)}\n")
+    said = done("track", tmp_path / "cars.hdf5", "--out", tmp_path / "tracked.hdf5")
+    assert said.endswith(f"480 transitions; car0, car1, car2, car3 had changed places in {exchanges(true)}\n")
     assert_followed(mocoda.read(tmp_path / "tracked.hdf5"), true)

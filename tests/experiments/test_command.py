@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from approved import assert_approved
 
-from experiments.__main__ import main, preset_in
+from experiments.__main__ import main
 from experiments.experiment import HERE, experiment_names
 from experiments.readme import BLOCK, answer_of, folder_of, rendered, rendered_index
 
@@ -43,14 +43,6 @@ def test_what_cannot_be_is_refused_in_one_line(words: list[str], capsys: pytest.
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert_approved(said)
-
-
-@pytest.mark.parametrize(
-    ("words", "preset"),
-    [([], "quick"), (["--seeds", "2"], "quick"), (["--preset", "paper"], "paper"), (["--preset=cores"], "cores")],
-)
-def test_the_preset_is_found_among_other_words(words: list[str], preset: str) -> None:
-    assert preset_in(words) == preset
 
 
 # READMEs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 import pytest
+from approved import refused
 from experiment_contract import StopAt, StopError, cells_of, results_of, timeless
 from tiny_experiments import LONG, TABLES, TINY
 
@@ -70,6 +72,46 @@ def test_presets_say_their_names_and_their_settings_are_json_values(name: str) -
         type(TINY[name])(**{**vars(TINY[name]), "seeds": 0})
 
 
+UNFIT: list[tuple[str, dict[str, Any]]] = [
+    ("whatif", {"questions": 0}),
+    ("dose", {"doses": (1.0, 4.0)}),
+    ("dose", {"tasks": ("objects",)}),
+    ("audit", {"seeds": 3}),
+    ("learned-masks", {"masks": ("drawn",)}),
+    ("learned-masks", {"worlds": ()}),
+    ("learned-masks", {"caution": 2}),
+    ("masks", {"worlds": ("maze",)}),
+    ("masks", {"methods": ("gradent",)}),
+    ("masks", {"rows": (5, 5)}),
+    ("masks", {"judged": 0}),
+    ("reweighting", {"rare": 1.0}),
+    ("reweighting", {"factors": ()}),
+    ("theory", {"epsilon": 2.0}),
+    ("theory", {"shares": (0.5, 1.0)}),
+    ("theory", {"repetitions": 35}),
+    ("scale", {"kills": 12}),
+    ("cubes", {"kind": "cube-single"}),
+    ("cubes", {"total": 100}),
+    ("table2", {"columns": ("emp", "mocoda_u")}),
+    ("table2", {"columns": ("emp", "emp")}),
+    ("table2", {"last": 3}),
+    ("table3", {"columns": ()}),
+    ("table3", {"total": 10}),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), UNFIT, ids=str)
+def test_settings_that_cannot_be_are_refused(name: str, change: dict[str, Any]) -> None:
+    with refused():
+        replace(TINY[name], **change)
+
+
+@pytest.mark.parametrize("change", [{"sizes": (5, 5)}, {"last": 3}], ids=str)
+def test_doses_of_a_trial_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
+    with refused():
+        replace(TINY["dose"].navigation, **change)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_results_say_how_they_were_made_and_become_files_a_table_and_figures(
     name: str, folders: Path, tmp_path: Path
@@ -121,10 +163,10 @@ def test_nothing_is_recorded_again(folders: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_folder_of_other_settings_is_refused_and_replaced_only_if_asked_for(tmp_path: Path) -> None:
-    tiny = TINY["reweighting"]
+    tiny = replace(TINY["reweighting"], factors=(1,), test_rows=100)
     results = run_experiment(tiny, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "reweighting.json").read_text("utf-8")) == json.loads(json.dumps(results))
-    other = type(tiny)(**{**vars(tiny), "rows": 400})
+    other = replace(tiny, rows=400)
     with pytest.raises(InputError, match="other settings"):
         run_experiment(other, tmp_path / "run")
     assert run_experiment(other, tmp_path / "run", overwrite=True)["config"]["rows"] == 400

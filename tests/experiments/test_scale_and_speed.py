@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from approved import refused
 from experiment_contract import results_of
 from tiny_experiments import TINY
 
-from experiments.scale import Scale, digest_of, remove_shards, steady_rate
+from experiments.scale import Scale, remove_shards, steady_rate
 from mocoda import InputError
 
 SCALE: Scale = TINY["scale"]
@@ -41,14 +39,6 @@ def test_the_rate_counts_from_when_every_process_has_finished_a_shard(tmp_path: 
     assert steady_rate(files[:1], 500, 1) == 0.0
 
 
-def test_a_digest_is_of_all_bytes_in_order(tmp_path: Path) -> None:
-    files = [tmp_path / name for name in "ab"]
-    for file in files:
-        file.write_text(file.name)
-    each = b"".join(hashlib.sha256(file.name.encode()).digest() for file in files)
-    assert digest_of(files) == hashlib.sha256(each).hexdigest() != digest_of(files[::-1])
-
-
 def test_only_what_a_run_has_made_is_removed(tmp_path: Path) -> None:
     for name in ("shard-00000.parquet", "manifest.json", "mine.parquet"):
         (tmp_path / name).touch()
@@ -63,5 +53,3 @@ def test_a_disk_without_room_is_known_before_anything_is_made(tmp_path: Path) ->
     with pytest.raises(InputError, match=r"^100,000,000,000,000 rows need 3,000,000,000,000,000 bytes, and "):
         results_of(replace(SCALE, rows=10**14), tmp_path, workers=1)
     assert not list(tmp_path.iterdir())
-    with refused():
-        replace(SCALE, kills=12)

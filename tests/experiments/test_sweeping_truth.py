@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,7 +22,7 @@ from experiments.sweeping_truth import (
     successes,
 )
 from mocoda import Dynamics, Transitions
-from mocoda.tasks.hooksweep import COLUMNS, GRAPH, HookSweep2
+from mocoda.tasks.hooksweep import GRAPH, HookSweep2
 from mocoda.tasks.hooksweep_env import GOAL, TOLERANCE, TOUCHES
 from mocoda.tasks.hooksweep_expert import Episode
 
@@ -38,17 +37,6 @@ def episode(number: int = 0, **changes: Any) -> Episode:
 
 
 # --- episodes
-
-
-def test_rows_are_steps_and_none_leads_from_one_episode_to_the_next() -> None:
-    one, other = episode(0), episode(1)
-    rows = as_transitions([one, other])
-    assert len(rows) == 2 * STEPS and rows.columns == COLUMNS
-    for part, made in zip((rows[:STEPS], rows[STEPS:]), (one, other), strict=True):
-        assert part.state.tolist() == made.states[:-1].tolist()
-        assert part.next_state.tolist() == made.states[1:].tolist()
-        assert part.action.tolist() == made.actions.tolist()
-    assert rows.goal is None and rows.reward is None
 
 
 def ended(*away: float) -> Episode:
@@ -148,33 +136,15 @@ def test_hardly_a_touch_is_missed_by_the_mask_of_what_can_touch() -> None:
 # --- what the simulator confirms
 
 
-@cache
-def swept() -> Transitions:
-    """Rows of an expert; about every fourth moves a box."""
-    return as_transitions(played_by_expert("one", "plain", 2, seed=0, workers=0))[::4]
-
-
-def off_by_columns(data: Transitions, *offsets: tuple[int, float]) -> Transitions:
-    """The same rows, with next states that are off."""
-    wrong = data.next_state.clone()
-    for column, offset in offsets:
-        wrong[:, column] += offset
-    return Transitions(data.state, data.action, wrong)
-
-
 def test_the_simulator_confirms_most_recorded_rows_and_none_whose_next_state_is_nonsense() -> None:
-    data = swept()
+    data = as_transitions(played_by_expert("one", "plain", 2, seed=0, workers=0))[::4]
     candidates = {
         "recorded": data,
-        "box 1 a little off": off_by_columns(data, (6, 2.1 * CONFIRMED)),
         "nonsense": Transitions(data.state, data.action, data.next_state + 1),
-        "speeds off": off_by_columns(data, (4, 9.0), (9, 9.0)),  # which nobody asks for
     }
     cells = {name: confirmation(name, rows, 0) for name, rows in candidates.items()}
     assert cells["recorded"]["confirmed"] > 80 and cells["recorded"]["confirmed_moving"] > 40
     assert max(cells["recorded"]["median_mm"]) < 1e3 * CONFIRMED
-    assert cells["speeds off"] == cells["recorded"] | {"data": "speeds off"}
-    assert cells["box 1 a little off"]["confirmed"] < 10
     assert cells["nonsense"]["confirmed"] == cells["nonsense"]["confirmed_moving"] == 0
     assert cells["nonsense"]["median_mm"] == pytest.approx([1_732, 1_414, 1_414], rel=0.02)
 

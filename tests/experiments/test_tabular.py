@@ -147,14 +147,6 @@ def test_supported_is_where_all_parents_were_seen(wanted: dict[str, Any], name: 
     assert bool(expected[visited].all())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_local_model_is_the_global_one_where_there_is_one_neighbourhood(seed: int) -> None:
-    world = random_mdp(4, overlap=1, switches=0, seed=seed)
-    one, other = (world.structure(name) for name in ("global", "local"))
-    assert one.sizes == other.sizes == (8,) * 4
-    assert one.fitted(data_of(world)).equal(other.fitted(data_of(world)))
-
-
 # Drawing and measuring
 
 

@@ -53,26 +53,32 @@ def test_factors_may_be_interleaved_and_in_any_order() -> None:
         {"state": {"left": [0, 1], "right": [1, 2], "thing": 3}},
         {"action": {"pull": slice(0, 2), "push": 1}},
         {"state": {"left": 0, "right": 2, "thing": 5}},
-        {"action": {"pull": 1, "push": 2}},
         {"state": {"left": slice(0, None), "right": 1, "thing": 2}},
-        {"action": {"pull": 0, "push": slice(1, None)}},
         {"state": {"left": -1, "right": 0, "thing": 1}},
-        {"state": {"left": 0, "right": [1, -2], "thing": 2}},
         {"state": {"left": 0, "right": [], "thing": 1}},
         {"state": {"left": 0, "right": 1, "thing": slice(2, -1)}},
         {"action": {"left": 0, "push": 1, "thing": 2}},
         {"edges": {"left": ["left"], "right": [], "thing": ["thing"]}},
         {"edges": {"left": ["left"], "right": ["right"]}},
-        {"edges": {"left": ["left"], "right": ["right"], "thing": ["thnig"]}},
         {"edges": {"left": ["left"], "right": ["zzz"], "thing": ["thing"]}},
         {"edges": {"left": ["left"], "rihgt": ["right"], "thing": ["thing"]}},
         {"edges": {"left": ["left"], "right": ["right"], "thing": ["thing"], "pull": ["thing"]}},
         {"given_parent_sets": [["left", "pul"]]},
+        {"relative": {8: 0}},
+        {"relative": {0: -1}},
+        {"relative": {"thing": 0}},
+        {"relative": {2: 1, 1: 0}},
     ],
 )
 def test_a_graph_that_cannot_be_is_refused(replaced: dict[str, Any]) -> None:
     with refused():
         graph(**replaced)
+
+
+def test_models_do_not_depend_on_what_is_relative() -> None:
+    one, moved = graph(), graph(relative={1: 0})
+    assert one.relative == {} and moved.relative == {1: 0}
+    assert moved.structure == one.structure and moved.fingerprint(ROWS) == one.fingerprint(ROWS)
 
 
 # --- parent sets

@@ -39,14 +39,11 @@ def test_a_missing_file_another_kind_and_a_huge_one_are_not_read(name: str, tmp_
         "a = 1\nimport nowhere_to_be_found",
         "a = {}\nb = a['c']",
         "raise SystemExit(3)",
-        "a = 1",
-        "edge = {}",
         "actions = {}" + EDGES,
         "locals = 3\ndef lokal(f):\n    pass" + EDGES,
         PYTHON.replace("def local(f)", "def local(f, rows)"),
         "action = {'push': 'push'}\nrelative = ['box1.x']" + EDGES,
         "action = {'push': 'push'}\nrelative = {'box1.x': 'griper.x'}" + EDGES,
-        "relativ = {}",
     ],
 )
 def test_a_python_file_that_does_not_run_is_refused(text: str, tmp_path: Path) -> None:
@@ -57,7 +54,6 @@ def test_a_python_file_that_does_not_run_is_refused(text: str, tmp_path: Path) -
     "text",
     [
         "[edges]\na = = 3",
-        "[edges\n",
         "[edgse]\na = ['a']",
         "reward = 'print(1)'",
         TOML.replace('["gripper", "box1"]', '["box2", "box1"]').replace('["gripper", "box2"]', '["box1", "box2"]'),
@@ -92,22 +88,16 @@ def test_what_is_no_text_or_deeply_nested_is_refused(text: bytes, name: str, tmp
     "columns",
     [
         "['box1.x', 'box1.y', 'box2.x']",
-        "['box1', 'box1.y']",
         "'box1.x'",
         "'bax1'",
         "['box1.x', 'box1.z']",
         "'push.x'",
-        "'push'",
         "slice(3, 8)",
         "'9:'",
         "[3, 7]",
-        "-1",
-        "[]",
         "slice(4, 4)",
         "slice('a', 'b')",
         "True",
-        "{'x': 1}",
-        "[0.5] * 2",
     ],
 )
 def test_columns_that_cannot_be_are_refused_by_name(columns: str, tmp_path: Path) -> None:
@@ -137,12 +127,9 @@ def test_tables_of_factors_that_cannot_be_are_refused(text: str, tmp_path: Path)
     [
         "['gripper']",
         "{'gripper': 'gripper'}",
-        "{'gripper': [['gripper']]}",
         "{'gripper': ['gripper', 'pusch'], 'box1': ['box1'], 'box2': ['box2']}",
         "{'gripper': ['gripper'], 'bux1': ['box1'], 'box2': ['box2']}",
         "{'gripper': ['gripper'], 'box1': ['box1'], 'box2': ['box2'], 'push': ['box1']}",
-        "{'gripper': ['gripper'], 'box1': ['box1']}",
-        "{'gripper': ['gripper'], 'box1': ['box1'], 'box2': []}",
         "{}\nparent_sets = ['a']",
     ],
 )
@@ -156,27 +143,19 @@ RULE = {"between": "['box1', 'box2']", "columns": "['x', 'y']", "within": "0.05"
 @pytest.mark.parametrize(
     "changed",
     [
-        {"between": "['box1']"},
         {"between": "['box1', 'box1']"},
-        {"between": "'box1'"},
         {"between": "['box1', 'push']"},
         {"between": "['box1', 'bax2']"},
-        {"between": "[['box1'], 'box2']"},
         {"columns": "['x', 'z']"},
-        {"columns": "['x', 5]"},
         {"columns": "'x'"},
-        {"columns": "[true]"},
         {"between": "['box1', 'gripper']", "columns": "[]"},
         {"columns": "{ box1 = '0:2' }"},
         {"columns": "{ box1 = '0:2', box3 = [0] }"},
         {"columns": "{ box1 = '1:3', box2 = '0:2' }"},
         {"within": "0"},
-        {"within": "true"},
-        {"within": "inf"},
         {"within": "nan"},
         {"within": "'0.05'"},
         {"norm": "'l3'"},
-        {"norm": "['l1']"},
         {"withn": "1"},
     ],
 )
@@ -200,18 +179,14 @@ EDGE = '{("box1", "box2"): '
 @pytest.mark.parametrize(
     "returned",
     [
-        "None",
         "f.rows",
         "{'box1': f['box1.x'] > 0}",
         "{('box1', 'bax2'): f['box1.x'] > 0}",
-        "{('box1', 'push'): f['box1.x'] > 0}",
         "{('gripper', 'box1'): f['box1.x'] > 0}",
         EDGE + "f['box1.x']}",
         EDGE + "True}",
         EDGE + "f['box1'] > 0}",
-        EDGE + "f['box1.x'][:5] > 0}",
         EDGE + "f['bux1'] > 0}",
-        EDGE + "f['box1', 'w'] > 0}",
         "1 / 0",
     ],
 )
@@ -220,10 +195,3 @@ def test_local_edges_that_make_no_sense_are_refused(returned: str, tmp_path: Pat
     graph = load_graph(file, NAMES)
     with refused():
         graph.mask(ROWS)
-
-
-def test_the_error_keeps_its_cause_for_those_who_look(tmp_path: Path) -> None:
-    file = write(tmp_path, f"{PYTHON.partition('def local')[0]}\ndef local(f):\n    return 1 / 0\n")
-    with pytest.raises(ValueError, match="division") as error:
-        load_graph(file, NAMES).mask(ROWS)
-    assert isinstance(error.value.__cause__, ZeroDivisionError)

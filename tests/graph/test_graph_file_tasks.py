@@ -14,8 +14,6 @@ from graph_texts import NAMES, PYTHON, ROWS, data, write
 
 from mocoda import augment, fit_parents, load_graph, load_task
 from mocoda.augmentation.generation import GoalLabels
-from mocoda.augmentation.rewards import GoalsOf
-from mocoda.data.transitions import Transitions
 from mocoda.graph.columns import ColumnNames
 from mocoda.graph.graph_file import FileTask
 
@@ -78,15 +76,6 @@ def test_reward_and_terminal_are_the_label(tmp_path: Path) -> None:
     assert ends(STATE, ACTION, NEXT)[1].tolist() == (NEXT[:, 3] > 0.5).tolist()
 
 
-def test_a_files_reward_labels_augmented_rows(tmp_path: Path) -> None:
-    loaded: Any = task(tmp_path, REWARD + HINTS)
-    parents = fit_parents(data(), loaded.graph, "emp", seed=0)
-    made = augment(data(), parents, rows=200, task=loaded, seed=0)
-    assert made.reward is not None and len(made) == 500
-    assert torch.equal(made.reward, -(made.next_state[:, 3] - 0.5).abs())
-    assert made.source["task"] == "my_graph"
-
-
 def test_a_file_with_goals_labels_every_row_with_one(tmp_path: Path) -> None:
     loaded: Any = task(tmp_path, GOALS)
     goals: object = loaded
@@ -100,17 +89,6 @@ def test_a_file_with_goals_labels_every_row_with_one(tmp_path: Path) -> None:
     assert made.terminal[own].all()
     again = augment(data(), parents, rows=200, task=loaded, seed=0, hindsight=0.5)
     assert again.goal is not None and torch.equal(again.goal, made.goal)
-
-
-def test_a_reward_about_goals_takes_those_of_the_data(tmp_path: Path) -> None:
-    loaded: Any = task(tmp_path, "def reward(s, a, n, goal):\n    return (n[:, 3] - goal[:, 0]).abs()")
-    table = data()
-    recorded = Transitions(table.state, table.action, table.next_state, goal=ROWS[:, :1].round(), columns=table.columns)
-    goals = GoalsOf(recorded, loaded)
-    made = augment(recorded, fit_parents(recorded, loaded.graph, "emp", seed=0), rows=200, task=goals, seed=0)
-    assert made.goal is not None and made.reward is not None
-    assert set(made.goal.flatten().tolist()) == {0.0, 1.0}
-    assert torch.equal(made.reward, (made.next_state[:, 3] - made.goal[:, 0]).abs())
 
 
 def test_hints_are_handed_to_recipes(tmp_path: Path) -> None:
@@ -156,13 +134,12 @@ def test_another_process_loads_the_same_and_nothing_is_left_behind(tmp_path: Pat
     "text",
     [
         "def reward(s, a, n):\n    return n[:, :1]",
-        "def reward(s, a, n):\n    return n[:5, 0]",
         "def reward(s, a, n):\n    return 1.0",
         "def reward(s, a, n):\n    return n[:, {}['x']]",
         REWARD + "def terminal(s, a, n):\n    return n[:, 0]",
         GOALS,
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_a_reward_that_cannot_be_is_refused_when_it_is_called(text: str, tmp_path: Path) -> None:
     label = task(tmp_path, text).label
@@ -191,14 +168,11 @@ def test_functions_of_rows_and_goals_are_checked_too(tmp_path: Path) -> None:
         "def reward(state, action):\n    pass",
         "def achieved(state):\n    pass" + REWARD,
         "def terminal(s, a, n):\n    pass",
-        "def achieved(s):\n    pass",
-        "def goals(n, seed, device):\n    pass" + REWARD,
         "def rewards(s, a, n):\n    pass",
         "box = 3",
-        "box = ([0.0], [1.0])",
         "box = ([1] * 9, [0] * 9)",
     ],
-    ids=range(10),
+    ids=range(7),
 )
 def test_a_task_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
     file = write(tmp_path, PYTHON + text)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from torch import Tensor
 
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.graph.columns import ColumnNames
 
@@ -57,14 +54,3 @@ def write(folder: Path, text: str, name: str = "my_graph.py") -> Path:
     file = folder / name
     file.write_text(textwrap.dedent(text), encoding="utf-8")
     return file
-
-
-def refusal(call: Callable[[], object], file: Path | None = None) -> str:
-    """The message, less the file's name in front."""
-    with pytest.raises(InputError) as error:
-        call()
-    message = str(error.value)
-    if file is None:
-        return message
-    assert message.startswith(f"{str(file)!r}: ")
-    return message.removeprefix(f"{str(file)!r}: ")

@@ -93,9 +93,7 @@ TINY: dict[str, Any] = {
         epsilon=0.8,
         resolution=2,
     ),
-    "reweighting": Reweighting(
-        "tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=1_000, budget=100_000, components=4
-    ),
+    "reweighting": Reweighting("tiny", seeds=2, factors=(1, 3), rows=2_000, test_rows=500, budget=60_000, components=4),
     "whatif": WhatIfs("tiny", seeds=2, dynamics=MODEL, rows=1_500, questions=400, components=4),
     "entanglement": Entanglement(
         "tiny",
