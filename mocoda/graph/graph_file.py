@@ -195,7 +195,8 @@ def _run(file: Path, text: bytes) -> dict[str, Any]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         where = f"line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else "it"
         raise InputError(f"{where} is not Python: {getattr(error, 'msg', error)}.") from error
-    defined: dict[str, Any] = {"__name__": file.stem, "__file__": str(file)}
+    # No module can have this name: one that could be imported would be run again to send functions to other processes.
+    defined: dict[str, Any] = {"__name__": f"<{file.name}>", "__file__": str(file)}
     try:
         exec(code, defined)
     except (Exception, SystemExit) as error:

@@ -19,7 +19,7 @@ from tiny_experiments import TINY as ALL
 from torch import Tensor
 
 import experiments.masks
-from experiments.masks import Masks
+from experiments.masks import Masks, dense
 from experiments.masks.measures import (
     balanced_error,
     best_threshold,
