@@ -351,19 +351,19 @@ def _task(
         if type(tolerance) not in (int, float) or not 0 < tolerance < float("inf"):
             raise InputError(f"tolerance must be a distance, a number above 0, got {tolerance!r}.")
         task["reached"] = partial(_near, float(tolerance), groups)
-    label_functions = {name: task.pop(name, None) for name in ("reward", "terminal")}
+    reward, terminal = (task.pop(name, None) for name in ("reward", "terminal"))
+    about_goals = _about_goals(defined)  # what is defined besides may hold things that other processes cannot be sent
 
     def label(state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if goal is None and _about_goals(defined):
+        if goal is None and about_goals:
             raise InputError(
                 f"{str(file)!r}: its reward is about goals, and none are known. Define goals(n, seed, device), name an "
                 "environment that shows goals, or draw them from the data."
             )
-        if goal is not None and not _about_goals(defined):
+        if goal is not None and not about_goals:
             raise InputError(
                 f"{str(file)!r}: its reward is not about goals; leave them out, or let it take a fourth argument."
             )
-        reward, terminal = label_functions.values()
         if reward is None:  # 0 and an end where the goal is reached, -1 elsewhere
             there = task["reached"](task["achieved"](next_state), goal)
             return there.float() - 1, there
