@@ -187,8 +187,9 @@ class Masks(Experiment):
 
     @classmethod
     def blocks(cls, folder: Path) -> dict[str, str]:
-        results, more = cls.results(folder), read_json(folder / "rows.json")
-        cells = {(c["method"], c["world"], c["rows"]): c for c in (*more["cells"], *results["cells"])}
+        results = cls.results(folder)
+        more = [cell for name in ("rows.json", "coupled.json") for cell in read_json(folder / name)["cells"]]
+        cells = {(c["method"], c["world"], c["rows"]): c for c in (*more, *results["cells"])}
         sizes = sorted({rows for _, _, rows in cells})
         rows = []
         for method, world in dict.fromkeys(
