@@ -232,15 +232,9 @@ def test_a_local_graph_that_the_data_does_not_have_is_refused() -> None:
 # Printing
 
 
-def test_an_answer_prints_as_a_table_that_says_what_was_asked_anew() -> None:
-    said = str(ask(ALONG, {"y": 0.3}, Moved()))
-    lines = [line.split() for line in said.splitlines()]
-    by_name = {line[1]: line for line in lines if len(line) > 2 and line[1] in DATA.columns}
-    assert list(by_name) == ["x", "y", "dx", "dy"]
-    assert "kept" in by_name["x"] and "resampled" not in by_name["x"]
-    assert "fixed" in by_name["y"] and "resampled" in by_name["y"] and "to" in by_name["y"]
-    assert "of the data is as rare or rarer" in said
-    assert "the first of 3 rows" in str(ask(DATA[:3], {"y": 0.3}))
+def test_an_answer_prints_a_line_for_every_column() -> None:
+    lines = [line.split() for line in str(ask(ALONG, {"y": 0.3}, Moved())).splitlines()]
+    assert [line[1] for line in lines if len(line) > 2 and line[1] in DATA.columns] == ["x", "y", "dx", "dy"]
 
 
 # Refusing

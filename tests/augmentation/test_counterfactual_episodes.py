@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transition_tables import refusal
-from walks import walks
+from transition_tables import refusal, walks
 
 import mocoda
 from mocoda import LocalGraph, Transitions

@@ -11,8 +11,7 @@ import torch
 from holding_world import GRAPH, OBJECTS, collect, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transition_tables import refusal
-from walks import walks
+from transition_tables import refusal, walks
 
 from mocoda import LocalGraph, Transitions
 from mocoda.augmentation import augment_episodes

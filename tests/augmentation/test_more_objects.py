@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transition_tables import refusal
-from walks import walks
+from transition_tables import refusal, walks
 
 from mocoda import LocalGraph, Transitions, add_objects, augment_episodes
 from mocoda.augmentation.episode_walks import donor_names

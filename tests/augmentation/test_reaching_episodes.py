@@ -10,7 +10,7 @@ import pytest
 import torch
 from sorting_world import collect, graph_of, near, place, step
 from torch import Tensor
-from walks import walks
+from transition_tables import walks
 
 from mocoda import LocalGraph, Transitions, augment_episodes
 from mocoda.augmentation.episode_walks import ENDED

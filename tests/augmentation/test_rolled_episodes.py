@@ -12,8 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transition_tables import refusal
-from walks import walks
+from transition_tables import refusal, walks
 
 from mocoda import LocalGraph, Transitions, augment_episodes, make_recipe, make_task
 from mocoda.augmentation.episode_walks import ENDED, LONG

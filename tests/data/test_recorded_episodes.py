@@ -12,8 +12,7 @@ import torch
 from approved import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transition_tables import arrays, numbers, table
-from walks import walks
+from transition_tables import arrays, numbers, table, walks
 
 import mocoda
 from mocoda import Transitions, concatenate

@@ -122,14 +122,6 @@ def test_the_page_of_the_api_has_every_public_name_with_its_description(api: str
         assert summary and text_of(summary.replace("`", "")) in entries[name], name
 
 
-def test_the_page_of_the_api_has_signatures_arguments_and_members(api: str) -> None:
-    text = text_of(api)
-    assert "make_task(name: str, **options: Any) -> Task" in text
-    assert 'href="#mocoda.Transitions"' in api and 'id="mocoda.Transitions.save"' in api
-    assert " at 0x" not in text
-    assert re.search(r"episode_steps int \| None rows of an episode", text)
-
-
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing of every request."""

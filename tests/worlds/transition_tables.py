@@ -50,3 +50,11 @@ def refusal(call: Callable[[], object]) -> str:
     with pytest.raises(InputError) as error:
         call()
     return str(error.value)
+
+
+def walks(data: Transitions) -> dict[int, torch.Tensor]:
+    """The rows of each episode, in the order of their steps; rows of none are left out."""
+    assert data.episode is not None and data.step is not None
+    numbers = data.episode[data.episode >= 0].unique().tolist()
+    rows = {number: (data.episode == number).nonzero()[:, 0] for number in numbers}
+    return {number: found[data.step[found].argsort()] for number, found in rows.items()}
