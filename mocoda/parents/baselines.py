@@ -15,7 +15,8 @@ from mocoda.graph.local_graph import LocalGraph, connected_components
 from mocoda.parents.recipe import Draw, Model, ParentsWithDonors, Recipe, TaskHints
 from mocoda.parents.recombination import without_repeats
 
-MAX_ATTEMPTS, MIN_EXCHANGES = 1_000, 1_024  # batches of exchanges to try, and rows of each, at least
+MIN_EXCHANGES = 1_024  # of rows that are tried at a time, at least
+JUDGED_EXCHANGES, MIN_POSSIBLE = 200_000, 1e-4  # tried before giving up, if a smaller share of them is possible
 
 
 class RecordedTransitions(ParentsWithDonors):
@@ -88,15 +89,17 @@ class SwappedParents(RecordedTransitions):
     def draw(self, n: int, *, seed: int | Stream) -> Draw:
         stream = as_stream(seed, "coda", device=self.data.device)
         parts: list[Draw] = []
-        have = 0
-        for attempt in range(MAX_ATTEMPTS):
-            parts.append(self._swap(max(n - have, MIN_EXCHANGES), stream.child(attempt)))
-            have += len(parts[-1].rows)
+        have = tried = 0
+        everything = connected_components(self.graph.sparsest[None])[0].unique().numel() == 1
+        while not everything and (tried < JUDGED_EXCHANGES or have > MIN_POSSIBLE * tried):
+            size = max(n - have, MIN_EXCHANGES)
+            parts.append(self._swap(size, stream.child(len(parts))))
+            have, tried = have + len(parts[-1].rows), tried + size
             if have >= n:
                 return Draw.join(parts).at(slice(n))
         raise InputError(
-            f"recipe 'coda' found {have} of {n} rows to exchange in {MAX_ATTEMPTS:,} attempts: in this data the local "
-            "graphs connect everything. Use recipe 'mocoda', which needs no unconnected components."
+            f"recipe 'coda' found {have} of {n} rows to exchange: in this data the local graphs connect everything. "
+            "Use recipe 'mocoda', which needs no unconnected components."
         )
 
     def _swap(self, n: int, stream: Stream) -> Draw:
