@@ -44,7 +44,7 @@ def _why_not_writable(target: Path) -> str | None:
         return "it is not a regular file"
     if not nearest.is_dir():
         return f"{str(nearest)!r} is not a folder"
-    if not os.access(nearest, os.W_OK | os.X_OK):
+    if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         return f"no permission to write in {str(nearest)!r}"
     longest = os.pathconf(nearest, "PC_NAME_MAX") - SUFFIX
     if len(os.fsencode(target.name)) > longest:
