@@ -213,9 +213,14 @@ class Dynamics:
         return stream.normal(n, len(self.noisy) if self.config.next_state == "auto" else 0)
 
     def likely(self, predicted: Prediction, noise: Tensor) -> Tensor:
-        """The next states (N, S) of N rows by all members: their mean, with noise in noisy columns."""
-        one = predicted.mean[0]
-        next_state = one + (predicted.mean - one).mean(0)  # where all say the same, that is it, to the bit
+        """The next states (N, S) of N rows by all members: their mean, with noise in noisy columns.
+
+        Of three members or more, the lowest and the highest value of each column are left out: where the data is
+        sparse, a single member may be far off.
+        """
+        said = predicted.mean.sort(0).values
+        said = said[1:-1] if len(said) > 2 else said
+        next_state = said[0] + (said - said[0]).mean(0)  # where all say the same, that is it, to the bit
         columns = list(self.noisy[: noise.shape[1]])
         next_state[:, columns] += predicted.scale[..., columns].square().mean(0).sqrt() * noise
         return next_state

@@ -241,7 +241,6 @@ def test_an_answer_prints_a_line_for_every_column() -> None:
 
 
 def test_parents_that_are_no_mixtures_stand_for_mixtures_of_the_data() -> None:
-    """`fit_parents` gives such parents by default."""
     found = [ask(DATA[:3], {"y": 0.5}, parents=parents) for parents in (fit_parents(DATA, TASK.graph), None)]
     assert found[0].support.equal(found[1].support) and found[0].support.max() > 0
 

@@ -34,12 +34,16 @@ def recorded(noise: tuple[float, ...], n: int = 4_000) -> Transitions:
     return Transitions(rows[:, :3], rows[:, 3:], pushed(rows) + torch.tensor(noise) * drawn.normal(n, 3))
 
 
+def middle(said: torch.Tensor) -> torch.Tensor:
+    return said.sort(0).values[1:-1].mean(0) if len(said) > 2 else said.mean(0)
+
+
 @pytest.mark.parametrize("noise", [(0.0, 0.0, 0.0), (NOISE, 0.0, 0.0), (0.0, 0.0, NOISE), (NOISE, NOISE, NOISE)])
 def test_columns_are_noisy_where_the_world_is_and_then_as_noisy_as_it_is(noise: tuple[float, ...]) -> None:
     fitted = fit_dynamics(recorded(noise), PAIR, config=SMALL)
     assert [column in fitted.noisy for column in range(3)] == [deviation > 0 for deviation in noise]
     rows = recorded(noise, 6_000).rows
-    sampled, mean = fitted.sample(rows, seed=0), fitted.predict(rows).mean.mean(0)
+    sampled, mean = fitted.sample(rows, seed=0), middle(fitted.predict(rows).mean)
     torch.testing.assert_close((sampled - mean).std(0), torch.tensor(noise), rtol=0.15, atol=1e-6)
     words = repr(fitted)
     assert ("show no noise" in words) == (noise == (0.0, 0.0, 0.0)) and ("noise in still" in words) == (noise[0] > 0)
@@ -56,7 +60,7 @@ def test_the_setting_chooses_the_way() -> None:
     rows = some_rows()
     mean = model().predict(rows).mean
     assert drawn["auto"].equal(drawn["mean"])  # nothing is noisy in a model that was not fitted
-    torch.testing.assert_close(drawn["mean"], mean.mean(0))
+    torch.testing.assert_close(drawn["mean"], middle(mean))
     assert bool((drawn["member"] == mean).all(2).any(0).all()) and not drawn["member"].equal(drawn["mean"])
     assert not drawn["noisy"].equal(drawn["member"])
     with refused():
