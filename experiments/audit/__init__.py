@@ -189,8 +189,8 @@ class Audit(Experiment):
         shares = {name: 100 * one["confirmed"] for name, one in cubes["audits"].items()}
         return (
             f"With OGBench's two cubes {shares['mocoda-local']:.1f}% of the default recipe's rows are true with the "
-            f"paper's next states, of recorded rows {100 * cubes['recorded']['share']:.1f}%, and of the paper's mixtures "
-            f"{shares['mocoda']:.1f}%."
+            f"paper's next states, of recorded rows {100 * cubes['recorded']['share']:.1f}%, and of the paper's "
+            f"mixtures {shares['mocoda']:.1f}%."
         )
 
     @classmethod
