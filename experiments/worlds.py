@@ -228,7 +228,7 @@ class Traffic(CoupledWorld):
 
 
 class Springs(CoupledWorld):
-    """Four bodies whose homes are the corners of a square, some pairs of which attract or repel each other.
+    """Four bodies at the corners of a square; some pairs attract or repel each other.
 
     `a` and `b` are on a spring. The forces between `b` and `c`, `c` and `d`, and `a` and `d` fade with their distance;
     other pairs do nothing to each other. In a recorded episode, one body starts anywhere and the others at home.

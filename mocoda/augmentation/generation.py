@@ -499,7 +499,7 @@ class Following(NamedTuple):
 
 
 def nothing_known(rows: Tensor, states: int) -> Known:
-    """That of no column it is known what follows rows (n, S + A)."""
+    """No known next value for any column of the next states of rows (n, S + A)."""
     return Known(
         rows.new_zeros(len(rows), states), torch.zeros(len(rows), states, dtype=torch.bool, device=rows.device)
     )

@@ -48,7 +48,7 @@ def test_an_agent_that_keeps_its_promises_passes(agent: Agent) -> None:
 
 @dataclass(frozen=True)
 class TwoStages(Cloning):
-    """Clones twice and acts by the mean: groups of its own, noise of its own, a stage of fixed length."""
+    """Two cloning networks that act by their mean, with extra noise and a stage of fixed length."""
 
     acting: ClassVar[tuple[str, ...]] = ("actor", "clone")
 

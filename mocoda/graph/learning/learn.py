@@ -47,9 +47,9 @@ def learn_graph(
     learner        a name, for its default settings, or a learner such as make_learner("gates", steps=4_000)
     caution        an edge is present where its probability is above this number, by default the learner's own. A
                    missing edge makes false rows, an unnecessary one only fewer, so it may be far below one half
-    unseen         what to assume about two state factors that never come near each other in the data, of which nothing
-                   can be learned: that they depend on each other in all rows ("linked", which is also assumed without
-                   it, with a warning), or never ("apart", which makes false rows if they do)
+    unseen         whether two state factors that never come near each other in the data depend on each other: "linked"
+                   (in all rows; safe, and also assumed by default, with a warning) or "apart" (never; new rows are
+                   false if they do)
 
     A factor's own past always counts among its parents.
     """
