@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from matplotlib.colors import to_rgb
 from torch import Tensor
 
 from mocoda.augmentation.generation import augment
@@ -40,7 +41,7 @@ OTHERS = {
     "coda-code": ("CoDA (paper's code)", "#b39ddb"),
     "diffusion": ("Diffusion", "#b5651d"),
     "noise": ("Noise", "#7f8c5a"),
-    "mopo": ("MOPO's penalty", "#8c564b"),
+    "mopo": ("MOPO's penalty", "#d48ab8"),
     "target": ("Target task", INK),
 }
 NOISE = 0.01  # standard deviation of the noise on states, in standard deviations of each column
@@ -151,6 +152,14 @@ def recipe_title(column: str) -> str:
 
 def recipe_colour(column: str) -> str:
     return RECIPES[column].colour if column in RECIPES else OTHERS.get(column, ("", INK))[1]
+
+
+def column_style(column: str) -> dict[str, Any]:
+    """How a figure draws a column: the recipe's colour, lighter and dashed where the model knows fewer factors."""
+    red, green, blue = to_rgb(recipe_colour(column if column in OTHERS else Column.of(column).recipe))
+    white = 0.45 if column.endswith((FULL, GLOBAL)) else 0.0
+    colour = (red + white * (1 - red), green + white * (1 - green), blue + white * (1 - blue))
+    return {"color": colour, "ls": "--" if column.endswith(FULL) else ":" if column.endswith(GLOBAL) else "-"}
 
 
 def column_title(column: str) -> str:

@@ -61,14 +61,14 @@ def rendered_front() -> str:
         [
             "[2D Navigation](experiments/table2/README.md): steps to the goal",
             plus_minus(walks["td3-bc", "emp"], 1),
-            others(walks, "dyna", "rand", "diffusion"),
+            others(walks, "coda", "dyna", "rand", "diffusion"),
             plus_minus(walks["td3-bc", ours["table2"]], 1),
             f"{walks['optimum', 'emp']['mean']:.1f} (shortest way)",
         ],
         [
             "[HookSweep2](experiments/table3/README.md): both boxes swept, in %",
             plus_minus(sweeps["td3-bc", "emp"], 1),
-            others(sweeps, "dyna", "rand", "diffusion", "mocoda-full"),
+            others(sweeps, "coda", "dyna", "rand", "diffusion", "mocoda-full"),
             plus_minus(sweeps["td3-bc", ours["table3"]], 1),
             f"{sweeps['expert', 'emp']['mean']:.0f} (script)",
         ],

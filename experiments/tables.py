@@ -46,5 +46,6 @@ def compared(results: Mapping[str, Any], digits: int, *, lower_is_better: bool) 
             better = probability_of_improvement(own, other, lower_is_better=lower_is_better)
             numbers = (f"{value:+.{digits}f}".replace("-", "−") for value in (average(differences), low, high))
             texts.append("{} ({} to {}), {:.0f}%".format(*numbers, 100 * better))
-        lines.append([column_title(column), *texts])
+        if any(texts):
+            lines.append([column_title(column), *texts])
     return markdown_table([f"minus {column_title(ours)}", *(agent.upper() for agent in agents)], lines)

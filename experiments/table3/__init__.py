@@ -246,6 +246,7 @@ class Table3(Experiment):
         return super().blocks(folder) | {
             "compared": compared(results, 1, lower_is_better=False),
             "confirmed": markdown_table(["rows", "confirmed", "of those in which a box moves"], confirmed),
+            "earlier": cls.table(read_json(folder / "earlier.json")),
             "errors": markdown_table(["episodes", "what moves", "factored model", "unfactored model"], rows),
             "mask": markdown_table(["edge", "rows that touch", "rows with the edge", "too many", "missed"], edges),
             "plain": markdown_table(

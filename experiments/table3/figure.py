@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter
 from torch import Tensor
 
-from experiments.columns import FULL, Column, column_title, recipe_colour
+from experiments.columns import FULL, column_style, column_title
 from experiments.experiment import unique
 from experiments.figures import draw_bars, plot_curve
 from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, bare, legend_below, save, title_left
@@ -33,7 +32,7 @@ def draw_success(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes = figure.subplots()
     styles: dict[str, dict[str, Any]] = {
         column: {
-            "color": _colour(column),
+            "color": column_style(column)["color"],
             "label": column_title(column),
             "hatch": "////" if column.endswith(FULL) else None,
         }
@@ -52,12 +51,12 @@ def draw_curves(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draws learning curves in percent, one panel per agent: the mean over seeds, and the range of the seeds."""
     agents = [row for row in unique(cells, "row") if row != "expert"]
     (ceiling,) = {cell["mean"] for cell in cells if cell["row"] == "expert"}
-    figure = Figure(figsize=(max(6.8, 3.4 * len(agents)), 4.4), layout="constrained")
+    figure = Figure(figsize=(max(8.5, 3.4 * len(agents)), 4.6), layout="constrained")
     panels = figure.subplots(1, max(1, len(agents)), squeeze=False, sharey=True).flat
     for axes, name in zip(panels, agents, strict=False):
         for cell in (cell for cell in cells if cell["row"] == name):
             column = cell["column"]
-            style = {"color": _colour(column), "ls": "--" if column.endswith(FULL) else "-"}
+            style = {"color": column_style(column)["color"], "ls": "--" if column.endswith(FULL) else "-"}
             plot_curve(axes, cell["curve"], lw=1.6, label=column_title(column), **style)
         _draw_expert(axes, ceiling)
         axes.set_title(name.upper(), fontsize=12, color=INK)
@@ -104,11 +103,3 @@ def _draw_goal_areas(axes: Axes, middles: Tensor) -> None:
             low, high = area.amin(0), area.amax(0)
             axes.add_patch(Rectangle((*low.tolist(),), *(high - low).tolist(), color=GREEN, alpha=0.25, lw=0))
             axes.text(float(low[0] + high[0]) / 2, float(low[1]) - 0.11, "goals", ha="center", va="top", color=GREEN)
-
-
-def _colour(column: str) -> tuple[float, float, float]:
-    """The recipe's, lighter where the model is unfactored."""
-    recipe, _, architecture, _ = Column.of(column)
-    red, green, blue = to_rgb(recipe_colour(recipe if architecture == "full" and column != "mopo" else column))
-    white = 0.45 if column.endswith(FULL) else 0.0
-    return red + white * (1 - red), green + white * (1 - green), blue + white * (1 - blue)
