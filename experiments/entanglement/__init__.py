@@ -96,7 +96,7 @@ class Entanglement(Experiment):
             augment(data, parents, one, rows=self.made, task=task, seed=seed, provenance=False, reuse=False)
             for one in (model, TrueModel(task))
         ]
-        recorded, *others = (_lesson(task, table, data, self.values.discount) for table in (data, *made))
+        recorded, *others = (lesson_of(task, table, data, self.values.discount) for table in (data, *made))
         returns = recorded.reward + recorded.ahead * true_values(task, data.next_state, self.values.discount)
         return [recorded, recorded._replace(reward=returns, ahead=torch.zeros_like(returns)), *others]
 
@@ -123,7 +123,7 @@ class Entanglement(Experiment):
                 name: 100 * float((model.sample(rows, seed=stream) - next_state).norm(dim=1).mean() / step)
                 for name, model in models.items()
             }
-            learned = mlp(own_weights, "value", _standardised(rows, data).expand(len(VALUES), -1, -1))[..., 0]
+            learned = mlp(own_weights, "value", standardised(rows, data).expand(len(VALUES), -1, -1))[..., 0]
             errors |= dict(zip(VALUES, (100 * (learned - truth).abs().mean(1)).tolist(), strict=True))
             cells += [{"what": name, "states": kind, "home": number, "error": error} for name, error in errors.items()]
         return cells
@@ -248,10 +248,10 @@ def recombined(task: Objects, states: Tensor, home: int, n: int, stream: Stream)
     return made
 
 
-def _lesson(task: Objects, table: Transitions, data: Transitions, discount: float) -> Lesson:
+def lesson_of(task: Objects, table: Transitions, data: Transitions, discount: float) -> Lesson:
     next_rows = torch.cat([table.next_state, task.expert(table.next_state)], 1)
     reward, ended = task.label(table.state, table.action, table.next_state)
-    rows, after = (_standardised(part, data) for part in (table.rows, next_rows))
+    rows, after = (standardised(part, data) for part in (table.rows, next_rows))
     return Lesson(rows, after, (1 - discount) * reward, discount * ~ended)
 
 
@@ -276,7 +276,7 @@ def _home(task: Objects, state: Tensor) -> Tensor:
     return state[:, 0 : 4 * task.objects : 4] > HOME
 
 
-def _standardised(rows: Tensor, data: Transitions) -> Tensor:
+def standardised(rows: Tensor, data: Transitions) -> Tensor:
     return (rows - data.rows.mean(0)) / data.rows.std(0)
 
 
