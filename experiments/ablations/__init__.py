@@ -97,8 +97,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "full-10": ("full", {"weight_decay": 5e-4}),
     "full-100": ("full", {"weight_decay": 5e-3}),
 }
-
-
 Datasets = dict[str, list[Transitions]]  # by variant, one per seed
 
 
@@ -148,7 +146,7 @@ class World(NamedTuple):
 STEPS, ERROR = "steps to the goal", "error of a value, % of its range"
 WORLDS = {
     "navigation": World("2D Navigation", "navigation", 1.0, STEPS),
-    "few-rows": World("a tenth of the recorded rows", "navigation", 0.1, STEPS),
+    "few-rows": World("a tenth of its recorded rows", "navigation", 0.1, STEPS),
     "objects": World("three objects", "objects:3", 1.0, ERROR),
 }
 
@@ -287,12 +285,13 @@ class Ablations(Experiment):
     @staticmethod
     def answer(results: Mapping[str, Any]) -> str:
         names = [name for name in unique(results["cells"], "column") if name not in (REFERENCE, "recorded")]
-        counts = []
+        texts = []
         for world in unique(results["cells"], "row"):
-            found = [difference(results, world, name) for name in names]
-            worse, better = sum(low > 0 for _, low, _ in found), sum(high < 0 for _, _, high in found)
-            counts.append(f"{WORLDS[world].title}: {worse} worse, {better} better")
-        return f"Of {len(names)} changes to MoCoDA with mixtures, so many make a difference: {'; '.join(counts)}."
+            found = {name: difference(results, world, name) for name in names}
+            worse, better = sum(low > 0 for _, low, _ in found.values()), sum(high < 0 for _, _, high in found.values())
+            worst = VARIANTS[max(found.items(), key=lambda item: item[1])[0]].title
+            texts.append(f"{WORLDS[world].title}: {worse} worse (most: {worst}), {better} better")
+        return f"Of {len(names)} changes to MoCoDA with mixtures: {'; '.join(texts)}."
 
 
 _PAPER = Ablations(
