@@ -129,8 +129,8 @@ VARIANTS = {
     "full": Variant("unfactored model", "full"),
     "full-10": Variant("unfactored model, 10 times the weight decay", "full-10"),
     "full-100": Variant("unfactored model, 100 times the weight decay", "full-100"),
-    "irrelevant-1": Variant("and an irrelevant row for each generated one", irrelevant=1),
-    "irrelevant-4": Variant("and four irrelevant rows for each generated one", irrelevant=4),
+    "irrelevant-1": Variant("with an irrelevant row for each generated one", irrelevant=1),
+    "irrelevant-4": Variant("with four irrelevant rows for each generated one", irrelevant=4),
 }
 
 
