@@ -195,9 +195,13 @@ class Audit(Experiment):
 
     @classmethod
     def blocks(cls, folder: Path) -> dict[str, str]:
-        rows = []
+        rows, unseen = [], []
         for name, found in cls.results(folder)["tasks"].items():
             for column, one in found["audits"].items():
+                new = [graph for graph in one["by"]["local_graph"].values() if graph["recorded"] is None]
+                if of_new := sum(graph["rows"] for graph in new):
+                    shares = (of_new / one["rows"], sum(graph["rows"] * graph["share"] for graph in new) / of_new)
+                    unseen.append([TASKS[name], column_label(column), *(f"{100 * share:.1f}" for share in shares)])
                 areas = (one["predictors"].get(key) for key in MARKS)
                 texts = ["" if area is None or area["auroc"] is None else f"{area['auroc']:.2f}" for area in areas]
                 graphs = one["by"]["local_graph"]
@@ -211,6 +215,7 @@ class Audit(Experiment):
             episodes.append([recipe, f"{share:.1f} ({ends[0]:.1f} to {ends[1]:.1f})"])
         return super().blocks(folder) | {
             "predictors": markdown_table(columns, rows),
+            "unseen": markdown_table(["task", "rows", "in new local graphs, %", "of these confirmed, %"], unseen),
             "episodes": markdown_table(["recipe", "rows confirmed, %"], episodes),
             "default": cls.table(read_json(folder / "default.json")),
         }

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from experiments.columns import PUBLISHED
 from experiments.entanglement.values import Lesson, ValueConfig, fit_values, true_values
-from experiments.experiment import Experiment, Run, markdown_table, plus_minus, spread
+from experiments.experiment import Experiment, Run, markdown_table, plus_minus, read_json, spread
 from experiments.figures import draw_line
 from experiments.stages import fit_models, paper_dynamics
 from experiments.worlds import TrueModel
@@ -44,6 +44,9 @@ VALUES = {
     "mocoda": ("from MoCoDA's data too", BLUE, "-"),
     "mocoda, true dynamics": ("from MoCoDA's data, true dynamics", GREEN, "--"),
 }
+# Policies that imitate the expert, in whichever states they see; a network for each column of the action.
+POLICIES = ("policy cloned in recorded states", "policy cloned in MoCoDA's states too")
+LEARNERS = (*VALUES, *(f"{name}, {axis}" for name in POLICIES for axis in "xy"))
 SHADES = ("#bcd3ea", "#7fabd6", "#2563a8", "#123a66")  # few objects to many
 STEPS = (1, 10, 20, 50)  # that the table shows
 
@@ -80,7 +83,7 @@ class Entanglement(Experiment):
         lessons = {
             (seed, name): lesson
             for seed, (data, model) in enumerate(zip(recorded, models["factored model"], strict=True))
-            for name, lesson in zip(VALUES, self._lessons(task, data, model, seed), strict=True)
+            for name, lesson in zip(LEARNERS, self._lessons(task, data, model, seed), strict=True)
         }
         values = fit_values(lessons, self.values, device=run.device, progress=run.progress)
         errors = [
@@ -90,15 +93,17 @@ class Entanglement(Experiment):
         return {"spread": filled, "cells": _over_seeds(errors), "recorded": _shares(task, recorded)}
 
     def _lessons(self, task: Objects, data: Transitions, model: Dynamics, seed: int) -> list[Lesson]:
-        """In the order of VALUES. To learn true returns is to learn rewards after which nothing follows."""
+        """In the order of LEARNERS. True returns and actions are learned as rewards after which nothing follows."""
         parents = fit_parents(data, task.graph, MocodaP(components=self.components, **PUBLISHED), task=task, seed=seed)
         made = [
             augment(data, parents, one, rows=self.made, task=task, seed=seed, provenance=False, reuse=False)
             for one in (model, TrueModel(task))
         ]
-        recorded, *others = (_lesson(task, table, data, self.values.discount) for table in (data, *made))
+        recorded, *others = (lesson_of(task, table, data, self.values.discount) for table in (data, *made))
         returns = recorded.reward + recorded.ahead * true_values(task, data.next_state, self.values.discount)
-        return [recorded, recorded._replace(reward=returns, ahead=torch.zeros_like(returns)), *others]
+        true_returns = recorded._replace(reward=returns, ahead=torch.zeros_like(returns))
+        cloned = [lesson for table in (data, made[0]) for lesson in _actions(task, table.state, data)]
+        return [recorded, true_returns, *others, *cloned]
 
     def _errors(
         self, task: Objects, data: Transitions, models: Mapping[str, Dynamics], values: Weights, seed: int
@@ -113,7 +118,9 @@ class Entanglement(Experiment):
             if len(own) >= 30:  # else there is nothing to average
                 states["recorded", home] = own[: self.test_rows]
             states["recombined", home] = recombined(task, fresh, home, self.test_rows, stream.child(home))
-        own_weights = {name: weight[seed * len(VALUES) :][: len(VALUES)] for name, weight in values.items()}
+        every = {name: weight.unflatten(0, (self.seeds, len(LEARNERS)))[seed] for name, weight in values.items()}
+        own_weights = {name: weight[: len(VALUES)] for name, weight in every.items()}
+        cloned = {name: weight[len(VALUES) :] for name, weight in every.items()}
         cells = []
         for (kind, number), state in states.items():
             rows = torch.cat([state, task.expert(state)], 1)
@@ -123,8 +130,12 @@ class Entanglement(Experiment):
                 name: 100 * float((model.sample(rows, seed=stream) - next_state).norm(dim=1).mean() / step)
                 for name, model in models.items()
             }
-            learned = mlp(own_weights, "value", _standardised(rows, data).expand(len(VALUES), -1, -1))[..., 0]
+            learned = mlp(own_weights, "value", standardised(rows, data).expand(len(VALUES), -1, -1))[..., 0]
             errors |= dict(zip(VALUES, (100 * (learned - truth).abs().mean(1)).tolist(), strict=True))
+            seen, action = standardised(_unmoved(state), data), task.expert(state)
+            said = mlp(cloned, "value", seen.expand(2 * len(POLICIES), -1, -1))[..., 0].unflatten(0, (-1, 2)).mT
+            off = 100 * (said - action).norm(dim=2).mean(1) / action.norm(dim=1).mean()
+            errors |= dict(zip(POLICIES, off.tolist(), strict=True))
             cells += [{"what": name, "states": kind, "home": number, "error": error} for name, error in errors.items()]
         return cells
 
@@ -149,14 +160,19 @@ class Entanglement(Experiment):
         title_left(value, "… values do not, unless trained on such states")
         save(figure, folder / self.outputs[1])
 
+    @classmethod
+    def table(cls, results: Mapping[str, Any]) -> str:
+        labels = {name: f"{name}, % of a step" for name in MODELS}
+        return cls._errors_table(results, labels | {n: f"value {VALUES[n][0]}, % of its range" for n in VALUES})
+
     @staticmethod
-    def table(results: Mapping[str, Any]) -> str:
+    def _errors_table(results: Mapping[str, Any], labels: Mapping[str, str]) -> str:
+        """Errors in recorded and in recombined states, a line for each label."""
         homes = list(results["recorded"])
         wanted = [("recorded", None), *(("recombined", int(home)) for home in homes)]
         rows = []
-        for name in (*MODELS, *VALUES):
+        for name, label in labels.items():
             cells = {(c["states"], c["home"]): c for c in results["cells"] if c["what"] == name}
-            label = f"{name}, % of a step" if name in MODELS else f"value {VALUES[name][0]}, % of its range"
             rows.append([label, *(plus_minus(cells[key], 1) for key in wanted)])
         rows.append(
             ["share of the recorded rows, %", "100", *(f"{share:.1f}" for share in results["recorded"].values())]
@@ -183,7 +199,9 @@ class Entanglement(Experiment):
             rows.append([str(one["objects"]), *edges, *(f"{given[n]:.0f}" for n in STEPS), f"{acting[STEPS[2]]:.0f}"])
         columns = ["objects", "edges of a step, %", "of any step", *(f"after {n}" for n in STEPS)]
         columns.append(f"after {STEPS[2]}, if actions depend on all")
-        return super().blocks(folder) | {"spread": markdown_table(columns, rows)}
+        named = {name: f"{name}, % of an action" for name in POLICIES}
+        policies = cls._errors_table(read_json(folder / "policies.json"), named)
+        return super().blocks(folder) | {"spread": markdown_table(columns, rows), "policies": policies}
 
 
 Entanglement.presets = {
@@ -197,6 +215,16 @@ Entanglement.presets = {
         made=400_000,
         components=32,
         test_rows=10_000,
+    ),
+    # Policies at a size for two cores.
+    "policies": Entanglement(
+        "policies",
+        seeds=5,
+        dynamics=paper_dynamics(members=2, hidden=(64, 64), features=32, epochs=8, batch=256, learning_rate=3e-3),
+        values=ValueConfig(updates=5_000),
+        rows=40_000,
+        made=80_000,
+        test_rows=5_000,
     ),
     "quick": Entanglement(
         "quick",
@@ -248,11 +276,22 @@ def recombined(task: Objects, states: Tensor, home: int, n: int, stream: Stream)
     return made
 
 
-def _lesson(task: Objects, table: Transitions, data: Transitions, discount: float) -> Lesson:
+def lesson_of(task: Objects, table: Transitions, data: Transitions, discount: float) -> Lesson:
     next_rows = torch.cat([table.next_state, task.expert(table.next_state)], 1)
     reward, ended = task.label(table.state, table.action, table.next_state)
-    rows, after = (_standardised(part, data) for part in (table.rows, next_rows))
+    rows, after = (standardised(part, data) for part in (table.rows, next_rows))
     return Lesson(rows, after, (1 - discount) * reward, discount * ~ended)
+
+
+def _actions(task: Objects, state: Tensor, data: Transitions) -> list[Lesson]:
+    """The expert's action in states (N, S), a lesson for each of its columns."""
+    rows = standardised(_unmoved(state), data)
+    return [Lesson(rows, rows, column, torch.zeros_like(column)) for column in task.expert(state).unbind(1)]
+
+
+def _unmoved(state: Tensor) -> Tensor:
+    """Rows (N, S + A) of states without an action."""
+    return torch.cat([state, state.new_zeros(len(state), 2)], 1)
 
 
 def _over_seeds(seeds: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -276,7 +315,7 @@ def _home(task: Objects, state: Tensor) -> Tensor:
     return state[:, 0 : 4 * task.objects : 4] > HOME
 
 
-def _standardised(rows: Tensor, data: Transitions) -> Tensor:
+def standardised(rows: Tensor, data: Transitions) -> Tensor:
     return (rows - data.rows.mean(0)) / data.rows.std(0)
 
 

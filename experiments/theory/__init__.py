@@ -56,7 +56,8 @@ class Theory(Experiment):
     full_factors: int  # the largest k of full counting: its samples are |S|²|A| numbers
     fixed_factors: int  # k of the unseen state-actions
     shares: tuple[float, ...]  # of state-actions that are ever seen
-    switches: tuple[int, ...] = (1,)  # with 1 there are two neighbourhoods, that any state factor can switch between
+    # With s switches, at most k, there are 2^s neighbourhoods, that any state factor can switch between.
+    switches: tuple[int, ...] = (1,)
     epsilon: float = 0.5
     delta: float = 0.1
     resolution: int = 8  # numbers of samples tried from one to its double
@@ -87,7 +88,7 @@ class Theory(Experiment):
     def measure(self, run: Run) -> dict[str, Any]:
         """Counts, compares with the truth and repeats, in every world; on the CPU, whatever the device."""
         totals, visits = [], []
-        sizes = list(itertools.product(self.factors, self.switches))
+        sizes = [(k, own) for k, own in itertools.product(self.factors, self.switches) if own <= k]
         for done, (k, switches) in enumerate(sizes):
             worlds = [self.world(k, seed, switches) for seed in range(self.seeds)]
             rows = [row for row in STRUCTURES if row != "full" or k <= self.full_factors]
@@ -187,8 +188,21 @@ class Theory(Experiment):
             errors = ["–" if None in (e := own[row]["errors"]) else f"{average(e):.2f}" for row in STRUCTURES]
             rows.append([f"1/{1 / share:.0f}", supported, *errors])
         columns = ("ever seen", "others whose local parents were seen", *NAMES.values())
-        by_number = cls.table(read_json(folder / "neighbourhoods.json"))
-        return super().blocks(folder) | {"unseen": markdown_table(columns, rows), "neighbourhoods": by_number}
+        made = {"unseen": markdown_table(columns, rows), "neighbourhoods": cls._by_neighbourhoods(folder)}
+        return super().blocks(folder) | made
+
+    @classmethod
+    def _by_neighbourhoods(cls, folder: Path) -> str:
+        """What local counting needs by the number of neighbourhoods, a line per size of the world."""
+        cells = [cell for cell in read_json(folder / "neighbourhoods.json")["totals"] if cell["row"] == "local"]
+        full = {cell["factors"]: cell["mean"] for cell in cls.results(folder)["totals"] if cell["row"] == "full"}
+        needed = {(cell["factors"], cell["neighbourhoods"]): cell for cell in cells}
+        numbers, rows = unique(cells, "neighbourhoods"), []
+        for k, pairs in dict.fromkeys((cell["factors"], cell["pairs"]) for cell in cells):
+            own = [needed.get((k, m)) for m in numbers]
+            texts = [f"{one['mean']:,.0f} ({average(one['bounds']):,.0f})" if one else "" for one in own]
+            rows.append([str(k), f"{pairs:,}", *texts, f"{full[k]:,.0f}"])
+        return markdown_table(["k", "state-actions", *(f"m = {m}" for m in numbers), NAMES["full"]], rows)
 
 
 Theory.presets = {
@@ -201,16 +215,16 @@ Theory.presets = {
         fixed_factors=6,
         shares=(1 / 256, 1 / 128, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2),
     ),
-    # More and more neighbourhoods in worlds of one size.
+    # More and more neighbourhoods, up to one for each state.
     "neighbourhoods": Theory(
         "neighbourhoods",
         seeds=3,
         repetitions=60,
-        factors=(5,),
+        factors=(1, 2, 3, 4, 5),
         full_factors=0,
         fixed_factors=1,
         shares=(1 / 2,),
-        switches=(0, 1, 2, 3, 4),
+        switches=(0, 1, 2, 3, 4, 5),
     ),
     "quick": Theory(
         "quick",

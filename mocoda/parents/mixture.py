@@ -53,10 +53,12 @@ class GaussianMixture:
         seed: int | Stream = 0,
         tolerance: float = 1e-3,
         max_iterations: int = 100,
+        validation: float = 0.0,
     ) -> GaussianMixture:
         """EM from a k-means++ start, until the mean log likelihood gains less than `tolerance`.
 
-        points  (N, D); columns may be constant or repeated; with fewer points than components, each is a component
+        points      (N, D); columns may be constant or repeated; with fewer points than components, each is a component
+        validation  share of the points to hold out, whose likelihood then decides when to stop (Algorithm 1)
         """
         points = as_tensor(points)
         if points.ndim != 2 or 0 in points.shape:
@@ -75,16 +77,26 @@ class GaussianMixture:
         scale = torch.where(constant, 1e-6 * shift.abs().clamp(min=1.0), spread)
         scaled = ((points - shift) / scale).T.contiguous()
         stream = as_stream(seed, "mixture", device=points.device)
+        held_out = round(validation * len(points))
+        if not 0 <= held_out < len(points):
+            raise InputError(f"validation must be a share of the points, at least 0 and below 1, got {validation}.")
+        if held_out:
+            unseen, scaled = scaled[:, stream.child("split").permutation(len(points))].tensor_split([held_out], dim=1)
         features = _Features(len(scaled), points.device)
         moments = features.moments(*_kmeans(scaled, min(components, scaled.shape[1]), stream))
-        weights, means, covariances = features.parameters(moments)
+        fitted = before = features.parameters(moments)
         likelihood = -math.inf
         for _ in range(max_iterations):
-            moments, total = features.expect(scaled, weights, means, covariances)
-            weights, means, covariances = features.parameters(moments)
-            previous, likelihood = likelihood, total / scaled.shape[1]
+            moments, total = features.expect(scaled, *fitted)
+            mean = features.expect(unseen, *fitted)[1] / held_out if held_out else total / scaled.shape[1]
+            previous, likelihood = likelihood, mean
+            if held_out and likelihood < previous:
+                fitted = before
+                break
+            before, fitted = fitted, features.parameters(moments)
             if likelihood - previous < tolerance:
                 break
+        weights, means, covariances = fitted
         fitted = (weights, means * scale + shift, covariances * torch.outer(scale, scale))
         return GaussianMixture(*(part.to(home) for part in fitted))
 

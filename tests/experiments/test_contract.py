@@ -73,6 +73,7 @@ def test_presets_say_their_names_and_their_settings_are_json_values(name: str) -
 
 
 UNFIT: list[tuple[str, dict[str, Any]]] = [
+    ("ablations", {"variants": ("mocoda", "mean", "mean")}),
     ("whatif", {"questions": 0}),
     ("dose", {"doses": (1.0, 4.0)}),
     ("dose", {"tasks": ("objects",)}),

@@ -16,10 +16,11 @@ from experiment_contract import results_of
 from tiny_experiments import TINY
 
 import experiments.stages
+from experiments.ablations import SharedComposer, farther_half, visited
 from experiments.audit import Audit
 from experiments.dose import Dose, changes
 from experiments.worlds import NoisyWorld, bodies, navigation
-from mocoda import Policies, Transitions, make_task, train_agents
+from mocoda import Policies, Transitions, check_dynamics, fit_dynamics, make_task, train_agents
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation
 
@@ -126,6 +127,31 @@ def test_a_dose_hurts_where_the_whole_interval_of_the_paired_change_is_worse(tas
             half = scipy.stats.t.ppf(0.975, count - 1) * (other - one).std(ddof=1) / count**0.5
             wanted.append(bool((other - one).mean() + half < 0))
         assert changes(cells) == wanted
+
+
+# Ablations
+
+
+def test_a_shared_composer_is_a_family_of_models_with_one_embedding_of_each_parent() -> None:
+    composer = SharedComposer(members=2, hidden=(16,), features=8, epochs=2, batch=64)
+    check_dynamics(composer)
+    task = Navigation()
+    weights = fit_dynamics(task.collect(200, seed=0), task.graph, composer).weights
+    assert {weights[f"embed.{parent}.weight"].shape[1] for parent in task.graph.parents} == {1}
+    assert weights["mlp.0.weight"].shape[1] == len(task.graph.children)
+
+
+@pytest.mark.parametrize("world", ["navigation", "objects:2"])
+def test_irrelevant_rows_are_those_farthest_from_what_the_target_task_visits(world: str) -> None:
+    task, target = make_task(world), visited(make_task(world), seed=0)
+    drawn = task.collect(1_000, seed=0)
+    scale = drawn.state.std(0)
+
+    def apart(states: Any) -> Any:
+        return ((states[:, None] - target) / scale).norm(dim=2).amin(1)
+
+    far = farther_half(task, drawn, seed=0)
+    assert len(far) == 500 and apart(far.state).min() >= apart(drawn.state).median() - 1e-5
 
 
 # Audits

@@ -133,6 +133,21 @@ def test_em_stops_at_the_tolerance() -> None:
     assert impatient.means.equal(twice.means)  # the second iteration is the first whose gain is known
 
 
+def test_em_stopped_by_points_held_out_does_not_learn_the_others_by_heart() -> None:
+    points, fresh = (np.random.default_rng(0).normal(size=(rows, 3)) for rows in (300, 4_000))
+    by_heart, stopped = (
+        GaussianMixture.fit(points, 12, tolerance=0.0, max_iterations=500, validation=share).log_prob(fresh).mean()
+        for share in (0.0, 0.25)
+    )
+    assert stopped > by_heart + 0.1
+    enough, fresh = moons(20_000, 0), moons(4_000, 1)  # no mixture overfits these: either rule goes on as long
+    one, other = (GaussianMixture.fit(enough, 8, validation=share).log_prob(fresh).mean() for share in (0.0, 0.1))
+    assert other == pytest.approx(float(one), abs=0.02)
+    for share in (-0.1, 1.0):
+        with refused():
+            GaussianMixture.fit(points, 2, validation=share)
+
+
 @pytest.mark.parametrize("block", [1, 7, 300])
 def test_fit_and_log_prob_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     points = moons(301, 0)

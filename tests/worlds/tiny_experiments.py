@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from experiments.ablations import Ablations
 from experiments.audit import Audit
 from experiments.audit import Trial as AuditTrial
 from experiments.check import GraphCheck
@@ -107,6 +108,22 @@ TINY: dict[str, Any] = {
         made=1_000,
         components=3,
         test_rows=50,
+    ),
+    "ablations": Ablations(
+        "tiny",
+        seeds=2,
+        dynamics=MODEL,
+        agent=AGENT,
+        values=ValueConfig(updates=20, hidden=(16,), batch=64),
+        variants=("mocoda", "default", "validation", "generated", "reweighted", "shared", "full-10", "irrelevant-1"),
+        rows=600,
+        total=800,
+        updates=40,
+        evaluate_every=20,
+        episodes=2,
+        last=1,
+        test_rows=50,
+        components=2,
     ),
     "dose": Dose("tiny", seeds=2, navigation=WALKS, hooksweep2=SWEEPS, tasks=("navigation",), doses=(0.0, 0.5, 3.0)),
     "cubes": replace(
