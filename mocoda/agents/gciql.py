@@ -46,6 +46,20 @@ class GoalShares:
         return torch.where(kind < self.own, OWN, goal)
 
 
+def check_shares(agent: Agent, *names: str) -> None:
+    """Raises unless the settings of these names are shares of goals."""
+    for name in names:
+        shares = tuple(getattr(agent, name))  # JSON gives a list
+        object.__setattr__(agent, name, shares)
+        if len(shares) != 3 or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+            raise InputError(f"{name} must be three shares that add up to 1: own, future, random, got {shares}.")
+
+
+def discounted(steps: Tensor, discount: float) -> Tensor:
+    """The discount to the power of the steps; torch's own power rounds the last numbers of an array differently."""
+    return (steps * math.log(max(discount, 1e-30))).exp()
+
+
 @dataclass(frozen=True)
 class GCIQL(Agent):
     """Goal-conditioned implicit Q-learning: learns from episodes how to get from any state to any other.
@@ -62,7 +76,9 @@ class GCIQL(Agent):
     that an actor that has gone too far is still pulled back.
 
     Shares of goals are (own state, a later state of the row's episode, the next state of any row). The later states of
-    the value are geometrically distributed, with the discount; the actor's are uniform over the rest of the episode.
+    the value are geometrically distributed, with the discount, unless `uniform`; the actor's are uniform over the rest
+    of the episode. With `steps` above 1, critics learn from the rewards of so many recorded steps and the value after
+    them; rows with fewer steps left, in their episode or before a missing step, are then not drawn.
     """
 
     name: ClassVar[str] = "gciql"
@@ -77,19 +93,22 @@ class GCIQL(Agent):
     imitation: float = 1.0  # Weight of the pull towards the data's actions; small for noisy data, such as 0.03.
     value_goals: Shares = (0.2, 0.5, 0.3)  # Shares of goals of value and critics: own, future, random.
     actor_goals: Shares = (0.0, 1.0, 0.0)  # Shares of goals of the actor: own, future, random.
+    uniform: bool = False  # Draw the value's later states uniformly from the rest of the episode.
+    steps: int = 1  # Recorded steps between a state and the value that its critics learn from.
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_least(0, "imitation")
+        self._check_least(1, "steps")
         if not 0 < self.expectile < 1:
             raise InputError(f"expectile must lie between 0 and 1, got {self.expectile}.")
         if self.discount == 1:
             raise InputError("gciql draws goals by its discount, which must be less than 1, got 1.")
-        for name in ("value_goals", "actor_goals"):
-            shares = tuple(getattr(self, name))  # JSON gives a list
-            object.__setattr__(self, name, shares)
-            if len(shares) != 3 or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
-                raise InputError(f"{name} must be three shares that add up to 1: own, future, random, got {shares}.")
+        check_shares(self, "value_goals", "actor_goals")
+
+    @property
+    def span(self) -> int:
+        return self.steps
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
         return {
@@ -102,7 +121,8 @@ class GCIQL(Agent):
         return (Stage({"value": 1, "critic": 1, "actor": 1, "target-critic": 1}, self.batch, together=True),)
 
     def draw_goals(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> dict[str, Tensor]:
-        value, actor = GoalShares(*self.value_goals[:2], self.discount), GoalShares(*self.actor_goals[:2])
+        value = GoalShares(*self.value_goals[:2], None if self.uniform else self.discount)
+        actor = GoalShares(*self.actor_goals[:2])
         return {
             "value_goal": value.draw(stream.child("value"), row, last, rows),
             "actor_goal": actor.draw(stream.child("actor"), row, last, rows),
@@ -116,7 +136,12 @@ class GCIQL(Agent):
         return loss.mean(-1), {"v": value, "advantage": advantage}
 
     def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        return self.bellman_target(batch, self.value(weights, batch.next_state))
+        value = self.value(weights, batch.next_state)
+        if batch.steps is not None and self.steps > 1:  # a step costs 1 until the goal
+            weight = discounted(batch.steps, self.discount)
+            batch = batch._replace(reward=(weight - 1) / (1 - self.discount))
+            value = value * self.discount ** (self.steps - 1)
+        return self.bellman_target(batch, value)
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         state = batch.state if batch.actor_state is None else batch.actor_state

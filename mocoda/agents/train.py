@@ -87,7 +87,7 @@ def train_agents(
     so an agent trained among others can end up better or worse than the same agent trained alone.
 
     datasets        by name: a table for all seeds, or one table per seed
-    agent           a name ("td3-bc", "bcq", "cql", "sac", "gciql") or an `Agent`, by `make_agent` or of your own class
+    agent           a name ("td3-bc", "bcq", "cql", "sac", "gciql", "dqc") or an `Agent`, by `make_agent` or your own
     task            gives the range of actions and evaluates the agents; without one, nothing is evaluated
     actions         without a task: the range of actions (low, high), a number or (A,) each. Data may lie outside, as
                     generated rows do; agents' actions never will. Without it, all actions must lie in [-1, 1]
@@ -132,7 +132,7 @@ def train_agents(
         }
         if checkpoint is not None:
             ends = () if table.last is None else (table.last,)
-            identity["data"] = fingerprint(table.rows, table.offset, table.length, *ends)
+            identity["data"] = fingerprint(table.rows, table.offset, table.length, *ends, *table.starts)
         saved = Checkpoint(checkpoint, identity)
 
         def restore(tensors: Weights) -> None:
@@ -268,6 +268,8 @@ class RunTable:
     # If goals are drawn from episodes:
     last: Tensor | None = None  # (N,), the last row of the row's episode, counted from the first row of its data set
     reached: Reached | None = None  # the task's function of achieved and goal (N, G): bool (N,)
+    span: int = 1  # of the agent; and if it is larger, for each run:
+    starts: Sequence[Tensor] = ()  # (K,), the rows that so many steps follow without a gap, from the data set's first
 
     @property
     def device(self) -> torch.device:
@@ -296,12 +298,15 @@ class RunTable:
         # Filled in place: a table may take more than half of the memory that the data leaves.
         rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), width)
         begins, scaling, ends = {}, {}, []
+        starts: dict[int, Tensor] = {}
         begin = 0
         for key, run in distinct.items():
             data, achieved = run.data, None
             if from_episodes:
-                data, achieved, last = sorted_episodes(data, run.name, achieved_goal)
+                data, achieved, last, left = sorted_episodes(data, run.name, achieved_goal)
                 ends.append(last)
+                if agent.span > 1:
+                    starts[key] = _starts(left, agent, run.name)
             seen = data.state if data.goal is None else torch.cat([data.state, data.goal], 1)
             shift, scale = torch.zeros_like(seen[0]), torch.ones_like(seen[0])
             if agent.standardise:
@@ -337,6 +342,8 @@ class RunTable:
             columns,
             torch.cat(ends) if from_episodes else None,
             getattr(task, "reached", None),
+            agent.span,
+            [starts[id(run.data)] for run in runs] if starts else (),
         )
 
     def batch(self, index: Tensor, value_goal: Tensor | None = None, actor_goal: Tensor | None = None) -> Batch:
@@ -344,15 +351,25 @@ class RunTable:
         widths = [self.state_width, self.action_width, 1, self.state_width, 1, self.goal_width]
         rows = self.rows[index][..., : sum(widths)]
         state, action, reward, next_state, terminal, goal = rows.split(widths, -1)
-        actor_state = None
+        actor_state = actions = steps = None
         if value_goal is not None and actor_goal is not None:
             actor_state = torch.cat([state, self._goal(goal, actor_goal)], -1)
-            own, goal = goal, self._goal(goal, value_goal)
-            terminal = self._reached(own, goal)[..., None].float()
+            actions, own = action[:, :, None], goal[:, :, None]
+            goal = self._goal(goal, value_goal)
+            if self.span > 1:
+                ahead = index[..., None] + torch.arange(self.span, device=index.device)  # (R, B, C)
+                actions, next_state, own = (
+                    self.rows[:, sum(widths[:part]) : sum(widths[: part + 1])][number]
+                    for part, number in ((1, ahead), (3, ahead[..., -1]), (5, ahead))
+                )
+            reached = self._reached(own, goal[:, :, None].expand_as(own))  # (R, B, C)
+            terminal = reached.any(-1, keepdim=True).float()
+            steps = 1 - terminal[..., 0] if self.span == 1 else (reached.cumsum(-1) == 0).float().sum(-1)
             reward = terminal - 1
         if self.goal_width:
             state, next_state = torch.cat([state, goal], -1), torch.cat([next_state, goal], -1)
-        return Batch(state, action, reward[..., 0], next_state, terminal[..., 0], self.low, self.high, actor_state)
+        labels = reward[..., 0], next_state, terminal[..., 0]
+        return Batch(state, action, *labels, self.low, self.high, actor_state, actions, steps)
 
     def _goal(self, own: Tensor, number: Tensor) -> Tensor:
         """Returns what the next states of numbered rows achieve, (R, B, G); for OWN, what the row's state achieves."""
@@ -360,11 +377,11 @@ class RunTable:
         return torch.where((number == OWN)[..., None], own, later)
 
     def _reached(self, own: Tensor, goal: Tensor) -> Tensor:
-        """Returns where a state achieves its goal or, by the task's `reached`, as good a one: bool (R, B)."""
+        """Returns where states achieve their goals or, by the task's `reached`, as good ones: bool (R, B, C)."""
         reached = (own == goal).all(-1)
         if self.reached is not None:
-            shift, scale = (part[:, None, self.state_width :] for part in (self.shift, self.scale))
-            given = ((part * scale + shift).flatten(0, 1) for part in (own, goal))
+            shift, scale = (part[:, None, None, self.state_width :] for part in (self.shift, self.scale))
+            given = ((part * scale + shift).flatten(0, 2) for part in (own, goal))
             reached = reached | self.reached(*given).reshape(reached.shape)
         return reached
 
@@ -493,11 +510,12 @@ def _goal_width(data: Transitions) -> int:
     return 0 if data.goal is None else data.goal.shape[1]
 
 
-def sorted_episodes(data: Transitions, name: str, achieved: Achieved) -> tuple[Transitions, Tensor, Tensor]:
+def sorted_episodes(data: Transitions, name: str, achieved: Achieved) -> tuple[Transitions, Tensor, Tensor, Tensor]:
     """Sorts the data by episode and step; what each row's state achieves becomes its goal.
 
-    Also returns what the next states achieve (N, G), and the last row of each row's episode (N,). A row without an
-    episode is an episode of one row.
+    Also returns what the next states achieve (N, G), the last row of each row's episode (N,), and the number of rows
+    from each on, itself included, that follow each other without a missing step (N,). A row without an episode is an
+    episode of one row.
     """
     if data.episode is None or data.step is None or not bool((data.episode >= 0).any()):
         raise InputError(
@@ -508,12 +526,33 @@ def sorted_episodes(data: Transitions, name: str, achieved: Achieved) -> tuple[T
     number = torch.where(alone, data.episode.max() + alone.cumsum(0), data.episode)
     order = data.step.argsort(stable=True)  # the minor key first: a stable sort keeps its order within an episode
     order = order[number[order].argsort(stable=True)]
-    _, counts = torch.unique_consecutive(number[order], return_counts=True)
-    last = (counts.cumsum(0) - 1).repeat_interleave(counts)
+    number, step, place = number[order], data.step[order], torch.arange(len(order), device=order.device)
+    last = _ends(number)
+    gap = (number[1:] != number[:-1]) | (step[1:] != step[:-1] + 1)
+    left = _ends(torch.cat([gap.new_zeros(1), gap]).cumsum(0)) + 1 - place
     state, next_state = data.state[order], data.next_state[order]
     own, later = achieved(state).float(), achieved(next_state).float()
     made = Transitions(state, data.action[order], next_state, -torch.ones_like(state[:, 0]), goal=own)
-    return made, later, last
+    return made, later, last, left
+
+
+def _ends(number: Tensor) -> Tensor:
+    """The place of the last of the neighbours (N,) that have the same number, for each of them."""
+    _, counts = torch.unique_consecutive(number, return_counts=True)
+    ends: Tensor = (counts.cumsum(0) - 1).repeat_interleave(counts)
+    return ends
+
+
+def _starts(left: Tensor, agent: Agent, name: str) -> Tensor:
+    """The rows that are followed by as many as the agent needs, of `left` (N,) that follow without a gap."""
+    starts = (left >= agent.span).nonzero()[:, 0]
+    if not len(starts):
+        raise InputError(
+            f"the agent {agent.name!r} learns from {agent.span} successive steps at a time, but data set {name!r} has "
+            f"at most {int(left.max())} steps of an episode without a gap. Choose fewer: `--chunk {int(left.max())}` "
+            "for dqc (and `--short`), `--steps` for gciql."
+        )
+    return starts.int() if len(left) < 2**31 else starts  # half the memory
 
 
 def achieved_by(task: Task | None, data: Transitions) -> Achieved:
@@ -618,9 +657,12 @@ class Learner:
     def _draw(self, stage: Stage, number: int, block: int) -> dict[str, Tensor]:
         """Draws row numbers, noise and goals of CHUNK updates, (CHUNK, R, ...) each; evaluations change nothing."""
         drawn: list[dict[str, Tensor]] = []
-        for stream, offset, length in zip(self.streams, self.table.offset, self.table.length.tolist(), strict=True):
+        lengths = self.table.length.tolist()
+        for run, (stream, offset, length) in enumerate(zip(self.streams, self.table.offset, lengths, strict=True)):
             own = stream.child("updates", number, block)
-            index = own.integers(length, CHUNK, stage.batch)
+            starts = self.table.starts[run] if self.table.starts else None
+            index = own.integers(length if starts is None else len(starts), CHUNK, stage.batch)
+            index = index if starts is None else starts[index].long()
             drawn.append(
                 {"index": index + offset, **self.agent.noise(own.child("noise"), CHUNK, self.table.action_width)}
             )

@@ -47,7 +47,7 @@ class Train(opt.Command):
     """Recorded data, in any format that `mocoda inspect --help` names. A data set takes the name of its file."""
     settings: opt.Flat[Any]
     agent: opt.Name = "td3-bc"
-    """Learning algorithm: td3-bc, bcq, cql, sac or gciql."""
+    """Learning algorithm: td3-bc, bcq, cql, sac, gciql or dqc."""
     task: opt.MaybeName = None
     """Built-in task in which to evaluate the agents while they train; unless given, the one that the data was recorded
     in. Agents of other data are not evaluated."""

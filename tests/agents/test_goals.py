@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from agents_world import HILL
@@ -76,15 +78,15 @@ def walks(order: Tensor | None = None) -> Transitions:
 
 def test_episodes_are_sorted_and_know_their_end() -> None:
     shuffled = walks(torch.tensor([6, 0, 3, 7, 5, 1, 2, 4]))
-    made, later, last = sorted_episodes(shuffled, "walks", lambda state: state)
+    made, later, last, left = sorted_episodes(shuffled, "walks", lambda state: state)
     plain, *_ = sorted_episodes(walks(), "walks", lambda state: state)
-    assert last.tolist() == [3, 3, 3, 3, 6, 6, 6, 7]
+    assert last.tolist() == [3, 3, 3, 3, 6, 6, 6, 7] and left.tolist() == [4, 3, 2, 1, 3, 2, 1, 1]
     assert made.state.equal(plain.state) and made.action.equal(plain.action) and made.goal is not None
     assert made.goal.equal(made.state) and later.equal(made.next_state)
 
 
-def table_of(data: Transitions, task: PointTask | None = None, standardise: bool = False) -> RunTable:
-    agent = make_agent("gciql", standardise=standardise, **SMALL)
+def table_of(data: Transitions, task: PointTask | None = None, standardise: bool = False, steps: int = 1) -> RunTable:
+    agent = make_agent("gciql", standardise=standardise, steps=steps, **SMALL)
     return RunTable.of(runs_of({"one": data, "again": data}, [0], agent), agent, task)
 
 
@@ -103,6 +105,19 @@ def test_a_batch_has_goals_beside_states_and_the_rewards_of_reaching_them() -> N
         assert batch.actor_state[run, :, :2].equal(data.state[index[run]])
         assert batch.reward[run].tolist() == [0, -1, -1, -1]
         assert batch.terminal[run].tolist() == [1, 0, 0, 0]
+
+
+def test_chunks_are_of_successive_steps_and_know_when_they_reach_their_goals() -> None:
+    data = walks()
+    assert data.step is not None
+    torn = replace(data, step=data.step.where(torch.arange(8) < 2, data.step + 1))  # one is missing before row 2
+    assert table_of(torn, steps=2).starts[0].tolist() == [0, 2, 4, 5]
+    index, goal = torch.tensor([[0, 0, 2, 4]] * 2), torch.tensor([[OWN, 0, 0, 5]] * 2)
+    batch = table_of(torn, steps=2).batch(index, goal, goal)
+    assert batch.actions is not None and batch.steps is not None
+    torch.testing.assert_close(batch.actions[0, 2], data.action[2:4])
+    assert batch.next_state[1, 2, :2].equal(data.next_state[3])
+    assert batch.steps.tolist() == [[0, 1, 2, 2]] * 2 and batch.terminal.tolist() == [[1, 1, 0, 0]] * 2
 
 
 @pytest.mark.parametrize("standardise", [False, True])
@@ -145,5 +160,7 @@ def test_data_without_episodes_and_a_task_without_goals_are_refused() -> None:
         torn = Transitions(data.state, data.action, data.next_state, episode=episode)
         with refused():
             train_agents({"walks": torn}, agent, seeds=[0], updates=1)
+    with refused():
+        train_agents({"walks": data}, make_agent("dqc", **SMALL), seeds=[0], updates=1)
     with refused():
         train_agents({"hill": HILL.collect(40, seed=0)}, agent, updates=1, task=HILL)
