@@ -234,8 +234,8 @@ class Watch(opt.Command):
     """A folder that `mocoda train` has written, the file of a policy, or one of two words: trained (a policy that comes
     with mocoda) or expert."""
     task: opt.MaybeName = None
-    """Task whose environment can draw: hooksweep2, cube-single, cube-double or cube-triple (cube-double:4 is its fourth
-    official task). Unless given, the one that a folder's agents were trained for, or hooksweep2."""
+    """Task whose environment can draw: hooksweep2 or a world of cubes, cube-single to cube-quadruple (cube-double:4 is its
+    fourth official task). Unless given, the one that a folder's agents were trained for, or hooksweep2."""
     graph: opt.MaybeFile = None
     """Graph file of a task of your own, if it is another than during training."""
     episodes: int = 3
