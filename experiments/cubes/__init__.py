@@ -186,10 +186,9 @@ class CubesTable(Experiment):
                 **how,
             )
             in_play = task.region(new.rows)
-            return new[in_play] if bool(in_play.any()) else None
+            return replace(new, provenance={})[in_play] if bool(in_play.any()) else None
 
-        new = replace(_grown(episodes, self.total - len(recorded)), provenance={})
-        return concatenate([replace(recorded, provenance={}), new])
+        return _grown(episodes, replace(recorded, provenance={}), self.total)
 
     def draw(self, results: Mapping[str, Any], folder: Path) -> None:
         figure = Figure(figsize=(8.5, 3.9), layout="constrained")
@@ -229,13 +228,13 @@ class CubesTable(Experiment):
         return super().blocks(folder) | {"more-rows": more, "triple": tables["triple"]}
 
 
-def _grown(make: Callable[[int, int], Transitions | None], rows: int) -> Transitions:
-    """So many rows of the tables `make(number, episodes)`, made one after the other until they suffice."""
-    tables: list[Transitions] = []
+def _grown(make: Callable[[int, int], Transitions | None], recorded: Transitions, rows: int) -> Transitions:
+    """The recorded rows and those of the tables `make(number, episodes)`, made one after another until they suffice."""
+    tables, more = [recorded], rows - len(recorded)
     have = tried = number = 0
-    while have < rows:
-        share = max(have, 1) / tried if tried else rows / FIRST_EPISODES  # rows of an episode
-        episodes = min(max(FIRST_EPISODES, ceil(1.02 * (rows - have) / share)), MOST_EPISODES)
+    while have < more:
+        share = max(have, 1) / tried if tried else more / FIRST_EPISODES  # rows of an episode
+        episodes = min(max(FIRST_EPISODES, ceil(1.02 * (more - have) / share)), MOST_EPISODES)
         made = make(number, episodes)
         number, tried = number + 1, tried + episodes
         if made is not None:

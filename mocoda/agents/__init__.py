@@ -9,7 +9,8 @@ from mocoda.agents.bcq import BCQ
 from mocoda.agents.cql import CQL
 from mocoda.agents.dqc import DQC
 from mocoda.agents.evaluation import Evaluation, evaluate
-from mocoda.agents.gciql import GCIQL, GoalShares
+from mocoda.agents.gciql import GCIQL
+from mocoda.agents.goals import GoalShares
 from mocoda.agents.policy import Policies, Policy
 from mocoda.agents.sac import SAC
 from mocoda.agents.td3_bc import TD3BC

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from mocoda.agents.agent import Agent
-from mocoda.agents.train import ACHIEVED, Range, Run, achieved_by, action_range
+from mocoda.agents.goals import ACHIEVED, TOLERANCE, achieved_by
+from mocoda.agents.train import Range, Run, action_range
 from mocoda.data.kinds import one_hot_groups
 from mocoda.data.transitions import Transitions
 
@@ -44,13 +47,22 @@ def _actions(name: str, data: Transitions, given: Range | None) -> str:
 
 def _episode_goals(data: Transitions) -> str:
     achieved_by(None, data)  # raises for columns that do not exist
-    names = data.source.get(ACHIEVED)
-    about = (
-        f"the columns {', '.join(names)}" if names else "all columns of the state; `--achieved COLUMN ...` names fewer"
-    )
+    names, distance = data.source.get(ACHIEVED), data.source.get(TOLERANCE)
+    states = data.columns[: data.state.shape[1]]
+    if names:
+        about = f"the columns {', '.join(names)}"
+    else:
+        places = [name for name in states if re.search(r"(^|[._])[xyz]$", name)] or states
+        about = (
+            f"all {len(states)} columns of the state. Name those that count, such as `--achieved "
+            f"{' '.join(places[:MAX_LISTED])} --tolerance 0.05`: agents then need not bring the others to the same "
+            "values, too, and reach goals far more often"
+        )
+    near = f"a goal is reached within {distance:g} of it" if distance else "only equal numbers reach a goal"
+    unless = "" if distance else ", unless `--tolerance DISTANCE` lets near ones count"
     return (
-        f"goals are drawn from the data's own states and are about {about}; recorded goals, rewards and terminals are "
-        "not used"
+        f"goals are drawn from the data's own states and are about {about}; {near}{unless}; recorded goals, rewards "
+        "and terminals are not used"
     )
 
 

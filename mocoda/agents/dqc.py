@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mocoda.agents.agent import Agent, Batch, Measured, Network, Noise, Stage
-from mocoda.agents.gciql import GoalShares, Shares, check_shares, discounted
+from mocoda.agents.goals import GoalShares, Shares, check_shares, discounted
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, mlp, softplus
 from mocoda.engine.randomness import Stream

@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import OWN, Agent, Batch, Measured, Network, Noise, Stage, q_values
+from mocoda.agents.agent import Agent, Batch, Measured, Network, Noise, Stage, q_values
+from mocoda.agents.goals import GoalShares, Shares, check_shares, discounted
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, mlp
 from mocoda.engine.randomness import Stream
-
-Shares = tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class GoalShares:
-    """The distribution from which goals are drawn for rows; the shares add up to 1.
-
-    own        share of goals that are the row's own state
-    future     share of goals that are a later state of the row's episode: k ≥ 1 steps later with probability
-               (1 - discount) · discount^(k - 1), or its last state if the episode is shorter; without a discount, all
-               later states are equally likely
-    otherwise  the next state of any row
-    """
-
-    own: float
-    future: float
-    discount: float | None = None
-
-    def draw(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> Tensor:
-        """Draws goals for rows whose episodes end with row `last`: numbers of rows, for their next states, or OWN.
-
-        The rows of an episode must be neighbours, in order, among the `rows` rows of the data.
-        """
-        kind, place = stream.uniform(*row.shape), 1 - stream.uniform(*row.shape, dtype=torch.float64)  # in (0, 1]
-        if self.discount is None:
-            later = row + ((1 - place) * (last + 1 - row)).long()
-        else:
-            later = row + (place.log() / (math.log(self.discount) if self.discount else -math.inf)).long()
-        goal = torch.where(kind < self.own + self.future, later.minimum(last), stream.integers(rows, *row.shape))
-        return torch.where(kind < self.own, OWN, goal)
-
-
-def check_shares(agent: Agent, *names: str) -> None:
-    """Raises unless the settings of these names are shares of goals."""
-    for name in names:
-        shares = tuple(getattr(agent, name))  # JSON gives a list
-        object.__setattr__(agent, name, shares)
-        if len(shares) != 3 or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
-            raise InputError(f"{name} must be three shares that add up to 1: own, future, random, got {shares}.")
-
-
-def discounted(steps: Tensor, discount: float) -> Tensor:
-    """The discount to the power of the steps; torch's own power rounds the last numbers of an array differently."""
-    return (steps * math.log(max(discount, 1e-30))).exp()
 
 
 @dataclass(frozen=True)

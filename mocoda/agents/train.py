@@ -10,6 +10,7 @@ action and goal. Agents see state and goal side by side.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,11 +34,12 @@ from mocoda.agents.agent import (
     network_weights,
 )
 from mocoda.agents.evaluation import is_simulated, make_evaluator
+from mocoda.agents.goals import Reached, achieved_by, check_goals, reached_by, sorted_episodes, starts_of
 from mocoda.agents.policy import Policies, Policy, agent_settings, to_unit_range
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.engines import Engine
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import InputError, ran_out_of_memory
 from mocoda.engine.metrics import CSV, JSONL, Metric, MetricLog, Report, read_metrics
 from mocoda.engine.networks import Weights, half_precision, input_scaling
 from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, side_by_side
@@ -49,10 +51,8 @@ from mocoda.tasks.own import environment_range
 CHUNK = 100  # updates at a time, at most: one CUDA graph
 PULSE = 2.0  # seconds between reports of progress in a long chunk
 VALUES = ("q", "v", "advantage")  # measurements of losses that are values, or differences of values
-ACHIEVED = "achieved_goal"  # entry of a table's source: the state columns that goals are about
+BLOCK = 2**20  # rows of the table that are made at a time: a copy of all may not fit into memory
 Range = tuple[float | Array, float | Array]  # low and high, a number or (A,) each
-Achieved = Callable[[Tensor], Tensor]
-Reached = Callable[[Tensor, Tensor], Tensor]
 
 
 class Run(NamedTuple):
@@ -292,11 +292,14 @@ class RunTable:
                 "task, or on one whose environment shows goals."
             )
         states = first.state.shape[1]
-        achieved_goal = achieved_by(task, first)
-        goals = achieved_goal(first.state[:1]).shape[1] if from_episodes else _goal_width(first)
+        goals = _goal_width(first)
+        if from_episodes:
+            check_goals(task, first, runs[0].name)
+            achieved_goal = achieved_by(task, first)
+            goals = achieved_goal(first.state[:1]).shape[1]
         width = 2 * states + first.action.shape[1] + (2 if from_episodes else 1) * goals + 2
         # Filled in place: a table may take more than half of the memory that the data leaves.
-        rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), width)
+        rows = room(sum(len(run.data) for run in distinct.values()), width, first.state)
         begins, scaling, ends = {}, {}, []
         starts: dict[int, Tensor] = {}
         begin = 0
@@ -306,18 +309,20 @@ class RunTable:
                 data, achieved, last, left = sorted_episodes(data, run.name, achieved_goal)
                 ends.append(last)
                 if agent.span > 1:
-                    starts[key] = _starts(left, agent, run.name)
-            seen = data.state if data.goal is None else torch.cat([data.state, data.goal], 1)
-            shift, scale = torch.zeros_like(seen[0]), torch.ones_like(seen[0])
+                    starts[key] = starts_of(left, agent, run.name)
+            shift, scale = data.state.new_zeros(states + goals), data.state.new_ones(states + goals)
             if agent.standardise:
-                shift, scale = input_scaling(seen)
+                shift, scale = input_scaling(_seen(data, slice(None)))
             reward, *values = _learning_units(data, agent)
-            seen, next_state = (seen - shift) / scale, (data.next_state - shift[:states]) / scale[:states]
-            parts = [seen[:, :states], to_unit_range(data.action, *action_ends), reward[:, None], next_state]
-            parts += [data.terminal[:, None].float(), seen[:, states:]]
-            if achieved is not None:
-                parts.append((achieved - shift[states:]) / scale[states:])
-            torch.cat(parts, 1, out=rows[begin : begin + len(data)])
+            for block in range(0, len(data), BLOCK):
+                own = slice(block, min(block + BLOCK, len(data)))
+                seen = (_seen(data, own) - shift) / scale
+                next_state = (data.next_state[own] - shift[:states]) / scale[:states]
+                parts = [seen[:, :states], to_unit_range(data.action[own], *action_ends), reward[own, None], next_state]
+                parts += [data.terminal[own, None].float(), seen[:, states:]]
+                if achieved is not None:
+                    parts.append((achieved[own] - shift[states:]) / scale[states:])
+                torch.cat(parts, 1, out=rows[begin + block : begin + own.stop])
             begins[key], scaling[key] = begin, (shift, scale, *values)
             begin += len(data)
         shift, scale, low, high, zero, unit = map(
@@ -341,7 +346,7 @@ class RunTable:
             unit,
             columns,
             torch.cat(ends) if from_episodes else None,
-            getattr(task, "reached", None),
+            reached_by(task, first) if from_episodes else None,
             agent.span,
             [starts[id(run.data)] for run in runs] if starts else (),
         )
@@ -510,68 +515,28 @@ def _goal_width(data: Transitions) -> int:
     return 0 if data.goal is None else data.goal.shape[1]
 
 
-def sorted_episodes(data: Transitions, name: str, achieved: Achieved) -> tuple[Transitions, Tensor, Tensor, Tensor]:
-    """Sorts the data by episode and step; what each row's state achieves becomes its goal.
+def _seen(data: Transitions, rows: slice) -> Tensor:
+    """States, with the goals beside them if there are goals."""
+    return data.state[rows] if data.goal is None else torch.cat([data.state[rows], data.goal[rows]], 1)
 
-    Also returns what the next states achieve (N, G), the last row of each row's episode (N,), and the number of rows
-    from each on, itself included, that follow each other without a missing step (N,). A row without an episode is an
-    episode of one row.
-    """
-    if data.episode is None or data.step is None or not bool((data.episode >= 0).any()):
+
+def room(rows: int, width: int, like: Tensor) -> Tensor:
+    """Memory for a table on the device of `like`; raises if there is none, and says how many rows would fit."""
+    try:
+        return like.new_empty(rows, width)
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        free = 0
+        if like.is_cuda:
+            free = torch.cuda.mem_get_info(like.device)[0]
+        elif "SC_AVPHYS_PAGES" in os.sysconf_names:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         raise InputError(
-            f"data set {name!r} has no episodes, from which this agent takes its goals. Give each row its episode: "
-            "Transitions(..., episode=...), or a file that has them."
-        )
-    alone = data.episode < 0
-    number = torch.where(alone, data.episode.max() + alone.cumsum(0), data.episode)
-    order = data.step.argsort(stable=True)  # the minor key first: a stable sort keeps its order within an episode
-    order = order[number[order].argsort(stable=True)]
-    number, step, place = number[order], data.step[order], torch.arange(len(order), device=order.device)
-    last = _ends(number)
-    gap = (number[1:] != number[:-1]) | (step[1:] != step[:-1] + 1)
-    left = _ends(torch.cat([gap.new_zeros(1), gap]).cumsum(0)) + 1 - place
-    state, next_state = data.state[order], data.next_state[order]
-    own, later = achieved(state).float(), achieved(next_state).float()
-    made = Transitions(state, data.action[order], next_state, -torch.ones_like(state[:, 0]), goal=own)
-    return made, later, last, left
-
-
-def _ends(number: Tensor) -> Tensor:
-    """The place of the last of the neighbours (N,) that have the same number, for each of them."""
-    _, counts = torch.unique_consecutive(number, return_counts=True)
-    ends: Tensor = (counts.cumsum(0) - 1).repeat_interleave(counts)
-    return ends
-
-
-def _starts(left: Tensor, agent: Agent, name: str) -> Tensor:
-    """The rows that are followed by as many as the agent needs, of `left` (N,) that follow without a gap."""
-    starts = (left >= agent.span).nonzero()[:, 0]
-    if not len(starts):
-        raise InputError(
-            f"the agent {agent.name!r} learns from {agent.span} successive steps at a time, but data set {name!r} has "
-            f"at most {int(left.max())} steps of an episode without a gap. Choose fewer: `--chunk {int(left.max())}` "
-            "for dqc (and `--short`), `--steps` for gciql."
-        )
-    return starts.int() if len(left) < 2**31 else starts  # half the memory
-
-
-def achieved_by(task: Task | None, data: Transitions) -> Achieved:
-    """Returns the function from states (N, S) to the goals (N, G) they have reached.
-
-    It is the task's; without one, it selects the columns that the data's source names, or returns whole states.
-    """
-    by_task: Achieved | None = getattr(task, "achieved", None)
-    if by_task is not None:
-        return by_task
-    names = data.source.get(ACHIEVED)
-    if not names:
-        return lambda state: state
-    known = list(data.columns[: data.state.shape[1]])
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise InputError(f"goals are about columns of the state: {', '.join(known)}; there is no {missing[0]!r}.")
-    columns = [known.index(name) for name in names]
-    return lambda state: state[:, columns]
+            f"memory on {like.device} does not suffice: {rows:,} rows of {width} numbers take "
+            f"{4 * width * rows / 2**30:,.1f} GiB beside the data. About {int(0.8 * free) // (4 * width):,} rows would "
+            "fit. Train on fewer rows, or on fewer data sets at a time."
+        ) from error
 
 
 # --- learning
