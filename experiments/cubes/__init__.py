@@ -290,7 +290,10 @@ CubesTable.presets = {
         half=True,
     ),
     "places": PLACES,
-    "places-dqc": replace(PLACES, preset="places-dqc", agent=make_agent("dqc")),
+    # An action changes a value by a thousandth, so that layers in bfloat16 would be too coarse.
+    "places-dqc": replace(
+        PLACES, preset="places-dqc", agent=make_agent("dqc", chunk=25, short=5, flow_steps=5), half=False
+    ),
     "quick": CubesTable(
         "quick",
         seeds=1,

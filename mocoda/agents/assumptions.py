@@ -16,7 +16,7 @@ MAX_LISTED = 3  # up to this many different rewards are listed one by one
 def assumptions(name: str, data: Transitions, agent: Agent, actions: Range | None = None) -> list[str]:
     """Says how an agent interprets the actions, goals, terminals and rewards of data, and how to change that."""
     if agent.goals_from_episodes:
-        return [_actions(name, data, actions), _episode_goals(data)]
+        return [_actions(name, data, actions), episode_goals(data)]
     goals = "there are no goals: agents see the state alone"
     if data.goal is not None:
         goals = f"goals are as recorded: agents see their {data.goal.shape[1]} columns after those of the state"
@@ -45,7 +45,8 @@ def _actions(name: str, data: Transitions, given: Range | None) -> str:
     return f"{possible} (recorded: {least:.3g} to {most:.3g}); `--actions LOW HIGH` says otherwise"
 
 
-def _episode_goals(data: Transitions) -> str:
+def episode_goals(data: Transitions) -> str:
+    """Says what the goals of an agent are about that takes them from episodes, and recommends to name what counts."""
     achieved_by(None, data)  # raises for columns that do not exist
     names, distance = data.source.get(ACHIEVED), data.source.get(TOLERANCE)
     states = data.columns[: data.state.shape[1]]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import Agent, Batch, Measured, Network, Noise, Stage
+from mocoda.agents.agent import Agent, Batch, Measured, Network, Noise, Stage, q_values
 from mocoda.agents.goals import GoalShares, Shares, check_shares, discounted
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, mlp, softplus
@@ -43,6 +43,7 @@ class DQC(Agent):
     learning_rate: float = 3e-4  # Step size of Adam.
     discount: float = 0.999  # Weight of a reward one step later.
     scale_rewards: bool = False  # No effect: the reward is 1 at the goal, whatever the data's are.
+    value_range: tuple[float, float] | None = None  # No effect: values lie between 0 and 1.
     chunk: int = 5  # Actions of the long chunks, by which values are learned.
     short: int = 1  # Actions of the short chunks, which are proposed and compared; the first is executed.
     expectile: float = (
@@ -99,22 +100,22 @@ class DQC(Agent):
 
     def chunk_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         assert batch.steps is not None
-        ahead = torch.where(batch.terminal > 0, 1.0, sigmoid(_logit(weights, "value", batch.next_state)))
+        ahead = torch.where(batch.terminal > 0, 1.0, sigmoid(mlp(weights, "value", batch.next_state)[..., 0]))
         target = discounted(batch.steps, self.discount) * ahead
-        logit = _logits(weights, "chunk", batch.state, self._actions(batch, self.chunk))
+        logit = q_values(weights, "chunk", batch.state, self._actions(batch, self.chunk))
         return cross_entropy(logit, target[:, None]).mean(-1).sum(-1), {"q": sigmoid(logit)}
 
     def critic_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
-        judged = _logits(weights, "target-chunk", batch.state, self._actions(batch, self.chunk)).amin(1, keepdim=True)
-        logit = _logits(weights, "critic", batch.state, self._actions(batch, self.short))
+        judged = q_values(weights, "target-chunk", batch.state, self._actions(batch, self.chunk)).amin(1, keepdim=True)
+        logit = q_values(weights, "critic", batch.state, self._actions(batch, self.short))
         weight = torch.where(judged > logit, self.expectile, 1 - self.expectile)
         loss = (weight * cross_entropy(logit, sigmoid(judged))).mean(-1).sum(-1)
         return loss, {"q": sigmoid(logit), "advantage": sigmoid(judged) - sigmoid(logit)}
 
     def value_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         """The quantile loss of logits: the quantile of a logit is the logit of the quantile."""
-        judged = _logits(weights, "target-critic", batch.state, self._actions(batch, self.short)).amin(1)
-        logit = _logit(weights, "value", batch.state)
+        judged = q_values(weights, "target-critic", batch.state, self._actions(batch, self.short)).amin(1)
+        logit = mlp(weights, "value", batch.state)[..., 0]
         advantage = judged - logit
         loss = torch.where(advantage > 0, self.quantile, self.quantile - 1) * advantage
         return loss.mean(-1), {"v": sigmoid(logit)}
@@ -135,7 +136,7 @@ class DQC(Agent):
             time = torch.full_like(chunk[..., :1], step / self.flow_steps)
             chunk = chunk + mlp(weights, "flow", torch.cat([seen, chunk, time], -1)) / self.flow_steps
         chunk = chunk.clamp(-1, 1)
-        best = _logits(weights, "critic", seen, chunk).amin(1).unflatten(-1, shape).argmax(-1)
+        best = q_values(weights, "critic", seen, chunk).amin(1).unflatten(-1, shape).argmax(-1)
         index = best[..., None, None].expand(-1, -1, 1, actions)
         proposed: Tensor = chunk.unflatten(1, shape)
         return proposed.gather(2, index)[:, :, 0]
@@ -145,16 +146,6 @@ class DQC(Agent):
         """The first actions of the batch's chunks, side by side, (R, B, count · A)."""
         assert batch.actions is not None
         return batch.actions[:, :, :count].flatten(2)
-
-
-def _logit(weights: Weights, group: str, seen: Tensor) -> Tensor:
-    """Returns the logits (R, B) of the values of states with their goals beside them (R, B, S + G)."""
-    return mlp(weights, group, seen)[..., 0]
-
-
-def _logits(weights: Weights, group: str, seen: Tensor, actions: Tensor) -> Tensor:
-    """Returns the logits of every critic's value of chunks of actions (R, B, K · A), (R, Q, B)."""
-    return mlp(weights, group, torch.cat([seen, actions], -1)[:, None])[..., 0]
 
 
 def sigmoid(logit: Tensor) -> Tensor:

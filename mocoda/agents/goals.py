@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mocoda.agents.agent import OWN, Agent
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import InputError, check_names
 from mocoda.engine.randomness import Stream
 from mocoda.graph.columns import guessed_factors
 from mocoda.graph.graph_file import near
@@ -131,9 +131,7 @@ def achieved_by(task: Task | None, data: Transitions) -> Achieved:
     if not names:
         return lambda state: state
     known = list(data.columns[: data.state.shape[1]])
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise InputError(f"goals are about columns of the state: {', '.join(known)}; there is no {missing[0]!r}.")
+    check_names("column of the state called", names, known)
     columns = [known.index(name) for name in names]
     return lambda state: state[:, columns]
 

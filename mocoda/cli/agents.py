@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from mocoda.agents import AGENTS, Agent, Policies, Policy, evaluate
-from mocoda.agents.assumptions import assumptions
+from mocoda.agents.assumptions import assumptions, episode_goals
 from mocoda.agents.evaluation import can_be_played, is_simulated
 from mocoda.agents.film import film
 from mocoda.agents.goals import ACHIEVED, TOLERANCE
@@ -111,6 +111,9 @@ class Train(opt.Command):
             for name, data in datasets.items():
                 for assumed in assumptions(name, data, self.settings, self.actions):
                     say(f"{name}: {assumed}")
+        elif self.settings.goals_from_episodes and getattr(task, "achieved", None) is None:
+            for name, data in datasets.items():
+                say(f"{name}: {episode_goals(data)}")
         policies = [f"policy-{name}-{seed}.safetensors" for name in datasets for seed in range(self.seeds)]
         outputs = ["agents.json", "checkpoint.safetensors", *METRIC_FILES, *policies]
         outputs += [f"checkpoint/*/{name}" for name in ("agents.json", "*.safetensors", *METRIC_FILES)]
