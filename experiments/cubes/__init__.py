@@ -123,7 +123,11 @@ class CubesTable(Experiment):
             return {"data": summaries[arm], "cells": cells}
 
         every, agents = max(1, self.updates // self.evaluations), {self.agent.name: self.agent}
-        options = {"updates": self.updates, "evaluate_every": every, "episodes": self.evaluation_episodes}
+        options: dict[str, Any] = {
+            "updates": self.updates,
+            "evaluate_every": every,
+            "episodes": self.evaluation_episodes,
+        }
         options |= {"task": task, "half": self.half}
         found = train_columns(run, self.arms, agents, seeds, data, lambda name: options, cell)
         return {
@@ -249,7 +253,7 @@ def permuted(data: Transitions, task: Cubes) -> Transitions:
     """The data once for every order of its cubes, without labels."""
     columns = [slice(ROBOT + CUBE * number, ROBOT + CUBE * (number + 1)) for number in range(task.cubes)]
     whole, tables = torch.arange(data.state.shape[1], device=data.device), []
-    own = {"columns": data.columns, "episode": data.episode, "step": data.step}
+    own: dict[str, Any] = {"columns": data.columns, "episode": data.episode, "step": data.step}
     for order in permutations(columns):
         chosen = torch.cat([whole[:ROBOT], *(whole[cube] for cube in order)])
         tables.append(Transitions(data.state[:, chosen], data.action, data.next_state[:, chosen], **own))

@@ -114,7 +114,7 @@ TINY: dict[str, Any] = {
         preset="tiny",
         agent=make_agent("gciql", hidden=(16,), batch=16),
         updates=20,
-        arms=("recorded", "permuted", "coda", "turns", "added"),
+        arms=("permuted", "coda", "added"),
         rows=6_000,
         total=6_400,
     ),
