@@ -178,5 +178,5 @@ def check_goals(task: Any, data: Transitions, name: str) -> None:
         f"none of {TRIED} goals of task {task.name!r} is reached in any of {len(found):,} rows of data set {name!r}: "
         f"the nearest is {nearest:.3g} away. Agents can put together what the data shows apart; but if some row should "
         "be at a goal, look at the units of `achieved` and the goals, or raise the tolerance.",
-        stacklevel=3,
+        stacklevel=4,  # the caller of train_agents
     )
