@@ -193,7 +193,7 @@ def _register(name: str, where: str, steps: int | None = None, **options: Any) -
 _register("Navigation2D", "navigation:Navigation2D", 70)
 _register("HookSweep2", "hooksweep_env:HookSweep2Env", 75)
 _register("Objects", "objects:ObjectsEnv")
-for _cubes, _kind, _steps in ((1, "Single", 200), (2, "Double", 500), (3, "Triple", 1000)):
+for _cubes, _kind, _steps in ((1, "Single", 200), (2, "Double", 500), (3, "Triple", 1000), (4, "Quadruple", 1000)):
     for _official in (None, 1, 2, 3, 4, 5):  # OGBench's official tasks; None: one of them, drawn at each reset
         for _places in (False, True):
             _name = f"Cube{_kind}{'Places' if _places else ''}{_official or ''}"

@@ -1,20 +1,22 @@
 """Somebody else's world: agents on OGBench's cube tasks, trained on data in which one cube is handled at a time.
 
 In every recorded episode one cube is handled and the others rest in a strip beside the places of the official tasks, so
-that no recorded state has two of them in play. What is made of these episodes differs by arm; agent, updates and number
-of rows are the same in all but the first. Of new episodes, rows with all cubes in play are kept: the region that the
-task names. The arm `play` is the benchmark's own way to record, as a ceiling.
+that no recorded state has two of them in play. What is made of these episodes differs by arm; agent and updates are the
+same in all. Of new episodes, rows with all cubes in play are kept: the region that the task names. The arms `play` are
+the benchmark's own way to record, as a ceiling. `--only ARM ...` measures some arms now; the others follow later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import permutations
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 
 from experiments.experiment import (
@@ -30,32 +32,36 @@ from experiments.experiment import (
     spread,
 )
 from experiments.figures import draw_bars
-from experiments.stages import fit_agents, load_agents, record
+from experiments.stages import fit_models, record, train_columns
 from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
 from mocoda.agents.evaluation import evaluate
-from mocoda.agents.policy import agent_settings
+from mocoda.agents.policy import Policies, agent_settings
 from mocoda.augmentation import add_objects, augment_episodes, label
 from mocoda.data.transitions import Transitions, concatenate
+from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.figure_style import GREEN, GREY, INK, legend_below, save, title_left
+from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, ORANGE, RED, legend_below, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.randomness import Stream
 from mocoda.parents import make_recipe
 from mocoda.tasks import make_task
 from mocoda.tasks.cubes import Cubes
-from mocoda.tasks.cubes_env import OFFICIAL
+from mocoda.tasks.cubes_env import CUBE, OFFICIAL, ROBOT
+from mocoda.tasks.cubes_env import KINDS as CUBES
 
 ARMS = {
     "recorded": ("one cube at a time", INK),
+    "permuted": ("with the cubes' roles permuted", BLUE),
+    "coda": ("and CoDA's exchanges", ORANGE),
+    "mocoda": ("and MoCoDA's episodes", RED),
     "turns": ("and CoDA's, in turns", GREEN),
     "play": ("all cubes, recorded", GREY),
+    "play-few": ("all cubes, as few rows as of one", "#c8cdd6"),
     "added": ("one cube fewer recorded, in turns", "#7d5ba6"),
 }
 FIRST_EPISODES, MOST_EPISODES = 50, 5_000  # of an arm at a time: the first tell how many more it needs
-SUMMARY = "cubes-data.json"  # what the data sets have; kept for a run that is resumed
-FEWER = {"cube-double": ("cube-single", "play"), "cube-triple": ("cube-double", "one-cube")}  # what "added" is made of
-KINDS = tuple(f"cube-{number}{goals}" for number in ("single", "double", "triple") for goals in ("", "-places"))
+KINDS = tuple(f"cube-{number}{goals}" for number in CUBES.values() for goals in ("", "-places"))
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,13 @@ class CubesTable(Experiment):
     agent: Agent
     updates: int
     rows: int  # recorded with one cube at a time
-    total: int  # in all data sets but that one, the recorded rows among them
+    total: int  # of new episodes and the recorded rows before them, and of `play`
     episodes: int  # of each official task and agent
     kind: str = "cube-double"
     arms: tuple[str, ...] = ("recorded", "turns", "play")
+    first: int = 0  # seed of the agents
+    fewer: int = 1  # number of cubes that the recordings lack of which `added` is made
+    dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)  # of `mocoda`
     resting: float = 1e-5  # of a column's largest number: how far a cube that lies may move in a step
     evaluations: int = 5  # while agents train
     evaluation_episodes: int = 5
@@ -86,6 +95,8 @@ class CubesTable(Experiment):
             raise unknown_name("kind", self.kind, KINDS)
         if self.kind.startswith("cube-single") and self.arms != ("play",):
             raise InputError("cube-single has no second cube: its only arm is play; pass --arms play.")
+        if "added" in self.arms and not 0 < self.fewer < 1 + list(CUBES.values()).index(self.kind.split("-")[1]):
+            raise InputError(f"fewer must leave {self.kind} at least one cube, got {self.fewer}.")
         if self.total < self.rows:
             raise InputError(f"total must be at least the number of recorded rows, got {self.total} and {self.rows}.")
 
@@ -93,85 +104,96 @@ class CubesTable(Experiment):
         return super().config() | {"agent": agent_settings(self.agent)}
 
     def measure(self, run: Run) -> dict[str, Any]:
-        """Records, makes the data sets, trains all agents at once, and evaluates them on the official tasks."""
-        task = make_task(self.kind)
+        """Makes the data of each arm that `--only` asks for, trains its agents at once, and has them play."""
+        task, seeds = make_task(self.kind), range(self.first, self.first + self.seeds)
         assert isinstance(task, Cubes)
-        policies = load_agents(run)
-        if policies is None:
-            datasets = self._datasets(run, task)
-            write_json(run.folder / SUMMARY, {arm: _summary(data, task) for arm, data in datasets.items()})
-            policies = fit_agents(
-                run,
-                {arm: [data] * self.seeds for arm, data in datasets.items()},
-                self.agent,
-                updates=self.updates,
-                task=task,
-                evaluate_every=max(1, self.updates // self.evaluations),
-                episodes=self.evaluation_episodes,
-                half=self.half,
-            )
-            run.lap("agents")
-        played = {
-            number: evaluate(policies.to("cpu"), official, episodes=self.episodes, seed=0, workers=run.workers)
-            for number, official in task.officials.items()
-        }
-        cells: Cells = [
-            {"row": arm, "column": str(official), **spread([100 * share for share in own.over_seeds("success", arm)])}
-            for official, own in played.items()
-            for arm in self.arms
-        ]
-        run.lap("official tasks")
-        for arm in self.arms:  # every seed's mean over the official tasks
-            values = np.mean([cell["values"] for cell in cells if cell["row"] == arm], 0)
-            cells.append({"row": arm, "column": "all", **spread(values.tolist())})
-        return {"data": read_json(run.folder / SUMMARY), "cells": cells}
+        (run.folder / "cells").mkdir(exist_ok=True)
+        summaries: dict[str, Any] = {}
 
-    def _datasets(self, run: Run, task: Cubes) -> dict[str, Transitions]:
-        """A table per arm, the same for all seeds of the agents; each of at least two steps an episode."""
-        made: dict[str, Transitions] = {}
-        if "play" in self.arms:
-            made["play"] = record(run, task, self.total, "play", name="play")
-        if "added" in self.arms:
-            made["added"] = self._added(run, task)
-        if {"recorded", "turns"} & set(self.arms):
-            made["recorded"] = record(run, task, self.rows, "one-cube")
-            run.lap("recording")
-        if "turns" in self.arms:
-            made["turns"] = self.with_turns("turns", task, made["recorded"])
-        run.lap("data")
-        return {arm: made[arm] for arm in self.arms}
+        def data(arm: str) -> list[Transitions]:
+            made = self.dataset(run, task, arm)
+            summaries[arm] = _summary(made, task)
+            run.lap(f"data of {arm}")
+            return [made] * self.seeds
+
+        def cell(name: str, arm: str, policies: Policies) -> dict[str, Any]:
+            run.lap(f"agents of {arm}")
+            policies.save(run.folder / f"agents-{arm}")
+            cells = self._play(run, task, arm, policies.to("cpu"))
+            run.lap(f"official tasks of {arm}")
+            return {"data": summaries[arm], "cells": cells}
+
+        every, agents = max(1, self.updates // self.evaluations), {self.agent.name: self.agent}
+        options: dict[str, Any] = {
+            "updates": self.updates,
+            "evaluate_every": every,
+            "episodes": self.evaluation_episodes,
+        }
+        options |= {"task": task, "half": self.half}
+        found = train_columns(run, self.arms, agents, seeds, data, lambda name: options, cell)
+        return {
+            "seconds": round(sum(one["seconds"] for one in found), 1),
+            "data": {one["cells"][0]["row"]: one["data"] for one in found},
+            "cells": [cell for one in found for cell in one["cells"]],
+        }
+
+    def _play(self, run: Run, task: Cubes, arm: str, policies: Policies) -> Cells:
+        """Every seed's success in each official task, kept one by one, and their mean over the tasks."""
+        values = []
+        for number, official in task.officials.items():
+            file = run.folder / "cells" / f"{arm}-task-{number}.json"
+            if not file.exists():
+                played = evaluate(policies, official, episodes=self.episodes, seed=0, workers=run.workers)
+                write_json(file, {"success": [100 * share for share in played.over_seeds("success", arm)]})
+            values.append(read_json(file)["success"])
+        columns = [*map(str, task.officials), "all"]
+        each = zip(columns, [*values, np.mean(values, 0).tolist()], strict=True)
+        return [{"row": arm, "column": column, **spread(own)} for column, own in each]
+
+    def dataset(self, run: Run, task: Cubes, arm: str) -> Transitions:
+        """The table of an arm, the same for all seeds of the agents."""
+        if arm == "play":
+            return record(run, task, self.total, "play", name="recorded-play")
+        if arm == "play-few":
+            return record(run, task, self.rows, "play", name="recorded-play-few")
+        if arm == "added":
+            return self._grown("turns", run, task, self._added(run, task))
+        recorded = record(run, task, self.rows, "one-cube")
+        if arm == "recorded":
+            return recorded
+        return permuted(recorded, task) if arm == "permuted" else self._grown(arm, run, task, recorded)
 
     def _added(self, run: Run, task: Cubes) -> Transitions:
-        """Recordings with a cube fewer, to which one like it is added, and what turns make of them."""
-        name, variety = FEWER[self.kind.removesuffix("-places")]
-        smaller = make_task(name)
-        assert isinstance(smaller, Cubes)
-        fewer = record(run, smaller, self.rows, variety, name="fewer")
+        """Recordings of a world with fewer cubes, to which others like these are added."""
+        smaller = Cubes(task.cubes - self.fewer)
+        fewer = record(run, smaller, self.rows, "play" if smaller.cubes == 1 else "one-cube", name="recorded-fewer")
         cubes = [child for child in task.graph.children if child != "robot"]
         data = add_objects(fewer, smaller.graph, task.graph, cubes, resting=self.resting, seed=0)
-        return self.with_turns("added", task, label(data, task, seed=0))
+        return label(data, task, seed=0)
 
-    def with_turns(self, arm: str, task: Cubes, recorded: Transitions) -> Transitions:
-        """The recorded rows and, after them, those of episodes that handle one cube after another, `total` in all."""
-        more, stream = self.total - len(recorded), Stream(0, "cubes", arm, device=recorded.device)
+    def _grown(self, arm: str, run: Run, task: Cubes, recorded: Transitions) -> Transitions:
+        """The recorded rows and, after them, those of new episodes in which all cubes are in play, `total` in all."""
+        stream = Stream(0, "cubes", arm, device=recorded.device)
+        how: dict[str, Any] = {"recipe": make_recipe("coda"), "turns": arm == "turns"}
+        if arm == "mocoda":
+            (model,) = fit_models(run, [recorded], task.graph, "local", self.dynamics)
+            how = {"recipe": make_recipe("mocoda", density="matched", stratified=True), "model": model}
 
         def episodes(number: int, count: int) -> Transitions | None:
             new = augment_episodes(
                 recorded,
                 task.graph,
-                recipe=make_recipe("coda"),
                 episodes=count,
                 resting=self.resting,
-                turns=True,
                 task=task,
                 keep_recorded=False,
                 seed=stream.child(number),
+                **how,
             )
             in_play = task.region(new.rows)
-            return new[in_play] if bool(in_play.any()) else None
+            return replace(new, provenance={})[in_play] if bool(in_play.any()) else None
 
-        new = replace(_grown(episodes, more), provenance={})
-        return concatenate([replace(recorded, provenance={}), new])
+        return _grown(episodes, replace(recorded, provenance={}), self.total)
 
     def draw(self, results: Mapping[str, Any], folder: Path) -> None:
         figure = Figure(figsize=(8.5, 3.9), layout="constrained")
@@ -188,7 +210,7 @@ class CubesTable(Experiment):
     def table(results: Mapping[str, Any]) -> str:
         cells, columns = by_place(results), [*map(str, OFFICIAL), "all"]
         rows = []
-        for arm in results["config"]["arms"]:
+        for arm in results["data"]:
             count = f"{results['data'][arm]['rows']:,}"
             own = [f"{cells[arm, column]['mean']:.0f}" for column in columns[:-1]]
             rows.append([f"`{arm}`: {ARMS[arm][0]}", count, *own, plus_minus(cells[arm, "all"], 1)])
@@ -213,13 +235,13 @@ class CubesTable(Experiment):
         return super().blocks(folder) | {"more-rows": more, "triple": tables["triple"]}
 
 
-def _grown(make: Callable[[int, int], Transitions | None], rows: int) -> Transitions:
-    """So many rows of the tables `make(number, episodes)`, made one after the other until they suffice."""
-    tables: list[Transitions] = []
+def _grown(make: Callable[[int, int], Transitions | None], recorded: Transitions, rows: int) -> Transitions:
+    """The recorded rows and those of the tables `make(number, episodes)`, made one after another until they suffice."""
+    tables, more = [recorded], rows - len(recorded)
     have = tried = number = 0
-    while have < rows:
-        share = max(have, 1) / tried if tried else rows / FIRST_EPISODES  # rows of an episode
-        episodes = min(max(FIRST_EPISODES, ceil(1.02 * (rows - have) / share)), MOST_EPISODES)
+    while have < more:
+        share = max(have, 1) / tried if tried else more / FIRST_EPISODES  # rows of an episode
+        episodes = min(max(FIRST_EPISODES, ceil(1.02 * (more - have) / share)), MOST_EPISODES)
         made = make(number, episodes)
         number, tried = number + 1, tried + episodes
         if made is not None:
@@ -230,6 +252,17 @@ def _grown(make: Callable[[int, int], Transitions | None], rows: int) -> Transit
     return concatenate(tables)[:rows]
 
 
+def permuted(data: Transitions, task: Cubes) -> Transitions:
+    """The data once for every order of its cubes, without labels."""
+    columns = [slice(ROBOT + CUBE * number, ROBOT + CUBE * (number + 1)) for number in range(task.cubes)]
+    whole, tables = torch.arange(data.state.shape[1], device=data.device), []
+    own: dict[str, Any] = {"columns": data.columns, "episode": data.episode, "step": data.step}
+    for order in permutations(columns):
+        chosen = torch.cat([whole[:ROBOT], *(whole[cube] for cube in order)])
+        tables.append(Transitions(data.state[:, chosen], data.action, data.next_state[:, chosen], **own))
+    return concatenate(tables)
+
+
 def _summary(data: Transitions, task: Cubes) -> dict[str, float]:
     """How many rows and episodes there are, and the share of the rows in which all cubes are in play."""
     assert data.episode is not None
@@ -237,6 +270,21 @@ def _summary(data: Transitions, task: Cubes) -> dict[str, float]:
     return {"rows": len(data), "episodes": len(data.episode.unique()), "in_play": in_play}
 
 
+# Goals that are places, and seeds of agents by which no setting was chosen.
+PLACES = CubesTable(
+    "places",
+    seeds=5,
+    first=10,
+    agent=make_agent("gciql"),
+    updates=400_000,
+    rows=300_000,
+    total=10_000_000,
+    episodes=50,
+    kind="cube-double-places",
+    arms=tuple(ARMS),
+    evaluations=1,
+    half=True,
+)
 CubesTable.presets = {
     "paper": CubesTable(
         "paper",
@@ -247,6 +295,11 @@ CubesTable.presets = {
         total=600_000,
         episodes=20,
         half=True,
+    ),
+    "places": PLACES,
+    # An action changes a value by a thousandth, so that layers in bfloat16 would be too coarse.
+    "places-dqc": replace(
+        PLACES, preset="places-dqc", agent=make_agent("dqc", chunk=25, short=5, flow_steps=5), half=False
     ),
     "quick": CubesTable(
         "quick",

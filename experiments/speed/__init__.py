@@ -76,10 +76,16 @@ class Speed(Experiment):
 
     repeats: int = 3
     parts: tuple[str, ...] = (*(name for name in MEANING), "agents")
+    # Of the part "agents": which, how many at once, and their batch and hidden layers, unless as in the paper.
+    agents: tuple[str, ...] = tuple(AGENTS)
+    runs: tuple[int, ...] = RUNS
+    batch: int | None = None
+    hidden: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         self.check_positive("seeds", "repeats")
         check_names("part", self.parts, (*MEANING, "agents"))
+        check_names("agent", self.agents, AGENTS)
 
     def measure(self, run: Run) -> dict[str, Any]:
         """Times what the device can do: recording on the CPU, many agents at once on a GPU."""
@@ -90,7 +96,7 @@ class Speed(Experiment):
         for done, part in enumerate(parts):
             run.progress(f"timing {part}", done, len(parts))
             if part == "agents":
-                cells += _agents(run.device)
+                cells += self._agents(run.device)
                 continue
             found = self._measurement(part, run.device)
             for column, values in zip(("ratio", "mocoda", "reference"), found, strict=True):
@@ -116,6 +122,20 @@ class Speed(Experiment):
             return _training(*TRAINED[part], self.repeats)
         rate = 15_000 / _seconds(lambda: HookSweep2().collect(15_000, seed=0, workers=2), "cpu")  # starts included
         return [rate], [rate], None
+
+    def _agents(self, device: str) -> Cells:
+        """Every agent at every number of runs: milliseconds per agent and update."""
+        data = make_task("navigation").collect(40_000, seed=0).to(device)
+        sizes = {name: size for name in ("batch", "hidden") if (size := getattr(self, name)) is not None}
+        cells: Cells = []
+        for name in self.agents:
+            few = {"sampler_updates": 2} if name == "bcq" else {}  # its first stage is not what is timed
+            agent = paper_agent(name, **few, **sizes)
+            for half in (False, True):
+                for runs in self.runs[-1:] if half else self.runs:
+                    times = [1e3 * seconds / runs for seconds in _update_seconds(agent, data, runs, 600, half)]
+                    cells.append(cell(f"{name}{' in bfloat16' if half else ''} × {runs}", "agent", times))
+        return cells
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:
@@ -177,20 +197,6 @@ def _training(name: str, sizes: str, repeats: int) -> Measurement:
     times = [(_seconds(ours, "cpu"), _seconds(loop, "cpu")) for _ in range(repeats + 1)][1:]  # the first is a warm-up
     mine, reference = [one / 3 / TRAINED_UPDATES for one, _ in times], [one / TRAINED_UPDATES for _, one in times]
     return [theirs / own for own, theirs in zip(mine, reference, strict=True)], mine, reference
-
-
-def _agents(device: str) -> Cells:
-    """Every agent at every number of runs, at the paper's size: milliseconds per agent and update."""
-    data = make_task("navigation").collect(40_000, seed=0).to(device)
-    cells: Cells = []
-    for name in AGENTS:
-        few = {"sampler_updates": 2} if name == "bcq" else {}  # its first stage is not what is timed
-        agent = paper_agent(name, **few)
-        for half in (False, True):
-            for runs in RUNS[-1:] if half else RUNS:
-                times = [1e3 * seconds / runs for seconds in _update_seconds(agent, data, runs, 600, half)]
-                cells.append(cell(f"{name}{' in bfloat16' if half else ''} × {runs}", "agent", times))
-    return cells
 
 
 def matched_parents(recorded: int, device: str) -> Parents:

@@ -37,6 +37,9 @@ class Batch(NamedTuple):
     low: Tensor  # (R, 1), the smallest possible value, by `value_range` or by the data's rewards
     high: Tensor  # (R, 1), the largest
     actor_state: Tensor | None = None  # (R, B, S), the state beside the actor's goal, if goals are drawn from episodes
+    # If goals are drawn from episodes, with the agent's `span` C; the next state is that after the last of C actions.
+    actions: Tensor | None = None  # (R, B, C, A), the row's action and those that follow it
+    steps: Tensor | None = None  # (R, B), the number of these actions before a state that reaches the goal; C if none
 
 
 class Network(NamedTuple):
@@ -167,6 +170,11 @@ class Agent:
     def noise(self, stream: Stream, updates: int, action: int) -> dict[str, Tensor]:
         """Draws one run's random numbers for `updates` updates, (updates, ...) each; the losses see (R, ...)."""
         return {}
+
+    @property
+    def span(self) -> int:
+        """The number of successive steps of an episode that a row of a batch is about, where goals are of episodes."""
+        return 1
 
     def draw_goals(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> dict[str, Tensor]:
         """Draws one run's goals, "value_goal" and "actor_goal", for the rows of some updates, (updates, B) each.

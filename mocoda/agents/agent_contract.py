@@ -36,7 +36,7 @@ def check_agent(agent: Agent) -> None:
         _check_goals(agent)
     _check_losses(agent, weights)
     _check_actions(agent, weights)
-    policies = train_agents({"a": _data(0), "b": _data(1)}, agent, seeds=[0, 1], updates=4)
+    policies = train_agents({"a": _data(0, agent.span), "b": _data(1, agent.span)}, agent, seeds=[0, 1], updates=4)
     _check_company(agent, policies)
     _check_file(agent, policies["a", 0])
 
@@ -89,7 +89,7 @@ def _check_goals(agent: Agent) -> None:
 def _check_losses(agent: Agent, weights: dict[str, Tensor]) -> None:
     """There must be one loss per run, which depends on all weights of its group and on no other run."""
     for stage in agent.stages():
-        batch = _batch(stage.batch)
+        batch = _batch(stage.batch, agent.span)
         drawn = [agent.noise(Stream(run, "contract"), 1, ACTION) for run in range(RUNS)]
         noise = {name: torch.stack([own[name][0] for own in drawn]) for name in drawn[0]}
         for group in stage.learned:
@@ -144,7 +144,7 @@ def _check_actions(agent: Agent, weights: dict[str, Tensor]) -> None:
 
 
 def _check_company(agent: Agent, together: Policies) -> None:
-    alone = train_agents({"b": _data(1)}, agent, seeds=[1], updates=4)
+    alone = train_agents({"b": _data(1, agent.span)}, agent, seeds=[1], updates=4)
     for name, weight in alone["b", 1].weights.items():
         same = weight.equal(together["b", 1].weights[name])
         _require(agent, same, f"trained alone and with other runs, the weights {name!r} differ: runs share something.")
@@ -162,17 +162,19 @@ def _check_file(agent: Agent, policy: Policy) -> None:
     _require(agent, before.equal(after), "after save and load, it acts differently.")
 
 
-def _data(seed: int) -> Transitions:
+def _data(seed: int, span: int) -> Transitions:
     stream = Stream(seed, "contract-data")
     state, action = stream.normal(64, STATE), stream.uniform(64, ACTION, low=-1.0)
     terminal = stream.uniform(64) < 0.1
-    next_state, episode = state + 0.1 * action.sum(1, keepdim=True), torch.arange(64) // 10
+    next_state, episode = state + 0.1 * action.sum(1, keepdim=True), torch.arange(64) // max(10, 2 * span)
     return Transitions(state, action, next_state, terminal.float() - 1, terminal, episode=episode)
 
 
-def _batch(rows: int) -> Batch:
+def _batch(rows: int, span: int = 1) -> Batch:
     stream = Stream(0, "contract-batch")
     state, action = stream.normal(RUNS, rows, STATE), stream.uniform(RUNS, rows, ACTION, low=-1.0)
     reward, terminal = -stream.uniform(RUNS, rows), (stream.uniform(RUNS, rows) < 0.1).float()
     low, high, actor_state = torch.full((RUNS, 1), -50.0), torch.zeros(RUNS, 1), state.flip(1)
-    return Batch(state, action, reward, state + 0.1, terminal, low, high, actor_state)
+    others = stream.uniform(RUNS, rows, span - 1, ACTION, low=-1.0)
+    actions, steps = torch.cat([action[:, :, None], others], 2), span * (1 - terminal)
+    return Batch(state, action, reward, state + 0.1, terminal, low, high, actor_state, actions, steps)

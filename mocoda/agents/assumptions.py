@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from mocoda.agents.agent import Agent
-from mocoda.agents.train import ACHIEVED, Range, Run, achieved_by, action_range
+from mocoda.agents.goals import ACHIEVED, TOLERANCE, achieved_by
+from mocoda.agents.train import Range, Run, action_range
 from mocoda.data.kinds import one_hot_groups
 from mocoda.data.transitions import Transitions
 
@@ -13,7 +16,7 @@ MAX_LISTED = 3  # up to this many different rewards are listed one by one
 def assumptions(name: str, data: Transitions, agent: Agent, actions: Range | None = None) -> list[str]:
     """Says how an agent interprets the actions, goals, terminals and rewards of data, and how to change that."""
     if agent.goals_from_episodes:
-        return [_actions(name, data, actions), _episode_goals(data)]
+        return [_actions(name, data, actions), episode_goals(data)]
     goals = "there are no goals: agents see the state alone"
     if data.goal is not None:
         goals = f"goals are as recorded: agents see their {data.goal.shape[1]} columns after those of the state"
@@ -42,15 +45,25 @@ def _actions(name: str, data: Transitions, given: Range | None) -> str:
     return f"{possible} (recorded: {least:.3g} to {most:.3g}); `--actions LOW HIGH` says otherwise"
 
 
-def _episode_goals(data: Transitions) -> str:
+def episode_goals(data: Transitions) -> str:
+    """Says what the goals of an agent are about that takes them from episodes, and recommends to name what counts."""
     achieved_by(None, data)  # raises for columns that do not exist
-    names = data.source.get(ACHIEVED)
-    about = (
-        f"the columns {', '.join(names)}" if names else "all columns of the state; `--achieved COLUMN ...` names fewer"
-    )
+    names, distance = data.source.get(ACHIEVED), data.source.get(TOLERANCE)
+    states = data.columns[: data.state.shape[1]]
+    if names:
+        about = f"the columns {', '.join(names)}"
+    else:
+        places = [name for name in states if re.search(r"(^|[._])[xyz]$", name)] or states
+        about = (
+            f"all {len(states)} columns of the state. Name those that count, such as `--achieved "
+            f"{' '.join(places[:MAX_LISTED])} --tolerance 0.05`: agents then need not bring the others to the same "
+            "values, too, and reach goals far more often"
+        )
+    near = f"a goal is reached within {distance:g} of it" if distance else "only equal numbers reach a goal"
+    unless = "" if distance else ", unless `--tolerance DISTANCE` lets near ones count"
     return (
-        f"goals are drawn from the data's own states and are about {about}; recorded goals, rewards and terminals are "
-        "not used"
+        f"goals are drawn from the data's own states and are about {about}; {near}{unless}; recorded goals, rewards "
+        "and terminals are not used"
     )
 
 

@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from mocoda.agents.agent import OWN, Agent, Batch, Measured, Network, Noise, Stage, q_values
+from mocoda.agents.agent import Agent, Batch, Measured, Network, Noise, Stage, q_values
+from mocoda.agents.goals import GoalShares, Shares, check_shares, discounted
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import Weights, mlp
 from mocoda.engine.randomness import Stream
-
-Shares = tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class GoalShares:
-    """The distribution from which goals are drawn for rows; the shares add up to 1.
-
-    own        share of goals that are the row's own state
-    future     share of goals that are a later state of the row's episode: k ≥ 1 steps later with probability
-               (1 - discount) · discount^(k - 1), or its last state if the episode is shorter; without a discount, all
-               later states are equally likely
-    otherwise  the next state of any row
-    """
-
-    own: float
-    future: float
-    discount: float | None = None
-
-    def draw(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> Tensor:
-        """Draws goals for rows whose episodes end with row `last`: numbers of rows, for their next states, or OWN.
-
-        The rows of an episode must be neighbours, in order, among the `rows` rows of the data.
-        """
-        kind, place = stream.uniform(*row.shape), 1 - stream.uniform(*row.shape, dtype=torch.float64)  # in (0, 1]
-        if self.discount is None:
-            later = row + ((1 - place) * (last + 1 - row)).long()
-        else:
-            later = row + (place.log() / (math.log(self.discount) if self.discount else -math.inf)).long()
-        goal = torch.where(kind < self.own + self.future, later.minimum(last), stream.integers(rows, *row.shape))
-        return torch.where(kind < self.own, OWN, goal)
 
 
 @dataclass(frozen=True)
@@ -62,7 +31,9 @@ class GCIQL(Agent):
     that an actor that has gone too far is still pulled back.
 
     Shares of goals are (own state, a later state of the row's episode, the next state of any row). The later states of
-    the value are geometrically distributed, with the discount; the actor's are uniform over the rest of the episode.
+    the value are geometrically distributed, with the discount, unless `uniform`; the actor's are uniform over the rest
+    of the episode. With `steps` above 1, critics learn from the rewards of so many recorded steps and the value after
+    them; rows with fewer steps left, in their episode or before a missing step, are then not drawn.
     """
 
     name: ClassVar[str] = "gciql"
@@ -77,19 +48,22 @@ class GCIQL(Agent):
     imitation: float = 1.0  # Weight of the pull towards the data's actions; small for noisy data, such as 0.03.
     value_goals: Shares = (0.2, 0.5, 0.3)  # Shares of goals of value and critics: own, future, random.
     actor_goals: Shares = (0.0, 1.0, 0.0)  # Shares of goals of the actor: own, future, random.
+    uniform: bool = False  # Draw the value's later states uniformly from the rest of the episode.
+    steps: int = 1  # Recorded steps between a state and the value that its critics learn from.
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_least(0, "imitation")
+        self._check_least(1, "steps")
         if not 0 < self.expectile < 1:
             raise InputError(f"expectile must lie between 0 and 1, got {self.expectile}.")
         if self.discount == 1:
             raise InputError("gciql draws goals by its discount, which must be less than 1, got 1.")
-        for name in ("value_goals", "actor_goals"):
-            shares = tuple(getattr(self, name))  # JSON gives a list
-            object.__setattr__(self, name, shares)
-            if len(shares) != 3 or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
-                raise InputError(f"{name} must be three shares that add up to 1: own, future, random, got {shares}.")
+        check_shares(self, "value_goals", "actor_goals")
+
+    @property
+    def span(self) -> int:
+        return self.steps
 
     def networks(self, state: int, action: int) -> dict[str, Network]:
         return {
@@ -102,7 +76,8 @@ class GCIQL(Agent):
         return (Stage({"value": 1, "critic": 1, "actor": 1, "target-critic": 1}, self.batch, together=True),)
 
     def draw_goals(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> dict[str, Tensor]:
-        value, actor = GoalShares(*self.value_goals[:2], self.discount), GoalShares(*self.actor_goals[:2])
+        value = GoalShares(*self.value_goals[:2], None if self.uniform else self.discount)
+        actor = GoalShares(*self.actor_goals[:2])
         return {
             "value_goal": value.draw(stream.child("value"), row, last, rows),
             "actor_goal": actor.draw(stream.child("actor"), row, last, rows),
@@ -116,7 +91,12 @@ class GCIQL(Agent):
         return loss.mean(-1), {"v": value, "advantage": advantage}
 
     def target(self, weights: Weights, batch: Batch, noise: Noise) -> Tensor:
-        return self.bellman_target(batch, self.value(weights, batch.next_state))
+        value = self.value(weights, batch.next_state)
+        if batch.steps is not None and self.steps > 1:  # a step costs 1 until the goal
+            weight = discounted(batch.steps, self.discount)
+            batch = batch._replace(reward=(weight - 1) / (1 - self.discount))
+            value = value * self.discount ** (self.steps - 1)
+        return self.bellman_target(batch, value)
 
     def actor_loss(self, weights: Weights, batch: Batch, noise: Noise) -> tuple[Tensor, Measured]:
         state = batch.state if batch.actor_state is None else batch.actor_state

@@ -1,8 +1,9 @@
 """Export of policies to ONNX files, which run without torch and without mocoda.
 
 observation  (N, S + G), float32: states as the task gives them, with their goals beside them if there are goals
-noise        (N, P, 2 + A), float32, only for BCQ, which draws P proposals per state and takes the best: two numbers in
-             [0, 1), which choose a proposal's sampler and component, and A standard normal ones
+noise        (N, P, D), float32, only for BCQ and DQC, which draw P proposals per state and take the best. For BCQ, two
+             numbers in [0, 1), which choose a proposal's sampler and component, and A standard normal ones; for DQC,
+             A standard normal ones for each action of its short chunks
 action       (N, A), float32, in the task's range
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.agents.bcq import BCQ, MIN_SCALE
+from mocoda.agents.dqc import DQC
 from mocoda.agents.gciql import GCIQL
 from mocoda.agents.policy import Policy, acting_weights, agent_settings
 from mocoda.engine.errors import InputError
@@ -54,10 +56,12 @@ def export_onnx(policy: Policy, path: str | Path) -> None:
 
 
 def noise_for(policy: Policy, rows: int, *, seed: int | Stream = 0) -> NDArray[np.float32]:
-    """Draws the noise (N, P, 2 + A) with which the file of a BCQ policy acts as `policy.act(state, seed=seed)`."""
-    if not isinstance(policy.agent, BCQ):
+    """Draws the noise (N, P, D) with which the file of a BCQ or DQC policy acts as `policy.act(state, seed=seed)`."""
+    if not isinstance(policy.agent, BCQ | DQC):
         raise InputError(f"the agent {policy.agent.name!r} needs no noise: its file takes only observations.")
     drawn = policy.agent.acting_noise(as_stream(seed, "act", device=policy.device), rows, policy.action_width)
+    if isinstance(policy.agent, DQC):
+        return drawn["start"].cpu().numpy()
     member, component, offset = (drawn[name].cpu().numpy() for name in ("member", "component", "offset"))
     middle = (member + 0.5) / policy.agent.samplers  # of the interval that selects this member
     return np.concatenate([middle[..., None], component[..., None], offset], -1).astype(np.float32)
@@ -94,6 +98,9 @@ def _model(policy: Policy) -> onnx.ModelProto:
     if isinstance(agent, BCQ):
         inputs["noise"] = ["rows", agent.proposals, 2 + actions]
         action = _best_proposal(graph, agent, weights, actions)
+    elif isinstance(agent, DQC):
+        inputs["noise"] = ["rows", agent.proposals, agent.short * actions]
+        action = graph("Slice", _best_chunk(graph, agent, weights), [0], [actions], [-1])
     elif isinstance(agent, GCIQL):
         action = graph("Clip", _mlp(graph, weights, "actor", "observation"), -1.0, 1.0)
     elif any(name.startswith("actor.") for name in weights):
@@ -155,11 +162,30 @@ def _best_proposal(graph: _Graph, agent: BCQ, weights: Arrays, actions: int) -> 
     offset = graph("Mul", offset, float(agent.temperature))
     proposed = graph("Clip", graph("Add", mean, graph("Mul", scale, offset)), -1.0, 1.0)  # (N, P, A)
 
-    repeated = graph("Expand", graph("Unsqueeze", "observation", [1]), [1, agent.proposals, 1])
-    pairs = graph("Concat", repeated, proposed, axis=-1)
+    return _best(graph, weights, _repeated(graph, agent.proposals), proposed)
+
+
+def _best_chunk(graph: _Graph, agent: DQC, weights: Arrays) -> str:
+    """Adds the chunk that has the largest value of those that the flow makes of the noise."""
+    seen, chunk = _repeated(graph, agent.proposals), "noise"
+    ones = graph("Add", graph("Mul", graph("Slice", "noise", [0], [1], [-1]), 0.0), 1.0)  # (N, P, 1)
+    for step in range(agent.flow_steps):
+        time = graph("Mul", ones, step / agent.flow_steps)
+        speed = _mlp(graph, weights, "flow", graph("Concat", seen, chunk, time, axis=-1))
+        chunk = graph("Add", chunk, graph("Div", speed, float(agent.flow_steps)))
+    return _best(graph, weights, seen, graph("Clip", chunk, -1.0, 1.0))
+
+
+def _repeated(graph: _Graph, proposals: int) -> str:
+    return str(graph("Expand", graph("Unsqueeze", "observation", [1]), [1, proposals, 1]))
+
+
+def _best(graph: _Graph, weights: Arrays, seen: str, proposed: str) -> str:
+    """Adds those of the proposals (N, P, D) that the critics like best."""
+    pairs = graph("Concat", seen, proposed, axis=-1)
     critics = [
         {name: weight[number] for name, weight in weights.items() if name.startswith("critic.")}
-        for number in range(agent.critics)
+        for number in range(len(weights["critic.0.weight"]))
     ]
     q = graph("Min", *(_mlp(graph, own, "critic", pairs) for own in critics))
     best = graph("ArgMax", graph("Squeeze", q, [-1]), axis=1, keepdims=1)
@@ -193,7 +219,7 @@ def _check_same_actions(policy: Policy, model: onnx.ModelProto) -> None:
 
     state = Stream(0, "onnx-trial").normal(TRIED, policy.state_width).numpy()
     given = {"observation": state}
-    if isinstance(policy.agent, BCQ):
+    if isinstance(policy.agent, BCQ | DQC):
         given["noise"] = noise_for(policy, TRIED)
     (actions,) = ReferenceEvaluator(model).run(["action"], given)
     expected = np.asarray(policy.act(state))
@@ -206,5 +232,5 @@ def _check_same_actions(policy: Policy, model: onnx.ModelProto) -> None:
 def _no_onnx(policy: Policy, why: str) -> InputError:
     return InputError(
         f"the agent {policy.agent.name!r} cannot be written as ONNX: {why}. These can: td3-bc, bcq, cql, sac, gciql, "
-        "and agents of your own whose act is policy(weights, 'actor', state)."
+        "dqc, and agents of your own whose act is policy(weights, 'actor', state)."
     )

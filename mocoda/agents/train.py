@@ -10,6 +10,7 @@ action and goal. Agents see state and goal side by side.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,11 +34,12 @@ from mocoda.agents.agent import (
     network_weights,
 )
 from mocoda.agents.evaluation import is_simulated, make_evaluator
+from mocoda.agents.goals import Reached, achieved_by, check_goals, reached_by, sorted_episodes, starts_of
 from mocoda.agents.policy import Policies, Policy, agent_settings, to_unit_range
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.engine.checkpoint import Checkpoint, copy_tensors, fingerprint
 from mocoda.engine.engines import Engine
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import InputError, ran_out_of_memory
 from mocoda.engine.metrics import CSV, JSONL, Metric, MetricLog, Report, read_metrics
 from mocoda.engine.networks import Weights, half_precision, input_scaling
 from mocoda.engine.optimise import Adam, Captured, Tensors, Work, fast_products, side_by_side
@@ -49,10 +51,8 @@ from mocoda.tasks.own import environment_range
 CHUNK = 100  # updates at a time, at most: one CUDA graph
 PULSE = 2.0  # seconds between reports of progress in a long chunk
 VALUES = ("q", "v", "advantage")  # measurements of losses that are values, or differences of values
-ACHIEVED = "achieved_goal"  # entry of a table's source: the state columns that goals are about
+BLOCK = 2**20  # rows of the table that are made at a time: a copy of all may not fit into memory
 Range = tuple[float | Array, float | Array]  # low and high, a number or (A,) each
-Achieved = Callable[[Tensor], Tensor]
-Reached = Callable[[Tensor, Tensor], Tensor]
 
 
 class Run(NamedTuple):
@@ -87,7 +87,7 @@ def train_agents(
     so an agent trained among others can end up better or worse than the same agent trained alone.
 
     datasets        by name: a table for all seeds, or one table per seed
-    agent           a name ("td3-bc", "bcq", "cql", "sac", "gciql") or an `Agent`, by `make_agent` or of your own class
+    agent           a name ("td3-bc", "bcq", "cql", "sac", "gciql", "dqc") or an `Agent`, by `make_agent` or your own
     task            gives the range of actions and evaluates the agents; without one, nothing is evaluated
     actions         without a task: the range of actions (low, high), a number or (A,) each. Data may lie outside, as
                     generated rows do; agents' actions never will. Without it, all actions must lie in [-1, 1]
@@ -132,7 +132,7 @@ def train_agents(
         }
         if checkpoint is not None:
             ends = () if table.last is None else (table.last,)
-            identity["data"] = fingerprint(table.rows, table.offset, table.length, *ends)
+            identity["data"] = fingerprint(table.rows, table.offset, table.length, *ends, *table.starts)
         saved = Checkpoint(checkpoint, identity)
 
         def restore(tensors: Weights) -> None:
@@ -268,6 +268,8 @@ class RunTable:
     # If goals are drawn from episodes:
     last: Tensor | None = None  # (N,), the last row of the row's episode, counted from the first row of its data set
     reached: Reached | None = None  # the task's function of achieved and goal (N, G): bool (N,)
+    span: int = 1  # of the agent; and if it is larger, for each run:
+    starts: Sequence[Tensor] = ()  # (K,), the rows that so many steps follow without a gap, from the data set's first
 
     @property
     def device(self) -> torch.device:
@@ -290,29 +292,37 @@ class RunTable:
                 "task, or on one whose environment shows goals."
             )
         states = first.state.shape[1]
-        achieved_goal = achieved_by(task, first)
-        goals = achieved_goal(first.state[:1]).shape[1] if from_episodes else _goal_width(first)
+        goals = _goal_width(first)
+        if from_episodes:
+            check_goals(task, first, runs[0].name)
+            achieved_goal = achieved_by(task, first)
+            goals = achieved_goal(first.state[:1]).shape[1]
         width = 2 * states + first.action.shape[1] + (2 if from_episodes else 1) * goals + 2
         # Filled in place: a table may take more than half of the memory that the data leaves.
-        rows = first.state.new_empty(sum(len(run.data) for run in distinct.values()), width)
+        rows = room(sum(len(run.data) for run in distinct.values()), width, first.state)
         begins, scaling, ends = {}, {}, []
+        starts: dict[int, Tensor] = {}
         begin = 0
         for key, run in distinct.items():
             data, achieved = run.data, None
             if from_episodes:
-                data, achieved, last = sorted_episodes(data, run.name, achieved_goal)
+                data, achieved, last, left = sorted_episodes(data, run.name, achieved_goal)
                 ends.append(last)
-            seen = data.state if data.goal is None else torch.cat([data.state, data.goal], 1)
-            shift, scale = torch.zeros_like(seen[0]), torch.ones_like(seen[0])
+                if agent.span > 1:
+                    starts[key] = starts_of(left, agent, run.name)
+            shift, scale = data.state.new_zeros(states + goals), data.state.new_ones(states + goals)
             if agent.standardise:
-                shift, scale = input_scaling(seen)
+                shift, scale = input_scaling(_seen(data, slice(None)))
             reward, *values = _learning_units(data, agent)
-            seen, next_state = (seen - shift) / scale, (data.next_state - shift[:states]) / scale[:states]
-            parts = [seen[:, :states], to_unit_range(data.action, *action_ends), reward[:, None], next_state]
-            parts += [data.terminal[:, None].float(), seen[:, states:]]
-            if achieved is not None:
-                parts.append((achieved - shift[states:]) / scale[states:])
-            torch.cat(parts, 1, out=rows[begin : begin + len(data)])
+            for block in range(0, len(data), BLOCK):
+                own = slice(block, min(block + BLOCK, len(data)))
+                seen = (_seen(data, own) - shift) / scale
+                next_state = (data.next_state[own] - shift[:states]) / scale[:states]
+                parts = [seen[:, :states], to_unit_range(data.action[own], *action_ends), reward[own, None], next_state]
+                parts += [data.terminal[own, None].float(), seen[:, states:]]
+                if achieved is not None:
+                    parts.append((achieved[own] - shift[states:]) / scale[states:])
+                torch.cat(parts, 1, out=rows[begin + block : begin + own.stop])
             begins[key], scaling[key] = begin, (shift, scale, *values)
             begin += len(data)
         shift, scale, low, high, zero, unit = map(
@@ -336,7 +346,9 @@ class RunTable:
             unit,
             columns,
             torch.cat(ends) if from_episodes else None,
-            getattr(task, "reached", None),
+            reached_by(task, first) if from_episodes else None,
+            agent.span,
+            [starts[id(run.data)] for run in runs] if starts else (),
         )
 
     def batch(self, index: Tensor, value_goal: Tensor | None = None, actor_goal: Tensor | None = None) -> Batch:
@@ -344,15 +356,25 @@ class RunTable:
         widths = [self.state_width, self.action_width, 1, self.state_width, 1, self.goal_width]
         rows = self.rows[index][..., : sum(widths)]
         state, action, reward, next_state, terminal, goal = rows.split(widths, -1)
-        actor_state = None
+        actor_state = actions = steps = None
         if value_goal is not None and actor_goal is not None:
             actor_state = torch.cat([state, self._goal(goal, actor_goal)], -1)
-            own, goal = goal, self._goal(goal, value_goal)
-            terminal = self._reached(own, goal)[..., None].float()
+            actions, own = action[:, :, None], goal[:, :, None]
+            goal = self._goal(goal, value_goal)
+            if self.span > 1:
+                ahead = index[..., None] + torch.arange(self.span, device=index.device)  # (R, B, C)
+                actions, next_state, own = (
+                    self.rows[:, sum(widths[:part]) : sum(widths[: part + 1])][number]
+                    for part, number in ((1, ahead), (3, ahead[..., -1]), (5, ahead))
+                )
+            reached = self._reached(own, goal[:, :, None].expand_as(own))  # (R, B, C)
+            terminal = reached.any(-1, keepdim=True).float()
+            steps = 1 - terminal[..., 0] if self.span == 1 else (reached.cumsum(-1) == 0).float().sum(-1)
             reward = terminal - 1
         if self.goal_width:
             state, next_state = torch.cat([state, goal], -1), torch.cat([next_state, goal], -1)
-        return Batch(state, action, reward[..., 0], next_state, terminal[..., 0], self.low, self.high, actor_state)
+        labels = reward[..., 0], next_state, terminal[..., 0]
+        return Batch(state, action, *labels, self.low, self.high, actor_state, actions, steps)
 
     def _goal(self, own: Tensor, number: Tensor) -> Tensor:
         """Returns what the next states of numbered rows achieve, (R, B, G); for OWN, what the row's state achieves."""
@@ -360,11 +382,11 @@ class RunTable:
         return torch.where((number == OWN)[..., None], own, later)
 
     def _reached(self, own: Tensor, goal: Tensor) -> Tensor:
-        """Returns where a state achieves its goal or, by the task's `reached`, as good a one: bool (R, B)."""
+        """Returns where states achieve their goals or, by the task's `reached`, as good ones: bool (R, B, C)."""
         reached = (own == goal).all(-1)
         if self.reached is not None:
-            shift, scale = (part[:, None, self.state_width :] for part in (self.shift, self.scale))
-            given = ((part * scale + shift).flatten(0, 1) for part in (own, goal))
+            shift, scale = (part[:, None, None, self.state_width :] for part in (self.shift, self.scale))
+            given = ((part * scale + shift).flatten(0, 2) for part in (own, goal))
             reached = reached | self.reached(*given).reshape(reached.shape)
         return reached
 
@@ -493,46 +515,28 @@ def _goal_width(data: Transitions) -> int:
     return 0 if data.goal is None else data.goal.shape[1]
 
 
-def sorted_episodes(data: Transitions, name: str, achieved: Achieved) -> tuple[Transitions, Tensor, Tensor]:
-    """Sorts the data by episode and step; what each row's state achieves becomes its goal.
+def _seen(data: Transitions, rows: slice) -> Tensor:
+    """States, with the goals beside them if there are goals."""
+    return data.state[rows] if data.goal is None else torch.cat([data.state[rows], data.goal[rows]], 1)
 
-    Also returns what the next states achieve (N, G), and the last row of each row's episode (N,). A row without an
-    episode is an episode of one row.
-    """
-    if data.episode is None or data.step is None or not bool((data.episode >= 0).any()):
+
+def room(rows: int, width: int, like: Tensor) -> Tensor:
+    """Memory for a table on the device of `like`; raises if there is none, and says how many rows would fit."""
+    try:
+        return like.new_empty(rows, width)
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        free = 0
+        if like.is_cuda:
+            free = torch.cuda.mem_get_info(like.device)[0]
+        elif "SC_AVPHYS_PAGES" in os.sysconf_names:
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         raise InputError(
-            f"data set {name!r} has no episodes, from which this agent takes its goals. Give each row its episode: "
-            "Transitions(..., episode=...), or a file that has them."
-        )
-    alone = data.episode < 0
-    number = torch.where(alone, data.episode.max() + alone.cumsum(0), data.episode)
-    order = data.step.argsort(stable=True)  # the minor key first: a stable sort keeps its order within an episode
-    order = order[number[order].argsort(stable=True)]
-    _, counts = torch.unique_consecutive(number[order], return_counts=True)
-    last = (counts.cumsum(0) - 1).repeat_interleave(counts)
-    state, next_state = data.state[order], data.next_state[order]
-    own, later = achieved(state).float(), achieved(next_state).float()
-    made = Transitions(state, data.action[order], next_state, -torch.ones_like(state[:, 0]), goal=own)
-    return made, later, last
-
-
-def achieved_by(task: Task | None, data: Transitions) -> Achieved:
-    """Returns the function from states (N, S) to the goals (N, G) they have reached.
-
-    It is the task's; without one, it selects the columns that the data's source names, or returns whole states.
-    """
-    by_task: Achieved | None = getattr(task, "achieved", None)
-    if by_task is not None:
-        return by_task
-    names = data.source.get(ACHIEVED)
-    if not names:
-        return lambda state: state
-    known = list(data.columns[: data.state.shape[1]])
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise InputError(f"goals are about columns of the state: {', '.join(known)}; there is no {missing[0]!r}.")
-    columns = [known.index(name) for name in names]
-    return lambda state: state[:, columns]
+            f"memory on {like.device} does not suffice: {rows:,} rows of {width} numbers take "
+            f"{4 * width * rows / 2**30:,.1f} GiB beside the data. About {int(0.8 * free) // (4 * width):,} rows would "
+            "fit. Train on fewer rows, or on fewer data sets at a time."
+        ) from error
 
 
 # --- learning
@@ -618,9 +622,12 @@ class Learner:
     def _draw(self, stage: Stage, number: int, block: int) -> dict[str, Tensor]:
         """Draws row numbers, noise and goals of CHUNK updates, (CHUNK, R, ...) each; evaluations change nothing."""
         drawn: list[dict[str, Tensor]] = []
-        for stream, offset, length in zip(self.streams, self.table.offset, self.table.length.tolist(), strict=True):
+        lengths = self.table.length.tolist()
+        for run, (stream, offset, length) in enumerate(zip(self.streams, self.table.offset, lengths, strict=True)):
             own = stream.child("updates", number, block)
-            index = own.integers(length, CHUNK, stage.batch)
+            starts = self.table.starts[run] if self.table.starts else None
+            index = own.integers(length if starts is None else len(starts), CHUNK, stage.batch)
+            index = index if starts is None else starts[index].long()
             drawn.append(
                 {"index": index + offset, **self.agent.noise(own.child("noise"), CHUNK, self.table.action_width)}
             )

@@ -15,9 +15,10 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from mocoda.agents import AGENTS, Agent, Policies, Policy, evaluate
-from mocoda.agents.assumptions import assumptions
+from mocoda.agents.assumptions import assumptions, episode_goals
 from mocoda.agents.evaluation import can_be_played, is_simulated
 from mocoda.agents.film import film
+from mocoda.agents.goals import ACHIEVED, TOLERANCE
 from mocoda.agents.policy import shipped_policy
 from mocoda.agents.train import remove_checkpoint, runs_of, train_agents
 from mocoda.cli import options as opt
@@ -47,7 +48,7 @@ class Train(opt.Command):
     """Recorded data, in any format that `mocoda inspect --help` names. A data set takes the name of its file."""
     settings: opt.Flat[Any]
     agent: opt.Name = "td3-bc"
-    """Learning algorithm: td3-bc, bcq, cql, sac or gciql."""
+    """Learning algorithm: td3-bc, bcq, cql, sac, gciql or dqc."""
     task: opt.MaybeName = None
     """Built-in task in which to evaluate the agents while they train; unless given, the one that the data was recorded
     in. Agents of other data are not evaluated."""
@@ -56,8 +57,11 @@ class Train(opt.Command):
     actions: Annotated[opt.Maybe[tuple[float, float]], arg(metavar="LOW HIGH")] = None
     """Without a task: range of possible actions, for every column; -1 to 1 unless given."""
     achieved: opt.Words = ()
-    """Without a task, for agents that take goals from episodes: the columns of the state that goals specify; those that
-    the data names, or all, unless given."""
+    """For agents that take goals from episodes, unless the task is built in: the columns of the state that count, such
+    as box1.x box1.y. Otherwise those that the graph file or the data names, or all, which is much harder to learn."""
+    tolerance: Annotated[opt.Maybe[float], arg(metavar="DISTANCE")] = None
+    """Distance up to which a goal is reached, for the columns of each thing; unless given, that of the graph file or
+    0."""
     seeds: int = 5
     """Number of seeds, counted from 0."""
     updates: int = 25_000
@@ -87,8 +91,12 @@ class Train(opt.Command):
         own: dict[str, Any] = {}
         if self.graph is not None:
             first = next(iter(datasets.values()))
-            task = make_task(graph=self.graph, data=first)
+            task = make_task(graph=self.graph, data=first, achieved=self.achieved or None, tolerance=self.tolerance)
             own = {"graph": str(self.graph), "graph_file": task.fingerprint, "columns": ColumnNames.of(first)}
+        elif hasattr(task, "achieved") and (self.achieved or self.tolerance):
+            raise InputError(
+                f"the task {task_name!r} says what its goals are about: remove --achieved and --tolerance."
+            )
         dependent = ("agent", "seeds", "updates", "evaluate_every", "actions", "device")
         settings = {
             "task": task_name,
@@ -96,12 +104,16 @@ class Train(opt.Command):
             **asdict(self.settings),
             **{name: getattr(self, name) for name in dependent},
             **({"achieved": self.achieved} if self.achieved else {}),
+            **({"tolerance": self.tolerance} if self.tolerance else {}),
             "data": {name: opt.content_of(data) for name, data in datasets.items()},
         }
         if task is None:
             for name, data in datasets.items():
                 for assumed in assumptions(name, data, self.settings, self.actions):
                     say(f"{name}: {assumed}")
+        elif self.settings.goals_from_episodes and getattr(task, "achieved", None) is None:
+            for name, data in datasets.items():
+                say(f"{name}: {episode_goals(data)}")
         policies = [f"policy-{name}-{seed}.safetensors" for name in datasets for seed in range(self.seeds)]
         outputs = ["agents.json", "checkpoint.safetensors", *METRIC_FILES, *policies]
         outputs += [f"checkpoint/*/{name}" for name in ("agents.json", "*.safetensors", *METRIC_FILES)]
@@ -142,8 +154,11 @@ class Train(opt.Command):
         if len(files) < len(self.data):
             raise InputError(f"data sets are called by their files' names, which must differ, got {self.data}.")
         datasets = {name: self.reading.read(file).to(self.device) for name, file in files.items()}
+        if self.tolerance is not None and not 0 < self.tolerance < math.inf:
+            raise InputError(f"tolerance must be a distance, a number above 0, got {self.tolerance}.")
         runs_of(datasets, [*range(self.seeds)], self.settings)  # refuses data without rewards
-        named = {"achieved_goal": list(self.achieved)} if self.achieved else {}
+        named: dict[str, Any] = {ACHIEVED: list(self.achieved)} if self.achieved else {}
+        named |= {TOLERANCE: self.tolerance} if self.tolerance else {}
         return {name: replace(data, source={**data.source, **named}) for name, data in datasets.items()}
 
     def _task_of(self, datasets: dict[str, Transitions]) -> str | None:
@@ -234,7 +249,7 @@ class Watch(opt.Command):
     """A folder that `mocoda train` has written, the file of a policy, or one of two words: trained (a policy that comes
     with mocoda) or expert."""
     task: opt.MaybeName = None
-    """Task whose environment can draw: hooksweep2, cube-single, cube-double or cube-triple (cube-double:4 is its fourth
+    """Task whose environment can draw: hooksweep2, or cubes, cube-single to cube-quadruple (cube-double:4 is its fourth
     official task). Unless given, the one that a folder's agents were trained for, or hooksweep2."""
     graph: opt.MaybeFile = None
     """Graph file of a task of your own, if it is another than during training."""
@@ -280,7 +295,8 @@ def _trained_task(folder: Path, name: str | None, graph: Path | None) -> Any:
     settings = settings_of(folder) if (folder / CONFIG).exists() else {}  # `Policies.save` writes none
     if name is None and (graph := graph or settings.get("graph")) is not None:
         columns = ColumnNames(*map(tuple, settings["columns"])) if "columns" in settings else None
-        return make_task(graph=graph, data=columns)
+        goals = {name: settings.get(name) for name in ("achieved", "tolerance")}
+        return make_task(graph=graph, data=columns, **goals)
     if (name := name or settings.get("task")) is None:
         raise InputError(f"{str(folder)!r} does not say which task its agents are to solve: pass --task or --graph.")
     return make_task(name)

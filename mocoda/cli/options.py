@@ -141,7 +141,7 @@ WRITABLE = (
     "FILE.hdf5, FILE.npz, FILE.parquet, FILE.csv, robomimic:FILE.hdf5, d4rl:FILE.hdf5, lerobot:FOLDER, minari:NAME or "
     "d3rlpy:FILE.h5"
 )
-TASKS = "navigation, hooksweep2, objects:N (N objects), cube-single, cube-double or cube-triple"
+TASKS = "navigation, hooksweep2, objects:N (N objects), cube-single, cube-double, cube-triple or cube-quadruple"
 
 Data = Annotated[Positional[str], arg(metavar="DATA", help=f"Recorded data: {READABLE}.")]
 MaybeData = Annotated[Maybe[str], arg(metavar="DATA")]

@@ -350,7 +350,7 @@ def _task(
             raise InputError("tolerance is the distance at which a goal is reached: name the columns in achieved, too.")
         if type(tolerance) not in (int, float) or not 0 < tolerance < float("inf"):
             raise InputError(f"tolerance must be a distance, a number above 0, got {tolerance!r}.")
-        task["reached"] = partial(_near, float(tolerance), groups)
+        task["reached"] = partial(near, float(tolerance), groups)
     reward, terminal = (task.pop(name, None) for name in ("reward", "terminal"))
     about_goals = _about_goals(defined)  # what is defined besides may hold things that other processes cannot be sent
 
@@ -385,7 +385,7 @@ def _columns(columns: list[int], state: Tensor) -> Tensor:
     return state[:, columns]
 
 
-def _near(tolerance: float, groups: list[list[int]] | None, achieved: Tensor, goal: Tensor) -> Tensor:
+def near(tolerance: float, groups: list[list[int]] | None, achieved: Tensor, goal: Tensor) -> Tensor:
     """Whether the columns of every factor are within the tolerance of the goal's, bool (N,)."""
     apart = achieved - goal
     parts = [apart] if groups is None else [apart[:, own] for own in groups]

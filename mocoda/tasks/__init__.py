@@ -31,7 +31,7 @@ def _cubes(cubes: int, places_only: bool) -> Callable[..., Task]:
 
         return Cubes(cubes, official, places_only)
 
-    number = ("one cube", "two cubes", "three cubes")[cubes - 1]
+    number = ("one cube", "two cubes", "three cubes", "four cubes")[cubes - 1]
     make.__doc__ = f"OGBench's robot arm and {number}" + ("; goals are where they belong." if places_only else ".")
     return make
 
@@ -41,7 +41,7 @@ TASKS.add(Navigation, "navigation")
 TASKS.add(_hooksweep2, "hooksweep2")
 TASKS.add(Objects, "objects")
 for _goals in ("", "-places"):
-    for _cube_count, _number in enumerate(("single", "double", "triple"), 1):
+    for _cube_count, _number in enumerate(("single", "double", "triple", "quadruple"), 1):
         TASKS.add(_cubes(_cube_count, bool(_goals)), f"cube-{_number}{_goals}")
 
 

@@ -1,4 +1,4 @@
-"""OGBench's cubes as tasks: move one, two or three cubes to their places, with data from scripted oracles."""
+"""OGBench's cubes as tasks: move one to four cubes to their places, with data from scripted oracles."""
 
 from __future__ import annotations
 
@@ -43,7 +43,12 @@ WITHIN = 0.4  # a cube is at its goal up to this distance
 HANDS = 64  # number of hands in goals, drawn as the benchmark does
 
 LENGTH = 1_000  # steps of an episode, as in the benchmark's data
-STACKED = {1: (0.0, 0.0), 2: (0.0, 0.25), 3: (0.05, 0.35)}  # cubes -> range of an episode's share of stacked targets
+STACKED = {
+    1: (0.0, 0.0),
+    2: (0.0, 0.25),
+    3: (0.05, 0.35),
+    4: (0.1, 0.5),
+}  # cubes -> range of an episode's share of stacked targets
 RANDOM_ACTIONS, NOISE = 0.1, np.array([1, 1, 1, 3, 10]) * 0.1  # of "noisy": share of random actions, maximum noise
 # In metres. Cubes are placed on FIELD, of which official tasks use x from 0.34 to 0.51 and y from -0.21 to 0.21. Parked
 # cubes rest in STRIP, between these places and the invisible wall at y = 0.38 that keeps cubes on the table.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mocoda.engine.errors import InputError
 from mocoda.tasks.hooksweep_env import PICTURE, DrawnEnv, Floats, cannot_draw, mujoco
 
-KINDS = {1: "single", 2: "double", 3: "triple"}  # number of cubes -> OGBench's word
+KINDS = {1: "single", 2: "double", 3: "triple", 4: "quadruple"}  # number of cubes -> OGBench's word
 OFFICIAL = (1, 2, 3, 4, 5)  # the numbers of the official tasks
 ROBOT, CUBE, ACTION = 19, 9, 5  # columns of the robot, of each cube, and of an action
 ARM, GRIPPER = slice(0, 6), slice(6, 14)  # of MuJoCo's positions and speeds

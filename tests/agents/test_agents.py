@@ -368,6 +368,8 @@ def test_bcq_does_the_proposal_that_its_critics_like_best(number: int) -> None:
         ("gciql", {"expectile": 1.0}),
         ("gciql", {"discount": 1.0}),
         ("gciql", {"value_goals": (0.5, 0.6, 0.1)}),
+        ("dqc", {"short": 6}),
+        ("dqc", {"quantile": 1.0}),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(name: str, settings: dict[str, Any]) -> None:

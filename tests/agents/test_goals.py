@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+
 import pytest
 import torch
 from agents_world import HILL
@@ -11,13 +14,15 @@ from hypothesis import strategies as st
 from point_task import PointTask
 from torch import Tensor
 
-from mocoda import Transitions, make_agent, train_agents
+from mocoda import InputError, Transitions, make_agent, train_agents
 from mocoda.agents import GoalShares
 from mocoda.agents.agent import OWN
-from mocoda.agents.train import RunTable, runs_of, sorted_episodes
+from mocoda.agents.goals import ACHIEVED, TOLERANCE, sorted_episodes
+from mocoda.agents.train import RunTable, room, runs_of
 from mocoda.engine.randomness import Stream
 
 DRAWS = 200_000
+POINTS = PointTask().collect(300, seed=0)
 SMALL = {"hidden": (8, 8), "batch": 16}
 
 
@@ -76,15 +81,15 @@ def walks(order: Tensor | None = None) -> Transitions:
 
 def test_episodes_are_sorted_and_know_their_end() -> None:
     shuffled = walks(torch.tensor([6, 0, 3, 7, 5, 1, 2, 4]))
-    made, later, last = sorted_episodes(shuffled, "walks", lambda state: state)
+    made, later, last, left = sorted_episodes(shuffled, "walks", lambda state: state)
     plain, *_ = sorted_episodes(walks(), "walks", lambda state: state)
-    assert last.tolist() == [3, 3, 3, 3, 6, 6, 6, 7]
+    assert last.tolist() == [3, 3, 3, 3, 6, 6, 6, 7] and left.tolist() == [4, 3, 2, 1, 3, 2, 1, 1]
     assert made.state.equal(plain.state) and made.action.equal(plain.action) and made.goal is not None
     assert made.goal.equal(made.state) and later.equal(made.next_state)
 
 
-def table_of(data: Transitions, task: PointTask | None = None, standardise: bool = False) -> RunTable:
-    agent = make_agent("gciql", standardise=standardise, **SMALL)
+def table_of(data: Transitions, task: PointTask | None = None, standardise: bool = False, steps: int = 1) -> RunTable:
+    agent = make_agent("gciql", standardise=standardise, steps=steps, **SMALL)
     return RunTable.of(runs_of({"one": data, "again": data}, [0], agent), agent, task)
 
 
@@ -103,6 +108,19 @@ def test_a_batch_has_goals_beside_states_and_the_rewards_of_reaching_them() -> N
         assert batch.actor_state[run, :, :2].equal(data.state[index[run]])
         assert batch.reward[run].tolist() == [0, -1, -1, -1]
         assert batch.terminal[run].tolist() == [1, 0, 0, 0]
+
+
+def test_chunks_are_of_successive_steps_and_know_when_they_reach_their_goals() -> None:
+    data = walks()
+    assert data.step is not None
+    torn = replace(data, step=data.step.where(torch.arange(8) < 2, data.step + 1))  # one is missing before row 2
+    assert table_of(torn, steps=2).starts[0].tolist() == [0, 2, 4, 5]
+    index, goal = torch.tensor([[0, 0, 2, 4]] * 2), torch.tensor([[OWN, 0, 0, 5]] * 2)
+    batch = table_of(torn, steps=2).batch(index, goal, goal)
+    assert batch.actions is not None and batch.steps is not None
+    torch.testing.assert_close(batch.actions[0, 2], data.action[2:4])
+    assert batch.next_state[1, 2, :2].equal(data.next_state[3])
+    assert batch.steps.tolist() == [[0, 1, 2, 2]] * 2 and batch.terminal.tolist() == [[1, 1, 0, 0]] * 2
 
 
 @pytest.mark.parametrize("standardise", [False, True])
@@ -135,6 +153,16 @@ def test_a_task_says_what_states_achieve_and_when_that_is_as_good_as_the_goal(st
         torch.testing.assert_close(raw[:, 3:], torch.tensor([[0.0, 0.0], [0.1, 0.1], [0.2, 0.1], [0.4, 0.1]]))
 
 
+def test_without_a_task_a_distance_says_what_is_as_good_for_each_thing() -> None:
+    data = replace(walks(), columns=("box.x", "box.y", "push"), source={ACHIEVED: ["box.x", "box.y"], TOLERANCE: 1.0})
+    reached = table_of(data).reached
+    assert reached is not None
+    goal = torch.tensor([[0.6, 0.6], [0.9, 0.9], [1.0, 0.0]])
+    assert reached(torch.zeros(3, 2), goal).tolist() == [True, False, True]
+    apart = replace(data, columns=("x", "y", "push"), source={ACHIEVED: ["x", "y"], TOLERANCE: 1.0})
+    assert table_of(apart).reached(torch.zeros(3, 2), goal).tolist() == [True, True, True]  # type: ignore[misc]
+
+
 # Errors
 
 
@@ -146,4 +174,35 @@ def test_data_without_episodes_and_a_task_without_goals_are_refused() -> None:
         with refused():
             train_agents({"walks": torn}, agent, seeds=[0], updates=1)
     with refused():
+        train_agents({"walks": data}, make_agent("dqc", **SMALL), seeds=[0], updates=1)
+    with pytest.raises(InputError, match=r"does not suffice: .* About [\d,]+ rows would fit"):
+        room(10**13, 100, data.state)
+    with refused():
         train_agents({"hill": HILL.collect(40, seed=0)}, agent, updates=1, task=HILL)
+
+
+class NoAchieved(PointTask):
+    achieved = None  # type: ignore[assignment]
+
+
+class WideGoals(PointTask):
+    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
+        return torch.zeros(n, 3)
+
+
+class FarGoals(NearTask):
+    def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
+        return torch.full((n, 2), 50.0)
+
+
+def test_goals_that_the_data_cannot_have_are_refused_and_those_that_it_never_reaches_are_told() -> None:
+    data = replace(POINTS, episode=torch.arange(len(POINTS)) // 10, step=None)
+    for task in (NoAchieved(), WideGoals()):
+        with refused():
+            table_of(data, task)
+    nearest = float((data.state[:, :2] - 50).norm(dim=1).min())
+    with pytest.warns(UserWarning, match=f"nearest is {nearest:.3g} away"):
+        table_of(data, FarGoals())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table_of(data, NearTask())

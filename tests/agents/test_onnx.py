@@ -43,7 +43,7 @@ def session(policy: Policy, path: Path) -> onnxruntime.InferenceSession:
 
 def acted(running: onnxruntime.InferenceSession, policy: Policy, state: Floats, seed: int = 0) -> Floats:
     fed = {"observation": state}
-    if policy.agent.name == "bcq":
+    if policy.agent.name in ("bcq", "dqc"):
         fed["noise"] = noise_for(policy, len(state), seed=seed)
     (action,) = running.run(["action"], fed)
     assert isinstance(action, np.ndarray) and action.dtype == np.float32

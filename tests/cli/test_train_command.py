@@ -191,7 +191,7 @@ def test_a_killed_training_leaves_no_agents_and_running_it_again_ends_in_the_sam
     assert not checkpoint.exists()
 
 
-@pytest.mark.parametrize("agent", ["td3-bc", "gciql --achieved state0 state1 --standardise"])
+@pytest.mark.parametrize("agent", ["td3-bc", "gciql --achieved state0 state1 --tolerance 0.1", "dqc"])
 def test_agents_of_a_stranger_s_goals_say_what_they_assume(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,3 +207,4 @@ def test_agents_of_a_stranger_s_goals_say_what_they_assume(
     words = ["train", "theirs.npz", "--actions", "-2", "2", "--seeds", "1", "--updates", "2", "--hidden", "8"]
     assert_approved(done(*words, "--batch", "16", "--agent", *agent.split()))
     rejects(*words, "--agent", "gciql", "--achieved", "x", "--out", "other")
+    rejects(*words, "--agent", "gciql", "--tolerance", "0", "--out", "other")

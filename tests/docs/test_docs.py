@@ -122,6 +122,7 @@ def desk(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     reward = -(rows[:, :2].sum(1) > 1).float()
     steps = rows[:, :6], rows[:, 6:], rows[:, :6] + 0.1, reward
     Transitions(*steps, columns=columns).save("my-data.hdf5")
+    Transitions(*steps, columns=columns, episode=np.arange(len(rows)) // 20).save("play.hdf5")
     Transitions(*steps, goal=rows[:, 2:4].flip(0), columns=columns).save("goal-data.hdf5")
     for ending in ("py", "toml"):
         Path(f"my_graph.{ending}").write_text((ROOT / f"examples/graphs/pushing.{ending}").read_text("utf-8"), "utf-8")

@@ -54,6 +54,7 @@ def rows_with(hand: list[float], *places_of: list[float]) -> Tensor:
     [
         ("cube-single", 1, None, "mocoda/CubeSingle-v0"),
         ("cube-triple:4", 3, 4, "mocoda/CubeTriple4-v0"),
+        ("cube-quadruple-places", 4, None, "mocoda/CubeQuadruplePlaces-v0"),
         ("cube-double-places:2", 2, 2, "mocoda/CubeDoublePlaces2-v0"),
     ],
 )
@@ -61,7 +62,7 @@ def test_tasks_are_made_by_name(name: str, count: int, official: int | None, env
     task = mocoda.make_task(name)
     assert task == Cubes(count, official, places_only="places" in name)
     assert (task.name, task.environment) == (name, environment)
-    assert gymnasium.spec(environment).max_episode_steps == {1: 200, 2: 500, 3: 1000}[count]
+    assert gymnasium.spec(environment).max_episode_steps == {1: 200, 2: 500, 3: 1000, 4: 1000}[count]
     assert not is_simulated(task)  # a state leaves some of the simulator open
 
 

@@ -24,13 +24,15 @@ SAMPLERS: dict[str, Any] = {
     "sampler_batch": 23,
     "proposals": 6,
 }
+CHUNKS = {"chunk": 4, "short": 2, "proposals": 6, "flow_steps": 3}
 each_agent = pytest.mark.parametrize("name", AGENTS)
 # Those that learn from the data's rewards, also in tasks without goals.
 each_rewarded_agent = pytest.mark.parametrize("name", [n for n in AGENTS if not AGENTS[n].goals_from_episodes])
 
 
 def small(name: str, **settings: Any) -> Agent:
-    return make_agent(name, **(SMALL | (SAMPLERS if name == "bcq" else {}) | settings))
+    own = {"bcq": SAMPLERS, "dqc": CHUNKS}.get(name, {})
+    return make_agent(name, **(SMALL | own | settings))
 
 
 class Hill:

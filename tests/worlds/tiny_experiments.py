@@ -131,7 +131,7 @@ TINY: dict[str, Any] = {
         preset="tiny",
         agent=make_agent("gciql", hidden=(16,), batch=16),
         updates=20,
-        arms=("recorded", "turns", "added"),
+        arms=("permuted", "added"),
         rows=6_000,
         total=6_400,
     ),
