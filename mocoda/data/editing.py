@@ -90,7 +90,7 @@ def _in_order(name: str, raw: RawData, first: RawData) -> dict[str, NDArray[Any]
         if odd := sorted({*own} ^ {*wanted}):
             raise InputError(
                 f"data must have the same columns to be merged, and the {part} of {name!r} differs from that of the "
-                f"first in {', '.join(map(printable, odd))}. --columns (columns=[...]) names the columns of all."
+                f"first in {', '.join(map(printable, odd))}. `mocoda export DATA --columns` gives columns other names."
             )
         order = [own.index(column) for column in wanted]
         arrays |= {array: arrays[array][:, order] for array in (part, *also)}
@@ -192,8 +192,8 @@ def drop(
         unwanted += scores.flagged
     keep = ~np.isin(episode, unwanted)
     listed = _listed(Path(rows), raw) if isinstance(rows, str | Path) else [*rows]
-    if listed and not 0 <= min(listed) <= max(listed) < len(keep):
-        raise InputError(f"rows have numbers from 0 to {len(keep) - 1:,}, got {min(listed)} to {max(listed)}.")
+    if unknown := [row for row in listed if not 0 <= row < len(keep)]:
+        raise InputError(f"there is no row {unknown[0]}; rows have numbers from 0 to {len(keep) - 1}.")
     keep[np.array(listed, np.int64)] = False
     if where:
         from mocoda.data.where import Condition, columns_of

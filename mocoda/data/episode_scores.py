@@ -219,12 +219,12 @@ def _motion(found: _Episodes) -> dict[str, Flaw]:
     for column in range(state.shape[1]):
         moved, large, differs = steps(column)
         wrong[:, column] = found.total(differs)
-        if large > 0:
-            way += found.total(np.abs(moved)) / large
-            turns += found.total(np.abs(np.diff(moved, append=0)) * found.goes_on) / large
-            if kind_of(state[:, column], next_state[:, column]) != "angle":
-                reach[:, column] = np.maximum.reduceat(np.abs(moved), found.start)
-                jump[:, column] = _column_excess(reach[:, column], FAR["continuous"])
+        if large == 0 or kind_of(state[:, column], next_state[:, column]) == "angle":
+            continue
+        way += found.total(np.abs(moved)) / large
+        turns += found.total(np.abs(np.diff(moved, append=0)) * found.goes_on) / large
+        reach[:, column] = np.maximum.reduceat(np.abs(moved), found.start)
+        jump[:, column] = _column_excess(reach[:, column], FAR["continuous"])
     wrong[:, np.median(wrong, 0) > 0] = 0  # in most episodes: it was recorded at another moment
     pace, bend = way / count + 1e-9, np.divide(turns, way, out=np.zeros(len(count)), where=way > 0)
 
