@@ -120,7 +120,7 @@ def test_still_rows_leave_the_ends_of_episodes_only(moves: list[list[bool]]) -> 
         provenance={"row": np.arange(len(flat))},
         episode=np.repeat(np.arange(len(moves)), [*map(len, moves)]),
     )
-    first, kept = 0, []
+    first, kept = 0, list[int]()
     for one in moves:
         if any(one):
             kept += range(first + one.index(True), first + len(one) - one[::-1].index(True))
@@ -258,7 +258,7 @@ def test_bad_input_is_refused_and_writes_nothing(words: str, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     recording([4, 5]).save("data.hdf5")
     table(5, columns=["hand.x", "hand.z", "push"]).save("other.hdf5")
-    replace(table(9), next_state=numbers(9, 2) + 1).save("alone.hdf5")
+    table(9, next_state=numbers(9, 2) + 1).save("alone.hdf5")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     rejects(*words.split())
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
