@@ -136,19 +136,15 @@ def trim(source: Any, *, still: bool = False, steps: str = "", **how: Unpack[How
     raw = read_raw(source, **how)
     episode, step = episodes_of(raw.arrays)
     _, place = np.unique(episode, return_inverse=True)
-    first, last = np.full(place.max() + 1, step.max() + 1), np.full(place.max() + 1, -1)
-    keep = np.ones(len(step), bool)
-    if steps:
-        bounds = re.fullmatch(r"(-?\d+)?:(-?\d+)?", steps)
-        if bounds is None:
-            raise InputError(f"steps are chosen as in 10:200, 10: or :-10, got {steps!r}.")
-        length = 1 + last.copy()
-        np.maximum.at(length, place, step + 1)
-        begin, end = (None if bound is None else int(bound) for bound in bounds.groups())
-        if begin is not None:
-            keep &= step >= begin + (begin < 0) * length[place]
-        if end is not None:
-            keep &= step < end + (end < 0) * length[place]
+    first, last, length = np.tile([[step.max() + 1], [-1], [0]], place.max() + 1)
+    np.maximum.at(length, place, step + 1)
+    bounds = re.fullmatch(r"(-?\d+)?:(-?\d+)?", steps or ":")
+    if bounds is None:
+        raise InputError(f"steps are chosen as in 10:200, 10: or :-10, got {steps!r}.")
+    begin, end = int(bounds[1] or 0), bounds[2]
+    keep = step >= begin + (begin < 0) * length[place]
+    if end is not None:
+        keep &= step < int(end) + (int(end) < 0) * length[place]
     if still:
         moves = keep & _moves(raw)
         np.minimum.at(first, place[moves], step[moves])
@@ -186,6 +182,7 @@ def drop(
         )
     if bad:
         recorded = raw.recorded
+        recorded |= not recorded.any()  # then inspect judges generated rows, too
         scores = score_episodes({name: array[recorded] for name, array in raw.arrays.items()}, raw.names)
         if scores is None:
             raise InputError("most rows stand alone: there are no episodes that could be flagged.")
@@ -195,11 +192,11 @@ def drop(
     if unknown := [row for row in listed if not 0 <= row < len(keep)]:
         raise InputError(f"there is no row {unknown[0]}; rows have numbers from 0 to {len(keep) - 1}.")
     keep[np.array(listed, np.int64)] = False
-    if where:
+    if where and keep.any():
         from mocoda.data.where import Condition, columns_of
 
-        columns = columns_of(raw.table())
-        keep &= ~np.all([Condition(text)(columns).numpy() for text in where], axis=0)
+        columns = columns_of(raw.only(keep).table())
+        keep[keep] = ~np.all([Condition(text)(columns).numpy() for text in where], axis=0)
     return _rest(raw, keep)
 
 

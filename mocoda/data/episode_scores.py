@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import rich.console
@@ -17,7 +17,6 @@ from mocoda.data.kinds import kind_of
 from mocoda.data.names import printable
 
 Floats = NDArray[np.float64]
-Flaw = tuple[Floats, Callable[[int, int], str]]  # excess (E, K), and words for an episode and the worst of K columns
 FLAGGED = 0.5  # scores below are flagged
 LISTED = 10  # flagged episodes that are printed
 MIN_EPISODES = 5  # that can be compared with one another
@@ -67,24 +66,22 @@ class EpisodeScores:
         return np.asarray(np.min([*self.details.values()], axis=0))
 
     @property
-    def worst(self) -> NDArray[np.intp]:
-        """The places of all flagged episodes among the E, the worst first."""
-        return np.argsort(self.lowest, kind="stable")[: int((self.lowest < FLAGGED).sum())]
-
-    @property
     def flagged(self) -> list[int]:
         """The numbers of all flagged episodes, the worst first."""
-        return [int(number) for number in self.episode[self.worst]]
+        return [int(self.episode[place]) for place in self._worst()]
+
+    def _worst(self) -> NDArray[np.intp]:
+        return np.argsort(self.lowest, kind="stable")[: int((self.lowest < FLAGGED).sum())]
 
     def __rich__(self) -> rich.console.Group:
         few = f"Fewer than {MIN_EPISODES} episodes are not compared. " if len(self.episode) < MIN_EPISODES else ""
         listed = ", ".join(f"{aspect} {score:.3f}" for aspect, score in self.scores.items())
-        title = f"{len(self.worst):,} of {len(self.episode):,} episodes are flagged"
+        title = f"{len(self.flagged):,} of {len(self.episode):,} episodes are flagged"
         table = rich.table.Table("episode", "rows", "score", "why", title=title, title_justify="left")
-        for place in self.worst[:LISTED]:
-            cells = f"{self.episode[place]}", f"{self.rows[place]:,}", f"{self.lowest[place]:.2f}"
-            table.add_row(*cells, escape(self.reasons[place]))
-        return rich.console.Group(f"{few}Mean scores of the episodes: {listed}", table if len(self.worst) else title)
+        for place in self._worst()[:LISTED]:
+            cells = (self.episode[place], self.rows[place], f"{self.lowest[place]:.2f}", escape(self.reasons[place]))
+            table.add_row(*map(str, cells))
+        return rich.console.Group(f"{few}Mean scores of the episodes: {listed}", table if self.flagged else title)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -114,6 +111,32 @@ def large_step(moved: NDArray[Any]) -> float:
     return float(np.quantile(moved, 0.99)) or float(moved.max())
 
 
+class _Flaw(NamedTuple):
+    """What may be wrong with E episodes in one aspect, or with K columns in each.
+
+    words   about an episode; {value} is its value, {usual} the median of others, {times} their ratio, {row} names a row
+    excess  (E, K), more than 1 where an episode is flagged
+    value   (E, K)
+    names   of the K columns
+    where   column -> (M,) numbers, the largest of an episode in the row to name
+    """
+
+    aspect: str
+    words: str
+    excess: Floats
+    value: Floats
+    names: Sequence[str] = ("",)
+    where: Callable[[int], NDArray[Any]] = lambda column: np.zeros(1)
+
+    def reason(self, place: int, begin: int, rows: NDArray[np.intp]) -> str:
+        """The words for an episode with these rows, which begin at `begin` among the M."""
+        column = int(self.excess[place].argmax())
+        value, others = self.value[place, column], self.value[:, column]
+        usual = float(np.median(others[others > 0])) if (others > 0).any() else 1.0
+        row = rows[int(self.where(column)[begin : begin + len(rows)].argmax())] if "{row" in self.words else 0
+        return self.words.format(name=self.names[column], row=row, value=value, usual=usual, times=value / usual)
+
+
 def score_episodes(
     arrays: Mapping[str, NDArray[Any]], names: Sequence[str], rows: NDArray[np.intp] | None = None
 ) -> EpisodeScores | None:
@@ -129,51 +152,41 @@ def score_episodes(
     start = np.flatnonzero(np.diff(episode, prepend=-1))
     if len(order) < 2 * max(1, len(start)):
         return None
+    count = np.diff(start, append=len(order))
+    found = _Episodes({name: array[order] for name, array in arrays.items()}, start, count)
     goes_on = np.diff(step, append=-1) == 1
     goes_on[start[1:] - 1] = False
-    ordered = {name: array[order] for name, array in arrays.items()}
-    called = order if rows is None else rows[order]
-    found = _Episodes(ordered, [*map(printable, names)], called, start, np.diff(start, append=len(order)), goes_on)
-    flaws = _motion(found)
+    bad = np.any([~np.isfinite(one.reshape(len(one), -1)).all(1) for one in found.arrays.values()], axis=0)
+    finite = found.total(bad)[:, None]
+    flaws = _motion(found, [*map(printable, names)], goes_on)
     if len(start) < MIN_EPISODES:
-        flaws = {"next_states": flaws["next_states"]}
+        flaws = [flaw for flaw in flaws if flaw.aspect == "next_states"]
     else:
-        flaws |= {"distinct": _distinct(found, episode[start]), "in_range": _in_range(found)}
-    flaws["finite"] = _finite(found)
+        flaws += [*_in_range(found, [*map(printable, names)]), _distinct(found, episode[start])]
+    words = "NaN or infinite numbers in {value:.0f} of its rows, first row {row:,}"
+    flaws.append(_Flaw("finite", words, _never(finite, count), finite, where=lambda _: bad))
     details: dict[str, Floats] = {}
     reasons: list[list[str]] = [[] for _ in start]
-    for name, (excess, words) in flaws.items():
-        details[name] = 1 / (1 + np.square(excess.max(1)))
-        for place in np.flatnonzero(details[name] < FLAGGED).tolist():
-            reasons[place].append(words(place, int(excess[place].argmax())))
-    return EpisodeScores(episode[start], found.count, details, tuple(map("; ".join, reasons)))
+    called = order if rows is None else rows[order]
+    for flaw in flaws:
+        scores = 1 / (1 + np.square(flaw.excess.max(1)))
+        details[flaw.aspect] = np.minimum(scores, details.get(flaw.aspect, 1.0))
+        for place in np.flatnonzero(scores < FLAGGED).tolist():
+            begin = int(start[place])
+            reasons[place].append(flaw.reason(place, begin, called[begin : begin + count[place]]))
+    return EpisodeScores(episode[start], count, details, tuple(map("; ".join, reasons)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Episodes:
-    """M rows of E episodes, sorted by episode and step.
-
-    rows     (M,) what the rows are called
-    start    (E,) the first row of each episode
-    count    (E,) its number of rows
-    goes_on  (M,) whether the next step of the episode follows
-    """
+class _Episodes(NamedTuple):
+    """Arrays whose M rows are sorted by episode and step; where each of E episodes starts, and its number of rows."""
 
     arrays: dict[str, NDArray[Any]]
-    names: list[str]
-    rows: NDArray[np.intp]
     start: NDArray[np.intp]
-    count: NDArray[np.int64]
-    goes_on: NDArray[np.bool_]
+    length: NDArray[np.int64]
 
     def total(self, values: NDArray[Any]) -> Floats:
         """(E,) the sum of values (M,) over each episode."""
         return np.asarray(np.add.reduceat(values, self.start, dtype=np.float64))
-
-    def row(self, place: int, values: NDArray[Any]) -> str:
-        """The row of an episode that has the largest of values (M,)."""
-        begin = self.start[place]
-        return f"row {self.rows[begin + int(np.argmax(values[begin : begin + self.count[place]]))]:,}"
 
 
 def _excess(measure: Floats, factor: float, most: float = MOST, among: Floats | None = None) -> Floats:
@@ -197,15 +210,15 @@ def _column_excess(reach: Floats, factor: float) -> Floats:
 
 
 def _never(count: Floats, rows: NDArray[np.int64]) -> Floats:
-    """The excess of what must not happen in a single row."""
-    return np.where(count > 0, 1.01 + 9 * count / rows, 0)
+    """The excess (E, K) of what must not happen in a single row."""
+    return np.where(count > 0, 1.01 + 9 * count / rows[:, None], 0)
 
 
-def _motion(found: _Episodes) -> dict[str, Flaw]:
+def _motion(found: _Episodes, names: Sequence[str], goes_on: NDArray[np.bool_]) -> list[_Flaw]:
     """moving, continuous, length, smooth and next_states."""
-    count, (state, next_state) = found.count, (found.arrays[name] for name in ("state", "next_state"))
+    count, (state, next_state) = found.length, (found.arrays[name] for name in ("state", "next_state"))
     reach, jump, wrong = np.zeros((3, len(count), state.shape[1]))
-    way, turns = np.zeros((2, len(count)))
+    way, turns = np.zeros((2, len(count), 1))
 
     def steps(column: int) -> tuple[Floats, float, NDArray[np.bool_]]:
         """How a column moves (M,), a large step, and where (M,) its next value is not the following row's value."""
@@ -214,55 +227,37 @@ def _motion(found: _Episodes) -> dict[str, Flaw]:
             moved, gap = there - here, np.append(np.abs(there[:-1] - here[1:]), 0)
         moved[~np.isfinite(moved)] = 0
         large = large_step(np.abs(moved))
-        return moved, large, (gap > ROUNDING * large) & found.goes_on
+        return moved, large, (gap > ROUNDING * large) & goes_on
 
     for column in range(state.shape[1]):
         moved, large, differs = steps(column)
         wrong[:, column] = found.total(differs)
         if large == 0 or kind_of(state[:, column], next_state[:, column]) == "angle":
             continue
-        way += found.total(np.abs(moved)) / large
-        turns += found.total(np.abs(np.diff(moved, append=0)) * found.goes_on) / large
+        way[:, 0] += found.total(np.abs(moved)) / large
+        turns[:, 0] += found.total(np.abs(np.diff(moved, append=0)) * goes_on) / large
         reach[:, column] = np.maximum.reduceat(np.abs(moved), found.start)
         jump[:, column] = _column_excess(reach[:, column], FAR["continuous"])
     wrong[:, np.median(wrong, 0) > 0] = 0  # in most episodes: it was recorded at another moment
-    pace, bend = way / count + 1e-9, np.divide(turns, way, out=np.zeros(len(count)), where=way > 0)
-
-    def rests(place: int, _: int) -> str:
-        return f"moves at {pace[place] / np.median(pace):.1%} of the usual pace" if way[place] else "nothing moves"
-
-    def jumps(place: int, column: int) -> str:
-        row = found.row(place, np.abs(steps(column)[0]))
-        return f"{found.names[column]} jumps in {row}, {_times(reach[:, column], place)} times as far as usual"
-
-    def breaks(place: int, column: int) -> str:
-        row, more = found.row(place, steps(column)[2]), int(wrong[place, column]) - 1
-        others = f" (and of {more:,} more)" if more else ""
-        return f"the next {found.names[column]} of {row}{others} is not the following row's"
-
-    def counts(place: int, _: int) -> str:
-        return f"has {count[place]:,} row{'s' * int(count[place] != 1)}, usually {np.median(count):g}"
-
-    length = [_excess(ratio, FAR["length"]) for ratio in (count.astype(float), 1 / count)]
-    return {
-        "moving": (_excess(1 / pace, FAR["moving"])[:, None], rests),
-        "continuous": (jump, jumps),
-        "length": (np.stack(length, 1), counts),
-        "smooth": (
-            _column_excess(bend, FAR["smooth"])[:, None],
-            lambda place, _: f"{_times(bend, place)} times as jerky as usual",
+    length = count[:, None].astype(np.float64)
+    pace, bend = way / length, np.divide(turns, way, out=np.zeros_like(way), where=way > 0)
+    unusual = np.hstack([_excess(length, FAR["length"]), _excess(1 / length, FAR["length"])])
+    jumps = "{name} jumps in row {row:,}, {times:.1f} times as far as usual"
+    breaks = "the next {name} is not the following row's in {value:.0f} of its rows, first row {row:,}"
+    return [
+        _Flaw("moving", "moves at {times:.1%} of the usual pace", _excess(1 / (pace + 1e-9), FAR["moving"]), pace),
+        _Flaw("continuous", jumps, jump, reach, names, lambda column: np.abs(steps(column)[0])),
+        _Flaw("length", "length {value:.0f}, usually {usual:g}", unusual, np.hstack([length, length]), ("", "")),
+        _Flaw(
+            "smooth", "{times:.1f} times as jerky as usual", _column_excess(bend[:, 0], FAR["smooth"])[:, None], bend
         ),
-        "next_states": (_never(wrong, count[:, None]), breaks),
-    }
+        _Flaw("next_states", breaks, _never(wrong, count), wrong, names, lambda column: steps(column)[2]),
+    ]
 
 
-def _times(values: Floats, place: int) -> str:
-    return f"{values[place] / np.median(values[values > 0]):.1f}"
-
-
-def _in_range(found: _Episodes) -> Flaw:
+def _in_range(found: _Episodes, names: Sequence[str]) -> list[_Flaw]:
     """Actions that reach farther than in other episodes, or are at a limit in more of the rows."""
-    actions, count = found.arrays["action"], found.count
+    actions, count = found.arrays["action"], found.length
     reach, held, far, full = np.zeros((4, len(count), actions.shape[1]))
     for column, values in enumerate(actions.T.astype(np.float64)):
         good = np.isfinite(values)
@@ -273,34 +268,27 @@ def _in_range(found: _Episodes) -> Flaw:
         reach[:, column] = np.maximum.reduceat(np.where(good, np.abs(values - middle), 0), found.start)
         far[:, column] = _column_excess(reach[:, column], FAR["reach"])
         if kind == "number":
-            limit = ((values <= low) & (low < middle)) | ((values >= high) & (high > middle))
-            held[:, column] = found.total(limit)
-            share = held[:, column] / (count + 10)  # of a few rows, all may be there by chance
-            full[:, column] = _excess(share + 0.2, FAR["at limit"])
-
-    def says(place: int, column: int) -> str:
-        over, column = divmod(column, actions.shape[1])
-        name = found.names[column - actions.shape[1]]
-        if over:
-            return f"{name} is at a limit in {held[place, column] / count[place]:.0%} of the rows"
-        return f"{name} reaches {_times(reach[:, column], place)} times as far as usual"
-
-    return np.concatenate([far, full], 1), says
+            limit = found.total(((values <= low) & (low < middle)) | ((values >= high) & (high > middle)))
+            held[:, column] = limit / count
+            full[:, column] = _excess(limit / (count + 10) + 0.2, FAR["at limit"])  # a few rows may be there by chance
+    own = names[-actions.shape[1] :]
+    return [
+        _Flaw("in_range", "{name} reaches {times:.1f} times as far as usual", far, reach, own),
+        _Flaw("in_range", "{name} is at a limit in {value:.0%} of the rows", full, held, own),
+    ]
 
 
-def _distinct(found: _Episodes, numbers: NDArray[np.int64]) -> Flaw:
+def _distinct(found: _Episodes, numbers: NDArray[np.int64]) -> _Flaw:
     """Episodes that are nearly the same as an earlier one, in states and actions at some of their steps."""
     from scipy.spatial import KDTree
 
     own = np.arange(len(numbers))[:, None]
-    places = found.start[:, None] + np.rint(np.linspace(0, 1, PLACES) * (found.count[:, None] - 1)).astype(np.int64)
-    every = 1 + PLACES * len(found.names) * (1 + len(own) // 20_000) // WIDEST  # columns, where there are many
-    parts = []
-    for name in ("state", "action"):
-        part = np.nan_to_num(found.arrays[name][:, ::every][places].astype(np.float64), posinf=0, neginf=0)
-        spread = part.std((0, 1))
-        parts.append((part / np.where(spread > 0, spread, 1)).reshape(len(own), -1))
-    features = np.concatenate(parts, 1)
+    places = found.start[:, None] + np.rint(np.linspace(0, 1, PLACES) * (found.length[:, None] - 1)).astype(np.int64)
+    columns = np.hstack([found.arrays["state"], found.arrays["action"]])
+    columns = columns[:, :: 1 + PLACES * columns.shape[1] * (1 + len(own) // 20_000) // WIDEST]
+    features = np.nan_to_num(columns[places].astype(np.float64), posinf=0, neginf=0)  # (E, PLACES, columns)
+    spread = features.std((0, 1))
+    features = (features / np.where(spread > 0, spread, 1)).reshape(len(own), -1)
     centred = features - features.mean(0)
     shadow = centred @ np.linalg.eigh(centred.T @ centred)[1][:, -DIRECTIONS:]
     near = KDTree(shadow).query(shadow, k=range(1, 2 + min(NEIGHBOURS, len(own) - 1)))[1]  # (E, itself and others)
@@ -308,16 +296,5 @@ def _distinct(found: _Episodes, numbers: NDArray[np.int64]) -> Flaw:
     closeness = 1 / (apart + 1e-9)
     before = np.where(near < own, closeness, 1e-9)
     excess = _excess(before.max(1), FAR["distinct"], among=np.where(near != own, closeness, 1e-9).max(1))
-    return excess[
-        :, None
-    ], lambda place, _: f"nearly the same as episode {numbers[near[place, before[place].argmax()]]}"
-
-
-def _finite(found: _Episodes) -> Flaw:
-    """Rows with NaN or infinite numbers."""
-    arrays = found.arrays.values()
-    bad = np.any([~np.isfinite(array.reshape(len(array), -1)).all(1) for array in arrays], axis=0)
-    count = found.total(bad)
-    return _never(count, found.count)[
-        :, None
-    ], lambda place, _: f"NaN or infinite numbers in {int(count[place]):,} of its rows, first {found.row(place, bad)}"
+    same = numbers[np.take_along_axis(near, before.argmax(1)[:, None], 1)].astype(np.float64)
+    return _Flaw("distinct", "nearly the same as episode {value:.0f}", excess[:, None], same)

@@ -89,14 +89,14 @@ def infinite(made: Arrays, rows: Any) -> None:
 
 
 SPOILT = {
-    "moving": (still, "nothing moves"),
+    "moving": (still, "moves at 0.0% of the usual pace"),
     "continuous": (jump, "hand.x jumps in row 221"),
-    "length": (short, "has 3 rows, usually 30"),
+    "length": (short, "length 3, usually 30"),
     "smooth": (shaky, "times as jerky as usual"),
     "distinct": (copy, "nearly the same as episode 0"),
     "in_range": (held, "move.y is at a limit in 100% of the rows"),
     "in_range ": (far, "move.x reaches"),
-    "next_states": (wrong, "the next cup.y of row 219 is not the following row's"),
+    "next_states": (wrong, "the next cup.y is not the following row's in 1 of its rows, first row 219"),
     "finite": (infinite, "NaN or infinite numbers in 3 of its rows, first row 215"),
 }
 
@@ -174,7 +174,7 @@ def test_the_command_prints_the_worst_and_how_to_leave_them_out(tmp_path: Path) 
         spoil(made, np.flatnonzero(made["episode"] == number))
     mocoda.read(made).save(tmp_path / "data.hdf5")
     said = done("inspect", tmp_path / "data.hdf5")
-    assert "2 of 40 episodes are flagged" in said and "nothing moves" in said
+    assert "2 of 40 episodes are flagged" in said and "0.0% of the usual" in said
     *_, command = said.splitlines()
     words = command.partition("mocoda ")[2].split()
     assert words[:5] == ["drop", str(tmp_path / "data.hdf5"), "--episodes", "3", "11"]
