@@ -54,10 +54,9 @@ class Split(Edit):
     seed: opt.Seed = 0
 
     def run(self) -> None:
-        if self.out[0] == self.out[1]:
+        targets = [opt.check_out(out, [self.data], self.overwrite).path.resolve() for out in self.out]
+        if targets[0] == targets[1]:
             raise InputError(f"--out names two files, got {self.out[0]!r} twice.")
-        for out in self.out:
-            opt.check_out(out, [self.data], self.overwrite)
         parts = editing.split(self.data, self.share, seed=self.seed, **self.reading.how)
         for part, out in zip(parts, self.out, strict=True):
             self.write(part, out)

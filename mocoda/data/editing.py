@@ -186,7 +186,7 @@ def drop(
         scores = score_episodes({name: array[recorded] for name, array in raw.arrays.items()}, raw.names)
         if scores is None:
             raise InputError("most rows stand alone: there are no episodes that could be flagged.")
-        unwanted += scores.flagged
+        unwanted += scores.flagged.tolist()
     keep = ~np.isin(episode, unwanted)
     listed = _listed(Path(rows), raw) if isinstance(rows, str | Path) else [*rows]
     if unknown := [row for row in listed if not 0 <= row < len(keep)]:

@@ -26,6 +26,7 @@ MOST, MOST_OF_COLUMN = 0.8, 0.9  # of the episodes; a single column may rest in 
 RESTS = 1e-6  # times the longest step of a column: what moves no farther rests
 ROUNDING = 1e-3  # times a column's large steps: so far may a next state be from the following state
 PLACES, WIDEST = 8, 800  # steps at which episodes are compared with one another, and how many numbers in all, at most
+EVERY = slice(None)
 DIRECTIONS, NEIGHBOURS = 6, 3  # in which episodes differ most, and how many near ones are compared in full
 
 
@@ -66,28 +67,30 @@ class EpisodeScores:
         return np.asarray(np.min([*self.details.values()], axis=0))
 
     @property
-    def flagged(self) -> list[int]:
-        """The numbers of all flagged episodes, the worst first."""
-        return [int(self.episode[place]) for place in self._worst()]
+    def ranked(self) -> NDArray[np.intp]:
+        """(E,) the places of all episodes, the worst first."""
+        return np.argsort(self.lowest, kind="stable")
 
-    def _worst(self) -> NDArray[np.intp]:
-        return np.argsort(self.lowest, kind="stable")[: int((self.lowest < FLAGGED).sum())]
+    @property
+    def flagged(self) -> NDArray[np.int64]:
+        """The numbers of all flagged episodes, the worst first."""
+        return self.episode[self.ranked[: int((self.lowest < FLAGGED).sum())]]
 
     def __rich__(self) -> rich.console.Group:
         few = f"Fewer than {MIN_EPISODES} episodes are not compared. " if len(self.episode) < MIN_EPISODES else ""
         listed = ", ".join(f"{aspect} {score:.3f}" for aspect, score in self.scores.items())
         title = f"{len(self.flagged):,} of {len(self.episode):,} episodes are flagged"
         table = rich.table.Table("episode", "rows", "score", "why", title=title, title_justify="left")
-        for place in self._worst()[:LISTED]:
+        for place in self.ranked[: min(LISTED, len(self.flagged))]:
             cells = (self.episode[place], self.rows[place], f"{self.lowest[place]:.2f}", escape(self.reasons[place]))
             table.add_row(*map(str, cells))
-        return rich.console.Group(f"{few}Mean scores of the episodes: {listed}", table if self.flagged else title)
+        return rich.console.Group(f"{few}Mean scores of the episodes: {listed}", table if len(self.flagged) else title)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values."""
         details = {"episode": self.episode, "rows": self.rows, **self.details}
         listed = {name: values.tolist() for name, values in details.items()} | {"reasons": [*self.reasons]}
-        return {"scores": self.scores, "flagged": self.flagged, "details": listed}
+        return {"scores": self.scores, "flagged": self.flagged.tolist(), "details": listed}
 
 
 def numbered(arrays: Mapping[str, NDArray[Any]]) -> bool:
@@ -118,7 +121,7 @@ class _Flaw(NamedTuple):
     excess  (E, K), more than 1 where an episode is flagged
     value   (E, K)
     names   of the K columns
-    where   column -> (M,) numbers, the largest of an episode in the row to name
+    where   (column, rows) -> numbers, the largest of them in the row to name
     """
 
     aspect: str
@@ -126,14 +129,14 @@ class _Flaw(NamedTuple):
     excess: Floats
     value: Floats
     names: Sequence[str] = ("",)
-    where: Callable[[int], NDArray[Any]] = lambda column: np.zeros(1)
+    where: Callable[[int, slice], NDArray[Any]] = lambda column, rows: np.zeros(1)
 
-    def reason(self, place: int, begin: int, rows: NDArray[np.intp]) -> str:
-        """The words for an episode with these rows, which begin at `begin` among the M."""
+    def reason(self, place: int, rows: slice, called: NDArray[np.intp]) -> str:
+        """The words for an episode with these rows among the M, and what they are called."""
         column = int(self.excess[place].argmax())
         value, others = self.value[place, column], self.value[:, column]
         usual = float(np.median(others[others > 0])) if (others > 0).any() else 1.0
-        row = rows[int(self.where(column)[begin : begin + len(rows)].argmax())] if "{row" in self.words else 0
+        row = called[rows.start + int(self.where(column, rows).argmax())]
         return self.words.format(name=self.names[column], row=row, value=value, usual=usual, times=value / usual)
 
 
@@ -164,7 +167,7 @@ def score_episodes(
     else:
         flaws += [*_in_range(found, [*map(printable, names)]), _distinct(found, episode[start])]
     words = "NaN or infinite numbers in {value:.0f} of its rows, first row {row:,}"
-    flaws.append(_Flaw("finite", words, _never(finite, count), finite, where=lambda _: bad))
+    flaws.append(_Flaw("finite", words, _never(finite, count), finite, where=lambda _, own: bad[own]))
     details: dict[str, Floats] = {}
     reasons: list[list[str]] = [[] for _ in start]
     called = order if rows is None else rows[order]
@@ -172,8 +175,8 @@ def score_episodes(
         scores = 1 / (1 + np.square(flaw.excess.max(1)))
         details[flaw.aspect] = np.minimum(scores, details.get(flaw.aspect, 1.0))
         for place in np.flatnonzero(scores < FLAGGED).tolist():
-            begin = int(start[place])
-            reasons[place].append(flaw.reason(place, begin, called[begin : begin + count[place]]))
+            own = slice(start[place], start[place] + count[place])
+            reasons[place].append(flaw.reason(place, own, called))
     return EpisodeScores(episode[start], count, details, tuple(map("; ".join, reasons)))
 
 
@@ -219,23 +222,28 @@ def _motion(found: _Episodes, names: Sequence[str], goes_on: NDArray[np.bool_]) 
     count, (state, next_state) = found.length, (found.arrays[name] for name in ("state", "next_state"))
     reach, jump, wrong = np.zeros((3, len(count), state.shape[1]))
     way, turns = np.zeros((2, len(count), 1))
+    large = np.zeros(state.shape[1])
 
-    def steps(column: int) -> tuple[Floats, float, NDArray[np.bool_]]:
-        """How a column moves (M,), a large step, and where (M,) its next value is not the following row's value."""
-        here, there = (array[:, column].astype(np.float64) for array in (state, next_state))
+    def moves(column: int, rows: slice = EVERY) -> Floats:
+        """How a column moves in these of the M rows."""
         with np.errstate(invalid="ignore"):
-            moved, gap = there - here, np.append(np.abs(there[:-1] - here[1:]), 0)
-        moved[~np.isfinite(moved)] = 0
-        large = large_step(np.abs(moved))
-        return moved, large, (gap > ROUNDING * large) & goes_on
+            moved = next_state[rows, column].astype(np.float64) - state[rows, column]
+        return np.where(np.isfinite(moved), moved, 0)
+
+    def differs(column: int, rows: slice = EVERY) -> NDArray[np.bool_]:
+        """In which of these rows a column's next value is not the following row's value."""
+        with np.errstate(invalid="ignore"):
+            gap = np.abs(next_state[rows, column][:-1].astype(np.float64) - state[rows, column][1:])
+        return np.append(gap > ROUNDING * large[column], False) & goes_on[rows]
 
     for column in range(state.shape[1]):
-        moved, large, differs = steps(column)
-        wrong[:, column] = found.total(differs)
-        if large == 0 or kind_of(state[:, column], next_state[:, column]) == "angle":
+        moved = moves(column)
+        large[column] = large_step(np.abs(moved))
+        wrong[:, column] = found.total(differs(column))
+        if large[column] == 0 or kind_of(state[:, column], next_state[:, column]) == "angle":
             continue
-        way[:, 0] += found.total(np.abs(moved)) / large
-        turns[:, 0] += found.total(np.abs(np.diff(moved, append=0)) * goes_on) / large
+        way[:, 0] += found.total(np.abs(moved)) / large[column]
+        turns[:, 0] += found.total(np.abs(np.diff(moved, append=0)) * goes_on) / large[column]
         reach[:, column] = np.maximum.reduceat(np.abs(moved), found.start)
         jump[:, column] = _column_excess(reach[:, column], FAR["continuous"])
     wrong[:, np.median(wrong, 0) > 0] = 0  # in most episodes: it was recorded at another moment
@@ -246,12 +254,12 @@ def _motion(found: _Episodes, names: Sequence[str], goes_on: NDArray[np.bool_]) 
     breaks = "the next {name} is not the following row's in {value:.0f} of its rows, first row {row:,}"
     return [
         _Flaw("moving", "moves at {times:.1%} of the usual pace", _excess(1 / (pace + 1e-9), FAR["moving"]), pace),
-        _Flaw("continuous", jumps, jump, reach, names, lambda column: np.abs(steps(column)[0])),
+        _Flaw("continuous", jumps, jump, reach, names, lambda *where: np.abs(moves(*where))),
         _Flaw("length", "length {value:.0f}, usually {usual:g}", unusual, np.hstack([length, length]), ("", "")),
         _Flaw(
             "smooth", "{times:.1f} times as jerky as usual", _column_excess(bend[:, 0], FAR["smooth"])[:, None], bend
         ),
-        _Flaw("next_states", breaks, _never(wrong, count), wrong, names, lambda column: steps(column)[2]),
+        _Flaw("next_states", breaks, _never(wrong, count), wrong, names, differs),
     ]
 
 

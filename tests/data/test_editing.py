@@ -236,7 +236,7 @@ BAD = [
     "merge data.hdf5 --out x.hdf5",
     "merge data.hdf5 other.hdf5 --out x.hdf5",
     "merge data.hdf5 data.hdf5 --out data.hdf5",
-    "split data.hdf5 --out x.hdf5 x.hdf5",
+    "split data.hdf5 --out x.hdf5 ./x.hdf5",
     "split data.hdf5 --out x.hdf5 data.hdf5 --overwrite",
     "split data.hdf5 --share 1 --out x.hdf5 y.hdf5",
     "trim data.hdf5 --out x.hdf5",
