@@ -2,7 +2,7 @@
 
 from mocoda.analysis.counterfactual import WhatIf, what_if
 from mocoda.analysis.graph_check import Advice, check
-from mocoda.analysis.page import drop_rows, report
+from mocoda.analysis.page import report
 from mocoda.analysis.rerun_export import export_rerun
 from mocoda.analysis.row_audit import Audit, audit
 from mocoda.analysis.step_check import StepCheck, check_step
@@ -17,7 +17,6 @@ __all__ = [
     "audit",
     "check",
     "check_step",
-    "drop_rows",
     "export_rerun",
     "report",
     "two_sample",

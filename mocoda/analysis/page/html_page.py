@@ -14,12 +14,9 @@ from torch import Tensor
 from mocoda.analysis.graph_check import Advice
 from mocoda.analysis.page.charts import charts, coverage, edges, library, notes, ranges
 from mocoda.analysis.page.row_browser import (
-    HEAD,
-    HEAD_BY_SIZE,
     Split,
     choose_episodes,
     choose_rows,
-    content_of,
     pack_rows,
 )
 from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves, two_sample_panel
@@ -27,6 +24,7 @@ from mocoda.analysis.page.scene import scene_of
 from mocoda.analysis.row_audit import Audit, generated
 from mocoda.analysis.two_samples import TwoSample
 from mocoda.augmentation import fit_support
+from mocoda.data.editing import HEAD, HEAD_BY_SIZE, content_of
 from mocoda.data.formats.shard_folder import Excerpt
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
@@ -61,7 +59,7 @@ def report(
 
     It shows the graph with the share of the rows that have each edge, ranges, coverage, support and disagreement, and a
     browser of rows and episodes: counterfactual beside recorded rows, each part with the row that it comes from, the
-    worst first. Flagged rows can be exported there as a list, which `mocoda.drop_rows` takes.
+    worst first. Flagged rows can be exported there as a list, which `mocoda.drop` takes.
 
     path        file to write
     data        recorded and generated rows, as from `augment` and `augment_episodes`; or an excerpt of them, as from
