@@ -476,10 +476,26 @@ def dense() -> DenseModel:
 def test_a_dense_model_says_which_edges_make_false_rows(dense: DenseModel) -> None:
     alone = torch.tensor([[True, False], [False, True], [True, False]])
     unpushed = torch.eye(3, 2, dtype=torch.bool)
-    assert float(dense.false_share(mask_of_followers).max()) < MAX_FALSE
-    missing = dense.false_share(lambda rows: alone.expand(len(rows), -1, -1))
+    assert float(dense.false_share(mask_of_followers)[0].max()) < MAX_FALSE
+    missing, _ = dense.false_share(lambda rows: alone.expand(len(rows), -1, -1))
     assert float(missing[0]) < MAX_FALSE and float(missing[1]) > 0.3
-    assert float(dense.false_share(lambda rows: unpushed.expand(len(rows), -1, -1))[0]) > 0.5
+    assert float(dense.false_share(lambda rows: unpushed.expand(len(rows), -1, -1))[0][0]) > 0.5
+
+
+def test_a_missing_edge_is_noticed_though_new_rows_are_far_from_recorded_ones() -> None:
+    near, stream = followers(2_000, 0), Stream(0, "places")
+    place = stream.uniform(2_000, 1) + 0.01 * stream.normal(2_000, 6)  # where both were recorded
+    state, next_state = (torch.cat([x, place], 1) for x in (near.state, near.next_state))
+    factors = {"a": [0, 2, 3, 4], "b": [1, 5, 6, 7]}
+    graph = LocalGraph(factors, {"push": 0}, dict.fromkeys(factors, ("a", "b", "push")))
+    table = Table.of(Transitions(state, near.action, next_state), graph, Stream(0, "dense"))
+    model = DenseModel.fit(table, GateLearner(runs=1, hidden=32, steps=300), silent)
+    alone = torch.tensor([[True, False], [False, True], [True, False]])
+    missing, guessed = model.false_share(lambda rows: alone.expand(len(rows), -1, -1))
+    rows = table.rows[table.held_out]
+    behind = (rows[:, :1] - rows[:, 1:2]).clamp(min=0)[:, 0]
+    truly_false = (behind - behind.roll(1)).abs() > 0.1 * behind.std()
+    assert float(truly_false.float().mean()) > 0.05 and float(missing[1]) > 0.05 and bool(guessed[1])
 
 
 def test_a_dense_model_says_which_parent_acts_in_which_row_and_which_always(dense: DenseModel) -> None:

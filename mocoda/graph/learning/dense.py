@@ -31,7 +31,8 @@ BASELINE_SHARE = 0.7  # of the rows and redraws in which a baseline parent moves
 MAX_FALSE = 0.02  # share of recombined rows in which a child's next value may be false
 REDRAWS, MIN_MOVED = 8, 6  # a parent acts in a row if this many of its redraws move the prediction: some act too
 MAX_ROWS = 8_192  # in which parents are redrawn, and from which distances are measured
-NEAR_QUANTILE, MIN_ROWS = 0.95, 50  # of the distances of held-out rows; recombined rows to judge by
+NEAR_QUANTILE = 0.95  # of the distances of held-out rows: recombined ones that are nearer are near
+MIN_NEAR = 1 / 3  # of recombined rows: fewer do not speak for the others
 
 
 class Redrawn(NamedTuple):
@@ -89,28 +90,30 @@ class DenseModel:
         return Redrawn(index, torch.cat(found, 1))
 
     @torch.no_grad()
-    def false_share(self, mask: Callable[[Tensor], Tensor]) -> Tensor:
-        """The share (C,) of held-out rows that recombination makes false, beyond what the model gets wrong anyhow.
+    def false_share(self, mask: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """The share (C,) of held-out rows that recombination makes false, beyond what the model gets wrong anyhow, and
+        whether the model guesses it, bool (C,).
 
         All but the parents of a child become another row's. If the child's edges stay as they were, so should its next
-        value. Rows farther from recorded ones than these are from each other do not count: there the model guesses.
+        value. The model guesses in rows farther from recorded ones than these are from each other, which do not count
+        unless most rows are: recipes draw them.
 
         mask  rows (N, W) -> edges (N, P, C)
         """
-        table, false = self.table, list[Tensor]()
+        table, false, guessed = self.table, list[Tensor](), list[bool]()
         rows, target = table.rows[table.held_out], table.target[:, table.held_out]
         edges, recorded = mask(rows), self._false(rows, target)
         far = self._distance(rows).quantile(NEAR_QUANTILE)
         for child, own in enumerate(edges.unbind(2)):
             new = torch.where((own.float() @ table.layout.owned).bool(), rows, rows.roll(1, 0))
-            same = (mask(new)[:, :, child] == own).all(1) & ~own.all(1) & (self._distance(new) <= far)
-            if int(same.sum()) < MIN_ROWS:
-                false.append(recorded.new_zeros(()))
-                continue
-            worse = (self._false(new, target) - recorded)[child, same].mean()
+            same = (mask(new)[:, :, child] == own).all(1) & ~own.all(1)
+            near = same & (self._distance(new) <= far)
+            guessed.append(int(near.sum()) < MIN_NEAR * int(same.sum()))
+            judged = same if guessed[-1] else near
+            worse = (self._false(new, target) - recorded)[child, judged].sum() / judged.sum().clamp(min=1)
             # Where the model errs in many recorded rows, it also errs more often in new ones.
             false.append(worse - recorded[child].mean() / 2)
-        return torch.stack(false)
+        return torch.stack(false), torch.tensor(guessed, device=rows.device)
 
     def _distance(self, rows: Tensor) -> Tensor:
         """The distance of rows (N, W) from the nearest training row, in standard deviations, (N,)."""

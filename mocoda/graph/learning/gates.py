@@ -313,32 +313,34 @@ def _repaired(
     """Tensors whose edges recombine rows into true ones, as far as the dense model can tell.
 
     Where a child's edges make false rows, its gates learn anew where parents act by the dense model, and are cut as low
-    as it takes. Where that does not help either, the child keeps all edges.
+    as it takes. Where that does not help either, or the model would have to guess, the child keeps all edges.
     """
     graph = dense.table.graph
 
-    def lacking() -> Tensor:
-        """Which children (C,) have too few edges."""
+    def lacking() -> tuple[Tensor, Tensor]:
+        """Which children (C,) have too few edges, and for which of them the model guesses."""
 
         def mask(rows: Tensor) -> Tensor:
             parts = rows.split(block_of(rows.device, learner.runs * made["always"].numel(), 512))
             likely = torch.cat([learner.probability(made, graph, part) for part in parts]) > learner.caution
             return (likely | made["always"]) & ~made["never"]
 
-        return dense.false_share(mask) > MAX_FALSE
+        share, guessed = dense.false_share(mask)
+        return share > MAX_FALSE, guessed
 
-    chosen = lacking()
-    if not bool(chosen.any()):
-        return made
-    for name, weight in _fit_again(dense.table, redrawn, made["calibration"], learner, progress).items():
-        gate = made[f"gates.{name}"]
-        made[f"gates.{name}"] = torch.where(chosen.view(1, -1, *[1] * (gate.ndim - 2)), weight, gate)
+    chosen, guessed = lacking()
+    every = chosen & guessed
+    chosen = chosen & ~guessed
+    if bool(chosen.any()):
+        for name, weight in _fit_again(dense.table, redrawn, made["calibration"], learner, progress).items():
+            gate = made[f"gates.{name}"]
+            made[f"gates.{name}"] = torch.where(chosen.view(1, -1, *[1] * (gate.ndim - 2)), weight, gate)
     for shift in SHIFTS:
-        made["gates.sum.2.bias"][:, chosen] += shift / made["calibration"][0]
-        chosen = chosen & lacking()
         if not bool(chosen.any()):
             break
-    return made | {"always": made["always"] | (chosen & ~made["never"])}
+        made["gates.sum.2.bias"][:, chosen] += shift / made["calibration"][0]
+        chosen = chosen & lacking()[0]
+    return made | {"always": made["always"] | ((every | chosen) & ~made["never"])}
 
 
 def _fit_again(
