@@ -111,10 +111,11 @@ def starts_of(left: Tensor, agent: Agent, name: str) -> Tensor:
     """The rows from which on as many follow each other as the agent needs, of `left` (N,) from each."""
     starts = (left >= agent.span).nonzero()[:, 0]
     if not len(starts):
+        most = int(left.max())
         raise InputError(
             f"the agent {agent.name!r} learns from {agent.span} successive steps at a time, but data set {name!r} has "
-            f"at most {int(left.max())} steps of an episode without a gap. Choose fewer: `--chunk {int(left.max())}` "
-            "for dqc (and `--short`), `--steps` for gciql."
+            f"at most {most} steps of an episode without a gap. Choose fewer: chunk={most} (`--chunk {most}`, and a "
+            "`--short` up to it) for dqc, `--steps` for gciql."
         )
     return starts.int() if len(left) < 2**31 else starts  # half the memory
 
