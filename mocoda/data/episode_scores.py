@@ -111,7 +111,8 @@ def episodes_of(arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], 
 
 def large_step(moved: NDArray[Any]) -> float:
     """A large one of the steps (N,) of a column: 99% of them are no larger, unless these are 0."""
-    return float(np.quantile(moved, 0.99)) or float(moved.max())
+    moved = moved[np.isfinite(moved)]
+    return float(np.quantile(moved, 0.99)) or float(moved.max()) if len(moved) else 0.0
 
 
 class _Flaw(NamedTuple):
@@ -240,7 +241,8 @@ def _motion(found: _Episodes, names: Sequence[str], goes_on: NDArray[np.bool_]) 
         moved = moves(column)
         large[column] = large_step(np.abs(moved))
         wrong[:, column] = found.total(differs(column))
-        if large[column] == 0 or kind_of(state[:, column], next_state[:, column]) == "angle":
+        good = np.isfinite(state[:, column]) & np.isfinite(next_state[:, column])
+        if large[column] == 0 or kind_of(state[good, column], next_state[good, column]) == "angle":
             continue
         way[:, 0] += found.total(np.abs(moved)) / large[column]
         turns[:, 0] += found.total(np.abs(np.diff(moved, append=0)) * goes_on) / large[column]

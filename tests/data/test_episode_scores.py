@@ -13,6 +13,7 @@ from approved import assert_approved
 from command_line import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as any_arrays
 
 import mocoda
 from mocoda.data import EpisodeScores
@@ -128,6 +129,23 @@ def test_scores_belong_to_episodes_wherever_their_rows_are(aspect: str, seed: in
         assert np.allclose(values, other.details[name])
     assert [bool(why) for why in found.reasons] == (found.lowest < 0.5).tolist()
     assert {*found.flagged} == {*other.flagged} == {*found.episode[found.lowest < 0.5].tolist()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_the_numbers_are_scores_are_between_0_and_1(draw: st.DataObject) -> None:
+    rows = draw.draw(st.integers(1, 30))
+    odd = st.sampled_from([0, 1, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40]) | st.floats(-1, 1, width=32)
+    made: Arrays = {
+        name: draw.draw(any_arrays.arrays(np.float32, (rows, width), elements=odd, fill=st.just(0)))
+        for name, width in (("state", 2), ("action", 1), ("next_state", 2))
+    }
+    if draw.draw(st.booleans()):
+        made["episode"] = draw.draw(any_arrays.arrays(np.int64, rows, elements=st.integers(-1, 7)))
+    found = mocoda.inspect(made)
+    assert str(found) and found.to_json()
+    if found.episode_scores is not None:
+        assert all(((values >= 0) & (values <= 1)).all() for values in found.episode_scores.details.values())
 
 
 def test_many_bad_episodes_are_still_the_unusual_ones() -> None:
