@@ -90,9 +90,9 @@ def infinite(made: Arrays, rows: Any) -> None:
 
 
 SPOILT = {
-    "moving": (still, "moves at 0.0% of the usual pace"),
+    "moving": (still, "hardly moves: 0.0% of the usual pace"),
     "continuous": (jump, "hand.x jumps in row 221"),
-    "length": (short, "length 3, usually 30"),
+    "length": (short, "length 3, usually 30 rows"),
     "smooth": (shaky, "times as jerky as usual"),
     "distinct": (copy, "nearly the same as episode 0"),
     "in_range": (held, "move.y is at a limit in 100% of the rows"),
@@ -179,7 +179,7 @@ def test_few_episodes_and_rows_that_stand_alone_are_not_compared() -> None:
     wrong(made, np.arange(30, 60))
     found = mocoda.inspect(made)
     assert found.episode_scores is not None and [*found.episode_scores.details] == ["next_states", "finite"]
-    assert found.episode_scores.flagged.tolist() == [1] and "Fewer than 5 episodes" in str(found)
+    assert found.episode_scores.flagged.tolist() == [1] and "Fewer than 8 episodes" in str(found)
     order = np.random.default_rng(0).permutation(120)
     alone = mocoda.inspect({name: array[order] for name, array in made.items() if name not in ("episode", "step")})
     assert alone.episode_scores is None and alone.to_json()["episode_scores"] is None
