@@ -196,11 +196,9 @@ class Augmentation:
 
     @property
     def _filters(self) -> dict[str, Any]:
+        constraints = None if self._graph is None else [*self._graph.constraints] or None
         limits = {"max_disagreement": self.max_disagreement, "min_support": self.min_support}
-        constraints = [*self._graph.constraints] if self._graph is not None else None
-        return {
-            name: limit for name, limit in {**limits, "constraints": constraints or None}.items() if limit is not None
-        }
+        return {name: limit for name, limit in {**limits, "constraints": constraints}.items() if limit is not None}
 
     @property
     def _graph(self) -> LocalGraph | None:

@@ -260,7 +260,8 @@ def within(parents: Parents, region: str | Region, data: Transitions, *, seed: i
             for part in parts
             if not counts[part.text]
         ]
-        found = "; ".join(missing) or f"each condition was recorded ({counts}), but parts that meet all do not combine"
+        each = ", ".join(f"{text} in {rows:,} rows" for text, rows in counts.items())
+        found = "; ".join(missing) or f"what was recorded ({each}) does not combine into it"
         raise InputError(f"none of {drawn:,} rows drawn is in the region: {found}. Record more, or widen the region.")
     text = region if isinstance(region, str) else getattr(region, "__qualname__", type(region).__name__)
     note = {"where": text, "recorded": {**counts, "all of it": int(recorded.sum())}, "accepted_share": kept / drawn}
