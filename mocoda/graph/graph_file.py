@@ -276,7 +276,7 @@ def _constraints(file: Path, given: object, names: ColumnNames) -> dict[str, Mas
             found[one](torch.zeros(1, len(columns)))  # raises if there is no such column
         elif callable(one):
             name = getattr(one, "__name__", type(one).__name__)
-            found[name] = partial(_called, file, name, one)
+            found[f"{name} ({len(found) + 1})" if name in found else name] = partial(_called, file, name, one)
         else:
             raise InputError(
                 "constraints must be a list of conditions, such as 'cup.z >= 0', or in Python also of functions of "

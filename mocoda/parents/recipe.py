@@ -284,6 +284,10 @@ class RegionParents(ParentsWithDonors):
         return getattr(self.proposals, "name", type(self.proposals).__name__)
 
     @property
+    def graph(self) -> LocalGraph | None:
+        return getattr(self.proposals, "graph", None)
+
+    @property
     def source(self) -> dict[str, Any]:
         """Notes for the source of augmented tables."""
         return {**getattr(self.proposals, "source", {}), "region": self.note}

@@ -53,6 +53,7 @@ def test_every_recipe_draws_inside_a_region(recipe: str) -> None:
     assert rows.equal(parents.sample(500, seed=1)) and getattr(parents, "name", None) == recipe
     if recipe in ("coda", "emp"):
         made = augment(DATA, parents, rows=500, keep_recorded=False)
+        assert ("support" in made.provenance) == (recipe == "coda")  # whose parents know the graph
         assert (made.next_state - OBJECTS.step(made.rows)).abs().max() < 1e-6
 
 
