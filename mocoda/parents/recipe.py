@@ -24,6 +24,7 @@ from mocoda.graph.local_graph import LocalGraph
 
 FeatureMap = Callable[[Tensor], Tensor]  # rows (N, S + A) -> features (N, F)
 Region = Callable[[Tensor], Tensor]  # rows (N, S + A) -> bool (N,)
+Part = tuple[list[int], Tensor]  # the columns that a condition is about, and the recorded rows (N,) that meet it
 
 
 class Parents(Protocol):
@@ -216,17 +217,6 @@ def inside(
 # --- rows in a region
 
 
-class Part(NamedTuple):
-    """A condition that a region makes on some columns of a row.
-
-    holds  (N,), the recorded rows that meet it
-    """
-
-    text: str
-    columns: list[int]
-    holds: Tensor
-
-
 def within(parents: Parents, region: str | Region, data: Transitions, *, seed: int | Stream) -> Parents:
     """Parents that draw only rows inside a region, of which not one need be among the recorded rows.
 
@@ -244,8 +234,8 @@ def within(parents: Parents, region: str | Region, data: Transitions, *, seed: i
     if not isinstance(recorded, Tensor) or recorded.dtype != torch.bool or recorded.shape != data.terminal.shape:
         raise InputError(f"region(rows) must return a boolean tensor of shape ({len(data)},), one value per row.")
     conditions = [one for one in meets.conjuncts if one.names] if isinstance(meets, Condition) else []
-    parts = [Part(one.text, list(map(data.columns.index, one.names)), one(data.rows)) for one in conditions]
-    counts = {part.text: int(part.holds.sum()) for part in parts}
+    parts = [(list(map(data.columns.index, one.names)), one(data.rows)) for one in conditions]
+    counts = {one.text: int(holds.sum()) for one, (_, holds) in zip(conditions, parts, strict=True)}
     proposals: Parents = parents.conditioned(parts) if hasattr(parents, "conditioned") else parents
     stream = as_stream(seed, "region", device=data.device)
     kept = drawn = 0
@@ -253,12 +243,12 @@ def within(parents: Parents, region: str | Region, data: Transitions, *, seed: i
         kept += int(meets(draw_from(proposals, PILOT, seed=stream.child(drawn)).rows).sum())
         drawn += PILOT
     if not kept:
-        low, high = data.rows.amin(0), data.rows.amax(0)
+        ends = zip(data.columns, *torch.stack(data.rows.aminmax(dim=0)).tolist(), strict=True)
+        range_of = {name: f"{name} is from {low:.4g} to {high:.4g}" for name, low, high in ends}
         missing = [
-            f"no recorded row has {part.text}, where "
-            + " and ".join(f"{data.columns[i]} is from {low[i]:.4g} to {high[i]:.4g}" for i in part.columns)
-            for part in parts
-            if not counts[part.text]
+            f"no recorded row has {one.text}, where {' and '.join(map(range_of.__getitem__, one.names))}"
+            for one in conditions
+            if not counts[one.text]
         ]
         each = ", ".join(f"{text} in {rows:,} rows" for text, rows in counts.items())
         found = "; ".join(missing) or f"what was recorded ({each}) does not combine into it"

@@ -100,7 +100,7 @@ class MatchedParents(ParentsWithDonors):
         """Draws the rarest sets first, from recorded rows that meet the conditions on their columns."""
         firsts: dict[int, Tensor] = {}
         for step in (step for order in self.orders for step in order if not step.known):
-            own = [part.holds for part in parts if {*part.columns} <= {*step.rest}]
+            own = [holds for columns, holds in parts if {*columns} <= {*step.rest}]
             if own and len(having := torch.stack(own).all(0).nonzero()[:, 0]):
                 firsts[step.number] = having
         share = {number: len(rows) / len(self.recorded) for number, rows in firsts.items()}
@@ -259,16 +259,16 @@ class GroupedParents(ParentsWithDonors):
         """Draws each group from recorded rows that meet the conditions on its columns, and local graphs accordingly."""
         groups = self.groups
         allowed = torch.ones(len(self.recorded), groups.first.shape[1], dtype=torch.bool, device=self.recorded.device)
-        for part in parts:
-            group = groups.first[:, self.owner[part.columns]]  # (K, columns)
-            refused = ((group == group[:, :1]).all(1)[groups.kind] & ~part.holds).nonzero()[:, 0]
+        for columns, holds in parts:
+            group = groups.first[:, self.owner[columns]]  # (K, columns)
+            refused = ((group == group[:, :1]).all(1)[groups.kind] & ~holds).nonzero()[:, 0]
             allowed[refused, group[groups.kind[refused], 0]] = False
         for pool in self.matched:  # these join recorded parts themselves
             allowed |= (groups.pool == pool)[groups.kind]
         fewer = replace(groups, allowed=allowed)
         share = torch.where(groups.is_first, (fewer.count / groups.count)[groups.pool], 1.0).prod(1)  # (K,)
         matched = {
-            pool: (rows, parents.conditioned([part._replace(holds=part.holds[rows]) for part in parts]))
+            pool: (rows, parents.conditioned([(columns, holds[rows]) for columns, holds in parts]))
             for pool, (rows, parents) in self.matched.items()
         }
         weights = share[groups.kind]
