@@ -19,7 +19,7 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Model, Parents, ParentsWithChildren
 from mocoda.parents.groups import BLOCK, neighbourhood
-from mocoda.parents.recipe import Draw, draw_from
+from mocoda.parents.recipe import Draw, Region, draw_from, within
 
 MIN_REDRAWN = 1_024  # rows drawn again where filters have rejected some, at least
 # The filters are given up when they accept less than this share of so many rows.
@@ -41,6 +41,7 @@ def augment(
     max_disagreement: float | None = None,
     min_support: float | None = None,
     reuse: bool = True,
+    region: str | Region | None = None,
     progress: Progress = silent,
 ) -> Transitions:
     """The recorded rows, followed by `rows` generated ones.
@@ -61,10 +62,12 @@ def augment(
     min_support       reject generated rows with less support, and draw others
     reuse             where all that a factor depends on comes from one recorded row, in which it depends on the same,
                       its next value is the recorded one; False: what the model predicts
+    region            generate only rows inside it, such as "box1.x > 1.9 and box2.x > 1.9", though no recorded row may
+                      be (see mocoda.parents.recipe.within)
     """
     plan = Augmentation(
         data,
-        parents,
+        parents if region is None else within(parents, region, data, seed=seed),
         model,
         rows=rows,
         task=task,
@@ -130,6 +133,8 @@ class Augmentation:
             )
         if self.min_support is not None and self._graph is None:
             raise InputError("min_support needs a graph, which says which columns belong together; pass graph=.")
+        if self._graph is not None:
+            self._graph.check_constraints(self.data)
 
     @property
     def recipe(self) -> str:
@@ -190,9 +195,10 @@ class Augmentation:
         return source
 
     @property
-    def _filters(self) -> dict[str, float]:
+    def _filters(self) -> dict[str, Any]:
+        constraints = None if self._graph is None else [*self._graph.constraints] or None
         limits = {"max_disagreement": self.max_disagreement, "min_support": self.min_support}
-        return {name: limit for name, limit in limits.items() if limit is not None}
+        return {name: limit for name, limit in {**limits, "constraints": constraints}.items() if limit is not None}
 
     @property
     def _graph(self) -> LocalGraph | None:
@@ -256,13 +262,13 @@ class Augmentation:
             notes = {} if known is None else known.of(drawn_rows, number, follows.predicted, follows.apart)
             new = _Rows(drawn_rows.rows, follows.next_state, notes)
             if self._filters:
-                passing = self._passes(notes).nonzero()[: n - have, 0]
+                passing = self._passes(new).nonzero()[: n - have, 0]
                 new = new.select(passing)
                 size = int(passing[-1]) + 1 if have + len(passing) == n else size  # what comes after was not needed
             accepted.append(new)
             have, drawn = have + len(new.rows), drawn + size
             if drawn >= JUDGED_ROWS and have < MIN_ACCEPTED * drawn:
-                limits = " and ".join(f"{name}={limit:g}" for name, limit in self._filters.items())
+                limits = " and ".join(f"{name}={limit}" for name, limit in self._filters.items())
                 raise InputError(
                     f"only {have} of {drawn:,} rows that recipe {self.recipe!r} draws pass {limits}. Filter less, or "
                     "use a recipe that stays nearer to the data."
@@ -276,12 +282,15 @@ class Augmentation:
         share = max(have / drawn, MIN_ACCEPTED)
         return min(max(n, MIN_REDRAWN), max(MIN_REDRAWN, round(1.1 * (n - have) / share)))
 
-    def _passes(self, notes: dict[str, Tensor]) -> Tensor:
-        passes = torch.ones_like(notes["recipe"], dtype=torch.bool)
+    def _passes(self, new: _Rows) -> Tensor:
+        passes = torch.ones(len(new.rows), dtype=torch.bool, device=new.rows.device)
         if self.max_disagreement is not None:
-            passes &= notes["disagreement"] <= self.max_disagreement
+            passes &= new.notes["disagreement"] <= self.max_disagreement
         if self.min_support is not None:
-            passes &= notes["support"] >= self.min_support
+            passes &= new.notes["support"] >= self.min_support
+        broken = self._graph.broken(new.rows.float(), new.next_state.float()) if self._graph is not None else {}
+        for now, after in broken.values():
+            passes &= ~(now | after)
         return passes
 
     def _draw(self, n: int, part: Stream) -> tuple[Draw, Following]:

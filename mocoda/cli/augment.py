@@ -20,19 +20,21 @@ from mocoda.cli.pages import check_page, write_page
 from mocoda.data import Transitions, read_excerpt, write
 from mocoda.data.formats import FORMATS, Target, target_of
 from mocoda.data.formats.shard_folder import MANIFEST, shard_name
+from mocoda.data.where import Condition
 from mocoda.dynamics import Dynamics
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import PlainProgress, Progress
 from mocoda.engine.runs import RunFolder
+from mocoda.engine.workers import one_thread
 from mocoda.graph.graph_file import FileTask
-from mocoda.parents import RECIPES, fit_parents
+from mocoda.parents import RECIPES, Parents, fit_parents
 from mocoda.tasks import Task
 
 REWARD = "reward.safetensors"
 AUGMENTED = "augmented.hdf5"  # in the run folder, for formats that are not written row by row
 ROWS = 160_000  # to generate, unless given
-FOR_ROWS = ("rows", "hindsight", "provenance", "max_disagreement", "min_support", "workers", "shards")
+FOR_ROWS = ("rows", "where", "hindsight", "provenance", "max_disagreement", "min_support", "workers", "shards")
 FOR_EPISODES = ("length", "resting", "turns")
 
 
@@ -52,6 +54,9 @@ class Augment(opt.OnData):
     """How new states and actions are drawn: emp, coda, dyna, rand, mocoda, mocoda-u or mocoda-p."""
     rows: opt.Maybe[int] = None
     """Number of transitions to generate; 160,000 unless --rows or --episodes is given."""
+    where: opt.Conditions = ()
+    """Generate only transitions that meet all of these conditions on columns of the state and the action, such as
+    'box1.x > 1.9 and box2.x > 1.9'. No recorded row need meet them, as long as recorded parts do."""
     episodes: opt.Maybe[int] = None
     """Generate this many whole episodes instead: recipe coda combines two recorded ones, other recipes let the model
     continue from drawn states with recorded actions for as long as the data supports it."""
@@ -111,6 +116,8 @@ class Augment(opt.OnData):
         outputs = (*opt.MODEL_FILES, REWARD, *([UNFINISHED, FINISHED, AUGMENTED] if target else shards))
         place, wait = None if target is None else target.path, bool(self.only)
         with RunFolder(self.folder, "augment", self.settings_of_run, outputs, self.overwrite, place, wait) as run:
+            if self.where and self.recipe != "dyna":  # whose rows are its model's
+                self._say_region()
             self._fit(run.progress)
             if self.episodes is not None:
                 source = self._write_episodes(run.progress)
@@ -129,6 +136,8 @@ class Augment(opt.OnData):
     def _check(self) -> None:
         """Refuses, before any data is read, options that no data could satisfy."""
         self.engines.check(self.device)
+        for text in self.where:
+            Condition(text)
         others = FOR_EPISODES if self.episodes is None else FOR_ROWS
         if given := [f"--{name.replace('_', '-')}" for name in others if getattr(self, name) != getattr(Augment, name)]:
             kinds = ("whole episodes", "single transitions")
@@ -169,6 +178,7 @@ class Augment(opt.OnData):
                 "--hindsight needs goals, and a task or a graph file that defines which goal a state reaches: "
                 "achieved(state), beside reward(state, action, next_state, goal)."
             )
+        self.task.graph.check_constraints(self.recorded)
         if self.episodes is not None:
             Walks.of(self.recorded, self.task.graph)  # refuses data without episodes
 
@@ -200,6 +210,16 @@ class Augment(opt.OnData):
     def trained(self) -> Dynamics | None:
         """The trained model, for recipes that need one."""
         return None if self.model is None else self.model.load(self.folder, self.task.graph).to(self.device)
+
+    @cached_property
+    def parents(self) -> Parents:
+        """Where new states and actions come from."""
+        task, model = self.task, self.trained if self.recipe == "dyna" else None
+        region = " and ".join(f"({one})" for one in self.where) or None
+        with one_thread():
+            return fit_parents(
+                self.recorded, task.graph, self.settings, task=task, model=model, region=region, seed=self.seed
+            )
 
     @cached_property
     def rewards(self) -> str:
@@ -234,6 +254,8 @@ class Augment(opt.OnData):
         """Everything that the rows depend on."""
         settings = self.identity(self.recorded, self.task, "workers", "report", "engines", "only")
         settings["rows"] = self.count if self.episodes is None else None
+        if not self.where:
+            del settings["where"]  # runs of earlier versions had none
         if self.model is not None and self.model.model is not None:
             weights = self.model.load(Path(), self.task.graph).weights
             settings["weights"] = fingerprint(*(weights[name] for name in sorted(weights)))  # read in any order
@@ -246,12 +268,19 @@ class Augment(opt.OnData):
         if self.rewards == "learned" and not (self.folder / REWARD).exists():
             augmentation.fit_reward(self.recorded, seed=self.seed, progress=progress).save(self.folder / REWARD)
 
+    def _say_region(self) -> None:
+        """Says what the data can support of a region, before anything takes long."""
+        region = getattr(self.parents, "source", {})["region"]
+        counts = ", ".join(f"{rows:,} have {text}" for text, rows in region["recorded"].items())
+        share = 100 * region["accepted_share"]
+        say(f"Of {len(self.recorded):,} recorded rows, {counts}. Of rows drawn for it, {share:.3g}% are in the region.")
+
     def plan(self) -> Augmentation:
         """The table to write, piece by piece."""
         data, graph, model = self.recorded, self.task.graph, self.trained
         return Augmentation(
             data,
-            fit_parents(data, graph, self.settings, task=self.task, model=model, seed=self.seed),
+            self.parents,
             model,
             rows=self.count,
             task=self.labels,
@@ -316,7 +345,8 @@ class Augment(opt.OnData):
         if self.trained is not None and self.episodes is None:
             say(f"Next values that are not recorded ones are predicted: {self.trained.next_state}.")
         if "filter" in source:
-            say(f"The filters accepted {100 * source['filter']['accepted_share']:.3g}% of the rows drawn.")
+            accepted, drawn = 100 * source["filter"]["accepted_share"], source["filter"]["drawn_rows"]
+            say(f"The filters accepted {accepted:.3g}% of {drawn:,} rows drawn.")
         for cut in source["cut"].values() if self.episodes is not None else ():
             if cut["episodes"]:
                 say(f"{counted(cut['episodes'], 'new episode')} ended where {cut['why']}.")

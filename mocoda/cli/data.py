@@ -178,7 +178,7 @@ class Export(opt.Command):
     reading: opt.Flat[opt.ReadOptions] = opt.AS_IT_SAYS
     skip_bad_rows: opt.Flag = False
     """Leave out rows with NaN or infinite numbers."""
-    where: Annotated[tuple[str, ...], arg(metavar="CONDITION [...]", help_behavior_hint="")] = ()
+    where: opt.Conditions = ()
     """Keep only rows that meet every condition, such as confirmed=1 or 'box1.x > 1.9 and support >= 0.1': about columns
     of the state and the action, next states (next.box1.x), provenance, reward, terminal, episode and step."""
     drop: opt.MaybeFile = None

@@ -11,8 +11,9 @@ import ast
 import operator
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 
@@ -50,16 +51,19 @@ class Condition:
 
     text       the expression
     tolerance  how far apart equal numbers may be, absolutely and relatively
+    columns    names of the columns of rows (N, S + A), if it is about nothing else and is called with rows
     """
 
     text: str
     tolerance: float = 0.0
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.names  # raises unless the text is a condition
 
-    def __call__(self, columns: Mapping[str, Tensor]) -> Tensor:
-        """The rows in which it holds, bool (N,), given columns (N,) by name."""
+    def __call__(self, given: Mapping[str, Tensor] | Tensor) -> Tensor:
+        """The rows in which it holds, bool (N,), given columns (N,) by name, or rows (N, S + A)."""
+        columns = dict(zip(self.columns, given.T, strict=True)) if isinstance(given, Tensor) else given
         for name in self.names:
             if name not in columns:
                 known = [other for other in columns if name.startswith(NEXT) or not other.startswith(NEXT)]
@@ -71,9 +75,10 @@ class Condition:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The columns that it mentions."""
-        mentioned = _Mentioned()
+        mentioned: defaultdict[str, Tensor] = defaultdict(lambda: torch.zeros(0))
         try:
             self._holds(self._tree, mentioned)
+            ast.unparse(self._tree)
         except (RecursionError, OverflowError) as error:
             raise InputError(f"{self.text[:40]!r}… is nested too deeply, or has too large a number.") from error
         return tuple(mentioned)
@@ -83,28 +88,24 @@ class Condition:
         """The conditions that `and` combines into this one; itself alone if it has none."""
         if not (isinstance(self._tree, ast.BoolOp) and isinstance(self._tree.op, ast.And)):
             return (self,)
-        texts = [ast.get_source_segment(self._python, part) or self.text for part in self._tree.values]
-        return tuple(one for text in texts for one in Condition(text, self.tolerance).conjuncts)
-
-    @cached_property
-    def _python(self) -> str:
-        """The expression as Python: with == for = and all names that are quoted in Python's quotes."""
-        return QUOTED_OR_EQUALS.sub(
-            lambda token: "==" if token[0] == "=" else repr(token[0][1:-1]), " ".join(self.text.splitlines()).strip()
-        )
+        parts = [replace(self, text=ast.unparse(part)) for part in self._tree.values]
+        return tuple(one for part in parts for one in part.conjuncts)
 
     @cached_property
     def _tree(self) -> ast.expr:
+        text = QUOTED_OR_EQUALS.sub(
+            lambda token: "==" if token[0] == "=" else repr(token[0][1:-1]), " ".join(self.text.splitlines()).strip()
+        )
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Python's doubts about, for instance, "1and 2"
-                return ast.parse(self._python, mode="eval").body
-        except SyntaxError as error:
-            rest = self._python[error.offset - 1 :] if error.offset else ""
-            at = f"at {rest!r}, character {error.offset}" if rest else "at its end"
-            raise InputError(f"the condition {self.text!r} cannot be read: {error.msg} {at}.") from None
-        except (ValueError, RecursionError, MemoryError) as error:
-            raise InputError(f"the condition {self.text[:40]!r}… cannot be read: {error}.") from None
+                return ast.parse(text, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            place = getattr(error, "offset", 0) or len(text) + 1
+            at = f"at {text[place - 1 :]!r}" if place <= len(text) else "at its end"
+            raise InputError(
+                f"the condition {self.text[:200]!r} cannot be read: {getattr(error, 'msg', error)} {at}."
+            ) from None
 
     def _holds(self, node: ast.expr, columns: Mapping[str, Tensor]) -> Tensor:
         match node:
@@ -129,14 +130,6 @@ class Condition:
         if self.tolerance:
             equal = (left - right).abs() <= self.tolerance * (1 + right.abs())
         return equal if isinstance(op, ast.Eq) else ~equal
-
-
-class _Mentioned(dict[str, Tensor]):
-    """Columns without rows, that come to be when they are asked for."""
-
-    def __missing__(self, name: str) -> Tensor:
-        self[name] = torch.zeros(0)
-        return self[name]
 
 
 def columns_of(table: Transitions) -> dict[str, Tensor]:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from mocoda.data.formats.arrays import noted
 from mocoda.data.transitions import Transitions, as_tensor
+from mocoda.data.where import Condition
 from mocoda.engine.errors import InputError, check_names
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.columns import ColumnNames, Factors, as_factors, factors_by_name
@@ -38,6 +39,7 @@ MAX_BYTES = 1_000_000  # a graph is a page of text; a longer file is something e
 TABLES = ("state", "action", "edges", "relative", "absent")
 GOALS = ("environment", "achieved", "tolerance")
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}
+EQUAL = 1e-3  # how far apart numbers that a constraint calls equal may be, absolutely and relatively
 RULE = ("between", "columns", "within", "norm")
 
 
@@ -97,6 +99,11 @@ class FileTask:
     reached: Callable[[Tensor, Tensor], Tensor] | None = None
     environment: str | Callable[..., Any] | None = None
 
+    @property
+    def constraints(self) -> Mapping[str, MaskFunction]:
+        """What holds in every state, by name: rows (N, S + A) -> bool (N,)."""
+        return self.graph.constraints
+
 
 def load_graph(path: str | Path, data: Transitions | ColumnNames | None = None) -> LocalGraph:
     """The graph that a Python or TOML file describes, over the columns of `data`, or that `learn_graph` made.
@@ -136,6 +143,7 @@ def load_task(path: str | Path, data: Transitions | ColumnNames, **given: Any) -
         rules = near_rules(defined["near"], graph, names) if file.suffix == ".toml" and "near" in defined else None
         if local := functions.pop("local", rules):
             graph = replace(graph, local=local_mask(file, graph, names, local))
+        graph = replace(graph, constraints=_constraints(file, defined.get("constraints", ()), names))
         task = _task(file, defined, functions, graph, names)
     return FileTask(file.stem, graph, hashlib.sha256(text).hexdigest()[:16], **task)
 
@@ -184,7 +192,7 @@ def _read_toml(text: bytes) -> dict[str, Any]:
     for key, value in tables.items():
         if key in (*FUNCTIONS, "box") and not (key == "achieved" and isinstance(value, list)):
             raise InputError(f"a TOML file cannot define {key}; write the graph in Python (.py) instead.")
-    check_names("setting", tables, (*TABLES, *GOALS, "near", "parent_sets"))
+    check_names("setting", tables, (*TABLES, *GOALS, "near", "parent_sets", "constraints"))
     return tables
 
 
@@ -258,6 +266,25 @@ def _absent(given: object, graph: LocalGraph, names: ColumnNames) -> dict[str, i
     return {name: int(factors[name, column]) for name, column in given.items()}
 
 
+def _constraints(file: Path, given: object, names: ColumnNames) -> dict[str, MaskFunction]:
+    """The constraints of a file by their text, or by their function's name."""
+    found: dict[str, MaskFunction] = {}
+    columns = (*names.state, *names.action)
+    for one in given if isinstance(given, list | tuple) else (given,):
+        if isinstance(one, str):
+            found[one] = Condition(one, EQUAL, columns)
+            found[one](torch.zeros(1, len(columns)))  # raises if there is no such column
+        elif callable(one):
+            name = getattr(one, "__name__", type(one).__name__)
+            found[f"{name} ({len(found) + 1})" if name in found else name] = partial(_called, file, name, one)
+        else:
+            raise InputError(
+                "constraints must be a list of conditions, such as 'cup.z >= 0', or in Python also of functions of "
+                f"rows, got {one!r}."
+            )
+    return found
+
+
 def _are_names(given: object) -> bool:
     return isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) for name in given)
 
@@ -309,7 +336,7 @@ def _called(file: Path, name: str, function: Callable[..., Any], *given: Any) ->
         )
         raised = f"{name} raised {_raised(error, file)}. It was given {sizes or given}."
         raise InputError(f"{str(file)!r}: {raised}") from error
-    _, shape, boolean = FUNCTIONS[name]
+    _, shape, boolean = FUNCTIONS.get(name, FUNCTIONS["region"])
     if not shape:
         return found
     rows, device = (given[0], given[2]) if name == "goals" else (len(given[0]), given[0].device)

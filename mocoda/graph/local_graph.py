@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from mocoda.data.transitions import Array, Transitions, as_tensor
+from mocoda.data.where import Condition
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError, check_names
 
@@ -43,6 +44,8 @@ class LocalGraph:
                     it. Where recorded rows are matched (density="matched"), it moves along with that column
     absent          factors of the state that are absent in some rows -> the column of a row that is 0 there, or None
                     if all columns of the factor are. An absent factor has no edges but its own, and stays absent
+    constraints     what holds in every state, by name: rows (N, S + A) -> bool (N,), such as a mocoda.data.where's
+                    Condition. New rows obey them, and so do their next states
 
     >>> graph = LocalGraph(
     ...     state={"x": 0, "y": 1}, action={"dx": 0, "dy": 1}, edges={"x": ["x", "dx"], "y": ["y", "dy"]}
@@ -58,6 +61,7 @@ class LocalGraph:
     given_parent_sets: Sequence[Sequence[str]] | None = None
     relative: Mapping[int, int] = field(default_factory=dict)
     absent: Mapping[str, int | None] = field(default_factory=dict)
+    constraints: Mapping[str, MaskFunction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if clash := [name for name in self.state if name in self.action]:
@@ -242,6 +246,31 @@ class LocalGraph:
             raise InputError(
                 f"the data has {states} state and {actions} action columns, the graph {self.state_width} and "
                 f"{self.width - self.state_width}; they must agree."
+            )
+
+    def broken(self, rows: Tensor, next_state: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """Each constraint's violations: the rows (N,) that do not meet it, and those whose next state does not.
+
+        A next state is checked with the row's action, and not by an expression that is about actions.
+        """
+        found = {}
+        after = torch.cat([next_state, rows[:, self.state_width :]], 1)
+        for name, holds in self.constraints.items():
+            acts = isinstance(holds, Condition) and {*holds.names} & {*holds.columns[self.state_width :]}
+            found[name] = ~holds(rows), torch.zeros_like(rows[:, 0], dtype=torch.bool) if acts else ~holds(after)
+        return found
+
+    def check_constraints(self, data: Transitions) -> None:
+        """Raises unless the recorded rows obey the constraints."""
+        said = []
+        for name, both in self.broken(data.rows, data.next_state).items():
+            for kind, broken in zip(("state", "next state"), both, strict=True):
+                if first := broken.nonzero()[:5, 0].tolist():
+                    said.append(f"{name!r} in {int(broken.sum()):,} {kind}s (rows {', '.join(map(str, first))}, ...)")
+        if said:
+            raise InputError(
+                f"of {len(data):,} recorded rows, some break the graph's constraints: {'; '.join(said)}. Correct the "
+                "constraints, or leave these rows out, for instance by mocoda export --where."
             )
 
     def check_rows(self, rows: Tensor) -> None:

@@ -12,21 +12,11 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph, connected_components
-from mocoda.parents.recipe import Draw, Model, ParentsWithDonors, Recipe, TaskHints
+from mocoda.parents.recipe import Draw, Model, Recipe, RecordedTransitions, TaskHints
 from mocoda.parents.recombination import without_repeats
 
 MIN_EXCHANGES = 1_024  # of rows that are tried at a time, at least
 JUDGED_EXCHANGES, MIN_POSSIBLE = 200_000, 1e-4  # tried before giving up, if a smaller share of them is possible
-
-
-class RecordedTransitions(ParentsWithDonors):
-    """Base class of parents whose next states are recorded too."""
-
-    def sample_with_children(self, n: int, *, seed: int | Stream) -> tuple[Tensor, Tensor]:
-        """n rows (n, S + A) and their next states (n, S)."""
-        rows, _, next_state = self.draw(n, seed=seed)
-        assert next_state is not None
-        return rows, next_state
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,18 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.parents.mocoda import Mocoda, inside
-from mocoda.parents.recipe import Draw, FeatureMap, Model, Parents, ParentsWithDonors, Region, TaskHints
+from mocoda.parents.mocoda import Mocoda
+from mocoda.parents.recipe import (
+    Draw,
+    FeatureMap,
+    Model,
+    Parents,
+    ParentsWithDonors,
+    Region,
+    TaskHints,
+    inside,
+    within,
+)
 
 MIN_PROPOSALS, MAX_PROPOSALS = 1_024, 65_536  # rows proposed at a time
 REFERENCE = 10_000  # proposals that the density is estimated from, and as many others that scale it
@@ -131,6 +141,12 @@ class FlattenedParents(ParentsWithDonors):
     def source(self) -> dict[str, Any]:
         """Notes for the source of augmented tables: those of the proposals."""
         return getattr(self.proposals, "source", {})
+
+    def within(self, region: str | Region, data: Transitions, seed: int | Stream) -> FlattenedParents:
+        """Flattens the features of the proposals inside a region."""
+        stream = as_stream(seed, "flatten", device=data.device)
+        proposals = within(self.proposals, region, data, seed=stream)
+        return FlattenedParents.fit(self.recipe, proposals, self.features, self.region, stream)
 
     def weights(self, rows: Tensor) -> Tensor:
         """scale / density at each row (N, S + A): (N,), not yet capped at 1."""

@@ -66,6 +66,7 @@ class Groups:
     pool     (K, parents), for first factors, the index of their group: equal where the same factors have the same
              edges. For other factors, an index that no group has
     names    (pools,), a number for each group that is the same for any rows of this graph, ascending
+    allowed  (N, parents), for first factors, whether their group may be drawn from a row; None: from all
     """
 
     kind: Tensor
@@ -74,6 +75,7 @@ class Groups:
     first: Tensor
     pool: Tensor
     names: Tensor
+    allowed: Tensor | None = None
 
     @staticmethod
     def of(graph: LocalGraph, rows: Tensor) -> Groups:
@@ -107,8 +109,8 @@ class Groups:
     @cached_property
     def count(self) -> Tensor:
         """(pools,), how many rows have each group."""
-        rows = self.kind.bincount()[:, None].expand(self.pool.shape)
-        return torch.zeros_like(self.names).index_add_(0, self.pool[self.is_first], rows[self.is_first])
+        row, factor = self._pieces
+        return self.pool[self.kind[row], factor].bincount(minlength=len(self.names))
 
     @cached_property
     def start(self) -> Tensor:
@@ -118,8 +120,14 @@ class Groups:
     @cached_property
     def order(self) -> Tensor:
         """The rows that have the first group, then those that have the second, and so on."""
-        row, factor = self.is_first[self.kind].nonzero(as_tuple=True)
+        row, factor = self._pieces
         return row[self.pool[self.kind[row], factor].argsort(stable=True)]
+
+    @property
+    def _pieces(self) -> tuple[Tensor, ...]:
+        """Each row with the first factors of its groups, as indices."""
+        first = self.is_first[self.kind]
+        return (first if self.allowed is None else first & self.allowed).nonzero(as_tuple=True)
 
     def rows_with(self, pool: int) -> Tensor:
         """The rows that have a group, ascending."""

@@ -16,7 +16,7 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.groups import belong_together, graph_at
 from mocoda.parents.matching import drawing_order
 from mocoda.parents.mixture import GaussianMixture, Manifold, check_components
-from mocoda.parents.recipe import Draw, Model, Parents, Recipe, Region, TaskHints, draw_from
+from mocoda.parents.recipe import Model, Parents, Recipe, Region, TaskHints, inside
 from mocoda.parents.recombination import ComposedParents, GroupedParents, MatchedParents
 
 DENSITIES = ("matched", "mixture")
@@ -219,28 +219,3 @@ class StratifiedParents:
     def region(self, mask: Tensor) -> Region:
         """A function that tells in which rows the local graph has these edges."""
         return lambda rows: (self.graph.mask(rows) == mask).all(2).all(1)
-
-
-def inside(
-    proposals: Parents,
-    region: Region | None,
-    n: int,
-    stream: Stream,
-    kind: str = "region",
-    way_out: str = "Widen the region or record more data.",
-) -> Draw:
-    """n proposals inside a region; raises an error with a way out if it holds next to none."""
-    if region is None or n == 0:
-        return draw_from(proposals, n, seed=stream)
-    kept: list[Draw] = []
-    have = proposed = 0
-    while have < n:
-        drawn = draw_from(proposals, max(n, 4_096), seed=stream.child("inside", len(kept)))
-        kept.append(drawn.at(region(drawn.rows)))
-        have, proposed = have + len(kept[-1].rows), proposed + len(drawn.rows)
-        if proposed >= 2_000_000 and have < 1e-5 * proposed:
-            raise InputError(
-                f"the {kind} holds {have} of {proposed:,} proposals: the recorded parts hardly combine into it. "
-                f"{way_out}"
-            )
-    return Draw.join(kept).at(slice(n))

@@ -8,7 +8,8 @@ then joins contacts that were recorded one at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.groups import BLOCK, MIN_GROUP_ROWS, Groups, factors_of, neighbourhood, parent_sets_at
 from mocoda.parents.matching import Match, drawing_order
-from mocoda.parents.recipe import Draw, ParentsWithDonors
+from mocoda.parents.recipe import Draw, ParentsWithDonors, Part
 
 # Matching.
 MAX_ORDERS = 16  # in which the sets are drawn
@@ -60,6 +61,7 @@ class MatchedParents(ParentsWithDonors):
     recorded  (N, S + A)
     orders    in which the sets are drawn, by turns
     matches   how the rest of a set is found, where some of it is known
+    firsts    set -> the recorded rows (M,) that it is copied from where it is drawn first, if not from all
     """
 
     name = "mocoda"
@@ -67,6 +69,7 @@ class MatchedParents(ParentsWithDonors):
     recorded: Tensor
     orders: tuple[tuple[Step, ...], ...]
     matches: Mapping[Step, Match]
+    firsts: Mapping[int, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def fit(data: Transitions, graph: LocalGraph, seed: int | Stream) -> MatchedParents:
@@ -93,6 +96,17 @@ class MatchedParents(ParentsWithDonors):
         stream = as_stream(seed, "matched", device=self.recorded.device)
         return self._draw(n, self._turns(stream), stream)
 
+    def conditioned(self, parts: Sequence[Part]) -> MatchedParents:
+        """Draws the rarest sets first, from recorded rows that meet the conditions on their columns."""
+        firsts: dict[int, Tensor] = {}
+        for step in (step for order in self.orders for step in order if not step.known):
+            own = [holds for columns, holds in parts if {*columns} <= {*step.rest}]
+            if own and len(having := torch.stack(own).all(0).nonzero()[:, 0]):
+                firsts[step.number] = having
+        share = {number: len(rows) / len(self.recorded) for number, rows in firsts.items()}
+        rarest = min(self.orders, key=lambda order: prod(share.get(s.number, 1.0) for s in order if not s.known))
+        return replace(self, orders=(rarest,), firsts=firsts) if firsts else self
+
     def _turns(self, stream: Stream) -> tuple[tuple[Step, ...], ...]:
         """The orders, beginning with a random one."""
         begin = int(stream.integers(len(self.orders), 1))
@@ -103,7 +117,9 @@ class MatchedParents(ParentsWithDonors):
         rows = self.recorded.new_zeros(n, self.recorded.shape[1])
         donors = torch.zeros(rows.shape, dtype=torch.long, device=rows.device)
         firsts = {step.number for order in turns for step in order if not step.known}
-        whole = {number: without_repeats(len(self.recorded), n, stream.child("first", number)) for number in firsts}
+        every = torch.arange(len(self.recorded), device=rows.device)
+        pools = {number: self.firsts.get(number, every) for number in firsts}
+        whole = {i: pool[without_repeats(len(pool), n, stream.child("first", i))] for i, pool in pools.items()}
         for turn, order in enumerate(turns):
             part, donor = rows[turn :: len(turns)], donors[turn :: len(turns)]
             sources = torch.zeros(len(part), 0, dtype=torch.long, device=rows.device)
@@ -181,6 +197,7 @@ class GroupedParents(ParentsWithDonors):
     recorded  (N, S + A)
     owner     (S + A,), the factor of each column
     matched   index of a group whose parts are matched -> the recorded rows (M,) that have it, and their parents
+    weights   (N,), how often the local graph of each recorded row is drawn; None: equally often
     """
 
     name = "mocoda"
@@ -190,6 +207,7 @@ class GroupedParents(ParentsWithDonors):
     groups: Groups
     owner: Tensor
     matched: Mapping[int, tuple[Tensor, MatchedParents]]
+    weights: Tensor | None = None
 
     @staticmethod
     def fit(data: Transitions, graph: LocalGraph, seed: int | Stream) -> GroupedParents:
@@ -221,7 +239,9 @@ class GroupedParents(ParentsWithDonors):
 
     def draw(self, n: int, *, seed: int | Stream) -> Draw:
         stream = as_stream(seed, "linked", device=self.recorded.device)
-        base = without_repeats(len(self.recorded), n, stream.child("base"))  # its local graphs are those of new rows
+        chosen = stream.child("base")  # rows whose local graphs are those of new rows
+        weights, count = self.weights, len(self.recorded)
+        base = without_repeats(count, n, chosen) if weights is None else chosen.categories(weights, n)
         kind = self.groups.kind[base]
         drawn = self._propose(kind, stream.child("whole", 0))
         wrong = self._differ(drawn.rows, kind).nonzero()[:, 0]
@@ -234,6 +254,25 @@ class GroupedParents(ParentsWithDonors):
         if len(wrong):
             drawn.put(wrong, self._exchanged(base[wrong], stream.child("one by one")))
         return drawn
+
+    def conditioned(self, parts: Sequence[Part]) -> GroupedParents:
+        """Draws each group from recorded rows that meet the conditions on its columns, and local graphs accordingly."""
+        groups = self.groups
+        allowed = torch.ones(len(self.recorded), groups.first.shape[1], dtype=torch.bool, device=self.recorded.device)
+        for columns, holds in parts:
+            group = groups.first[:, self.owner[columns]]  # (K, columns)
+            refused = ((group == group[:, :1]).all(1)[groups.kind] & ~holds).nonzero()[:, 0]
+            allowed[refused, group[groups.kind[refused], 0]] = False
+        for pool in self.matched:  # these join recorded parts themselves
+            allowed |= (groups.pool == pool)[groups.kind]
+        fewer = replace(groups, allowed=allowed)
+        share = torch.where(groups.is_first, (fewer.count / groups.count)[groups.pool], 1.0).prod(1)  # (K,)
+        matched = {
+            pool: (rows, parents.conditioned([(columns, holds[rows]) for columns, holds in parts]))
+            for pool, (rows, parents) in self.matched.items()
+        }
+        weights = share[groups.kind]
+        return replace(self, groups=fewer, matched=matched, weights=weights) if bool(weights.any()) else self
 
     def _propose(self, kind: Tensor, stream: Stream) -> Draw:
         """Rows that have the groups of these local graphs (n,), each group from another recorded row."""

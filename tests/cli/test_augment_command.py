@@ -125,7 +125,8 @@ def test_filters_and_strata_are_options() -> None:
     table = Transitions.load("out.hdf5")
     assert table.provenance["support"].min() >= 0.3 and "neighbourhoods" in table.source
     share = 100 * table.source["filter"]["accepted_share"]
-    assert printed.endswith(f"The filters accepted {share:.3g}% of the rows drawn.\n")
+    drawn = table.source["filter"]["drawn_rows"]
+    assert printed.endswith(f"The filters accepted {share:.3g}% of {drawn:,} rows drawn.\n")
     assert not made("--recipe", "coda", "--no-provenance", "--overwrite").provenance
 
 
@@ -273,3 +274,18 @@ def test_a_killed_training_of_the_model_goes_on_to_the_same_bytes(tmp_path: Path
     assert 0 < epochs < 150 and lines_of("killed.hdf5.run")[before]["done"] == epochs + 1
     for file in ("hdf5", "hdf5.run/dynamics.safetensors"):
         assert Path(f"killed.{file}").read_bytes() == Path(f"whole.{file}").read_bytes()
+
+
+def test_rows_of_a_region_are_made_without_a_task_for_it() -> None:
+    TASK.collect(2_000, seed=0).save("walks.hdf5")
+    words = ["augment", "walks.hdf5", "--recipe", "coda", "--rows", 200, "--no-keep-recorded"]
+    printed = done(*words, "--out", "out.hdf5", "--where", "x > 0.6", "y < 0.3")
+    assert "Of 2,000 recorded rows, " in printed and "% are in the region.\n" in printed
+    out = Transitions.load("out.hdf5")
+    assert out.state[:, 0].min() > 0.6 and out.state[:, 1].max() < 0.3
+    rejects(*words, "--out", "out.hdf5", "--where", "x > 0.7")  # it would replace other rows
+    rejects(*words, "--out", "none.hdf5", "--where", "x > 0.7 and y > 1.5")
+    rejects(*words, "--out", "none.hdf5", "--where", "z > 0.7")
+    rejects("augment", "missing.hdf5", "--where", "x > > 0")
+    rejects("augment", "walks.hdf5", "--episodes", 2, "--where", "x > 0.7")
+    assert not Path("none.hdf5.run").exists()
