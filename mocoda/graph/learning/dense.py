@@ -31,8 +31,7 @@ BASELINE_SHARE = 0.7  # of the rows and redraws in which a baseline parent moves
 MAX_FALSE = 0.02  # share of recombined rows in which a child's next value may be false
 REDRAWS, MIN_MOVED = 8, 6  # a parent acts in a row if this many of its redraws move the prediction: some act too
 MAX_ROWS = 8_192  # in which parents are redrawn, and from which distances are measured
-NEAR_QUANTILE = 0.95  # of the distances of held-out rows: recombined ones that are nearer are near
-MIN_NEAR = 1 / 3  # of recombined rows: fewer do not speak for the others
+NEAR_QUANTILE, MIN_NEAR = 0.95, 1 / 3  # of the distances of held-out rows; of recombined rows, to speak for the others
 
 
 class Redrawn(NamedTuple):
@@ -91,8 +90,7 @@ class DenseModel:
 
     @torch.no_grad()
     def false_share(self, mask: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """The share (C,) of held-out rows that recombination makes false, beyond what the model gets wrong anyhow, and
-        whether the model guesses it, bool (C,).
+        """The share (C,) of held-out rows that recombination makes false beyond usual errors; whether that is a guess.
 
         All but the parents of a child become another row's. If the child's edges stay as they were, so should its next
         value. The model guesses in rows farther from recorded ones than these are from each other, which do not count

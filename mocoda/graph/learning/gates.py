@@ -328,9 +328,8 @@ def _repaired(
         share, guessed = dense.false_share(mask)
         return share > MAX_FALSE, guessed
 
-    chosen, guessed = lacking()
-    every = chosen & guessed
-    chosen = chosen & ~guessed
+    lacks, guessed = lacking()
+    chosen = lacks & ~guessed
     if bool(chosen.any()):
         for name, weight in _fit_again(dense.table, redrawn, made["calibration"], learner, progress).items():
             gate = made[f"gates.{name}"]
@@ -340,7 +339,7 @@ def _repaired(
             break
         made["gates.sum.2.bias"][:, chosen] += shift / made["calibration"][0]
         chosen = chosen & lacking()[0]
-    return made | {"always": made["always"] | ((every | chosen) & ~made["never"])}
+    return made | {"always": made["always"] | (((lacks & guessed) | chosen) & ~made["never"])}
 
 
 def _fit_again(
