@@ -5,12 +5,14 @@ from mocoda.analysis.graph_check import Advice, check
 from mocoda.analysis.page import drop_rows, report
 from mocoda.analysis.rerun_export import export_rerun
 from mocoda.analysis.row_audit import Audit, audit
+from mocoda.analysis.scores import Scores, score_rows
 from mocoda.analysis.step_check import StepCheck, check_step
 from mocoda.analysis.two_samples import TwoSample, two_sample
 
 __all__ = [
     "Advice",
     "Audit",
+    "Scores",
     "StepCheck",
     "TwoSample",
     "WhatIf",
@@ -20,6 +22,7 @@ __all__ = [
     "drop_rows",
     "export_rerun",
     "report",
+    "score_rows",
     "two_sample",
     "what_if",
 ]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
+from mocoda.analysis.scores import generated
 from mocoda.analysis.tables import Table, rich_tables
 from mocoda.analysis.two_samples import MIN_ROWS, two_sample
 from mocoda.augmentation.support import OWN, RECORDED
@@ -222,17 +223,6 @@ def _span(interval: Sequence[float]) -> str:
 
 
 # --- rows and columns that are compared
-
-
-def generated(data: Transitions) -> Tensor:
-    """The rows that a recipe made, bool (N,), by provenance, or by the source of a file that `augment` wrote."""
-    recipe = data.provenance.get("recipe")
-    if recipe is not None:
-        return recipe != RECORDED
-    first: Any = data.source.get("recorded_rows")
-    rest: Any = data.source.get("generated_rows")
-    known = isinstance(first, int) and isinstance(rest, int) and first + rest == len(data)
-    return torch.arange(len(data), device=data.device) >= (first if known else len(data))
 
 
 def audited_rows(data: Transitions) -> Tensor:
