@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import operator
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from tyro.conf import Positional, arg
 
 from mocoda import augmentation
@@ -19,14 +18,12 @@ from mocoda.augmentation.more_objects import names_of
 from mocoda.cli import options as opt
 from mocoda.cli.options import counted, say
 from mocoda.data import read, track, write
-from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.data.where import Condition, columns_of
+from mocoda.engine.errors import InputError
 from mocoda.engine.progress import PlainProgress
 from mocoda.engine.runs import RunFolder
 from mocoda.graph.graph_file import load_task
 from mocoda.tasks import make_task
-
-COMPARISONS = {"=": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
 
 @dataclass(frozen=True)
@@ -181,8 +178,8 @@ class Export(opt.Command):
     skip_bad_rows: opt.Flag = False
     """Leave out rows with NaN or infinite numbers."""
     where: Annotated[tuple[str, ...], arg(metavar="CONDITION [...]", help_behavior_hint="")] = ()
-    """Keep only rows whose provenance meets every condition, such as confirmed=1 or 'support>=0.1': a column, one of
-    =, !=, <, <=, > and >=, and a number."""
+    """Keep only rows that meet every condition, such as confirmed=1 or 'box1.x > 1.9 and support >= 0.1': about columns
+    of the state and the action, next states (next.box1.x), provenance, reward, terminal, episode and step."""
     drop: opt.MaybeFile = None
     """Leave out the rows that this file lists, one number per line, as the page of `mocoda report` exports them. Rows
     are numbered before --where selects among them."""
@@ -198,7 +195,11 @@ class Export(opt.Command):
         if self.drop is not None:
             table = drop_rows(table, self.drop)
         if self.where:
-            table = _where(table, self.where, self.data)
+            columns = columns_of(table)
+            meets = torch.stack([Condition(text)(columns) for text in self.where]).all(0)
+            if not bool(meets.any()):
+                raise InputError(f"no row of {self.data!r} has {' and '.join(self.where)}.")
+            table = table[meets]
         (export_rerun if viewed else write)(table, self.to)
         say(f"{self.to}: {len(table):,} transitions")
         opt.say_left_out(table)
@@ -224,24 +225,3 @@ class Export(opt.Command):
             export_onnx(policy, self.to)
             inputs = "observation and noise" if policy.agent.name == "bcq" else "observation"
             say(f"{self.to}: {policy.agent.name}, {inputs} in, action out")
-
-
-def _where(data: Transitions, conditions: tuple[str, ...], name: str) -> Transitions:
-    """The rows whose provenance meets all of the conditions."""
-    if not data.provenance:
-        raise InputError(f"{name!r} has no provenance to choose rows by; `mocoda augment` and `audit` write it.")
-    for condition in conditions:
-        parts = re.fullmatch(r"(\w+)\s*([<>!]?=|[<>])\s*(-?\d*\.?\d+(?:[eE][-+]?\d+)?)", condition.strip())
-        if parts is None:
-            raise InputError(
-                f"a condition is a column of provenance, a comparison and a number, such as confirmed=1 or "
-                f"'support>=0.1', got {condition!r}."
-            )
-        column, comparison, limit = parts.groups()
-        if column not in data.provenance:
-            raise unknown_name("column of provenance", column, data.provenance)
-        meets = getattr(operator, COMPARISONS[comparison])(data.provenance[column], float(limit))
-        if not bool(meets.any()):
-            raise InputError(f"no row of {name!r} has {' and '.join(conditions)}.")
-        data = data[meets]
-    return data

@@ -198,3 +198,6 @@ def test_conditions_that_make_no_sense_are_refused() -> None:
     rejects(*export, "support>1", "recipe=0")
     TASK.collect(20, seed=0).save("walks.hdf5")
     rejects("export", "walks.hdf5", "--to", "some.hdf5", "--where", "support>1")
+    done("export", "walks.hdf5", "--to", "some.hdf5", "--where", "x > 0.3", "next.y < x and step < 5")
+    some = read("some.hdf5")
+    assert (some.state[:, 0] > 0.3).all() and (some.next_state[:, 1] < some.state[:, 0]).all()
