@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
-from mocoda.analysis.scores import generated
+from mocoda.analysis.scores import Nearness, generated
 from mocoda.analysis.tables import Table, rich_tables
 from mocoda.analysis.two_samples import MIN_ROWS, two_sample
 from mocoda.augmentation.support import OWN, RECORDED
@@ -45,6 +45,7 @@ def audit(
     columns: Columns | None = None,
     rows: int | None = None,
     episodes: int | None = None,
+    target: Transitions | None = None,
     seed: int | Stream = 0,
     workers: int | None = 0,
     checkpoint: str | Path | None = None,
@@ -63,16 +64,18 @@ def audit(
     rows        number of rows to audit, drawn at random from the whole table
     episodes    audit only the rows of this many generated episodes, and of as many recorded ones, drawn at random. Each
                 row is replayed from its own state
+    target      transitions of the task that an agent is to learn, such as a demonstration of it. `coverage` says how
+                much of what they visit is covered by true rows
     workers     processes that call `step`, which they must be able to import. None: one per core; 0: this process
     checkpoint  file that keeps finished rows, so that a second call continues from there; it is not removed
     """
     graph.check_data(data)
-    generated, limits = audited_rows(data), Limits.of(data, graph, tolerance, columns)
+    audited, limits = audited_rows(data), Limits.of(data, graph, tolerance, columns)
     stream = as_stream(seed, "audit", device="cpu")
-    chosen = _chosen(data, generated, rows, episodes, stream)
-    if not bool(generated[chosen].any()):
+    chosen = _chosen(data, audited, rows, episodes, stream)
+    if not bool(audited[chosen].any()):
         raise InputError(
-            f"none of the {len(chosen):,} rows drawn is a generated one; {int(generated.sum()):,} of {len(data):,} "
+            f"none of the {len(chosen):,} rows drawn is a generated one; {int(audited.sum()):,} of {len(data):,} "
             "are. Audit more rows."
         )
     table = data[chosen]
@@ -85,7 +88,12 @@ def audit(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         progress=progress,
     )
-    found = judge(table, truth, graph, tolerance=limits, seed=stream, whole=rows is None or rows >= len(data))
+    whole = rows is None or rows >= len(data)
+    made, near = generated(data), None
+    if bool(made.any()) and not bool(made.all()):
+        near = Nearness.fit(data[~made], graph, stream)
+    part = None if near is None else near.parts(made)[chosen]
+    found = judge(table, truth, graph, tolerance=limits, seed=stream, whole=whole, near=near, part=part, target=target)
     verdict = torch.full((len(data),), NOT_AUDITED, device=data.device)
     verdict[chosen] = found.verdict
     return replace(found, verdict=verdict)
@@ -100,10 +108,15 @@ def judge(
     columns: Columns | None = None,
     seed: int | Stream = 0,
     whole: bool = True,
+    near: Nearness | None = None,
+    part: Tensor | None = None,
+    target: Transitions | None = None,
 ) -> Audit:
     """Audits a table whose true next states (N, S) are known, as from `replay`; options as for `audit`.
 
     whole  whether episodes have all their rows, so that true episodes can be counted
+    near   measures what is new, from the recorded rows
+    part   (N,), as for `Nearness.distance`
     """
     limits = tolerance if isinstance(tolerance, Limits) else Limits.of(data, graph, tolerance, columns)
     off, within = limits.distances(data.next_state, truth), limits.within(data.next_state, truth)
@@ -115,12 +128,14 @@ def judge(
         classifiers = two_sample(recorded, drawn, graph, seed=seed).values()  # one per parent set
         scores["odds"] = -torch.stack([one.log_odds(data.rows) for one in classifiers]).sum(0)
     total = share_of(confirmed[new])
+    newness = None if near is None else near.newness(data.rows, part)
+    is_new = None if newness is None else newness > 0.5
     return Audit(
         confirmed=total["share"],
         interval=total["interval"],
         rows=total["rows"],
         by={
-            "recipe": _by_recipe(data, confirmed),
+            "recipe": _by_recipe(data, confirmed, is_new),
             "local_graph": _by_local_graph(data, graph, confirmed, new),
             **_by_episode(data, confirmed, new, whole),
             "factor": {
@@ -134,6 +149,9 @@ def judge(
         tolerance=limits.tolerance,
         columns=tuple(data.columns[column] for column in limits.columns),
         verdict=confirmed.long(),
+        new=None if is_new is None else float(is_new[new].double().mean()),
+        true_and_new=None if is_new is None else share_of((confirmed & is_new)[new]),
+        coverage=None if near is None or target is None else _coverage(near, target, data.rows[confirmed & new]),
     )
 
 
@@ -155,6 +173,12 @@ class Audit:
     tolerance   by factor
     columns     of the state that were compared
     verdict     (N,) int64, of every row of the data: 1 confirmed, 0 not, -1 not audited
+    new         the share of the generated rows that no recorded row is near to (see mocoda.analysis.scores.Nearness);
+                None, as the next, unless the data has recorded and generated rows
+    true_and_new
+                the share, with its interval, that is both confirmed and new
+    coverage    the share of the target's rows that have a recorded row near them, "recorded", or also a generated one
+                that is confirmed, "all"; None without a target
     """
 
     confirmed: float
@@ -165,6 +189,9 @@ class Audit:
     tolerance: dict[str, float]
     columns: tuple[str, ...]
     verdict: Tensor
+    new: float | None = None
+    true_and_new: Cell | None = None
+    coverage: dict[str, float] | None = None
 
     def keep(self, data: Transitions) -> Transitions:
         """The audited data with the verdict as provenance: data[data.provenance["confirmed"] == 1] is true."""
@@ -186,7 +213,15 @@ def summary(found: Mapping[str, Any]) -> str:
     limits = ", ".join(f"{factor} {limit:.3g}" for factor, limit in found["tolerance"].items())
     share = f"{_percent(found['confirmed'])} ({_span(found['interval'])})"
     kind = "rows" if list(found["by"]["recipe"]) in (["all rows"], ["recorded"]) else "generated rows"
-    return f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}."
+    told = f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}"
+    if found.get("true_and_new"):
+        both = found["true_and_new"]
+        told += f"; {_percent(both['share'])} ({_span(both['interval'])}) are true and new"
+    if found.get("coverage"):
+        told += ". True rows are near {} of the target's, recorded ones alone near {}".format(
+            *(_percent(found["coverage"][by]) for by in ("all", "recorded"))
+        )
+    return f"{told}."
 
 
 def tables(found: Mapping[str, Any]) -> list[Table]:
@@ -195,12 +230,15 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
     for name, cells in found["by"].items():
         label, count = name.replace("_", " "), "episodes" if name == "episode" else "rows"
         recorded_too = any(cell.get("recorded") for cell in cells.values())
+        more = [key for key in ("new", "true_and_new") if any(key in cell for cell in cells.values())]
         rows = []
         for group, cell in cells.items():
             share = f"{_percent(cell['share'])} ({_span(cell['interval'])})" if cell["rows"] else "–"
             recorded = [_percent(cell["recorded"]["share"]) if cell.get("recorded") else "–"]
             rows.append([str(group), f"{cell[count]:,}", share, *(recorded if recorded_too else [])])
+            rows[-1] += [_percent(cell[key]) for key in more]
         heads = [label, count, "confirmed (95% CI)", *(["recorded"] if recorded_too else [])]
+        heads += [key.replace("_", " ") for key in more]
         told.append(Table(f"Confirmed, by {label}", heads, rows))
     if found["predictors"]:
         rows = [
@@ -342,11 +380,27 @@ def _compare(confirmed: Tensor, new: Tensor, group: Tensor | None = None) -> Cel
     return share_of(confirmed[chosen & new]) | {"recorded": share_of(recorded) if len(recorded) else None}
 
 
-def _by_recipe(table: Transitions, confirmed: Tensor) -> dict[str, Cell]:
+def _by_recipe(table: Transitions, confirmed: Tensor, new: Tensor | None) -> dict[str, Cell]:
     recipe = table.provenance.get("recipe")
     if recipe is None:
         return {"all rows": share_of(confirmed)}
-    return {name: share_of(confirmed[recipe == number]) for number, name in _recipes(recipe).items()}
+    found = {}
+    for number, name in _recipes(recipe).items():
+        own = recipe == number
+        found[name] = share_of(confirmed[own])
+        if new is not None:
+            found[name] |= {
+                "new": share_of(new[own])["share"],
+                "true_and_new": share_of((confirmed & new)[own])["share"],
+            }
+    return found
+
+
+def _coverage(near: Nearness, target: Transitions, true: Tensor) -> dict[str, float]:
+    """The share of the target's rows near recorded rows, and near these or rows that are `true` (M, S + A)."""
+    recorded = near.distance(target.rows) <= near.limit
+    every = recorded | near.covered(target.rows, true)
+    return {"recorded": float(recorded.double().mean()), "all": float(every.double().mean())}
 
 
 def _recipes(recipe: Tensor) -> dict[int, str]:

@@ -57,16 +57,11 @@ def score_rows(
     """
     graph.check_data(data)
     made = generated(data) if recorded is None else torch.ones(len(data), dtype=torch.bool, device=data.device)
-    known = recorded
-    if known is None:
-        if bool(made.all()):
-            raise InputError("all rows of the data are generated; pass recorded=, the rows that they were made from.")
-        known = data[~made]
+    if recorded is None and bool(made.all()):
+        raise InputError("all rows of the data are generated; pass recorded=, the rows that they were made from.")
+    known = data[~made] if recorded is None else recorded
     scorer = RowScorer.fit(known, graph, model=model, constraints=constraints, seed=seed)
-    part = torch.full((len(data),), -1, device=data.device)
-    if recorded is None:
-        part[~made] = scorer.nearness.part
-    details = scorer(data.rows, data.next_state, data.provenance.get("disagreement"), part)
+    details = scorer(data.rows, data.next_state, data.provenance.get("disagreement"), scorer.nearness.parts(made))
     if "confirmed" in data.provenance:
         details["confirmed"] = data.provenance["confirmed"].float()
     return Scores(details, {aspect: score > 0.5 for aspect, score in details.items()}, made, data.episode)
@@ -307,6 +302,10 @@ class Nearness:
         for own in part.unique():
             found[part == own] = nearest(points[part == own], self.points[self.part_of != own])
         return found
+
+    def parts(self, made: Tensor) -> Tensor:
+        """The part (N,) of each row of a table: -1 for those that were `made` (N,); the others are recorded."""
+        return torch.full_like(made, -1, dtype=torch.long).masked_scatter(~made, self.part)
 
     def newness(self, rows: Tensor, part: Tensor | None = None) -> Tensor:
         """The score (N,) of rows (N, S + A) for being new; options as for `distance`."""
