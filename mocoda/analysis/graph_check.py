@@ -66,7 +66,8 @@ class RecipeCheck:
         """From the scores of its rows (N,) by aspect."""
         flags = {aspect: score > 0.5 for aspect, score in scores.items()}
         flags["new_and_supported"] = flags["new"] & flags["supported"]
-        return RecipeCheck(name, **{aspect: float(flag.double().mean()) for aspect, flag in flags.items()})
+        shares: dict[str, Any] = {aspect: float(flag.double().mean()) for aspect, flag in flags.items()}
+        return RecipeCheck(name, **shares)
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,9 @@ def judge(
     coverage = None
     if near is not None and target is not None:
         visits = target.state if isinstance(target, Transitions) else target
-        coverage = near.coverage(visits, data.state[confirmed & new], int(new.sum()), as_stream(seed, "coverage"))
+        coverage = near.coverage(
+            visits, data.state[confirmed & new], int(new.sum()), as_stream(seed, "coverage", device="cpu")
+        )
     return Audit(
         confirmed=total["share"],
         interval=total["interval"],

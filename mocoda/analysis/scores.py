@@ -117,12 +117,13 @@ class Scores:
         """The scores of episodes, which are the means of their rows', in the order of their numbers."""
         if self.episode is None or not bool((self.episode >= 0).any()):
             raise InputError("no row belongs to an episode: there are scores of rows only.")
-        numbers, number = self.episode[self.episode >= 0].unique(return_inverse=True)
+        belongs = self.episode >= 0
+        numbers, number = self.episode[belongs].unique(return_inverse=True)
 
         def mean(values: Tensor, known: Tensor) -> Tensor:
             """Of the rows of each episode whose score is known; -1 where none is."""
             sums = torch.zeros(2, len(numbers), dtype=torch.float64, device=number.device)
-            sums.index_add_(1, number, torch.stack([values * known, known])[:, self.episode >= 0].double())
+            sums.index_add_(1, number, torch.stack([values * known, known])[:, belongs].double())
             return torch.where(sums[1] > 0, sums[0] / sums[1], -1.0).float()
 
         known = {aspect: score >= 0 for aspect, score in self.details.items()}
@@ -275,8 +276,8 @@ class Nearness:
             varying = [column for column in own if scale[column] > 0]
             scale[varying] *= len(varying) ** 0.5
         numbers, number = recorded_together(data).unique(return_inverse=True)
-        part = (stream.child("parts").permutation(len(numbers)) % PARTS)[number]
-        chosen = stream.child("looked at").permutation(len(data))[:LOOKED_AT]
+        part = (stream.child("parts").permutation(len(numbers)) % PARTS).to(number.device)[number]
+        chosen = stream.child("looked at").permutation(len(data))[:LOOKED_AT].to(data.device)
         rows, part_of = data.rows[chosen], part[chosen]
         blank = Nearness(data, graph, scale, part, rows, part_of, 0.0)
         found = replace(blank, points=blank._in_units(rows))
@@ -304,7 +305,8 @@ class Nearness:
 
         Near is as near as recorded states are to `count` others, the number of which the true ones were found.
         """
-        data = self.data[stream.child("recorded").permutation(len(self.data))[:count]]
+        chosen = stream.child("recorded").permutation(len(self.data))[:count].sort().values
+        data = self.data[chosen.to(self.data.device)]
         only_states = replace(data, action=torch.zeros_like(data.action))
         near = Nearness.fit(only_states, self.graph, stream)
         visited, among = (

@@ -79,15 +79,8 @@ def test_rows_are_valid_in_the_recorded_ranges_and_kinds() -> None:
     state = torch.cat([torch.stack([place, angle.cos(), angle.sin(), count, (place > 0.5).float()], 1), kind], 1)
     graph = LocalGraph(state={"body": range(8)}, action={"push": 0}, edges={"body": ["body", "push"]})
     data = Transitions(state, drawn.normal(300, 1), state)
-    changes: list[tuple[int, float]] = [
-        (0, 1.5),
-        (1, 1.5),
-        (1, 0.0),
-        (3, 1.5),
-        (4, 0.5),
-        (5, 0.5),
-        (5, 1 - state[0, 5]),
-    ]  # type: ignore[list-item]
+    wrong_kind = 1 - float(state[0, 5])
+    changes = [(0, 1.5), (1, 1.5), (1, 0.0), (3, 1.5), (4, 0.5), (5, 0.5), (5, wrong_kind)]
     rows = data.rows[:1].repeat(len(changes) + 1, 1)
     for row, (column, value) in enumerate(changes):
         rows[row, column] = value
@@ -124,7 +117,8 @@ def test_a_table_s_scores_are_means_of_its_details(seed: int, rows: int) -> None
         "confirmed": drawn.integers(3, rows) - 1.0,
     }
     flags = {aspect: score > 0.5 for aspect, score in details.items()}
-    scores = Scores(details, flags, drawn.uniform(rows) < 0.5, drawn.integers(4, rows) - 1)
+    episode = drawn.integers(4, rows) - 1
+    scores = Scores(details, flags, drawn.uniform(rows) < 0.5, episode)
     kind = scores.generated
     for mask in (None, kind):
         chosen = np.ones(rows, bool) if mask is None else mask.numpy()
@@ -133,10 +127,11 @@ def test_a_table_s_scores_are_means_of_its_details(seed: int, rows: int) -> None
             mean, share = scores.means(mask)[aspect], scores.shares(mask)[aspect]
             assert (mean, share) == (None, None) if not len(known) else mean == pytest.approx(known.mean())
             assert share is None or share == pytest.approx((known > 0.5).mean())
-    if bool((scores.episode >= 0).any()):  # type: ignore[operator]
+    if bool((episode >= 0).any()):
         whole = scores.episodes()
-        for place, number in enumerate(whole.episode.tolist()):  # type: ignore[union-attr]
-            own = scores.episode == number
+        assert whole.episode is not None
+        for place, number in enumerate(whole.episode.tolist()):
+            own = episode == number
             assert float(whole.details["new"][place]) == pytest.approx(float(details["new"][own].mean()), abs=1e-6)
             assert bool(whole.flags["new"][place]) == bool(flags["new"][own].all())
 
