@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 # What experiments keep in their folders to continue from; `*` stands for any characters.
 STAGES = (
     *("*.safetensors", "*/*.safetensors", "*/agents.json", "recorded*.hdf5", "recording*/part-*.npz"),
-    *("*/cells.json", "*/truth.json", "*/learned.graph", "cells/*.json"),
+    *("*/cells.json", "*/truth.json", "*/learned.graph", "cells/*.json", "*/cells/*.json", "*/recorded*.hdf5"),
 )
 Cells = list[dict[str, Any]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,9 @@ from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
 from mocoda.agents.policy import Policies, agent_settings
 from mocoda.agents.train import remove_checkpoint, train_agents
+from mocoda.analysis.replay import replay
+from mocoda.analysis.row_audit import Limits, judge
+from mocoda.analysis.scores import Nearness
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
 from mocoda.engine.files import write_json
@@ -23,6 +27,9 @@ from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
 RECORDING = 0  # the seed of recorded data, the same for all seeds of a table
+JUDGED_ROWS = 2_000  # of a data set, drawn at random, whose merit is noted
+VISITS = 99  # the seed of what the target task visits, which no table trains on
+MERITS = ("confirmed", "new", "true_and_new", "coverage")
 
 
 class Recordable(Protocol):
@@ -180,6 +187,52 @@ def train_columns(
             remove_checkpoint(checkpoint)
             begun = time.monotonic()
     return [read_json(files[place]) for place in places if files[place].exists()]
+
+
+@dataclass(frozen=True)
+class Merit:
+    """Measures the merit of generated rows: which share is confirmed, new and both, and what of a task they cover.
+
+    recorded  what they were made from
+    task      has `step`, which knows the true next states
+    target    the task that agents are to learn, demonstrated
+    workers   processes that simulate
+    """
+
+    recorded: Transitions
+    task: Any
+    target: Transitions
+    workers: int | None
+
+    def of(self, made: Transitions) -> dict[str, float]:
+        """Of all these rows; `coverage` is by recorded rows and by those of them that are true and new."""
+        stream, graph = Stream(0, "merit", device="cpu"), self.task.graph
+        recorded, made = self.recorded.to("cpu"), made.to("cpu")
+        options = [getattr(self.task, name, None) for name in ("tolerance", "compared")]
+        truth = replay(made.rows, self.task.step, made.state.shape[1], workers=self.workers)
+        near = Nearness.fit(recorded, graph, stream)
+        limits = Limits.of(recorded, graph, *options)
+        found = judge(made, truth, graph, tolerance=limits, near=near, target=self.target)
+        assert found.new is not None and found.true_and_new is not None and found.coverage is not None
+        shares = (found.confirmed, found.new, found.true_and_new["share"], found.coverage["all"])
+        return dict(zip(MERITS, shares, strict=True))
+
+    def note(self, run: Run, column: str, made: Transitions) -> None:
+        """Keeps the merit of some of the rows of a column in the run's folder, unless it has it."""
+        file = _merit_file(run, column)
+        if not file.exists():
+            chosen = Stream(0, "judged", device=made.device).permutation(len(made))[:JUDGED_ROWS]
+            file.parent.mkdir(exist_ok=True)
+            write_json(file, {"data": column} | self.of(made[chosen]))
+
+
+def noted_merits(run: Run, columns: Sequence[str]) -> Cells:
+    """The merits that the run's folder has."""
+    return [read_json(file) for column in columns if (file := _merit_file(run, column)).exists()]
+
+
+def _merit_file(run: Run, column: str) -> Path:
+    return run.folder / "cells" / f"merit-{column}.json"
 
 
 def slug(name: str) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mocoda.agents.onnx_export import export_onnx as export_onnx
     from mocoda.analysis import Advice as Advice
     from mocoda.analysis import Audit as Audit
+    from mocoda.analysis import Scores as Scores
     from mocoda.analysis import StepCheck as StepCheck
     from mocoda.analysis import TwoSample as TwoSample
     from mocoda.analysis import WhatIf as WhatIf
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from mocoda.analysis import check_step as check_step
     from mocoda.analysis import export_rerun as export_rerun
     from mocoda.analysis import report as report
+    from mocoda.analysis import score_rows as score_rows
     from mocoda.analysis import two_sample as two_sample
     from mocoda.analysis import what_if as what_if
     from mocoda.augmentation import Augmentation as Augmentation
@@ -172,6 +174,8 @@ _ROOMS = {
     "analysis": (
         "check",
         "Advice",
+        "score_rows",
+        "Scores",
         "two_sample",
         "TwoSample",
         "what_if",

@@ -5,7 +5,7 @@ Columns are called as in `experiments.columns`. What the paper reports stands be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,10 +21,14 @@ from experiments.columns import Column, column_data, column_style, column_title
 from experiments.diffusion import DiffusionConfig, fit_diffusion
 from experiments.experiment import Experiment, Run, by_place, cell, check_names, check_training, read_json, unique
 from experiments.stages import (
+    JUDGED_ROWS,
+    VISITS,
+    Merit,
     agents_config,
     fit_models,
     last_evaluations,
     learning_curve,
+    noted_merits,
     paper_agent,
     paper_dynamics,
     train_columns,
@@ -111,6 +115,23 @@ class Table2(Experiment):
 
     def measure(self, run: Run) -> dict[str, Any]:
         """Trains every agent on every data set, all seeds at once."""
+        options = {
+            "updates": self.updates,
+            "task": Navigation(),
+            "evaluate_every": self.evaluate_every,
+            "episodes": self.episodes,
+        }
+        seeds, data = range(self.first, self.first + self.seeds), self.datasets(run)
+        cells = train_columns(run, self.columns, self.agents, seeds, data, lambda name: options, self.cell)
+        optimum = [cell("optimum", column, [least_steps()]) for column in self.columns]
+        return {
+            "seconds": round(sum(one["seconds"] for one in cells), 1),
+            "cells": [*cells, *optimum],
+            "merit": noted_merits(run, self.columns),
+        }
+
+    def datasets(self, run: Run) -> Callable[[str], list[Transitions]]:
+        """What makes the data sets of a column, one per seed, and notes the merit of the first one's rows."""
         task, seeds = Navigation(), range(self.first, self.first + self.seeds)
         recorded = [task.collect(self.rows, seed=seed).to(run.device) for seed in seeds]
 
@@ -118,7 +139,9 @@ class Table2(Experiment):
         def models(architecture: str) -> list[Dynamics]:
             return fit_models(run, recorded, task.graph, architecture, self.dynamics, seeds=seeds)
 
-        def data(column: str) -> list[Transitions]:
+        merit = Merit(recorded[0], task, walked_to_the_goal(task, JUDGED_ROWS, VISITS), workers=0)
+
+        def made(column: str) -> list[Transitions]:
             if column == "diffusion":
                 fitted: Any = fit_diffusion(recorded, seeds, self.diffusion, run.progress)
             elif column == "target":
@@ -132,15 +155,12 @@ class Table2(Experiment):
             drawn = zip(recorded, models(Column.of(column).architecture), seeds, fitted, strict=True)
             return [self.dataset(task, column, own, model, seed, parents) for own, model, seed, parents in drawn]
 
-        options = {
-            "updates": self.updates,
-            "task": task,
-            "evaluate_every": self.evaluate_every,
-            "episodes": self.episodes,
-        }
-        cells = train_columns(run, self.columns, self.agents, seeds, data, lambda name: options, self.cell)
-        optimum = [cell("optimum", column, [least_steps()]) for column in self.columns]
-        return {"seconds": round(sum(one["seconds"] for one in cells), 1), "cells": [*cells, *optimum]}
+        def data(column: str) -> list[Transitions]:
+            tables = made(column)
+            merit.note(run, column, tables[0][self.rows :])
+            return tables
+
+        return data
 
     def dataset(
         self, task: Navigation, column: str, recorded: Transitions, model: Dynamics, seed: int, parents: Any = None

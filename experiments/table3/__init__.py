@@ -6,7 +6,7 @@ success of the scripted expert, which no agent learns from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,10 +26,13 @@ from experiments.experiment import (
     read_json,
 )
 from experiments.stages import (
+    VISITS,
+    Merit,
     agents_config,
     fit_models,
     last_evaluations,
     learning_curve,
+    noted_merits,
     paper_agent,
     paper_dynamics,
     record,
@@ -78,6 +81,7 @@ COLUMNS = (
     *("diffusion", "noise", "mopo", "target"),
 )
 EXPERT, TARGET = 9, 8  # seeds of the expert that is judged, and of recordings of the target task
+VISITING = 40  # episodes of the target task that say what it visits
 TOGETHER, DOTS = 0.15, 150  # metres between boxes that count as swept together, and such pairs that the figure shows
 
 
@@ -128,17 +132,47 @@ class Table3(Experiment):
     def measure(self, run: Run) -> dict[str, Any]:
         """Records, fits the models that are needed, and trains every agent on every data set, all seeds at once."""
         task, seeds = HookSweep2(), range(self.first, self.first + self.seeds)
-        recordings = [
-            record(run, task, self.rows, self.variety, name=f"recorded-{seed}", seed=seed)
-            for seed in range(self.first, self.first + self.recordings)
-        ]
-        recorded = [recordings[number % self.recordings] for number in range(self.seeds)]
+        recorded = self.recorded(run)
         (run.folder / "cells").mkdir(exist_ok=True)
         run.lap("recording")
 
         @cache
         def models(architecture: str) -> list[Dynamics]:
             return fit_models(run, recorded, task.graph, architecture, self.dynamics, seeds=seeds)
+
+        def options(name: str) -> dict[str, Any]:
+            updates = self.updates[name]
+            every = {"evaluate_every": updates // self.evaluations, "episodes": self.episodes, "half": self.half}
+            return {"task": task, "updates": updates, **every}
+
+        data = self.datasets(run, recorded, models)
+        cells = train_columns(run, self.columns, self.agents, seeds, data, options, self.cell)
+        expert, models_truth = self._experts(run, task, models)
+        cells += [cell("expert", column, [expert["two plain"]["both"]]) for column in self.columns]
+        described = [read_json(file) for file in self._descriptions(run.folder).values() if file.exists()]
+        return {
+            "seconds": round(sum(one.get("seconds", 0) for one in cells), 1),
+            "recorded": [dict(one.source) for one in recorded[: self.recordings]],
+            "cells": cells,
+            "expert": expert,
+            "truth": models_truth | {"confirmed_by_the_simulator": [one["truth"] for one in described]},
+            "places": {one["truth"]["data"]: one["places"] for one in described},
+            "merit": noted_merits(run, self.columns),
+        }
+
+    def recorded(self, run: Run) -> list[Transitions]:
+        """The recordings, which seeds use in turn: one per seed."""
+        numbers = range(self.first, self.first + self.recordings)
+        kept = [record(run, HookSweep2(), self.rows, self.variety, name=f"recorded-{n}", seed=n) for n in numbers]
+        return [kept[number % self.recordings] for number in range(self.seeds)]
+
+    def datasets(
+        self, run: Run, recorded: list[Transitions], models: Callable[[str], list[Dynamics]]
+    ) -> Callable[[str], list[Transitions]]:
+        """What makes the data sets of a column, one per seed, and describes the first."""
+        task, seeds = HookSweep2(), range(self.first, self.first + self.seeds)
+        visits = played_by_expert("two", self.variety, VISITING, seed=VISITS, workers=run.workers, noise=None)
+        merit = Merit(recorded[0], task, as_transitions(visits), run.workers)
 
         def data(column: str) -> list[Transitions]:
             own, fitted = recorded, [None] * self.seeds
@@ -149,25 +183,10 @@ class Table3(Experiment):
             drawn = zip(own, models(Column.of(column).architecture), seeds, fitted, strict=True)
             made = [self.dataset(task, column, *each) for each in drawn]
             self._describe(run, task, column, made[0], len(own[0]))
+            merit.note(run, column, made[0][len(own[0]) :])
             return made
 
-        def options(name: str) -> dict[str, Any]:
-            updates = self.updates[name]
-            every = {"evaluate_every": updates // self.evaluations, "episodes": self.episodes, "half": self.half}
-            return {"task": task, "updates": updates, **every}
-
-        cells = train_columns(run, self.columns, self.agents, seeds, data, options, self.cell)
-        expert, models_truth = self._experts(run, task, models)
-        cells += [cell("expert", column, [expert["two plain"]["both"]]) for column in self.columns]
-        described = [read_json(file) for file in self._descriptions(run.folder).values() if file.exists()]
-        return {
-            "seconds": round(sum(one.get("seconds", 0) for one in cells), 1),
-            "recorded": [dict(one.source) for one in recordings],
-            "cells": cells,
-            "expert": expert,
-            "truth": models_truth | {"confirmed_by_the_simulator": [one["truth"] for one in described]},
-            "places": {one["truth"]["data"]: one["places"] for one in described},
-        }
+        return data
 
     def dataset(
         self, task: HookSweep2, column: str, recorded: Transitions, model: Dynamics, seed: int, parents: Any = None

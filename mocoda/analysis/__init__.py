@@ -5,12 +5,14 @@ from mocoda.analysis.graph_check import Advice, check
 from mocoda.analysis.page import report
 from mocoda.analysis.rerun_export import export_rerun
 from mocoda.analysis.row_audit import Audit, audit
+from mocoda.analysis.scores import Scores, score_rows
 from mocoda.analysis.step_check import StepCheck, check_step
 from mocoda.analysis.two_samples import TwoSample, two_sample
 
 __all__ = [
     "Advice",
     "Audit",
+    "Scores",
     "StepCheck",
     "TwoSample",
     "WhatIf",
@@ -19,6 +21,7 @@ __all__ = [
     "check_step",
     "export_rerun",
     "report",
+    "score_rows",
     "two_sample",
     "what_if",
 ]

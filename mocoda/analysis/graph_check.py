@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.missing_edges import MissingEdge, find_missing_edges
-from mocoda.analysis.tables import Grid, Table, percent, rich_tables
-from mocoda.augmentation.support import SupportLimits, disagreement, spread
+from mocoda.analysis.scores import RowScorer, generated
+from mocoda.analysis.tables import Table, percent, rich_tables
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.engine.errors import InputError
@@ -25,8 +25,8 @@ from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.learned import LearnedGraph
 from mocoda.graph.local_graph import LocalGraph, connected_components
-from mocoda.parents import ParentsWithChildren, fit_parents
-from mocoda.parents.mixture import Manifold
+from mocoda.parents import fit_parents
+from mocoda.parents.recipe import draw_from
 
 MIN_ROWS = 100  # that can be checked at all
 MAX_ROWS, QUICK_ROWS = 40_000, 6_000  # that are used
@@ -35,23 +35,22 @@ DRAWN = 4_000  # rows of each recipe that are judged
 UPDATES, QUICK_UPDATES, EPOCHS, BATCH = 600, 200, 15, 256  # of the model, at least
 # Limits of the recommendation.
 CERTAIN_ROWS = 1_000  # with fewer, nothing is certain
-RARE = 0.01  # share of recorded rows that are as rare, below which a row is not supported
-DISPUTED = 3.0  # times the disagreement on held-out rows, above which members do not agree
 WORSE, FAR = 0.1, 0.5  # shares of the rows by which a recipe falls behind recorded ones: enough to filter; too many
 LITTLE_GAIN = 0.02  # share of new rows beyond that of held-out rows: not worth augmenting for
+DENSE = 0.5  # standard deviations between recorded rows, below which those that are not new add nothing
 BADLY_PREDICTED = 0.3  # of a step: recorded next states are better than a model's
+ASPECTS = ("valid", "supported", "agreed", "new", "new_and_supported")
 DOSE = 4  # generated rows per recorded one, as measured in the experiment `dose`
 
 
 @dataclass(frozen=True)
 class RecipeCheck:
-    """Which shares of the rows that a recipe draws are as they should be; `recorded` are held-out rows.
+    """The shares of the rows that a recipe draws which are valid, supported and so on; `recorded` are held-out rows.
 
-    valid      within the recorded range of every column, with unit vectors of length 1
-    supported  no part is rarer than 99% of recorded parts with the same local graph
-    agreed     the models of an ensemble agree on the next state about as well as on recorded rows
-    new        in a cell of a grid, ten per column, without a recorded row
-    unusable   why the recipe cannot be used; then all else is 0
+    See `Scores` for what these mean. Other fields are
+
+    new_and_supported  the share of rows that are both
+    unusable           why the recipe cannot be used; then all shares are 0
     """
 
     name: str
@@ -59,7 +58,16 @@ class RecipeCheck:
     supported: float = 0.0
     agreed: float = 0.0
     new: float = 0.0
+    new_and_supported: float = 0.0
     unusable: str | None = None
+
+    @staticmethod
+    def of(name: str, scores: Mapping[str, Tensor]) -> RecipeCheck:
+        """From the scores of its rows (N,) by aspect."""
+        flags = {aspect: score > 0.5 for aspect, score in scores.items()}
+        flags["new_and_supported"] = flags["new"] & flags["supported"]
+        shares: dict[str, Any] = {aspect: float(flag.double().mean()) for aspect, flag in flags.items()}
+        return RecipeCheck(name, **shares)
 
 
 @dataclass(frozen=True)
@@ -109,15 +117,15 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         for name, error in found["errors"].items()
     ]
     recipes = [
-        [str(one["name"]), *(percent(one[aspect]) for aspect in ("valid", "supported", "agreed", "new"))]
+        [str(one["name"]), *(percent(one[aspect]) if aspect in one else "" for aspect in ASPECTS)]
         if one["unusable"] is None
-        else [str(one["name"]), str(one["unusable"]), "", "", ""]
+        else [str(one["name"]), str(one["unusable"]), *[""] * (len(ASPECTS) - 1)]
         for one in found["recipes"]
     ]
     heads = ["next state of", "error of a small model, of a step", "missing parents", "recombined rows they make false"]
     told = [Table(f"The graph, by {found['used']:,} of {found['rows']:,} rows", heads, children)]
     if recipes:
-        heads = ["rows", "valid", "supported", "agreed", "new"]
+        heads = ["rows", *(aspect.replace("_", " ") for aspect in ASPECTS)]
         told.append(Table("Rows that recipes draw, beside recorded ones", heads, recipes))
     return told
 
@@ -130,12 +138,15 @@ def check(
     quick: bool = False,
     progress: Progress = silent,
 ) -> Advice:
-    """Checks whether the data supports the graph, and recommends a recipe.
+    """Checks whether the recorded data supports the graph, and recommends a recipe; generated rows do not count.
 
     quick  use at most 6,000 rows instead of 40,000, and train the model for fewer updates. Weak edges may then go
            unnoticed
     """
     graph.check_data(data)
+    made = generated(data)
+    numbers = (~made | made.all()).nonzero()[:, 0]  # of the recorded rows; of all, if none is known to be recorded
+    data = data[numbers]
     if len(data) < MIN_ROWS:
         raise InputError(f"check needs at least {MIN_ROWS} rows, to fit models and to evaluate them, got {len(data)}.")
     stream = as_stream(seed, "check", device=data.device)
@@ -148,21 +159,30 @@ def check(
     error, step = model.predict(used.rows).mean.mean(0) - used.next_state, _step(used)
     edges = stream.child("edges")
     missing = find_missing_edges(graph, used.rows, error, step, block, seed=edges, progress=progress)
-    missing = tuple(replace(edge, rows=tuple(every * row for row in edge.rows)) for edge in missing)
+    missing = tuple(replace(edge, rows=tuple(numbers[[every * row for row in edge.rows]].tolist())) for edge in missing)
     advice = Advice(len(data), len(used), _errors(error[place >= SHOWN], step, graph), missing, recipes=())
     if missing:
         return replace(advice, recommendation=_on_missing(missing, graph))
-    scale = torch.where(step > 0, step, 1.0)
-    usual = float(disagreement(model, held_out.rows, scale).mean())
-    try:
-        limits = SupportLimits.fit(replace(held_out, episode=block[place >= SHOWN], step=None), graph, model, stream)
-    except InputError:  # too few rows have the same local graph
-        limits = None
-    grid, manifold = Grid.of(shown.rows), Manifold.of(used.rows, graph)
-    judge = _Judge(shown, graph, grid, manifold, limits, model, scale, usual, stream)
-    recipes = (judge("recorded", held_out.rows), *(judge.recipe(name) for name in ("coda", "mocoda")))
+    scorer = RowScorer.fit(replace(used, episode=block, step=None), graph, model=model, seed=stream)
+    apart = scorer.near.part[place >= SHOWN]
+    recorded = RecipeCheck.of("recorded", scorer(held_out.rows, held_out.next_state, part=apart))
+    recipes = (recorded, *(_judged(name, shown, graph, model, scorer, stream) for name in ("coda", "mocoda")))
     progress("check: recipes", 1, 1)
-    return recommend(replace(advice, recipes=recipes), graph, DISPUTED * usual)
+    return recommend(replace(advice, recipes=recipes), graph, scorer.disputed, scorer.near.limit < DENSE)
+
+
+def _judged(
+    name: str, shown: Transitions, graph: LocalGraph, model: Dynamics, scorer: RowScorer, stream: Stream
+) -> RecipeCheck:
+    """What the rows are like that a recipe draws."""
+    if name == "coda" and int(connected_components(graph.sparsest[None]).max()) == 0:
+        return RecipeCheck(name, unusable="The graph connects everything.")
+    try:
+        parents = fit_parents(shown, graph, name, model=model, seed=stream)
+        drawn = draw_from(parents, DRAWN, seed=stream.child("recipe", name))
+    except InputError as error:
+        return RecipeCheck(name, unusable=str(error))
+    return RecipeCheck.of(name, scorer(drawn.rows, drawn.next_state))
 
 
 def _model(data: Transitions, graph: LocalGraph, least: int, stream: Stream, progress: Progress) -> Dynamics:
@@ -196,41 +216,6 @@ def _errors(error: Tensor, step: Tensor, graph: LocalGraph) -> dict[str, float]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Judge:
-    """Judges drawn rows by a model, and by recorded rows that they were not drawn from."""
-
-    shown: Transitions
-    graph: LocalGraph
-    grid: Grid
-    manifold: Manifold
-    limits: SupportLimits | None
-    model: Dynamics
-    scale: Tensor  # (S,), of a step
-    usual: float  # disagreement on held-out rows
-    stream: Stream
-
-    def recipe(self, name: str) -> RecipeCheck:
-        if name == "coda" and int(connected_components(self.graph.sparsest[None]).max()) == 0:
-            return RecipeCheck(name, unusable="The graph connects everything.")
-        part = self.stream.child("recipe", name)
-        try:
-            parents = fit_parents(self.shown, self.graph, name, model=self.model, seed=self.stream)
-            if isinstance(parents, ParentsWithChildren):
-                return self(name, parents.sample_with_children(DRAWN, seed=part)[0])
-            return self(name, parents.sample(DRAWN, seed=part))
-        except InputError as error:
-            return RecipeCheck(name, unusable=str(error))
-
-    def __call__(self, name: str, rows: Tensor) -> RecipeCheck:
-        apart = spread(self.model.predict(rows).mean, self.graph, self.scale)
-        valid = self.manifold.holds(rows)
-        supported = torch.ones_like(valid) if self.limits is None else self.limits.judge(rows, apart).support >= RARE
-        agreed = apart.amax(1) <= DISPUTED * self.usual
-        new = ~torch.isin(self.grid.cells(rows), self.grid.cells(self.shown.rows))
-        return RecipeCheck(name, *torch.stack([valid, supported, agreed, new]).double().mean(1).tolist())
-
-
 def _on_missing(missing: Sequence[MissingEdge], graph: LocalGraph) -> tuple[str, ...]:
     """What is missing, what it does to recombined rows, and what to do about it."""
     worst = max(missing, key=lambda edge: edge.false_rows)
@@ -243,8 +228,11 @@ def _on_missing(missing: Sequence[MissingEdge], graph: LocalGraph) -> tuple[str,
     )
 
 
-def recommend(advice: Advice, graph: LocalGraph, disputed: float) -> Advice:
-    """The advice with the recipe worth trying, the limit on its rows' disagreement if it needs one, and sentences."""
+def recommend(advice: Advice, graph: LocalGraph, disputed: float, dense: bool = True) -> Advice:
+    """The advice with the recipe worth trying, the limit on its rows' disagreement if it needs one, and sentences.
+
+    dense  whether recorded rows lie so close together that only new ones are worth training on
+    """
 
     def say(*sentences: str, recipe: str | None = None, limit: float | None = None) -> Advice:
         return replace(advice, recipe=recipe, max_disagreement=limit, recommendation=sentences)
@@ -269,8 +257,13 @@ def recommend(advice: Advice, graph: LocalGraph, disputed: float) -> Advice:
         return say(said, f"Try recipe coda, which keeps recorded next states, because {why}.", amount, recipe="coda")
     if mocoda.agreed < recorded.agreed - FAR:
         return say(said, f"No recipe is worth trying yet: {why}. Record more rows.")
-    if mocoda.new <= recorded.new + LITTLE_GAIN and recorded.new < 0.5:
+    gain = mocoda.new_and_supported - recorded.new_and_supported
+    if dense and gain <= LITTLE_GAIN:
         return say(said, "Train on the recorded rows: recombining them makes hardly anything new.", recipe="emp")
     limit = disputed if mocoda.agreed < recorded.agreed - WORSE else None
     options = "its default settings" if limit is None else f"--max-disagreement {limit:.2g}"
-    return say(said, f"Try recipe mocoda with {options}.", amount, recipe="mocoda", limit=limit)
+    made = "recorded rows are far apart, and its rows lie between them"
+    if gain > LITTLE_GAIN:
+        made = f"{mocoda.new_and_supported:.0%} of its rows are new and supported, and "
+        made += f"{recorded.new_and_supported:.0%} of recorded ones that it has not seen"
+    return say(said, f"Try recipe mocoda with {options}: {made}.", amount, recipe="mocoda", limit=limit)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mocoda.analysis.page.row_browser import main_donors, noted_donors
 from mocoda.analysis.page.scene import bodies_of
-from mocoda.analysis.row_audit import generated
+from mocoda.analysis.scores import generated
 from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
+from mocoda.analysis.scores import Nearness, generated
 from mocoda.analysis.tables import Table, rich_tables
 from mocoda.analysis.two_samples import MIN_ROWS, two_sample
 from mocoda.augmentation.support import OWN, RECORDED
@@ -44,6 +45,7 @@ def audit(
     columns: Columns | None = None,
     rows: int | None = None,
     episodes: int | None = None,
+    target: Transitions | Tensor | None = None,
     seed: int | Stream = 0,
     workers: int | None = 0,
     checkpoint: str | Path | None = None,
@@ -62,16 +64,18 @@ def audit(
     rows        number of rows to audit, drawn at random from the whole table
     episodes    audit only the rows of this many generated episodes, and of as many recorded ones, drawn at random. Each
                 row is replayed from its own state
+    target      states (M, S) that the task visits which an agent is to learn, or a table of them, such as a
+                demonstration. `coverage` says which share of them has a true row near it
     workers     processes that call `step`, which they must be able to import. None: one per core; 0: this process
     checkpoint  file that keeps finished rows, so that a second call continues from there; it is not removed
     """
     graph.check_data(data)
-    generated, limits = audited_rows(data), Limits.of(data, graph, tolerance, columns)
+    audited, limits = audited_rows(data), Limits.of(data, graph, tolerance, columns)
     stream = as_stream(seed, "audit", device="cpu")
-    chosen = _chosen(data, generated, rows, episodes, stream)
-    if not bool(generated[chosen].any()):
+    chosen = _chosen(data, audited, rows, episodes, stream)
+    if not bool(audited[chosen].any()):
         raise InputError(
-            f"none of the {len(chosen):,} rows drawn is a generated one; {int(generated.sum()):,} of {len(data):,} "
+            f"none of the {len(chosen):,} rows drawn is a generated one; {int(audited.sum()):,} of {len(data):,} "
             "are. Audit more rows."
         )
     table = data[chosen]
@@ -84,7 +88,12 @@ def audit(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         progress=progress,
     )
-    found = judge(table, truth, graph, tolerance=limits, seed=stream, whole=rows is None or rows >= len(data))
+    whole = rows is None or rows >= len(data)
+    made, near = generated(data), None
+    if bool(made.any()) and not bool(made.all()):
+        near = Nearness.fit(data[~made], graph, stream)
+    part = None if near is None else near.parts(made)[chosen]
+    found = judge(table, truth, graph, tolerance=limits, seed=stream, whole=whole, near=near, part=part, target=target)
     verdict = torch.full((len(data),), NOT_AUDITED, device=data.device)
     verdict[chosen] = found.verdict
     return replace(found, verdict=verdict)
@@ -99,10 +108,15 @@ def judge(
     columns: Columns | None = None,
     seed: int | Stream = 0,
     whole: bool = True,
+    near: Nearness | None = None,
+    part: Tensor | None = None,
+    target: Transitions | Tensor | None = None,
 ) -> Audit:
     """Audits a table whose true next states (N, S) are known, as from `replay`; options as for `audit`.
 
     whole  whether episodes have all their rows, so that true episodes can be counted
+    near   measures what is new, from the recorded rows
+    part   (N,), as for `Nearness.distance`
     """
     limits = tolerance if isinstance(tolerance, Limits) else Limits.of(data, graph, tolerance, columns)
     off, within = limits.distances(data.next_state, truth), limits.within(data.next_state, truth)
@@ -114,25 +128,34 @@ def judge(
         classifiers = two_sample(recorded, drawn, graph, seed=seed).values()  # one per parent set
         scores["odds"] = -torch.stack([one.log_odds(data.rows) for one in classifiers]).sum(0)
     total = share_of(confirmed[new])
+    newness = None if near is None else near.newness(data.rows, part)
+    is_new = None if newness is None else newness > 0.5
+    coverage = None
+    if near is not None and target is not None:
+        visits = target.state if isinstance(target, Transitions) else target
+        coverage = near.coverage(
+            visits, data.state[confirmed & new], int(new.sum()), as_stream(seed, "coverage", device="cpu")
+        )
     return Audit(
         confirmed=total["share"],
         interval=total["interval"],
         rows=total["rows"],
         by={
-            "recipe": _by_recipe(data, confirmed),
+            "recipe": _by_recipe(data, confirmed, is_new),
             "local_graph": _by_local_graph(data, graph, confirmed, new),
             **_by_episode(data, confirmed, new, whole),
             "factor": {
                 factor: _compare(within[:, i], new) | {"median_error": float(off[new, i].median())}
                 for i, factor in enumerate(limits.tolerance)
             },
-            # No model predicted recorded rows, so there is no disagreement about them.
-            **{name: _by_decile(values, confirmed, new, recorded=name == "support") for name, values in known.items()},
         },
         predictors={name: area_under_curve(score[new], confirmed[new]) for name, score in scores.items()},
         tolerance=limits.tolerance,
         columns=tuple(data.columns[column] for column in limits.columns),
         verdict=confirmed.long(),
+        new=None if is_new is None else float(is_new[new].double().mean()),
+        true_and_new=None if is_new is None else share_of((confirmed & is_new)[new]),
+        coverage=coverage,
     )
 
 
@@ -143,17 +166,23 @@ class Audit:
     confirmed   the share of the generated rows that are true, from 0 to 1; of all rows if none is known to be generated
     interval    its 95% confidence interval (Wilson)
     rows        number of generated rows that were audited
-    by          shares with their intervals and rows: by recipe, local_graph, factor, and deciles of support and of
-                disagreement, as `by["recipe"]["mocoda"]["share"]`. Recorded rows are `by["recipe"]["recorded"]`, and
-                under "recorded" in each of the others. If generated rows belong to episodes, also deciles of their
-                step, and by episode and recipe the share of `episodes` whose steps are all true, with the median number
-                of steps before the first that is not, `true_steps`
+    by          shares with their intervals and rows: by recipe, local_graph and factor, as
+                `by["recipe"]["mocoda"]["share"]`. Recorded rows are `by["recipe"]["recorded"]`, and under "recorded" in
+                each of the others. If generated rows belong to episodes, also by tenths of their steps, and by episode
+                and recipe the share of `episodes` whose steps are all true, with the median number of steps before the
+                first that is not, `true_steps`
     predictors  how well support, disagreement and odds separate true rows from others without a simulator: AUROC (0.5:
                 not at all) with its 95% interval. Odds are those of `two_sample` that a row is recorded, the product
                 over parent sets, by classifiers trained on the recorded and generated rows
     tolerance   by factor
     columns     of the state that were compared
     verdict     (N,) int64, of every row of the data: 1 confirmed, 0 not, -1 not audited
+    new         the share of the generated rows that no recorded row is near to (see mocoda.analysis.scores.Nearness);
+                None, as the next, unless the data has recorded and generated rows
+    true_and_new
+                the share, with its interval, that is both confirmed and new
+    coverage    the share of the target's states that have a recorded one near them, "recorded", and that have a
+                recorded or a confirmed one, "all"; None without a target
     """
 
     confirmed: float
@@ -164,6 +193,9 @@ class Audit:
     tolerance: dict[str, float]
     columns: tuple[str, ...]
     verdict: Tensor
+    new: float | None = None
+    true_and_new: Cell | None = None
+    coverage: dict[str, float] | None = None
 
     def keep(self, data: Transitions) -> Transitions:
         """The audited data with the verdict as provenance: data[data.provenance["confirmed"] == 1] is true."""
@@ -185,7 +217,14 @@ def summary(found: Mapping[str, Any]) -> str:
     limits = ", ".join(f"{factor} {limit:.3g}" for factor, limit in found["tolerance"].items())
     share = f"{_percent(found['confirmed'])} ({_span(found['interval'])})"
     kind = "rows" if list(found["by"]["recipe"]) in (["all rows"], ["recorded"]) else "generated rows"
-    return f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}."
+    told = f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}."
+    if both := found.get("true_and_new"):
+        told += f" {_percent(both['share'])} ({_span(both['interval'])}) are true and new."
+    if covered := found.get("coverage"):
+        told += (
+            f" True rows cover {_percent(covered['all'])} of the target, recorded ones {_percent(covered['recorded'])}."
+        )
+    return told
 
 
 def tables(found: Mapping[str, Any]) -> list[Table]:
@@ -194,12 +233,15 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
     for name, cells in found["by"].items():
         label, count = name.replace("_", " "), "episodes" if name == "episode" else "rows"
         recorded_too = any(cell.get("recorded") for cell in cells.values())
+        more = [key for key in ("new", "true_and_new") if any(key in cell for cell in cells.values())]
         rows = []
         for group, cell in cells.items():
             share = f"{_percent(cell['share'])} ({_span(cell['interval'])})" if cell["rows"] else "–"
             recorded = [_percent(cell["recorded"]["share"]) if cell.get("recorded") else "–"]
             rows.append([str(group), f"{cell[count]:,}", share, *(recorded if recorded_too else [])])
+            rows[-1] += [_percent(cell[key]) for key in more]
         heads = [label, count, "confirmed (95% CI)", *(["recorded"] if recorded_too else [])]
+        heads += [key.replace("_", " ") for key in more]
         told.append(Table(f"Confirmed, by {label}", heads, rows))
     if found["predictors"]:
         rows = [
@@ -222,17 +264,6 @@ def _span(interval: Sequence[float]) -> str:
 
 
 # --- rows and columns that are compared
-
-
-def generated(data: Transitions) -> Tensor:
-    """The rows that a recipe made, bool (N,), by provenance, or by the source of a file that `augment` wrote."""
-    recipe = data.provenance.get("recipe")
-    if recipe is not None:
-        return recipe != RECORDED
-    first: Any = data.source.get("recorded_rows")
-    rest: Any = data.source.get("generated_rows")
-    known = isinstance(first, int) and isinstance(rest, int) and first + rest == len(data)
-    return torch.arange(len(data), device=data.device) >= (first if known else len(data))
 
 
 def audited_rows(data: Transitions) -> Tensor:
@@ -352,11 +383,20 @@ def _compare(confirmed: Tensor, new: Tensor, group: Tensor | None = None) -> Cel
     return share_of(confirmed[chosen & new]) | {"recorded": share_of(recorded) if len(recorded) else None}
 
 
-def _by_recipe(table: Transitions, confirmed: Tensor) -> dict[str, Cell]:
+def _by_recipe(table: Transitions, confirmed: Tensor, new: Tensor | None) -> dict[str, Cell]:
     recipe = table.provenance.get("recipe")
     if recipe is None:
         return {"all rows": share_of(confirmed)}
-    return {name: share_of(confirmed[recipe == number]) for number, name in _recipes(recipe).items()}
+    found = {}
+    for number, name in _recipes(recipe).items():
+        own = recipe == number
+        found[name] = share_of(confirmed[own])
+        if new is not None:
+            found[name] |= {
+                "new": share_of(new[own])["share"],
+                "true_and_new": share_of((confirmed & new)[own])["share"],
+            }
+    return found
 
 
 def _recipes(recipe: Tensor) -> dict[int, str]:
@@ -367,11 +407,11 @@ def _recipes(recipe: Tensor) -> dict[int, str]:
 
 
 def _by_episode(table: Transitions, confirmed: Tensor, new: Tensor, whole: bool) -> dict[str, dict[str, Cell]]:
-    """Rows by deciles of their step, and if episodes are whole, the share of true episodes by recipe; or nothing."""
+    """Rows by tenths of their steps, and if episodes are whole, the share of true episodes by recipe; or nothing."""
     if table.episode is None or table.step is None or not bool((table.episode[new] >= 0).any()):
         return {}
     known = table.episode >= 0
-    found = {"step": _by_decile(table.step[known], confirmed[known], new[known], recorded=True)}
+    found = {"step": _by_step(table.step[known], confirmed[known], new[known])}
     if not whole:
         return found
     order = table.step[known].argsort(stable=True)
@@ -420,12 +460,10 @@ def _by_local_graph(table: Transitions, graph: LocalGraph, confirmed: Tensor, ne
     return cells
 
 
-def _by_decile(values: Tensor, confirmed: Tensor, new: Tensor, recorded: bool) -> dict[str, Cell]:
-    """Generated rows by deciles of their values, fewer where many are equal; recorded ones in these bounds, too."""
-    ordered = values[new].double().sort().values
+def _by_step(step: Tensor, confirmed: Tensor, new: Tensor) -> dict[str, Cell]:
+    """Generated rows by tenths, from early to late steps, fewer where many are equal; recorded ones at these steps."""
+    ordered = step[new].sort().values
     starts = ordered[[tenth * len(ordered) // 10 for tenth in range(10)]].unique()
-    number = torch.bucketize(values.double(), starts[1:], right=True)
-    digits = next(d for d in range(3, 18) if d == 17 or len({f"{start:.{d}g}" for start in starts}) == len(starts))
-    names = [f"{bound:.{digits}g}" for bound in (*starts.tolist(), float(ordered[-1]))]
-    cells = {f"{low} to {high}": _compare(confirmed, new, number == i) for i, (low, high) in enumerate(pairwise(names))}
-    return cells if recorded else {name: cell | {"recorded": None} for name, cell in cells.items()}
+    number = torch.bucketize(step, starts[1:], right=True)
+    ends = pairwise([*starts.tolist(), int(ordered[-1])])
+    return {f"{low} to {high}": _compare(confirmed, new, number == i) for i, (low, high) in enumerate(ends)}

@@ -266,7 +266,7 @@ class SupportLimits:
     most: Tensor
 
     @staticmethod
-    def fit(data: Transitions, graph: LocalGraph, model: Model, stream: Stream) -> SupportLimits:
+    def fit(data: Transitions, graph: LocalGraph, model: Model | None, stream: Stream) -> SupportLimits:
         """From rows of two episodes or more."""
         assert data.episode is not None
         episodes, number = data.episode.unique(return_inverse=True)

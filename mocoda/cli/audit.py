@@ -15,7 +15,7 @@ from mocoda.analysis import audit, check_step
 from mocoda.analysis.replay import EnvironmentStep
 from mocoda.cli import options as opt
 from mocoda.cli.options import say
-from mocoda.data import Transitions, write
+from mocoda.data import Transitions, read, write
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
@@ -47,6 +47,8 @@ class Audit(opt.OnData):
     """Audit this many rows, drawn at random, instead of all."""
     episodes: opt.Maybe[int] = None
     """Audit the rows of this many generated episodes, and of as many recorded ones, drawn at random."""
+    target: opt.MaybeData = None
+    """Data of the task that an agent is to learn: report which share of its states has a true row near it."""
     reading: Fixed[opt.ReadOptions] = opt.AS_IT_SAYS  # --columns means something else here
     workers: opt.Maybe[int] = None
     """Number of processes that simulate; without it one per free core for robots and environments, and none but this
@@ -86,6 +88,7 @@ class Audit(opt.OnData):
                 **options,
                 rows=self.rows,
                 episodes=self.episodes,
+                target=None if self.target is None else read(self.target),
                 seed=self.seed,
                 workers=workers,
                 checkpoint=run.path / CHECKPOINT,

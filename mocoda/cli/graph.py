@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 from tyro.conf import Positional, arg
 
-from mocoda.analysis import check
+from mocoda.analysis import check, score_rows
 from mocoda.cli import options as opt
 from mocoda.cli.options import say
+from mocoda.data import write
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json
 from mocoda.engine.progress import PlainProgress
@@ -161,15 +162,24 @@ class Check(opt.OnData):
     device: opt.Device = "cpu"
     out: opt.Folder = Path("runs/check")
     """Folder for advice.json."""
+    keep: Annotated[opt.Maybe[str], arg(metavar="FILE")] = None
+    """Write the data to this file with the scores of its rows, from 0 to 1, as provenance: `valid`, `supported`, `new`
+    and, if it was noted how far models disagree, `agreed`."""
 
     def run(self) -> None:
-        recorded, world = self.read(self.device)
+        kept = None if self.keep is None else opt.check_out(self.keep, [self.data, self.world.graph]).path
+        data, world = self.read(self.device)
         answer = self.out / "advice.json"
-        settings = self.identity(recorded, world, "details")
-        with RunFolder(self.out, "check", settings, [answer.name], self.overwrite) as run:
-            advice = check(recorded, world.graph, seed=self.seed, quick=self.quick, progress=run.progress)
-            doubts = world.graph.doubts(recorded.rows) if isinstance(world.graph, LearnedGraph) else None
+        settings = self.identity(data, world, "details", "keep")
+        with RunFolder(self.out, "check", settings, [answer.name], self.overwrite, kept) as run:
+            advice = check(data, world.graph, seed=self.seed, quick=self.quick, progress=run.progress)
+            doubts = world.graph.doubts(data.rows) if isinstance(world.graph, LearnedGraph) else None
             write_json(answer, advice.to_json() | ({} if doubts is None else {"unsure": doubts}))
+            if self.keep is not None:
+                allowed = getattr(world, "constraints", None)
+                scores = score_rows(data, world.graph, constraints=allowed, seed=self.seed)
+                write(scores.keep(data), self.keep)
+                opt.show(scores)
         if self.details:
             opt.show(advice.details)
         for sentence in advice.recommendation:

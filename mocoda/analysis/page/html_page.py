@@ -21,7 +21,8 @@ from mocoda.analysis.page.row_browser import (
 )
 from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves, two_sample_panel
 from mocoda.analysis.page.scene import scene_of
-from mocoda.analysis.row_audit import Audit, generated
+from mocoda.analysis.row_audit import Audit
+from mocoda.analysis.scores import generated
 from mocoda.analysis.two_samples import TwoSample
 from mocoda.augmentation import fit_support
 from mocoda.data.editing import HEAD, HEAD_BY_SIZE, content_of
