@@ -195,10 +195,17 @@ TARGETS = {  # and whether rows come back as they are, or each episode's togethe
     "data.parquet": False,
     "data.csv": False,
     "lerobot:data": True,
+    "lerobot-v2.1:data": True,
     "minari:data-v0": True,
     "d3rlpy:data.h5": True,
 }
-EXAMPLES = {"robomimic:data.hdf5": 6, "lerobot:data": 15, "minari:data-v0": 10, "d3rlpy:data.h5": 10}  # take longer
+EXAMPLES = {
+    "robomimic:data.hdf5": 6,
+    "lerobot:data": 15,
+    "lerobot-v2.1:data": 10,
+    "minari:data-v0": 10,
+    "d3rlpy:data.h5": 10,
+}  # take longer
 
 
 @st.composite

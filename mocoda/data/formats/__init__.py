@@ -39,6 +39,7 @@ for format_ in (
     named_columns.PARQUET,
     named_columns.CSV,
     lerobot.LEROBOT,
+    lerobot.LEROBOT_21,
     shard_folder.SHARDS,
     minari.MINARI,
     d3rlpy.D3RLPY,
@@ -111,7 +112,8 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
         format_, place = _source_format(source)
         for name in options:
             if name not in format_.options:
-                takes = " and ".join(known.title for known in FORMATS.values() if name in known.options)
+                titles = (known.title for known in FORMATS.values() if name in known.options)
+                takes = " and ".join(dict.fromkeys(titles))
                 raise InputError(f"{name} is for {takes}, and {place!r} is {format_.title}: remove it.")
         contents, title = format_.read(place, **options), format_.title
     elif options:
@@ -146,7 +148,8 @@ def write(data: Transitions, target: str | Path | Target) -> None:
     """Writes a table, completely or not at all.
 
     The suffix chooses the format (FILE.hdf5, FILE.npz, FILE.parquet, FILE.csv), or a prefix does: "d4rl:FILE.hdf5"
-    (with next observations), "robomimic:FILE.hdf5", "lerobot:FOLDER", "minari:NAMESPACE/NAME-v0", "d3rlpy:FILE.h5".
+    (with next observations), "robomimic:FILE.hdf5", "lerobot:FOLDER" (v3.0), "lerobot-v2.1:FOLDER",
+    "minari:NAMESPACE/NAME-v0", "d3rlpy:FILE.h5".
     """
     chosen = target if isinstance(target, Target) else target_of(target)
     assert chosen.format.write is not None

@@ -244,6 +244,12 @@ def noted(source: Mapping[str, Any], name: str) -> Any:
     return source[name] if name in source else noted(inner, name) if isinstance(inner, Mapping) else None
 
 
+def noted_audit(source: Mapping[str, Any]) -> dict[str, Any]:
+    """What an audit of the rows has noted in their source, as {"audit": ...}; {} where there was none."""
+    found = noted(source, "audit")
+    return {"audit": found} if isinstance(found, Mapping) else {}
+
+
 def texts_of(data: Transitions) -> dict[str, Any]:
     """The JSON values that are stored beside a table's arrays."""
     return {"columns": list(data.columns), "source": dict(data.source)}

@@ -93,7 +93,8 @@ def begins_with(path: Path, beginning: bytes) -> bool:
 
 def readable_formats() -> str:
     """What `mocoda.read` reads, as part of a sentence: titles, or examples where a prefix is needed."""
-    return _listed(format_.title if format_.recognises else format_.example for format_ in FORMATS.values())
+    titles = (format_.title if format_.recognises else format_.example for format_ in FORMATS.values())
+    return _listed(dict.fromkeys(titles))
 
 
 def writable_formats() -> str:
