@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from importlib.metadata import packages_distributions, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import rich.console
 import torch
 from torch import Tensor
@@ -18,6 +21,7 @@ from mocoda.analysis.two_samples import MIN_ROWS, two_sample
 from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.files import versions
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Cell, area_under_curve, share_of
@@ -87,7 +91,7 @@ def audit(
     found = judge(table, truth, graph, tolerance=limits, seed=stream, whole=rows is None or rows >= len(data))
     verdict = torch.full((len(data),), NOT_AUDITED, device=data.device)
     verdict[chosen] = found.verdict
-    return replace(found, verdict=verdict)
+    return replace(found, verdict=verdict, simulator=_simulator(step))
 
 
 def judge(
@@ -154,6 +158,7 @@ class Audit:
     tolerance   by factor
     columns     of the state that were compared
     verdict     (N,) int64, of every row of the data: 1 confirmed, 0 not, -1 not audited
+    simulator   the `name` of what replayed the rows, and `versions` of packages that it may depend on
     """
 
     confirmed: float
@@ -164,12 +169,18 @@ class Audit:
     tolerance: dict[str, float]
     columns: tuple[str, ...]
     verdict: Tensor
+    simulator: dict[str, Any] = field(default_factory=dict)
 
     def keep(self, data: Transitions) -> Transitions:
-        """The audited data with the verdict as provenance: data[data.provenance["confirmed"] == 1] is true."""
+        """The audited data with the verdict as provenance: data[data.provenance["confirmed"] == 1] is true.
+
+        Its source says in "audit" which simulator confirmed which share of how many rows, and within which tolerance.
+        """
         if len(data) != len(self.verdict):
             raise InputError(f"the audit was of {len(self.verdict):,} rows, and this data has {len(data):,}.")
-        return replace(data, provenance={**data.provenance, "confirmed": self.verdict})
+        noted = {name: found for name, found in self.to_json().items() if name not in ("by", "predictors")}
+        notes = {**data.provenance, "confirmed": self.verdict}
+        return replace(data, provenance=notes, source={**data.source, "audit": noted})
 
     def to_json(self) -> dict[str, Any]:
         """All but the verdicts, as JSON values."""
@@ -178,6 +189,17 @@ class Audit:
 
     def __rich__(self) -> rich.console.Group:
         return rich.console.Group(rich_tables(tables(self.to_json())), summary(self.to_json()))
+
+
+def _simulator(step: Step) -> dict[str, Any]:
+    """What replays rows by `step`: its name, and the versions of packages that its answers may depend on."""
+    owner, found = getattr(step, "__self__", step), versions()
+    names = (getattr(owner, name, None) for name in ("name", "environment", "world", "__qualname__"))
+    name = next((str(one) for one in names if one), type(owner).__name__)
+    if spec := gymnasium.registry.get(name.rpartition(":")[2]):
+        module = re.split(r"[.:]", getattr(spec.entry_point, "__module__", str(spec.entry_point)))[0]
+        found |= {package: version(package) for package in packages_distributions().get(module, ())}
+    return {"name": name, "versions": found}
 
 
 def summary(found: Mapping[str, Any]) -> str:

@@ -158,7 +158,7 @@ def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
     found = {"python": platform.python_version(), "mocoda": VERSION}
-    for package in ("torch", "numpy", "h5py", "gymnasium", "mujoco", "gymnasium-robotics", "scikit-learn"):
+    for package in ("torch", "numpy", "h5py", "gymnasium", "mujoco", "gymnasium-robotics", "ogbench", "scikit-learn"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -25,6 +25,7 @@ from transition_tables import assert_identical, numbers, refusal, table
 import mocoda
 from mocoda import Transitions
 from mocoda.data import FORMATS, Format, readable_formats, target_of, writable_formats
+from mocoda.data.formats import compare
 from mocoda.data.formats.as_episodes import grouped_by_episode
 
 
@@ -253,7 +254,9 @@ def test_a_table_that_was_written_and_read_is_identical(target: str) -> None:
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
             environment.setenv("MINARI_DATASETS_PATH", folder)
             place = target if kind == "minari" else f"{kind}:{Path(folder) / name}" if kind else Path(folder) / name
-            mocoda.write(table, place)
+            chosen = target_of(place)
+            mocoda.write(table, chosen)
+            assert compare(table, chosen)[0]
             back = mocoda.read(place)
             if target == "data.csv":  # which cannot hold it
                 back = replace(back, source=table.source)
@@ -261,3 +264,29 @@ def test_a_table_that_was_written_and_read_is_identical(target: str) -> None:
             assert [found.name for found in Path(folder).iterdir()] == [name]
 
     holds()
+
+
+CHANGES: dict[str, Callable[[Transitions], Transitions]] = {
+    "nothing": lambda made: made,
+    "order": lambda made: made[torch.tensor(ORDER)],
+    "rows": lambda made: made[:9],
+    "one value": lambda made: replace(made, state=made.state + (torch.arange(10) == 4)[:, None] * 0.5),
+    "no goals": lambda made: replace(made, goal=None),
+    "more": lambda made: replace(made, provenance={**made.provenance, "support": made.state[:, 0]}),
+    "names": lambda made: replace(made, columns=["y", "x", "push"], source={}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("target", ["x.csv", "lerobot:x"])
+def test_a_comparison_says_what_differs(
+    target: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made, chosen = recorded(np.random.default_rng(0)), target_of(target)
+    changed = CHANGES[change](made)
+    mocoda.write(changed, chosen)
+    for wanted in (made, changed):
+        same, said = compare(wanted, chosen)
+        assert same == (change == "nothing" or wanted is changed)
+        assert_approved(said)

@@ -196,7 +196,8 @@ def test_episodes_of_v21_are_files_and_lines(tmp_path: Path) -> None:
         assert np.array_equal(frames["observation.state"].to_numpy(), state)
         assert frames["index"].to_list() == [*range(begin, begin + len(state))]
         assert about["episode_index"] == number and about["stats"]["observation.state"]["count"] == [len(state)]
-        for name, figure in {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}.items():
+        figures: dict[str, Any] = {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}
+        for name, figure in figures.items():
             assert about["stats"]["observation.state"][name] == pytest.approx(figure(state, 0), abs=1e-6)
         begin += len(state)
 

@@ -14,15 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack
 
+import numpy as np
+
 from mocoda.data.formats import array_files, d3rlpy, lerobot, minari, named_columns, robomimic, shard_folder
-from mocoda.data.formats.arrays import RawData, arrays_of, raw_arrays
+from mocoda.data.formats.arrays import RawData, arrays_of, raw_arrays, texts_of
+from mocoda.data.formats.as_episodes import grouped_by_episode
 from mocoda.data.formats.format import FORMATS as FORMATS
 from mocoda.data.formats.format import Contents as Contents
 from mocoda.data.formats.format import Format as Format
 from mocoda.data.formats.format import readable_formats as readable_formats
 from mocoda.data.formats.format import writable_formats as writable_formats
 from mocoda.data.formats.guarded import check_readable
-from mocoda.data.names import Names
+from mocoda.data.names import TEXTS, Names
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import check_writable
 
@@ -154,6 +157,41 @@ def write(data: Transitions, target: str | Path | Target) -> None:
     chosen = target if isinstance(target, Target) else target_of(target)
     assert chosen.format.write is not None
     chosen.format.write(data, chosen.place)
+
+
+def compare(data: Transitions, target: Target) -> tuple[bool, str]:
+    """Reads back what `write` wrote; whether it is the same table, and a sentence that says so.
+
+    Numbers are kept to the bit. Formats of episodes put the rows of each together, in the order of its steps.
+    """
+    back = read_raw(f"{target.format.name}:{target.place}").table()
+    orders = {"in the same order": data, "the rows of each episode together": grouped_by_episode(data)}
+    found = {order: _differences(table, back) for order, table in orders.items()}
+    order, wrong = min(found.items(), key=lambda one: len(one[1]))
+    lost = [name for name in target.format.lacks if wrong.pop(name, None)]
+    held = ", ".join(name for name in (*data.arrays(), *TEXTS) if name not in target.format.lacks)
+    said = (
+        f"it differs: {'; '.join(wrong.values())}" if wrong else f"{len(data):,} rows are identical ({held}), {order}"
+    )
+    lacks = f"; {target.format.title} cannot hold {' and '.join(lost)}" if lost else ""
+    return not wrong, f"Read back, {said}{lacks}."
+
+
+def _differences(written: Transitions, back: Transitions) -> dict[str, str]:
+    """What differs between two tables, in words, by the names of arrays, "columns" and "source"."""
+    ours, theirs = arrays_of(written), arrays_of(back)
+    if len(written) != len(back):
+        return {"rows": f"there are {len(back):,} rows instead of {len(written):,}"}
+    found = {name: f"{name} is missing" for name in ours if name not in theirs}
+    found |= {name: f"there is {name}" for name in theirs if name not in ours}
+    for name, one in ours.items():
+        other = theirs.get(name, one)
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            found[name] = f"{name} is {other.dtype} {other.shape} instead of {one.dtype} {one.shape}"
+        elif len(rows := np.flatnonzero((one != other).reshape(len(one), -1).any(1))):
+            apart = np.abs(one.astype(np.float64) - other).max()
+            found[name] = f"{name} differs in {len(rows):,} rows, first in row {rows[0]}, by up to {apart:g}"
+    return found | {name: f"not the same {name}" for name in TEXTS if texts_of(written)[name] != texts_of(back)[name]}
 
 
 @dataclass(frozen=True)

@@ -245,9 +245,8 @@ def noted(source: Mapping[str, Any], name: str) -> Any:
 
 
 def noted_audit(source: Mapping[str, Any]) -> dict[str, Any]:
-    """What an audit of the rows has noted in their source, as {"audit": ...}; {} where there was none."""
-    found = noted(source, "audit")
-    return {"audit": found} if isinstance(found, Mapping) else {}
+    """What an audit has noted of these rows, and not of those they were made from, as {"audit": ...}; or nothing."""
+    return {name: found for name, found in source.items() if name == "audit" and isinstance(found, Mapping)}
 
 
 def texts_of(data: Transitions) -> dict[str, Any]:

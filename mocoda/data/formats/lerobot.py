@@ -106,7 +106,6 @@ def read_lerobot(place: str, observations: Sequence[str] = ()) -> Contents:
         if "held" in notes:
             arrays = {name: array for name, array in arrays.items() if name in notes["held"]}
         about = {"lerobot": str(info["codebase_version"]), "fps": info.get("fps"), "tasks": _tasks(folder)}
-        about |= noted_audit(info)
         if said := _note(info, arrays, len(frame)):
             about["note"] = said
         described = {name: f"{about.get('dtype')} {tuple(about['shape'])}" for name, about in features.items()}

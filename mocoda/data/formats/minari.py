@@ -26,7 +26,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import arrays_of, checked_texts, side_by_side, texts_of
+from mocoda.data.formats.arrays import arrays_of, checked_texts, noted_audit, side_by_side, texts_of
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import Unpacked, array_at, check_readable, group_at, open_hdf5, put_array, refusing
@@ -117,6 +117,7 @@ def write(data: Transitions, name: str) -> None:
                 "total_steps": len(data),
                 "dataset_size": float(storage.get_size()),
                 "mocoda": texts_of(data) | held,
+                **noted_audit(data.source),
             }
         )
     namespace = name.rpartition("/")[0]
@@ -153,7 +154,7 @@ MINARI = Format("minari", "Minari data set", "minari:NAMESPACE/NAME-v0", read, w
 
 def _root() -> Path:
     given = os.environ.get("MINARI_DATASETS_PATH")
-    return Path(given) if given is not None else Path.home() / ".minari" / "datasets"
+    return Path(given).absolute() if given is not None else Path.home() / ".minari" / "datasets"
 
 
 def _folder(name: str) -> Path:
