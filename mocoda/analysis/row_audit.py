@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import rich.console
 import torch
+from rich.markup import escape
 from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
@@ -22,6 +23,7 @@ from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import versions
+from mocoda.engine.printed import Printed
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Cell, area_under_curve, share_of
@@ -141,7 +143,7 @@ def judge(
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
+class Audit(Printed):
     """The share of generated rows that a simulator confirms, in total and by kind; prints as tables.
 
     confirmed   the share of the generated rows that are true, from 0 to 1; of all rows if none is known to be generated
@@ -188,7 +190,7 @@ class Audit:
         return told | {"interval": list(self.interval), "columns": list(self.columns)}
 
     def __rich__(self) -> rich.console.Group:
-        return rich.console.Group(rich_tables(tables(self.to_json())), summary(self.to_json()))
+        return rich.console.Group(rich_tables(tables(self.to_json())), escape(summary(self.to_json())))
 
 
 def _simulator(step: Step) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mocoda.data.formats.arrays import RawData
 from mocoda.data.kinds import kinds_of
 from mocoda.data.names import EPISODES, PROVENANCE, printable
 from mocoda.data.tracking import MAX_LOST, alike_objects, find_exchanges
+from mocoda.engine.printed import Printed
 
 Floats = NDArray[np.float32]
 LONGEST = 50_000  # characters of a printed line
@@ -58,7 +59,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Printed):
     """What `inspect` finds. Generated rows are left out of everything but `rows` and `columns`.
 
     kind          what the data was read as
@@ -114,12 +115,6 @@ class Inspection:
             cells = ["-" if figure is None else f"{figure:.4g}" for figure in figures]
             table.add_row(column.part, escape(printable(column.name)), *cells, ", ".join(remarks))
         return rich.console.Group(table, *(escape(printable(line, LONGEST)) for line in self._lines()))
-
-    def __str__(self) -> str:
-        console = rich.console.Console(width=120, force_terminal=False, color_system=None)
-        with console.capture() as text:
-            console.print(self)
-        return text.get().rstrip()
 
     def _lines(self) -> list[str]:
         few, median, most = self.steps

@@ -101,6 +101,15 @@ class LocalGraph:
         edges = ", ".join(f"{child}' <- {', '.join(self.edges[child])}" for child in self.children)
         return f"LocalGraph({edges}{'' if self.local is None else ', and local edges'})"
 
+    def _repr_html_(self) -> str:
+        """What notebooks show: the edges of every row, and those of other rows if it is known how many have them."""
+        from mocoda.engine.printed import figure_html
+        from mocoda.graph.diagram import figure_of
+
+        shares = getattr(self, "row_shares", self.sparsest.float())
+        more = "" if self.local is None or hasattr(self, "row_shares") else "; other edges depend on the row"
+        return figure_html(figure_of(self, shares, f"Which factors depend on which{more}"), repr(self))
+
     @property
     def structure(self) -> dict[str, Any]:
         """Factors with their columns, and edges, as JSON values; fitted models depend on them."""

@@ -273,7 +273,7 @@ CHANGES: dict[str, Callable[[Transitions], Transitions]] = {
     "one value": lambda made: replace(made, state=made.state + (torch.arange(10) == 4)[:, None] * 0.5),
     "no goals": lambda made: replace(made, goal=None),
     "more": lambda made: replace(made, provenance={**made.provenance, "support": made.state[:, 0]}),
-    "names": lambda made: replace(made, columns=["y", "x", "push"], source={}),
+    "names": lambda made: replace(made, columns=("y", "x", "push"), source={}),
 }
 
 
