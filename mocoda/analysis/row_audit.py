@@ -174,13 +174,13 @@ class Audit(Printed):
     simulator: dict[str, Any] = field(default_factory=dict)
 
     def keep(self, data: Transitions) -> Transitions:
-        """The audited data with the verdict as provenance: data[data.provenance["confirmed"] == 1] is true.
-
-        Its source says in "audit" which simulator confirmed which share of how many rows, and within which tolerance.
-        """
+        """The data with the verdicts as provenance `confirmed`, of which 1 is true; its source keeps the results."""
         if len(data) != len(self.verdict):
             raise InputError(f"the audit was of {len(self.verdict):,} rows, and this data has {len(data):,}.")
-        noted = {name: found for name, found in self.to_json().items() if name not in ("by", "predictors")}
+        found = self.to_json()
+        packages = ", ".join(f"{name} {number}" for name, number in self.simulator.get("versions", {}).items())
+        noted = {name: found[name] for name in ("simulator", "confirmed", "interval", "rows", "tolerance", "columns")}
+        noted["summary"] = f"{self.simulator.get('name')} ({packages}): {summary(found)}"
         notes = {**data.provenance, "confirmed": self.verdict}
         return replace(data, provenance=notes, source={**data.source, "audit": noted})
 
@@ -207,7 +207,7 @@ def _simulator(step: Step) -> dict[str, Any]:
 def summary(found: Mapping[str, Any]) -> str:
     """The result of an audit, given as JSON values, in one sentence."""
     limits = ", ".join(f"{factor} {limit:.3g}" for factor, limit in found["tolerance"].items())
-    share = f"{_percent(found['confirmed'])} ({_span(found['interval'])})"
+    share = f"{found['confirmed']:.1%} ({_span(found['interval'])})"
     kind = "rows" if list(found["by"]["recipe"]) in (["all rows"], ["recorded"]) else "generated rows"
     return f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}."
 
@@ -220,8 +220,8 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         recorded_too = any(cell.get("recorded") for cell in cells.values())
         rows = []
         for group, cell in cells.items():
-            share = f"{_percent(cell['share'])} ({_span(cell['interval'])})" if cell["rows"] else "–"
-            recorded = [_percent(cell["recorded"]["share"]) if cell.get("recorded") else "–"]
+            share = f"{cell['share']:.1%} ({_span(cell['interval'])})" if cell["rows"] else "–"
+            recorded = [f"{cell['recorded']['share']:.1%}" if cell.get("recorded") else "–"]
             rows.append([str(group), f"{cell[count]:,}", share, *(recorded if recorded_too else [])])
         heads = [label, count, "confirmed (95% CI)", *(["recorded"] if recorded_too else [])]
         told.append(Table(f"Confirmed, by {label}", heads, rows))
@@ -235,10 +235,6 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         caption = "How well true rows can be predicted without a simulator"
         told.append(Table(caption, ["true rows have the", "AUROC (95% CI)"], rows))
     return told
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
 
 
 def _span(interval: Sequence[float]) -> str:

@@ -128,8 +128,8 @@ class Inspection(Printed):
         ]
         if self.generated:
             lines.append(f"{self.generated:,} rows are generated; only the table above includes them")
-        if said := _audited(self.source):
-            lines.append(said)
+        if isinstance(audit := self.source.get("audit"), Mapping):
+            lines.append(f"audited by {audit.get('summary')}")
         if left := self.source.get("ignored"):
             lines.append(f"left out, and in no new row: {', '.join(map(printable, left))}")
         return [*lines, *(f"look: {warning}" for warning in self.warnings)]
@@ -181,20 +181,6 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
     )
     objects = _objects(state[:FOLLOWED], next_state[:FOLLOWED], raw)
     return replace(found, warnings=(*raw.doubts(), *_warnings(found), *objects))
-
-
-def _audited(source: Mapping[str, Any]) -> str:
-    """What an audit found, in words; "" where there was none, or where a file tells of something else as one."""
-    try:
-        found = source["audit"]
-        packages = ", ".join(f"{name} {version}" for name, version in found["simulator"]["versions"].items())
-        limits = ", ".join(f"{factor} {limit:.3g}" for factor, limit in found["tolerance"].items())
-        return (
-            f"audited by {found['simulator']['name']} ({packages}): {found['confirmed']:.1%} of {found['rows']:,} rows "
-            f"were true, within a tolerance of {limits}"
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return ""
 
 
 def _recorded(raw: RawData) -> NDArray[np.bool_]:

@@ -122,13 +122,14 @@ class Transitions:
         )
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the first rows, as far as they fit."""
+        """What notebooks show: the first rows and columns."""
         from mocoda.data.formats.named_columns import named_columns
         from mocoda.engine.printed import as_html
 
         columns = named_columns(self[:SHOWN_ROWS])
         shown = list(columns)[:SHOWN_COLUMNS]
-        table = rich.table.Table(*map(escape, shown), title=f"{len(self):,} rows", title_justify="left")
+        title = f"{len(shown)} of {len(columns)} columns, {min(SHOWN_ROWS, len(self))} of {len(self):,} rows"
+        table = rich.table.Table(*map(escape, shown), title=title, title_justify="left")
         for row in zip(*(columns[name].tolist() for name in shown), strict=True):
             table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
         return as_html(rich.console.Group(table, escape(repr(self))))

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from approved import assert_approved, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as any_arrays
+from test_hostile_files import unprivileged as unprivileged
 from test_transitions import FLOATS, bits, parts
 from transition_tables import assert_identical, numbers, refusal, table
 
@@ -290,3 +292,18 @@ def test_a_comparison_says_what_differs(
         same, said = compare(wanted, chosen)
         assert same == (change == "nothing" or wanted is changed)
         assert_approved(said)
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "sub/data.npz", "lerobot:sub/data"])
+def test_a_folder_that_is_closed_is_said_to_be(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    kind, _, name = target.rpartition(":")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(closed))
+    place = target if kind == "minari" else f"{kind}:{closed / name}" if kind else closed / name
+    request.getfixturevalue("unprivileged")
+    for write in (target_of, lambda place: mocoda.write(recorded(np.random.default_rng(0)), place)):
+        message = refusal(partial(write, place))
+        assert message.startswith(f"cannot write '{closed}") and message.endswith("in a folder that can be written.")

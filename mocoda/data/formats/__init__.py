@@ -27,7 +27,7 @@ from mocoda.data.formats.format import writable_formats as writable_formats
 from mocoda.data.formats.guarded import check_readable
 from mocoda.data.names import TEXTS, Names
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import check_writable
+from mocoda.engine.files import check_new_folder, check_writable
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
@@ -219,10 +219,8 @@ def target_of(target: str | Path) -> Target:
         raise InputError(f"{str(target)!r} does not say which format to write; expected {writable_formats()}.")
     if format_.check is not None:
         format_.check(place)
-    elif format_.place == "folder" and Path(place).exists():
-        raise InputError(f"cannot write {place!r}: it exists. Name a new folder.")
     elif format_.place != "name":
-        check_writable(place)
+        (check_new_folder if format_.place == "folder" else check_writable)(place)
     return Target(format_, place)
 
 

@@ -244,11 +244,6 @@ def noted(source: Mapping[str, Any], name: str) -> Any:
     return source[name] if name in source else noted(inner, name) if isinstance(inner, Mapping) else None
 
 
-def noted_audit(source: Mapping[str, Any]) -> dict[str, Any]:
-    """What an audit has noted of these rows, and not of those they were made from, as {"audit": ...}; or nothing."""
-    return {name: found for name, found in source.items() if name == "audit" and isinstance(found, Mapping)}
-
-
 def texts_of(data: Transitions) -> dict[str, Any]:
     """The JSON values that are stored beside a table's arrays."""
     return {"columns": list(data.columns), "source": dict(data.source)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,16 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import (
-    arrays_of,
-    check_chosen,
-    checked_texts,
-    noted,
-    noted_audit,
-    side_by_side,
-    texts_of,
-)
-from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
+from mocoda.data.formats.arrays import arrays_of, check_chosen, checked_texts, noted, side_by_side, texts_of
+from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode, noted_audit
 from mocoda.data.formats.format import Contents, Format, Stored
 from mocoda.data.formats.guarded import Unpacked, refusing
 from mocoda.data.formats.named_columns import column_values, open_parquet, parquet_table, pyarrow_for
@@ -57,7 +49,9 @@ OUR_NAMES = {  # theirs -> ours; where two are there, the last counts
 }
 NUMBERS = ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+STATS = ("min", "max", "mean", "std", "count")  # of v2.1; v3.0 has quantiles, too
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+Frames = Mapping[str, Any]  # columns by name
 BATCH = 8192  # frames that are read at once
 MOST_TASKS = 10_000  # larger task numbers are something else
 CHUNK = 1000  # episodes of a folder in v2.1
@@ -269,7 +263,7 @@ def write_lerobot(data: Transitions, place: str, version: str = "v3.0") -> None:
     } | noted_audit(data.source)
     with whole_folder(place) as folder:
         (folder / "meta").mkdir()
-        info |= (_put_v21 if version == "v2.1" else _put_v30)(folder, frames, bounds, tasks)
+        info |= (_put_v21 if version == "v2.1" else _put_v30)(folder, frames, _episodes(bounds, tasks, frames), tasks)
         write_json(folder / NOTES, texts_of(data) | {"held": [*arrays_of(data)]})
         write_json(folder / INFO, info)
 
@@ -284,12 +278,8 @@ LEROBOT = Format(
     place="folder",
     options=("observations",),
 )
-LEROBOT_21 = replace(
-    LEROBOT,
-    name="lerobot-v2.1",
-    example="lerobot-v2.1:FOLDER",
-    write=partial(write_lerobot, version="v2.1"),
-)
+_write_21 = partial(write_lerobot, version="v2.1")
+LEROBOT_21 = replace(LEROBOT, name="lerobot-v2.1", example="lerobot-v2.1:FOLDER", write=_write_21)
 
 
 def _frames(data: Transitions, bounds: NDArray[np.int64], fps: float) -> tuple[list[str], dict[str, NDArray[Any]]]:
@@ -320,69 +310,56 @@ def _frames(data: Transitions, bounds: NDArray[np.int64], fps: float) -> tuple[l
     return texts, frames | {"index": np.arange(len(data)), "task_index": task}
 
 
-def _put_v30(
-    folder: Path, frames: Mapping[str, NDArray[Any]], bounds: NDArray[np.int64], tasks: list[str]
-) -> dict[str, Any]:
-    """Writes all frames to one file, and tables of episodes and tasks; returns what info.json says of them."""
+def _put_v30(folder: Path, frames: Frames, episodes: Frames, tasks: list[str]) -> dict[str, Any]:
+    """Writes a file of all frames, one of episodes and one of tasks; returns what info.json says of them."""
+    bounds, zero = np.array([0, len(frames["index"])]), np.zeros_like(episodes["length"])  # there is one file of each
+    places = ("data/chunk_index", "data/file_index", "meta/episodes/chunk_index", "meta/episodes/file_index")
+    last = np.cumsum(episodes["length"])
+    extent = {"dataset_from_index": last - episodes["length"], "dataset_to_index": last}
+    whole = {name: _stats(array, bounds) for name, array in frames.items()}
+    _parquet(folder / "data" / FILE, _table(frames))
+    _parquet(folder / "meta/episodes" / FILE, _table({**episodes, **extent, **dict.fromkeys(places, zero)}))
+    listed = _table({"task_index": np.arange(len(tasks)), INDEX: tasks})
+    _parquet(folder / TASKS, listed.replace_schema_metadata({"pandas": json.dumps(PANDAS)}))
+    write_json(folder / "meta/stats.json", {n: {k: v[0].tolist() for k, v in s.items()} for n, s in whole.items()})
+    path = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+    return {"data_files_size_in_mb": 100, "video_files_size_in_mb": 200, "data_path": path}
+
+
+def _put_v21(folder: Path, frames: Frames, episodes: Frames, tasks: list[str]) -> dict[str, Any]:
+    """Writes a file for each episode, and episodes and tasks as lines of JSON; returns what `_put_v30` does."""
+    path = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+    table, begin = _table(frames), 0
+    lines: dict[str, list[Any]] = {"episodes": [], "episodes_stats": []}
+    lines["tasks"] = [{"task_index": number, "task": text} for number, text in enumerate(tasks)]
+    for number, row in enumerate(_table(episodes).to_pylist()):
+        name = path.format(episode_chunk=number // CHUNK, episode_index=number)
+        _parquet(folder / name, table.slice(begin, row["length"]))
+        begin += row["length"]
+        stats = {name: {part: row[f"stats/{name}/{part}"] for part in STATS} for name in frames}
+        lines["episodes"].append({part: row[part] for part in ("episode_index", "tasks", "length")})
+        lines["episodes_stats"].append({"episode_index": number, "stats": stats})
+    for name, rows in lines.items():
+        (folder / f"meta/{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return {"total_videos": 0, "total_chunks": -(-len(lines["episodes"]) // CHUNK), "data_path": path}
+
+
+def _episodes(bounds: NDArray[np.int64], tasks: list[str], frames: Frames) -> dict[str, Any]:
+    """The number, the tasks, the length and the statistics of each episode, by columns."""
     pyarrow = pyarrow_for("write LeRobot's folders")
-    episodes, zero = len(bounds) - 1, np.zeros(len(bounds) - 1, np.int64)
-    first, numbers = _tasks_of(frames, episodes)
-    columns: dict[str, Any] = {
-        "episode_index": np.arange(episodes),
-        "tasks": pyarrow.ListArray.from_arrays(first, pyarrow.array([tasks[number] for number in numbers])),
-        "length": np.diff(bounds),
-        "data/chunk_index": zero,
-        "data/file_index": zero,
-        "dataset_from_index": bounds[:-1],
-        "dataset_to_index": bounds[1:],
-    }
+    episodes = len(bounds) - 1
+    pairs = np.unique(np.stack([frames["episode_index"], frames["task_index"]], 1), axis=0)
+    first = np.append(0, np.cumsum(np.bincount(pairs[:, 0], minlength=episodes))).astype(np.int32)
+    own = pyarrow.ListArray.from_arrays(first, pyarrow.array([tasks[place] for place in pairs[:, 1]]))
+    columns = {"episode_index": np.arange(episodes), "tasks": own, "length": np.diff(bounds)}
     for feature, array in frames.items():
         for name, values in _stats(array, bounds).items():
             ends = np.arange(episodes + 1, dtype=np.int32) * values.shape[1]
             columns[f"stats/{feature}/{name}"] = pyarrow.ListArray.from_arrays(ends, values.ravel())
-    columns |= {"meta/episodes/chunk_index": zero, "meta/episodes/file_index": zero}
-    whole = {name: _stats(array, bounds[[0, -1]]) for name, array in frames.items()}
-    _parquet(folder / "data" / FILE, _table(frames))
-    _parquet(folder / "meta/episodes" / FILE, _table(columns))
-    listed = _table({"task_index": np.arange(len(tasks)), INDEX: tasks})
-    _parquet(folder / TASKS, listed.replace_schema_metadata({"pandas": json.dumps(PANDAS)}))
-    write_json(folder / "meta/stats.json", {n: {k: v[0].tolist() for k, v in s.items()} for n, s in whole.items()})
-    return {
-        "data_files_size_in_mb": 100,
-        "video_files_size_in_mb": 200,
-        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
-    }
+    return columns
 
 
-def _put_v21(
-    folder: Path, frames: Mapping[str, NDArray[Any]], bounds: NDArray[np.int64], tasks: list[str]
-) -> dict[str, Any]:
-    """Writes a file for each episode, and their tasks and statistics as lines of JSON; returns as `_put_v30` does."""
-    data_path = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
-    table, lengths = _table(frames), np.diff(bounds).tolist()
-    first, numbers = _tasks_of(frames, len(lengths))
-    stats = {feature: _stats(array, bounds, quantiles=False) for feature, array in frames.items()}
-    episodes, described = [], []
-    for number, length in enumerate(lengths):
-        path = data_path.format(episode_chunk=number // CHUNK, episode_index=number)
-        _parquet(folder / path, table.slice(bounds[number], length))
-        own = [tasks[task] for task in numbers[first[number] : first[number + 1]]]
-        episodes.append({"episode_index": number, "tasks": own, "length": length})
-        about = {name: {key: array[number].tolist() for key, array in found.items()} for name, found in stats.items()}
-        described.append({"episode_index": number, "stats": about})
-    _lines(folder / "meta/episodes.jsonl", episodes)
-    _lines(folder / "meta/episodes_stats.jsonl", described)
-    _lines(folder / "meta/tasks.jsonl", [{"task_index": i, "task": text} for i, text in enumerate(tasks)])
-    return {"total_videos": 0, "total_chunks": -(-len(lengths) // CHUNK), "data_path": data_path}
-
-
-def _tasks_of(frames: Mapping[str, NDArray[Any]], episodes: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The numbers of each episode's tasks, one after another, and where those of each begin (E + 1,)."""
-    pairs = np.unique(np.stack([frames["episode_index"], frames["task_index"]], 1), axis=0)
-    return np.append(0, np.cumsum(np.bincount(pairs[:, 0], minlength=episodes))).astype(np.int32), pairs[:, 1]
-
-
-def _stats(array: NDArray[Any], bounds: NDArray[np.int64], quantiles: bool = True) -> dict[str, NDArray[Any]]:
+def _stats(array: NDArray[Any], bounds: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     """Statistics of each episode's values, (E, width) each; episodes of one length are described together."""
     values, lengths = array.reshape(len(array), -1), np.diff(bounds)
     values = values.astype(np.float64) if values.dtype.kind == "f" else values
@@ -392,10 +369,8 @@ def _stats(array: NDArray[Any], bounds: NDArray[np.int64], quantiles: bool = Tru
         one = values[bounds[chosen, None] + np.arange(length)]  # (episodes, length, width)
         about = {"min": one.min(1), "max": one.max(1), "mean": one.mean(1), "std": one.std(1)}
         about["count"] = np.full((len(chosen), 1), length)
-        if quantiles:
-            shares = np.quantile(one.astype(np.float64), [*QUANTILES.values()], axis=1)
-            about |= dict(zip(QUANTILES, shares, strict=True))
-        for name, part in about.items():
+        quantiles = np.quantile(one.astype(np.float64), [*QUANTILES.values()], axis=1)
+        for name, part in (about | dict(zip(QUANTILES, quantiles, strict=True))).items():
             found.setdefault(name, np.empty((len(lengths), part.shape[1]), part.dtype))[chosen] = part
     return found
 
@@ -414,7 +389,3 @@ def _table(columns: Mapping[str, Any]) -> Any:
 def _parquet(path: Path, table: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow_for("write LeRobot's folders").parquet.write_table(table, path)
-
-
-def _lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")

@@ -21,17 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.array_files import is_hdf5
-from mocoda.data.formats.arrays import (
-    arrays_of,
-    check_chosen,
-    checked_texts,
-    noted,
-    noted_audit,
-    side_by_side,
-    texts_of,
-    widths_of,
-)
-from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
+from mocoda.data.formats.arrays import arrays_of, check_chosen, checked_texts, noted, side_by_side, texts_of, widths_of
+from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode, noted_audit
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import (
     array_at,
