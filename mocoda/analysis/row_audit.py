@@ -181,8 +181,8 @@ class Audit(Printed):
         packages = ", ".join(f"{name} {number}" for name, number in self.simulator.get("versions", {}).items())
         noted = {name: found[name] for name in ("simulator", "confirmed", "interval", "rows", "tolerance", "columns")}
         noted["summary"] = f"{self.simulator.get('name')} ({packages}): {summary(found)}"
-        notes = {**data.provenance, "confirmed": self.verdict}
-        return replace(data, provenance=notes, source={**data.source, "audit": noted})
+        source = {**data.source, "audit": noted}
+        return replace(data, provenance={**data.provenance, "confirmed": self.verdict}, source=source)
 
     def to_json(self) -> dict[str, Any]:
         """All but the verdicts, as JSON values."""

@@ -1,17 +1,12 @@
-"""Results that people look at: as text where they are printed, and as tables and figures in notebooks."""
+"""Results that people look at: as text where they are printed, and as tables in notebooks."""
 
 from __future__ import annotations
 
-import html
 import io
-from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WIDTH, WIDE = 120, 1000  # letters of a line of text; in a notebook, which can scroll
 STYLE = "margin:0;overflow-x:auto;line-height:normal;font-family:Menlo,'DejaVu Sans Mono',Consolas,monospace"
@@ -35,13 +30,6 @@ class Printed:
 
 def as_html(result: Any) -> str:
     """What a console would print, as HTML without scripts in which every text is escaped."""
-    console = Console(record=True, file=io.StringIO(), width=WIDE, force_jupyter=False)
+    console = Console(record=True, file=io.StringIO(), width=WIDE, force_jupyter=False, highlight=False)
     console.print(result)
     return console.export_html(inline_styles=True, code_format=f'<pre style="{STYLE}">{{code}}</pre>')
-
-
-def figure_html(figure: Figure, text: str) -> str:
-    """A figure as an image in HTML; `text` says what it shows."""
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=80)
-    return f'<img alt="{html.escape(text)}" src="data:image/png;base64,{b64encode(image.getvalue()).decode()}">'

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import io
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +37,14 @@ class Edge(NamedTuple):
 def draw_graph(graph: LocalGraph, path: Path, rows: Tensor, title: str) -> None:
     """Draws the edges at rows (N, S + A): arrows from parents to children on the left, a matrix on the right."""
     save(figure_of(graph, graph.shares(rows), title), path)
+
+
+def graph_html(graph: LocalGraph) -> str:
+    """The graph in a notebook: the edges of every row, and those of other rows if it is known how many have them."""
+    shares, image = getattr(graph, "row_shares", graph.sparsest.float()), io.BytesIO()
+    more = "" if graph.local is None or hasattr(graph, "row_shares") else "; other edges depend on the row"
+    figure_of(graph, shares, f"Which factors depend on which{more}").savefig(image, format="png", dpi=80)
+    return f'<img alt="{html.escape(repr(graph))}" src="data:image/png;base64,{b64encode(image.getvalue()).decode()}">'
 
 
 def figure_of(graph: LocalGraph, shares: Tensor, title: str) -> Figure:

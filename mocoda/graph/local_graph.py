@@ -102,13 +102,9 @@ class LocalGraph:
         return f"LocalGraph({edges}{'' if self.local is None else ', and local edges'})"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the edges of every row, and those of other rows if it is known how many have them."""
-        from mocoda.engine.printed import figure_html
-        from mocoda.graph.diagram import figure_of
+        from mocoda.graph.diagram import graph_html
 
-        shares = getattr(self, "row_shares", self.sparsest.float())
-        more = "" if self.local is None or hasattr(self, "row_shares") else "; other edges depend on the row"
-        return figure_html(figure_of(self, shares, f"Which factors depend on which{more}"), repr(self))
+        return graph_html(self)
 
     @property
     def structure(self) -> dict[str, Any]:

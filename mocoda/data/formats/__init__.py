@@ -160,19 +160,15 @@ def write(data: Transitions, target: str | Path | Target) -> None:
 
 
 def compare(data: Transitions, target: Target) -> tuple[bool, str]:
-    """Reads back what `write` wrote; whether it is the same table, and a sentence that says so.
-
-    Numbers are kept to the bit. Formats of episodes put the rows of each together, in the order of its steps.
-    """
+    """Reads back what `write` wrote; whether it is the same table, to the bit, and a sentence that says so."""
     back = read_raw(f"{target.format.name}:{target.place}").table()
     orders = {"in the same order": data, "the rows of each episode together": grouped_by_episode(data)}
     found = {order: _differences(table, back) for order, table in orders.items()}
     order, wrong = min(found.items(), key=lambda one: len(one[1]))
     lost = [name for name in target.format.lacks if wrong.pop(name, None)]
     held = ", ".join(name for name in (*data.arrays(), *TEXTS) if name not in target.format.lacks)
-    said = (
-        f"it differs: {'; '.join(wrong.values())}" if wrong else f"{len(data):,} rows are identical ({held}), {order}"
-    )
+    same = f"{len(data):,} rows are identical ({held}), {order}"
+    said = f"it differs: {'; '.join(wrong.values())}" if wrong else same
     lacks = f"; {target.format.title} cannot hold {' and '.join(lost)}" if lost else ""
     return not wrong, f"Read back, {said}{lacks}."
 
