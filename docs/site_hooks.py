@@ -5,6 +5,7 @@ On GitHub, the same pages link to the same files where they lie.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,11 @@ FIELD = re.compile(r"(?P<names>\*{0,2}\w+(?:, \w+)*)(?:\n? {2,})(?=\S)")  # "row
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the experiments, and copies figures, results and examples to their places beside the pages."""
+    """Adds notebooks, the pages of experiments, and figures, results and examples at their places beside the pages."""
+    for path in sorted((ROOT / "docs").glob("*.ipynb")):
+        files.append(
+            File.generated(config, f"{path.stem}.md", content=as_markdown(json.loads(path.read_text("utf-8"))))
+        )
     for pattern in BESIDE:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
@@ -40,7 +45,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Shortens links out of docs/ and into it: the site has these pages one folder higher than their sources."""
     if page.file.src_uri.startswith(("experiments/", "examples/")):
         return re.sub(r"(\]\((?:\.\./)+)docs/", r"\1", markdown)
-    return re.sub(r"(\]\(|src=\")\.\./", r"\1", markdown)
+    return re.sub(r"(\]\(\w+)\.ipynb", r"\1.md", re.sub(r"(\]\(|src=\")\.\./", r"\1", markdown))
+
+
+def as_markdown(notebook: dict[str, Any]) -> str:
+    """An executed notebook as a page; the page of a report that is shown inside it is a figure here."""
+    parts = []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        for output in cell.get("outputs", ()):
+            shown = "".join(output["data"]["text/html"])
+            framed = "![The page of a report](images/notebook-page.png)" if "<iframe" in shown else ""
+            parts.append(framed or f"<div>{shown}</div>")
+    return "\n\n".join(parts)
 
 
 class FieldLists(griffe.Extension):

@@ -18,10 +18,10 @@ from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
-import rich.console
 import rich.table
 import torch
 from numpy.typing import NDArray
+from rich.markup import escape
 from torch import Tensor
 
 from mocoda.agents.agent import Agent, Noise
@@ -30,6 +30,7 @@ from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.metrics import Metric
 from mocoda.engine.networks import Weights
 from mocoda.engine.optimise import Captured, Tensors
+from mocoda.engine.printed import Printed
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Summary, probability_of_improvement, summarise
 from mocoda.engine.workers import Workers
@@ -55,7 +56,7 @@ def can_be_played(task: object) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(Printed):
     """The results of all agents; prints as a table with one line per data set.
 
     values  measure -> (data set, seed) -> mean over the episodes
@@ -106,7 +107,7 @@ class Evaluation:
         for data in self.datasets:
             steps, success, reward = (self.summary(measure, data) for measure in ("steps", "success", "return"))
             table.add_row(
-                data,
+                escape(data),
                 f"{steps.mean:.1f} ± {steps.std:.1f}",
                 f"{steps.iqm:.1f}",
                 f"{steps.low:.1f} to {steps.high:.1f}",
@@ -115,12 +116,6 @@ class Evaluation:
                 f"{reward.mean:.1f} ± {reward.std:.1f}",
             )
         return table
-
-    def __str__(self) -> str:
-        console = rich.console.Console(width=110, force_terminal=False, color_system=None)
-        with console.capture() as text:
-            console.print(self)
-        return text.get().rstrip()
 
 
 def evaluate(

@@ -20,6 +20,7 @@ from mocoda.augmentation.support import REFERENCE, densities, ranks
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.dynamics import Ensemble, Prediction
 from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.printed import Printed
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.mocoda import MixtureParents, StratifiedParents, fewer_components
@@ -31,7 +32,7 @@ COMPONENTS = 32  # of mixtures that are fitted to the data
 
 
 @dataclass(frozen=True, eq=False)
-class WhatIf:
+class WhatIf(Printed):
     """The answer to a counterfactual question; prints as a table of its first row.
 
     factual         the recorded transitions
@@ -72,12 +73,6 @@ class WhatIf:
                     cells += [f"{next_state[i]:.4g}", f"{instead[i]:.4g}", interval, mechanism]
                 rows.append(cells)
         return rich_tables([Table(f"What if{first}: {rarer}", heads, rows)])
-
-    def __str__(self) -> str:
-        console = rich.console.Console(width=110, force_terminal=False, color_system=None)
-        with console.capture() as text:
-            console.print(self)
-        return text.get().rstrip()
 
 
 def what_if(

@@ -21,6 +21,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import moments
+from mocoda.engine.printed import Printed
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.learned import LearnedGraph
@@ -71,7 +72,7 @@ class RecipeCheck:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Printed):
     """What `mocoda.check` found; prints as a recommendation, with `details` as tables.
 
     rows, used        rows of the data; rows that were used
@@ -102,6 +103,9 @@ class Advice:
 
     def __str__(self) -> str:
         return "\n".join(self.recommendation)
+
+    def __rich__(self) -> rich.console.Group:
+        return rich.console.Group(super().__rich__(), self.details)
 
 
 def tables(found: Mapping[str, Any]) -> list[Table]:

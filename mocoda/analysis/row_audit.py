@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from importlib.metadata import packages_distributions, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import rich.console
 import torch
+from rich.markup import escape
 from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
@@ -19,6 +23,8 @@ from mocoda.analysis.two_samples import MIN_ROWS, two_sample
 from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.files import versions
+from mocoda.engine.printed import Printed
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Cell, area_under_curve, share_of
@@ -96,7 +102,7 @@ def audit(
     found = judge(table, truth, graph, tolerance=limits, seed=stream, whole=whole, near=near, part=part, target=target)
     verdict = torch.full((len(data),), NOT_AUDITED, device=data.device)
     verdict[chosen] = found.verdict
-    return replace(found, verdict=verdict)
+    return replace(found, verdict=verdict, simulator=_simulator(step))
 
 
 def judge(
@@ -160,7 +166,7 @@ def judge(
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
+class Audit(Printed):
     """The share of generated rows that a simulator confirms, in total and by kind; prints as tables.
 
     confirmed   the share of the generated rows that are true, from 0 to 1; of all rows if none is known to be generated
@@ -183,6 +189,7 @@ class Audit:
                 the share, with its interval, that is both confirmed and new
     coverage    the share of the target's states that have a recorded one near them, "recorded", and that have a
                 recorded or a confirmed one, "all"; None without a target
+    simulator   the `name` of what replayed the rows, and `versions` of packages that it may depend on
     """
 
     confirmed: float
@@ -196,12 +203,18 @@ class Audit:
     new: float | None = None
     true_and_new: Cell | None = None
     coverage: dict[str, float] | None = None
+    simulator: dict[str, Any] = field(default_factory=dict)
 
     def keep(self, data: Transitions) -> Transitions:
-        """The audited data with the verdict as provenance: data[data.provenance["confirmed"] == 1] is true."""
+        """The data with the verdicts as provenance `confirmed`, of which 1 is true; its source keeps the results."""
         if len(data) != len(self.verdict):
             raise InputError(f"the audit was of {len(self.verdict):,} rows, and this data has {len(data):,}.")
-        return replace(data, provenance={**data.provenance, "confirmed": self.verdict})
+        found = self.to_json()
+        packages = ", ".join(f"{name} {number}" for name, number in self.simulator.get("versions", {}).items())
+        noted = {name: found[name] for name in ("simulator", "confirmed", "interval", "rows", "tolerance", "columns")}
+        noted["summary"] = f"{self.simulator.get('name')} ({packages}): {summary(found)}"
+        source = {**data.source, "audit": noted}
+        return replace(data, provenance={**data.provenance, "confirmed": self.verdict}, source=source)
 
     def to_json(self) -> dict[str, Any]:
         """All but the verdicts, as JSON values."""
@@ -209,21 +222,30 @@ class Audit:
         return told | {"interval": list(self.interval), "columns": list(self.columns)}
 
     def __rich__(self) -> rich.console.Group:
-        return rich.console.Group(rich_tables(tables(self.to_json())), summary(self.to_json()))
+        return rich.console.Group(rich_tables(tables(self.to_json())), escape(summary(self.to_json())))
+
+
+def _simulator(step: Step) -> dict[str, Any]:
+    """What replays rows by `step`: its name, and the versions of packages that its answers may depend on."""
+    owner, found = getattr(step, "__self__", step), versions()
+    names = (getattr(owner, name, None) for name in ("name", "environment", "world", "__qualname__"))
+    name = next((str(one) for one in names if one), type(owner).__name__)
+    if spec := gymnasium.registry.get(name.rpartition(":")[2]):
+        module = re.split(r"[.:]", getattr(spec.entry_point, "__module__", str(spec.entry_point)))[0]
+        found |= {package: version(package) for package in packages_distributions().get(module, ())}
+    return {"name": name, "versions": found}
 
 
 def summary(found: Mapping[str, Any]) -> str:
     """The result of an audit, given as JSON values, in one sentence."""
     limits = ", ".join(f"{factor} {limit:.3g}" for factor, limit in found["tolerance"].items())
-    share = f"{_percent(found['confirmed'])} ({_span(found['interval'])})"
+    share = f"{found['confirmed']:.1%} ({_span(found['interval'])})"
     kind = "rows" if list(found["by"]["recipe"]) in (["all rows"], ["recorded"]) else "generated rows"
     told = f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}."
     if both := found.get("true_and_new"):
-        told += f" {_percent(both['share'])} ({_span(both['interval'])}) are true and new."
+        told += f" {both['share']:.1%} ({_span(both['interval'])}) are true and new."
     if covered := found.get("coverage"):
-        told += (
-            f" True rows cover {_percent(covered['all'])} of the target, recorded ones {_percent(covered['recorded'])}."
-        )
+        told += f" True rows cover {covered['all']:.1%} of the target, recorded ones {covered['recorded']:.1%}."
     return told
 
 
@@ -236,10 +258,10 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         more = [key for key in ("new", "true_and_new") if any(key in cell for cell in cells.values())]
         rows = []
         for group, cell in cells.items():
-            share = f"{_percent(cell['share'])} ({_span(cell['interval'])})" if cell["rows"] else "–"
-            recorded = [_percent(cell["recorded"]["share"]) if cell.get("recorded") else "–"]
+            share = f"{cell['share']:.1%} ({_span(cell['interval'])})" if cell["rows"] else "–"
+            recorded = [f"{cell['recorded']['share']:.1%}" if cell.get("recorded") else "–"]
             rows.append([str(group), f"{cell[count]:,}", share, *(recorded if recorded_too else [])])
-            rows[-1] += [_percent(cell[key]) for key in more]
+            rows[-1] += [f"{cell[key]:.1%}" for key in more]
         heads = [label, count, "confirmed (95% CI)", *(["recorded"] if recorded_too else [])]
         heads += [key.replace("_", " ") for key in more]
         told.append(Table(f"Confirmed, by {label}", heads, rows))
@@ -253,10 +275,6 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         caption = "How well true rows can be predicted without a simulator"
         told.append(Table(caption, ["true rows have the", "AUROC (95% CI)"], rows))
     return told
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
 
 
 def _span(interval: Sequence[float]) -> str:

@@ -14,6 +14,7 @@ from mocoda.analysis.tables import percent
 from mocoda.augmentation.support import RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
+from mocoda.engine.printed import Printed
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 
@@ -24,7 +25,7 @@ STRAIGHT, LONGER = 0.95, 0.1  # correlation of simulated with recorded changes; 
 
 
 @dataclass(frozen=True)
-class StepCheck:
+class StepCheck(Printed):
     """How well a simulator reproduces recorded rows; prints as sentences.
 
     confirmed  share of the rows whose next state is within the tolerance

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import rich.console
 import rich.table
 import torch
+from rich.markup import escape
 from torch import Tensor
 
 from mocoda.engine.randomness import Stream
@@ -35,11 +36,11 @@ def rich_tables(tables: Sequence[Table]) -> rich.console.Group:
     """Tables as the console prints them: the first column on the left, numbers on the right."""
     drawn = []
     for one in tables:
-        table = rich.table.Table(title=one.caption, title_justify="left")
+        table = rich.table.Table(title=escape(one.caption), title_justify="left")
         for place, head in enumerate(one.heads):
-            table.add_column(head, justify="right" if place else "left")
+            table.add_column(escape(head), justify="right" if place else "left")
         for row in one.rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
         drawn.append(table)
     return rich.console.Group(*drawn)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from mocoda.cli import options as opt
 from mocoda.cli.options import counted, say
 from mocoda.data import read, track, write
 from mocoda.data.editing import drop
+from mocoda.data.formats import compare
 from mocoda.data.where import Condition, columns_of
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import PlainProgress
@@ -184,6 +186,8 @@ class Export(opt.Command):
     drop: opt.MaybeFile = None
     """Leave out the rows that this file lists, one number per line, as the page of `mocoda report` exports them. Rows
     are numbered before --where selects among them."""
+    verify: opt.Flag = False
+    """Read back what was written, and compare it with the data; the exit code is 1 if it differs."""
     overwrite: opt.Overwrite = False
 
     def run(self) -> None:
@@ -191,7 +195,9 @@ class Export(opt.Command):
             self._export_policy()
             return
         viewed = self.to.endswith(".rrd")
-        (opt.check_file if viewed else opt.check_out)(self.to, [self.data, self.drop], self.overwrite)
+        if viewed and self.verify:
+            raise InputError("--verify reads back what was written, and mocoda does not read .rrd: remove it.")
+        target = (opt.check_file if viewed else opt.check_out)(self.to, [self.data, self.drop], self.overwrite)
         table = self.reading.read(self.data, self.skip_bad_rows)
         if self.drop is not None:
             table = drop(table, rows=self.drop)
@@ -204,10 +210,18 @@ class Export(opt.Command):
         (export_rerun if viewed else write)(table, self.to)
         say(f"{self.to}: {len(table):,} transitions")
         opt.say_left_out(table)
+        if self.verify:
+            assert target is not None
+            same, said = compare(table, target)
+            say(said)
+            if not same:
+                sys.exit(1)
 
     def _export_policy(self) -> None:
-        selecting = {**asdict(self.reading), "skip_bad_rows": self.skip_bad_rows, "where": self.where}
-        given = [f"--{name.replace('_', '-')}" for name, value in {**selecting, "drop": self.drop}.items() if value]
+        chosen = asdict(self.reading) | {
+            name: getattr(self, name) for name in ("skip_bad_rows", "where", "drop", "verify")
+        }
+        given = [f"--{name.replace('_', '-')}" for name, value in chosen.items() if value]
         if given:
             raise InputError(
                 f"{' and '.join(given)} is for data, and an {Path(self.to).suffix} file is a policy: remove it."

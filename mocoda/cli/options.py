@@ -138,8 +138,8 @@ READABLE = (
     "shards, minari:NAME or d3rlpy:FILE.h5"
 )
 WRITABLE = (
-    "FILE.hdf5, FILE.npz, FILE.parquet, FILE.csv, robomimic:FILE.hdf5, d4rl:FILE.hdf5, lerobot:FOLDER, minari:NAME or "
-    "d3rlpy:FILE.h5"
+    "FILE.hdf5, FILE.npz, FILE.parquet, FILE.csv, robomimic:FILE.hdf5, d4rl:FILE.hdf5, lerobot:FOLDER (v3.0), "
+    "lerobot-v2.1:FOLDER, minari:NAME or d3rlpy:FILE.h5"
 )
 TASKS = "navigation, hooksweep2, objects:N (N objects), cube-single, cube-double, cube-triple or cube-quadruple"
 

@@ -19,6 +19,7 @@ from mocoda.data.formats.arrays import RawData
 from mocoda.data.kinds import kinds_of
 from mocoda.data.names import EPISODES, PROVENANCE, printable
 from mocoda.data.tracking import MAX_LOST, alike_objects, find_exchanges
+from mocoda.engine.printed import Printed
 
 Floats = NDArray[np.float32]
 LONGEST = 50_000  # characters of a printed line
@@ -60,7 +61,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Printed):
     """What `inspect` finds. Generated rows are left out of everything but `rows` and `columns`.
 
     kind          what the data was read as
@@ -121,12 +122,6 @@ class Inspection:
         said = (escape(printable(line, LONGEST)) for line in self._lines())
         return rich.console.Group(table, *said, *filter(None, [self.episode_scores]))
 
-    def __str__(self) -> str:
-        console = rich.console.Console(width=120, force_terminal=False, color_system=None)
-        with console.capture() as text:
-            console.print(self)
-        return text.get().rstrip()
-
     def _lines(self) -> list[str]:
         few, median, most = self.steps
         goals = "no goals" if self.goals is None else f"{self.goals:,} different goals"
@@ -141,6 +136,8 @@ class Inspection:
             lines.append(f"{self.generated:,} rows are generated; only the table above includes them")
         if self.episode_scores is None:
             lines.append("most rows stand alone, so there are no episodes to compare")
+        if isinstance(audit := self.source.get("audit"), Mapping):
+            lines.append(f"audited by {audit.get('summary')}")
         if left := self.source.get("ignored"):
             lines.append(f"left out, and in no new row: {', '.join(map(printable, left))}")
         return [*lines, *(f"look: {warning}" for warning in self.warnings)]

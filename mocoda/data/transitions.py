@@ -12,8 +12,11 @@ from typing import Any
 
 import h5py
 import numpy as np
+import rich.console
+import rich.table
 import torch
 from numpy.typing import ArrayLike
+from rich.markup import escape
 from torch import Tensor
 
 from mocoda.data.formats.array_files import FORMAT, FORMAT_VERSION, stored_arrays
@@ -24,6 +27,7 @@ from mocoda.data.names import EPISODES, PROVENANCE, TEXTS, printable
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import hdf5_disk, versions, whole_file
 
+SHOWN_ROWS, SHOWN_COLUMNS = 5, 20  # in a notebook
 Array = Tensor | np.ndarray[Any, Any] | ArrayLike
 
 
@@ -116,6 +120,19 @@ class Transitions:
             f"action={tuple(self.action.shape)}, reward={reward}, {goal}columns=[{columns}], "
             f"{provenance}device={self.state.device.type})"
         )
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the first rows and columns."""
+        from mocoda.data.formats.named_columns import named_columns
+        from mocoda.engine.printed import as_html
+
+        columns = named_columns(self[:SHOWN_ROWS])
+        shown = list(columns)[:SHOWN_COLUMNS]
+        title = f"{len(shown)} of {len(columns)} columns, {min(SHOWN_ROWS, len(self))} of {len(self):,} rows"
+        table = rich.table.Table(*map(escape, shown), title=title, title_justify="left")
+        for row in zip(*(columns[name].tolist() for name in shown), strict=True):
+            table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
+        return as_html(rich.console.Group(table, escape(repr(self))))
 
     def __getitem__(self, rows: slice | Tensor) -> Transitions:
         """The chosen rows: a slice, indices (M,) or a boolean mask (N,)."""

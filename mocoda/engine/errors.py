@@ -23,12 +23,13 @@ def contract(of: str) -> Callable[[bool, str], None]:
     return promise
 
 
-def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
-    """The error for a name that does not exist: it lists those that do, and suggests the nearest."""
+def unknown_name(kind: str, name: object, known: Iterable[str], of: str = "") -> InputError:
+    """The error for a name that does not exist, or that what is called `of` does not have: it lists others."""
     names = list(known)
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return InputError(f"there is no {kind} {name!r}; there are: {', '.join(names)}.{hint}")
+    no, others = (f"{of} has no", "it has") if of else ("there is no", "there are")
+    return InputError(f"{no} {kind} {name!r}; {others}: {', '.join(names)}.{hint}")
 
 
 def check_names(kind: str, names: Iterable[object], known: Iterable[str]) -> None:

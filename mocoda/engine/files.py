@@ -52,6 +52,13 @@ def _why_not_writable(target: Path) -> str | None:
     return None
 
 
+def check_new_folder(path: str | Path) -> None:
+    """Raises unless a folder can be made there, and where something is already. Call it before long work."""
+    if os.path.exists(path):  # noqa: PTH110, unlike Path.exists it never raises
+        raise InputError(f"cannot write {str(path)!r}: it exists. Name a new folder.")
+    check_writable(path)
+
+
 def check_target(path: str | Path, *, inputs: Iterable[str | Path] = (), overwrite: bool = False) -> None:
     """Like `check_writable`, but also refuses an existing file, unless `overwrite`, and always one of the inputs."""
     check_writable(path)
@@ -83,9 +90,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 @contextmanager
 def whole_folder(path: str | Path) -> Iterator[Path]:
     """A new folder to write to; it takes the name `path`, where nothing may be yet, only if the block ends well."""
-    if Path(path).exists():
-        raise InputError(f"cannot write {str(path)!r}: it exists. Name a new folder.")
-    check_writable(path)
+    check_new_folder(path)
     with _part_of(Path(path)) as part:
         part.mkdir()
         with _locked(part):
@@ -158,7 +163,7 @@ def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
 def versions() -> dict[str, str]:
     """The versions that a result depends on."""
     found = {"python": platform.python_version(), "mocoda": VERSION}
-    for package in ("torch", "numpy", "h5py", "gymnasium", "mujoco", "gymnasium-robotics", "scikit-learn"):
+    for package in ("torch", "numpy", "h5py", "gymnasium", "mujoco", "gymnasium-robotics", "ogbench", "scikit-learn"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

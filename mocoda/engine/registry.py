@@ -45,7 +45,7 @@ class Registry(UserDict[str, T]):
             if setting not in known:
                 if not known:
                     raise InputError(f"the {self.kind} {name!r} has no settings, got {setting!r}.")
-                raise unknown_name(f"setting of the {self.kind} {name!r}", setting, known)
+                raise unknown_name("setting", setting, known, of=f"the {self.kind} {name!r}")
         return factory(**settings)
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import io
+from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +15,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -32,7 +36,20 @@ class Edge(NamedTuple):
 
 def draw_graph(graph: LocalGraph, path: Path, rows: Tensor, title: str) -> None:
     """Draws the edges at rows (N, S + A): arrows from parents to children on the left, a matrix on the right."""
-    edges = _edges(graph, graph.shares(rows))
+    save(figure_of(graph, graph.shares(rows), title), path)
+
+
+def graph_html(graph: LocalGraph) -> str:
+    """The graph in a notebook: the edges of every row, and those of other rows if it is known how many have them."""
+    shares, image = getattr(graph, "row_shares", graph.sparsest.float()), io.BytesIO()
+    more = "" if graph.local is None or hasattr(graph, "row_shares") else "; other edges depend on the row"
+    figure_of(graph, shares, f"Which factors depend on which{more}").savefig(image, format="png", dpi=80)
+    return f'<img alt="{html.escape(repr(graph))}" src="data:image/png;base64,{b64encode(image.getvalue()).decode()}">'
+
+
+def figure_of(graph: LocalGraph, shares: Tensor, title: str) -> Figure:
+    """The figure that `draw_graph` draws, given each edge's share of the rows (parents, children)."""
+    edges = _edges(graph, shares)
     longest = max(len(_short(name)) for name in graph.parents)
     widths = 4.4 + 0.2 * longest, 0.6 + 0.1 * longest + 0.72 * len(graph.children)
     tall = FACTOR_INCHES * len(graph.parents) + 1.8 + (0.06 * longest if longest > MAX_UPRIGHT_LETTERS else 0)
@@ -45,7 +62,7 @@ def draw_graph(graph: LocalGraph, path: Path, rows: Tensor, title: str) -> None:
     if any(edge.share is not None for edge in edges):
         lines.append(Line2D([], [], color=RED, lw=1.8, ls=DASHES, label="in some rows"))
     figure.legend(handles=lines, loc="outside lower left", frameon=False, ncols=2, fontsize=9, labelcolor=INK)
-    save(figure, path)
+    return figure
 
 
 def _draw_arrows(axes: Axes, graph: LocalGraph, edges: Sequence[Edge], width: float) -> None:
@@ -107,7 +124,7 @@ def dependency_table(graph: LocalGraph, shares: Tensor) -> Table:
         edges = [(parent, share) for parent, child, share in _edges(graph, shares) if child == name]
         always = ", ".join(parent for parent, share in edges if share is None)
         sometimes = ", ".join(f"{parent} ({_percent(share)})" for parent, share in edges if share is not None)
-        table.add_row(name, always, sometimes)
+        table.add_row(*map(escape, (name, always, sometimes)))
     return table
 
 

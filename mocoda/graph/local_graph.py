@@ -105,6 +105,11 @@ class LocalGraph:
         edges = ", ".join(f"{child}' <- {', '.join(self.edges[child])}" for child in self.children)
         return f"LocalGraph({edges}{'' if self.local is None else ', and local edges'})"
 
+    def _repr_html_(self) -> str:
+        from mocoda.graph.diagram import graph_html
+
+        return graph_html(self)
+
     @property
     def structure(self) -> dict[str, Any]:
         """Factors with their columns, and edges, as JSON values; fitted models depend on them."""

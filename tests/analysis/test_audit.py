@@ -249,7 +249,8 @@ def test_what_is_finished_is_kept_and_not_asked_again(tmp_path: Path) -> None:
     seen.append(0)
     again = audit(data, failing, GRAPH, tolerance=0.1, checkpoint=file)
     assert seen == [*[100] * 3, 0, *[100] * 8]
-    assert again.to_json() == audit(data, step, GRAPH, tolerance=0.1).to_json()
+    whole = audit(data, step, GRAPH, tolerance=0.1)
+    assert replace(again, simulator={}).to_json() == replace(whole, simulator={}).to_json()
 
 
 class Point(gymnasium.Env[Any, Any]):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from command_line import below, done, kill, refused, rejects, start
 
 from mocoda import Transitions, make_task, read
 from mocoda.data import concatenate
+from mocoda.engine.files import versions
 from mocoda.engine.randomness import Stream
 
 TASK: Any = make_task("navigation")
@@ -107,6 +109,26 @@ def test_verdicts_are_kept_and_rows_are_chosen_by_them() -> None:
     assert "100.0% (96.9 to 100.0) of 120 " in again
 
 
+def test_files_tell_which_simulator_confirmed_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "minari")
+    done("audit", "made.hdf5", "--tolerance", 0.01, "--keep", "judged.hdf5")
+    note = dict(read("judged.hdf5").source["audit"])
+    assert {name: note[name] for name in note if name != "summary"} == {
+        name: value for name, value in found().items() if name not in ("by", "predictors")
+    }
+    assert (note["confirmed"], note["rows"], note["tolerance"]) == (0.8, 150, {"x": 0.01, "y": 0.01})
+    assert note["simulator"] == {"name": "navigation", "versions": versions()}
+    for target in ("robomimic:judged.h5", "lerobot:judged", "lerobot-v2.1:older", "minari:judged-v0", "judged.npz"):
+        done("export", "judged.hdf5", "--to", target, "--verify")
+        assert "audited by navigation (python " in done("inspect", target)
+    with h5py.File("judged.h5") as file:
+        assert json.loads(file["data"].attrs["audit"]) == note
+    for path in ("judged/meta/info.json", "older/meta/info.json", "minari/judged-v0/data/metadata.json"):
+        assert json.loads(Path(path).read_text("utf-8"))["audit"] == note
+    done("augment", "judged.hdf5", "--task", "navigation", "--recipe", "emp", "--rows", 9, "--out", "more.hdf5")
+    assert "audited" not in done("inspect", "more.hdf5")  # for its rows are others
+
+
 def test_a_stock_gymnasium_environment_is_put_in_every_state() -> None:
     import gymnasium
 
@@ -122,6 +144,7 @@ def test_a_stock_gymnasium_environment_is_put_in_every_state() -> None:
     concatenate([table, wrong[:20]]).save("swings.hdf5")
     words = ("swings.hdf5", "--graph", "pendulum.py", "--environment", "Pendulum-v1", "--tolerance", 0.001)
     assert "80.0%" in done("audit", *words, "--workers", 0)
+    assert found()["simulator"]["name"] == "Pendulum-v1" and "gymnasium" in found()["simulator"]["versions"]
     processes = done("audit", *words, "--workers", 1, "--out", "processes")
     assert "80.0%" in processes and found("processes") == found()
 

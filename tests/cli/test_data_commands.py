@@ -25,6 +25,7 @@ from mocoda import (
 )
 from mocoda.augmentation import RewardConfig
 from mocoda.cli.options import check_device
+from mocoda.data import FORMATS
 from mocoda.engine.randomness import Stream
 
 LIFT = """
@@ -196,6 +197,8 @@ REFUSED = [
     "label walks.hdf5 --hindsight 2",
     "label mine.hdf5 --graph lift.py",
     "export walks.hdf5 --to p.onnx --skip-bad-rows",
+    "export walks.hdf5 --to p.onnx --verify",
+    "export walks.hdf5 --to p.rrd --verify",
 ]
 
 
@@ -243,3 +246,13 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
     assert mocoda("export", recorded, "--to", "lerobot:again").code == 2
     assert "7 transitions" in done("export", "again", "--to", "robomimic:again.hdf5")
     assert "arm.x" in done("inspect", "again.hdf5")
+
+
+def test_what_was_exported_is_read_back_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "400 rows are identical" in done("export", "walks.hdf5", "--to", "walks.csv", "--verify")
+    whole = FORMATS["npz"].write
+    assert whole is not None
+    careless = replace(FORMATS["npz"], write=lambda data, place: whole(replace(data, reward=None), place))
+    monkeypatch.setitem(FORMATS.data, "npz", careless)
+    ended = mocoda("export", "walks.hdf5", "--to", "walks.npz", "--verify")
+    assert (ended.code, ended.err) == (1, "") and "it differs: reward is missing" in ended.out

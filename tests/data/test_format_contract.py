@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from approved import assert_approved, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as any_arrays
+from test_hostile_files import unprivileged as unprivileged
 from test_transitions import FLOATS, bits, parts
 from transition_tables import assert_identical, numbers, refusal, table
 
 import mocoda
 from mocoda import Transitions
 from mocoda.data import FORMATS, Format, readable_formats, target_of, writable_formats
+from mocoda.data.formats import compare
 from mocoda.data.formats.as_episodes import grouped_by_episode
 
 
@@ -195,10 +198,17 @@ TARGETS = {  # and whether rows come back as they are, or each episode's togethe
     "data.parquet": False,
     "data.csv": False,
     "lerobot:data": True,
+    "lerobot-v2.1:data": True,
     "minari:data-v0": True,
     "d3rlpy:data.h5": True,
 }
-EXAMPLES = {"robomimic:data.hdf5": 6, "lerobot:data": 15, "minari:data-v0": 10, "d3rlpy:data.h5": 10}  # take longer
+EXAMPLES = {
+    "robomimic:data.hdf5": 6,
+    "lerobot:data": 15,
+    "lerobot-v2.1:data": 10,
+    "minari:data-v0": 10,
+    "d3rlpy:data.h5": 10,
+}  # take longer
 
 
 @st.composite
@@ -246,7 +256,9 @@ def test_a_table_that_was_written_and_read_is_identical(target: str) -> None:
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
             environment.setenv("MINARI_DATASETS_PATH", folder)
             place = target if kind == "minari" else f"{kind}:{Path(folder) / name}" if kind else Path(folder) / name
-            mocoda.write(table, place)
+            chosen = target_of(place)
+            mocoda.write(table, chosen)
+            assert compare(table, chosen)[0]
             back = mocoda.read(place)
             if target == "data.csv":  # which cannot hold it
                 back = replace(back, source=table.source)
@@ -254,3 +266,44 @@ def test_a_table_that_was_written_and_read_is_identical(target: str) -> None:
             assert [found.name for found in Path(folder).iterdir()] == [name]
 
     holds()
+
+
+CHANGES: dict[str, Callable[[Transitions], Transitions]] = {
+    "nothing": lambda made: made,
+    "order": lambda made: made[torch.tensor(ORDER)],
+    "rows": lambda made: made[:9],
+    "one value": lambda made: replace(made, state=made.state + (torch.arange(10) == 4)[:, None] * 0.5),
+    "no goals": lambda made: replace(made, goal=None),
+    "more": lambda made: replace(made, provenance={**made.provenance, "support": made.state[:, 0]}),
+    "names": lambda made: replace(made, columns=("y", "x", "push"), source={}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("target", ["x.csv", "lerobot:x"])
+def test_a_comparison_says_what_differs(
+    target: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made, chosen = recorded(np.random.default_rng(0)), target_of(target)
+    changed = CHANGES[change](made)
+    mocoda.write(changed, chosen)
+    for wanted in (made, changed):
+        same, said = compare(wanted, chosen)
+        assert same == (change == "nothing" or wanted is changed)
+        assert_approved(said)
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "sub/data.npz", "lerobot:sub/data"])
+def test_a_folder_that_is_closed_is_said_to_be(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    kind, _, name = target.rpartition(":")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(closed))
+    place = target if kind == "minari" else f"{kind}:{closed / name}" if kind else closed / name
+    request.getfixturevalue("unprivileged")
+    for write in (target_of, lambda place: mocoda.write(recorded(np.random.default_rng(0)), place)):
+        message = refusal(partial(write, place))
+        assert message.startswith(f"cannot write '{closed}") and message.endswith("in a folder that can be written.")

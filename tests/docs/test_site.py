@@ -72,11 +72,13 @@ def pages(site: Path) -> dict[Path, Page]:
 
 
 def test_every_document_is_a_page(site: Path) -> None:
-    assert {page.stem for page in site.glob("*.html")} == {d.stem for d in (ROOT / "docs").glob("*.md")} | {"404"}
+    documents = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.ipynb")]
+    assert {page.stem for page in site.glob("*.html")} == {document.stem for document in documents} | {"404"}
 
 
 def test_no_page_or_style_loads_anything_from_elsewhere(site: Path) -> None:
     loads = [target for page in pages(site).values() for target in page.loads]
+    loads = [target for target in loads if not target.startswith("data:")]
     assert loads and [target for target in loads if urlsplit(target).scheme or target.startswith("//")] == []
     for style in site.rglob("*.css"):
         assert re.findall(r"url\(\s*[\"']?(?:https?:)?//[^)]*\)|@import[^;]*//[^;]*;", style.read_text("utf-8")) == []

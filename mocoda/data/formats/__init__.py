@@ -14,17 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack
 
+import numpy as np
+
 from mocoda.data.formats import array_files, d3rlpy, lerobot, minari, named_columns, robomimic, shard_folder
-from mocoda.data.formats.arrays import RawData, arrays_of, raw_arrays
+from mocoda.data.formats.arrays import RawData, arrays_of, raw_arrays, texts_of
+from mocoda.data.formats.as_episodes import grouped_by_episode
 from mocoda.data.formats.format import FORMATS as FORMATS
 from mocoda.data.formats.format import Contents as Contents
 from mocoda.data.formats.format import Format as Format
 from mocoda.data.formats.format import readable_formats as readable_formats
 from mocoda.data.formats.format import writable_formats as writable_formats
 from mocoda.data.formats.guarded import check_readable
-from mocoda.data.names import Names
+from mocoda.data.names import TEXTS, Names
 from mocoda.engine.errors import InputError
-from mocoda.engine.files import check_writable
+from mocoda.engine.files import check_new_folder, check_writable
 
 if TYPE_CHECKING:
     from mocoda.data.transitions import Transitions
@@ -39,6 +42,7 @@ for format_ in (
     named_columns.PARQUET,
     named_columns.CSV,
     lerobot.LEROBOT,
+    lerobot.LEROBOT_21,
     shard_folder.SHARDS,
     minari.MINARI,
     d3rlpy.D3RLPY,
@@ -111,7 +115,8 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
         format_, place = _source_format(source)
         for name in options:
             if name not in format_.options:
-                takes = " and ".join(known.title for known in FORMATS.values() if name in known.options)
+                titles = (known.title for known in FORMATS.values() if name in known.options)
+                takes = " and ".join(dict.fromkeys(titles))
                 raise InputError(f"{name} is for {takes}, and {place!r} is {format_.title}: remove it.")
         contents, title = format_.read(place, **options), format_.title
     elif options:
@@ -146,11 +151,43 @@ def write(data: Transitions, target: str | Path | Target) -> None:
     """Writes a table, completely or not at all.
 
     The suffix chooses the format (FILE.hdf5, FILE.npz, FILE.parquet, FILE.csv), or a prefix does: "d4rl:FILE.hdf5"
-    (with next observations), "robomimic:FILE.hdf5", "lerobot:FOLDER", "minari:NAMESPACE/NAME-v0", "d3rlpy:FILE.h5".
+    (with next observations), "robomimic:FILE.hdf5", "lerobot:FOLDER" (v3.0), "lerobot-v2.1:FOLDER",
+    "minari:NAMESPACE/NAME-v0", "d3rlpy:FILE.h5".
     """
     chosen = target if isinstance(target, Target) else target_of(target)
     assert chosen.format.write is not None
     chosen.format.write(data, chosen.place)
+
+
+def compare(data: Transitions, target: Target) -> tuple[bool, str]:
+    """Reads back what `write` wrote; whether it is the same table, to the bit, and a sentence that says so."""
+    back = read_raw(f"{target.format.name}:{target.place}").table()
+    orders = {"in the same order": data, "the rows of each episode together": grouped_by_episode(data)}
+    found = {order: _differences(table, back) for order, table in orders.items()}
+    order, wrong = min(found.items(), key=lambda one: len(one[1]))
+    lost = [name for name in target.format.lacks if wrong.pop(name, None)]
+    held = ", ".join(name for name in (*data.arrays(), *TEXTS) if name not in target.format.lacks)
+    same = f"{len(data):,} rows are identical ({held}), {order}"
+    said = f"it differs: {'; '.join(wrong.values())}" if wrong else same
+    lacks = f"; {target.format.title} cannot hold {' and '.join(lost)}" if lost else ""
+    return not wrong, f"Read back, {said}{lacks}."
+
+
+def _differences(written: Transitions, back: Transitions) -> dict[str, str]:
+    """What differs between two tables, in words, by the names of arrays, "columns" and "source"."""
+    ours, theirs = arrays_of(written), arrays_of(back)
+    if len(written) != len(back):
+        return {"rows": f"there are {len(back):,} rows instead of {len(written):,}"}
+    found = {name: f"{name} is missing" for name in ours if name not in theirs}
+    found |= {name: f"there is {name}" for name in theirs if name not in ours}
+    for name, one in ours.items():
+        other = theirs.get(name, one)
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            found[name] = f"{name} is {other.dtype} {other.shape} instead of {one.dtype} {one.shape}"
+        elif len(rows := np.flatnonzero((one != other).reshape(len(one), -1).any(1))):
+            apart = np.abs(one.astype(np.float64) - other).max()
+            found[name] = f"{name} differs in {len(rows):,} rows, first in row {rows[0]}, by up to {apart:g}"
+    return found | {name: f"not the same {name}" for name in TEXTS if texts_of(written)[name] != texts_of(back)[name]}
 
 
 @dataclass(frozen=True)
@@ -178,10 +215,8 @@ def target_of(target: str | Path) -> Target:
         raise InputError(f"{str(target)!r} does not say which format to write; expected {writable_formats()}.")
     if format_.check is not None:
         format_.check(place)
-    elif format_.place == "folder" and Path(place).exists():
-        raise InputError(f"cannot write {place!r}: it exists. Name a new folder.")
     elif format_.place != "name":
-        check_writable(place)
+        (check_new_folder if format_.place == "folder" else check_writable)(place)
     return Target(format_, place)
 
 

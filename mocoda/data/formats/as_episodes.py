@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -82,3 +82,8 @@ def as_episodes(data: Transitions, *, end_at_terminal: bool = False, one_goal: b
 def _differ(array: NDArray[Any], following: NDArray[Any]) -> NDArray[np.bool_]:
     """(N - 1,) whether a row of one array and the following row of another differ in any bit."""
     return np.asarray((array.view(np.int32)[:-1] != following.view(np.int32)[1:]).any(1))
+
+
+def noted_audit(source: Mapping[str, Any]) -> dict[str, Any]:
+    """What an audit has noted of these rows, for metadata that other programs read: {"audit": ...}, or nothing."""
+    return {name: found for name, found in source.items() if name == "audit" and isinstance(found, Mapping)}

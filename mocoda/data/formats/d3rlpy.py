@@ -3,8 +3,7 @@
 d3rlpy stores episodes and makes rows of them: it drops the last step of an episode that does not end in a terminal row,
 and gives a terminal row a next observation of zeros. Our episodes therefore have one more observation than rows, the
 last row's next state. Those that do not end in a terminal row have one more step, too, of zeros, which is never drawn.
-Our buffers come with `NextStates`, which finds a terminal row's next observation and keeps the row's goal in it. The
-last row of an episode has a next action of zeros.
+Our buffers come with `NextStates`, which finds a terminal row's next observation and keeps the row's goal in it.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ class Format:
     check       place -> None, raising where nothing can be written, before any work. Unless given, paths are checked
     options     keywords of `mocoda.read` that `read` understands too: "observations", "filter_key"
     streamed    the format that tables too large for memory are written in, part by part
+    lacks       what of a table it cannot hold: "source", "reward", "provenance/recipe"
     """
 
     name: str
@@ -78,6 +79,7 @@ class Format:
     check: Callable[[str], None] | None = None
     options: tuple[str, ...] = ()
     streamed: bool = False
+    lacks: tuple[str, ...] = ()
 
 
 FORMATS: Registry[Format] = Registry("format")
@@ -93,7 +95,8 @@ def begins_with(path: Path, beginning: bytes) -> bool:
 
 def readable_formats() -> str:
     """What `mocoda.read` reads, as part of a sentence: titles, or examples where a prefix is needed."""
-    return _listed(format_.title if format_.recognises else format_.example for format_ in FORMATS.values())
+    titles = (format_.title if format_.recognises else format_.example for format_ in FORMATS.values())
+    return _listed(dict.fromkeys(titles))
 
 
 def writable_formats() -> str:

@@ -1,4 +1,4 @@
-"""LeRobot's folders: versions 2.0 to 3.0 are read, 3.0 is written, without LeRobot and without its videos.
+"""LeRobot's folders: versions 2.0 to 3.0 are read, 2.1 and 3.0 are written, without LeRobot and without its videos.
 
 The state is made of all low-dimensional features `observation.*`, or of those that `observations` names. A feature's
 own names become the columns' names (`action.NAME` where the state has the same). Features of more dimensions, images,
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.arrays import arrays_of, check_chosen, checked_texts, noted, side_by_side, texts_of
-from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
+from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode, noted_audit
 from mocoda.data.formats.format import Contents, Format, Stored
 from mocoda.data.formats.guarded import Unpacked, refusing
 from mocoda.data.formats.named_columns import column_values, open_parquet, parquet_table, pyarrow_for
@@ -48,9 +49,13 @@ OUR_NAMES = {  # theirs -> ours; where two are there, the last counts
 }
 NUMBERS = ("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+STATS = ("min", "max", "mean", "std", "count")  # of v2.1; v3.0 has quantiles, too
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+Frames = Mapping[str, Any]  # columns by name
 BATCH = 8192  # frames that are read at once
 MOST_TASKS = 10_000  # larger task numbers are something else
+CHUNK = 1000  # episodes of a folder in v2.1
+MOST_EPISODES = 1_000_000  # in v2.1, whose names of files have six digits
 INDEX = "__index_level_0__"  # pandas' name for the index of a data frame in a Parquet file
 PANDAS = {  # what pandas writes beside such a data frame: LeRobot looks the texts of tasks up in its index
     "index_columns": [INDEX],
@@ -220,8 +225,8 @@ def _note(info: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], frames: i
 # Writing
 
 
-def write_lerobot(data: Transitions, place: str) -> None:
-    """A new folder of version v3.0, whole or not at all.
+def write_lerobot(data: Transitions, place: str, version: str = "v3.0") -> None:
+    """A new folder of version v3.0 or v2.1, whole or not at all.
 
     Episodes are the table's, or else rows that follow one another; every other row is an episode of one frame. Each
     frame has its own next state, `next.observation.state`. `next.done` marks the last frame of an episode and
@@ -230,6 +235,11 @@ def write_lerobot(data: Transitions, place: str) -> None:
     """
     data = grouped_by_episode(data)
     bounds = as_episodes(data).bounds
+    if version == "v2.1" and len(bounds) > MOST_EPISODES:
+        raise InputError(
+            f"LeRobot v2.1 has a file for every episode, and the names of fewer than {MOST_EPISODES:,}; this table has "
+            f"{len(bounds) - 1:,} episodes, counting rows that no other one follows. Write v3.0: lerobot:{place}."
+        )
     fps = noted(data.source, "fps") or 1
     tasks, frames = _frames(data, bounds, fps)
     states, actions = [*data.columns[: data.state.shape[1]]], [*data.columns[data.state.shape[1] :]]
@@ -239,14 +249,23 @@ def write_lerobot(data: Transitions, place: str) -> None:
         name: {"dtype": str(array.dtype), "shape": [*array.shape[1:]] or [1], "names": names.get(name)}
         for name, array in frames.items()
     }
-    whole = {name: _stats(array, np.array([0, len(data)])) for name, array in frames.items()}
+    info = {
+        "codebase_version": version,
+        "robot_type": None,
+        "total_episodes": len(bounds) - 1,
+        "total_frames": len(data),
+        "total_tasks": len(tasks),
+        "chunks_size": CHUNK,
+        "fps": fps,
+        "splits": {"train": f"0:{len(bounds) - 1}"},
+        "video_path": None,
+        "features": features,
+    } | noted_audit(data.source)
     with whole_folder(place) as folder:
-        _parquet(folder / "data" / FILE, frames)
-        _parquet(folder / "meta/episodes" / FILE, _episodes(bounds, tasks, frames))
-        _parquet(folder / TASKS, {"task_index": np.arange(len(tasks)), INDEX: tasks}, {"pandas": json.dumps(PANDAS)})
-        write_json(folder / "meta/stats.json", {n: {k: v[0].tolist() for k, v in s.items()} for n, s in whole.items()})
+        (folder / "meta").mkdir()
+        info |= (_put_v21 if version == "v2.1" else _put_v30)(folder, frames, _episodes(bounds, tasks, frames), tasks)
         write_json(folder / NOTES, texts_of(data) | {"held": [*arrays_of(data)]})
-        write_json(folder / INFO, _info(len(bounds) - 1, len(data), len(tasks), fps, features))
+        write_json(folder / INFO, info)
 
 
 LEROBOT = Format(
@@ -259,6 +278,8 @@ LEROBOT = Format(
     place="folder",
     options=("observations",),
 )
+_write_21 = partial(write_lerobot, version="v2.1")
+LEROBOT_21 = replace(LEROBOT, name="lerobot-v2.1", example="lerobot-v2.1:FOLDER", write=_write_21)
 
 
 def _frames(data: Transitions, bounds: NDArray[np.int64], fps: float) -> tuple[list[str], dict[str, NDArray[Any]]]:
@@ -289,45 +310,53 @@ def _frames(data: Transitions, bounds: NDArray[np.int64], fps: float) -> tuple[l
     return texts, frames | {"index": np.arange(len(data)), "task_index": task}
 
 
-def _info(episodes: int, frames: int, tasks: int, fps: float, features: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "codebase_version": "v3.0",
-        "robot_type": None,
-        "total_episodes": episodes,
-        "total_frames": frames,
-        "total_tasks": tasks,
-        "chunks_size": 1000,
-        "data_files_size_in_mb": 100,
-        "video_files_size_in_mb": 200,
-        "fps": fps,
-        "splits": {"train": f"0:{episodes}"},
-        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
-        "video_path": None,
-        "features": features,
-    }
+def _put_v30(folder: Path, frames: Frames, episodes: Frames, tasks: list[str]) -> dict[str, Any]:
+    """Writes a file of all frames, one of episodes and one of tasks; returns what info.json says of them."""
+    bounds, zero = np.array([0, len(frames["index"])]), np.zeros_like(episodes["length"])  # there is one file of each
+    places = ("data/chunk_index", "data/file_index", "meta/episodes/chunk_index", "meta/episodes/file_index")
+    last = np.cumsum(episodes["length"])
+    extent = {"dataset_from_index": last - episodes["length"], "dataset_to_index": last}
+    whole = {name: _stats(array, bounds) for name, array in frames.items()}
+    _parquet(folder / "data" / FILE, _table(frames))
+    _parquet(folder / "meta/episodes" / FILE, _table({**episodes, **extent, **dict.fromkeys(places, zero)}))
+    listed = _table({"task_index": np.arange(len(tasks)), INDEX: tasks})
+    _parquet(folder / TASKS, listed.replace_schema_metadata({"pandas": json.dumps(PANDAS)}))
+    write_json(folder / "meta/stats.json", {n: {k: v[0].tolist() for k, v in s.items()} for n, s in whole.items()})
+    path = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+    return {"data_files_size_in_mb": 100, "video_files_size_in_mb": 200, "data_path": path}
 
 
-def _episodes(bounds: NDArray[np.int64], tasks: list[str], frames: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Where each episode begins and ends, its tasks and its statistics, by columns."""
+def _put_v21(folder: Path, frames: Frames, episodes: Frames, tasks: list[str]) -> dict[str, Any]:
+    """Writes a file for each episode, and episodes and tasks as lines of JSON; returns what `_put_v30` does."""
+    path = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+    table, begin = _table(frames), 0
+    lines: dict[str, list[Any]] = {"episodes": [], "episodes_stats": []}
+    lines["tasks"] = [{"task_index": number, "task": text} for number, text in enumerate(tasks)]
+    for number, row in enumerate(_table(episodes).to_pylist()):
+        name = path.format(episode_chunk=number // CHUNK, episode_index=number)
+        _parquet(folder / name, table.slice(begin, row["length"]))
+        begin += row["length"]
+        stats = {name: {part: row[f"stats/{name}/{part}"] for part in STATS} for name in frames}
+        lines["episodes"].append({part: row[part] for part in ("episode_index", "tasks", "length")})
+        lines["episodes_stats"].append({"episode_index": number, "stats": stats})
+    for name, rows in lines.items():
+        (folder / f"meta/{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return {"total_videos": 0, "total_chunks": -(-len(lines["episodes"]) // CHUNK), "data_path": path}
+
+
+def _episodes(bounds: NDArray[np.int64], tasks: list[str], frames: Frames) -> dict[str, Any]:
+    """The number, the tasks, the length and the statistics of each episode, by columns."""
     pyarrow = pyarrow_for("write LeRobot's folders")
     episodes = len(bounds) - 1
     pairs = np.unique(np.stack([frames["episode_index"], frames["task_index"]], 1), axis=0)
     first = np.append(0, np.cumsum(np.bincount(pairs[:, 0], minlength=episodes))).astype(np.int32)
-    zero = np.zeros(episodes, np.int64)  # all frames are in one file
-    columns: dict[str, Any] = {
-        "episode_index": np.arange(episodes),
-        "tasks": pyarrow.ListArray.from_arrays(first, pyarrow.array([tasks[place] for place in pairs[:, 1]])),
-        "length": np.diff(bounds),
-        "data/chunk_index": zero,
-        "data/file_index": zero,
-        "dataset_from_index": bounds[:-1],
-        "dataset_to_index": bounds[1:],
-    }
+    own = pyarrow.ListArray.from_arrays(first, pyarrow.array([tasks[place] for place in pairs[:, 1]]))
+    columns = {"episode_index": np.arange(episodes), "tasks": own, "length": np.diff(bounds)}
     for feature, array in frames.items():
         for name, values in _stats(array, bounds).items():
             ends = np.arange(episodes + 1, dtype=np.int32) * values.shape[1]
             columns[f"stats/{feature}/{name}"] = pyarrow.ListArray.from_arrays(ends, values.ravel())
-    return columns | {"meta/episodes/chunk_index": zero, "meta/episodes/file_index": zero}
+    return columns
 
 
 def _stats(array: NDArray[Any], bounds: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -346,13 +375,17 @@ def _stats(array: NDArray[Any], bounds: NDArray[np.int64]) -> dict[str, NDArray[
     return found
 
 
-def _parquet(path: Path, columns: Mapping[str, Any], about: Mapping[str, str] | None = None) -> None:
+def _table(columns: Mapping[str, Any]) -> Any:
     pyarrow = pyarrow_for("write LeRobot's folders")
-    path.parent.mkdir(parents=True, exist_ok=True)
     made = {}
     for name, values in columns.items():
         if isinstance(values, np.ndarray) and values.ndim == 2:  # of one column, LeRobot expects plain numbers
             flat = np.ascontiguousarray(values).ravel()
             values = flat if values.shape[1] == 1 else pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
         made[name] = values
-    pyarrow.parquet.write_table(pyarrow.table(made, metadata=about), path)
+    return pyarrow.table(made)
+
+
+def _parquet(path: Path, table: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow_for("write LeRobot's folders").parquet.write_table(table, path)

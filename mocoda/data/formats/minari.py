@@ -4,11 +4,9 @@ Reading needs h5py alone (pyarrow for data sets in Arrow or Parquet format), bec
 out of files and trusts the sizes that they claim; writing needs `pip install "mocoda[minari]"`. Data sets lie where
 Minari keeps them: in the folder MINARI_DATASETS_PATH, or else in ~/.minari/datasets.
 
-Columns are named by their place in the space: `box1.0`, `box1.1` are the columns of `box1` in a Dict, `a.b` is the only
-column of `b` in `a`, `part0` the first part of a Tuple, and a plain Box has `state0`, `state1` (`action0` ...). A
-Discrete becomes one-hot columns. A `desired_goal` becomes the rows' goal. An `achieved_goal` is left out if the rest of
-the observation has the same numbers in every row, and kept as columns otherwise: `source["achieved_goal"]` names the
-columns either way.
+Columns are named by their place in the space: `box1.0` is the first column of `box1` in a Dict, `part0` the first part
+of a Tuple, and a plain Box has `state0`, `state1`. A Discrete becomes one-hot columns, a `desired_goal` the rows' goal.
+An `achieved_goal` is left out if other columns have the same numbers; `source["achieved_goal"]` names its columns.
 """
 
 from __future__ import annotations
@@ -27,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mocoda.data.formats.arrays import arrays_of, checked_texts, side_by_side, texts_of
-from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
+from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode, noted_audit
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import Unpacked, array_at, check_readable, group_at, open_hdf5, put_array, refusing
 from mocoda.data.names import EPISODES, PROVENANCE, column_names
 from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.files import hdf5_disk, whole_folder
+from mocoda.engine.files import check_writable, hdf5_disk, whole_folder
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
@@ -89,14 +87,10 @@ def write(data: Transitions, name: str) -> None:
     """Writes a Minari data set called `name`, such as "me/pushing-v0": whole or not at all, and never over another.
 
     Episodes are the table's, or else rows that follow one another. Every other row is an episode of one step, so that
-    it keeps its own next state; after a missing step, a new episode begins. An episode that does not end in a terminal
-    row ends truncated. Goals become the `desired_goal` of Dict observations. Provenance is stored in infos["mocoda"],
-    and the table's episode and step in infos["mocoda_episodes"]; entry t + 1 there belongs to step t. Missing rewards
-    are written as zeros, and the metadata says so. The action space is [-1, 1] if it holds all actions, else the
-    smallest box that does.
-
-    Minari keeps a group of arrays for every episode: 100,000 episodes of one step take a core about a minute and
-    0.4 GB, and as long again to read. For millions of rows, prefer our own HDF5 or D4RL's layout.
+    it keeps its own next state. An episode that does not end in a terminal row ends truncated. Goals become the
+    `desired_goal` of Dict observations. Provenance is stored in infos["mocoda"], and the table's episode and step in
+    infos["mocoda_episodes"]; entry t + 1 there belongs to step t. Missing rewards are written as zeros, and the
+    metadata says so. 100,000 episodes of one step take a core about a minute and 0.4 GB, and as long again to read.
     """
     check_new(name)
     from minari import __version__
@@ -117,6 +111,7 @@ def write(data: Transitions, name: str) -> None:
                 "total_steps": len(data),
                 "dataset_size": float(storage.get_size()),
                 "mocoda": texts_of(data) | held,
+                **noted_audit(data.source),
             }
         )
     namespace = name.rpartition("/")[0]
@@ -137,12 +132,13 @@ def check_new(name: str) -> None:
             f"{name!r} cannot name a Minari data set; expected 'name-v0' or 'namespace/name-v0', of letters, digits, "
             "- and _."
         ) from error
-    if (_root() / name).exists():
+    if os.path.exists(_root() / name):  # noqa: PTH110, unlike Path.exists it never raises
         other = f"{namespace}/" if namespace else ""
         raise InputError(
             f"there is a Minari data set {name!r} already. Write to another version, such as "
             f"'{other}{bare}-v{version + 1}', or remove it first: minari delete {name}."
         )
+    check_writable(_root() / name)
 
 
 MINARI = Format("minari", "Minari data set", "minari:NAMESPACE/NAME-v0", read, write, place="name", check=check_new)
@@ -153,13 +149,13 @@ MINARI = Format("minari", "Minari data set", "minari:NAMESPACE/NAME-v0", read, w
 
 def _root() -> Path:
     given = os.environ.get("MINARI_DATASETS_PATH")
-    return Path(given) if given is not None else Path.home() / ".minari" / "datasets"
+    return Path(given).absolute() if given is not None else Path.home() / ".minari" / "datasets"
 
 
 def _folder(name: str) -> Path:
     root = _root()
     folder = root / name / "data"
-    if NAME.fullmatch(name) and (folder / "metadata.json").is_file():
+    if NAME.fullmatch(name) and os.path.isfile(folder / "metadata.json"):  # noqa: PTH113
         return folder
     found = (file.parent.parent.relative_to(root).as_posix() for file in root.glob("**/data/metadata.json"))
     known = sorted(filter(NAME.fullmatch, found))

@@ -189,6 +189,7 @@ CSV = Format(
     write_csv,
     suffixes=(".csv",),
     recognises=lambda path: path.is_file() and path.suffix.lower() in (".csv", ".tsv") and path.stat().st_size > 0,
+    lacks=("source",),
 )
 
 

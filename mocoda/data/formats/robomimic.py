@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mocoda.data.formats.array_files import is_hdf5
 from mocoda.data.formats.arrays import arrays_of, check_chosen, checked_texts, noted, side_by_side, texts_of, widths_of
-from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode
+from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode, noted_audit
 from mocoda.data.formats.format import Contents, Format
 from mocoda.data.formats.guarded import (
     array_at,
@@ -108,7 +108,8 @@ def write_robomimic(data: Transitions, place: str) -> None:
     with whole_file(place) as part, hdf5_disk(part) as disk, h5py.File(disk, "w") as file:
         group = file.create_group("data")
         group.attrs["total"] = len(data)
-        group.attrs["env_args"] = json.dumps(noted(data.source, "env_args") or NO_ENVIRONMENT)
+        about = {"env_args": noted(data.source, "env_args") or NO_ENVIRONMENT} | noted_audit(data.source)
+        group.attrs.update({name: json.dumps(value) for name, value in about.items()})
         for number, (rows, _) in enumerate(episodes):
             demo = group.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = rows.stop - rows.start
