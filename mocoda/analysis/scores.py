@@ -5,7 +5,7 @@ What recorded rows have in common says what is valid; how they usually are says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,6 @@ USUAL = 0.95  # share of recorded rows that have another one, recorded apart fro
 NEXT_SLACK = 0.1  # of a step's standard deviation, by which a next state may leave what was recorded
 LOOKED_AT, PARTS = 50_000, 10  # recorded rows that `new` looks at, and parts of them that are compared with others
 STRETCHES = 200  # of consecutive rows, where no episodes are known
-Constraints = Mapping[str, Callable[[Tensor], Tensor]]  # name -> which rows (N, S + A) keep to it, bool (N,)
 
 
 def score_rows(
@@ -42,7 +41,6 @@ def score_rows(
     *,
     recorded: Transitions | None = None,
     model: Ensemble | None = None,
-    constraints: Constraints | None = None,
     seed: int | Stream = 0,
 ) -> Scores:
     """Scores every row of a table by what the recorded rows are like; see `Scores`.
@@ -51,14 +49,13 @@ def score_rows(
     recorded     the recorded rows, unless the data has them; then all rows of the data are generated
     model        says what its members agree on. Without one, the disagreement that is noted in provenance counts, and
                  if there is none, `agreed` is left out
-    constraints  name -> a function of rows (N, S + A) that says which of them it allows, bool (N,)
     """
     graph.check_data(data)
     made = generated(data) if recorded is None else torch.ones(len(data), dtype=torch.bool, device=data.device)
     if recorded is None and bool(made.all()):
         raise InputError("all rows of the data are generated; pass recorded=, the rows that they were made from.")
     known = data[~made] if recorded is None else recorded
-    scorer = RowScorer.fit(known, graph, model=model, constraints=constraints, seed=seed)
+    scorer = RowScorer.fit(known, graph, model=model, seed=seed)
     details = scorer(data.rows, data.next_state, data.provenance.get("disagreement"), scorer.near.parts(made))
     if "confirmed" in data.provenance:
         details["confirmed"] = data.provenance["confirmed"].float()
@@ -72,7 +69,7 @@ class Scores:
     A row has an aspect if its score is above 0.5. Where there is a limit l, the score is 0.5 at the limit.
 
     valid      1 if the row and its next state are in the recorded range of every column, with unit vectors of length 1
-               and values of the recorded kind (two values, whole numbers, one-hot), and the row keeps all constraints;
+               and values of the recorded kind (two values, whole numbers, one-hot), and obey the graph's constraints;
                else 0
     supported  s / (s + l), where s is the share of recorded rows whose rarest part is as rare as the row's (by
                `SupportLimits`), and l is 0.01
@@ -192,7 +189,6 @@ class RowScorer:
         graph: LocalGraph,
         *,
         model: Ensemble | None = None,
-        constraints: Constraints | None = None,
         seed: int | Stream = 0,
     ) -> RowScorer:
         stream = as_stream(seed, "scores", device=recorded.device)
@@ -205,7 +201,7 @@ class RowScorer:
         scale, disputed = step_scale(recorded), DISPUTED_STEPS
         if model is not None:
             disputed = DISPUTED * float(disagreement(model, recorded.rows, scale).mean())
-        valid, near = Validity.of(recorded, graph, constraints or {}), Nearness.fit(recorded, graph, stream)
+        valid, near = Validity.of(recorded, graph), Nearness.fit(recorded, graph, stream)
         return RowScorer(valid, near, support, model, scale, disputed)
 
     def __call__(
@@ -345,22 +341,25 @@ class Validity:
     kinds: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
     slack: Tensor
-    constraints: Constraints
+    graph: LocalGraph
 
     @staticmethod
-    def of(data: Transitions, graph: LocalGraph, constraints: Constraints) -> Validity:
+    def of(data: Transitions, graph: LocalGraph) -> Validity:
         following = torch.cat([data.next_state, data.action], 1)
         step = moments(data.next_state.double() - data.state.double())[1].float()
         slack = torch.cat([NEXT_SLACK * step, torch.zeros_like(data.action[0])])
         manifold = Manifold.of(torch.cat([data.rows, following]), graph)
-        return Validity(manifold, column_kinds(data), one_hot_groups(data), slack, constraints)
+        return Validity(manifold, column_kinds(data), one_hot_groups(data), slack, graph)
 
     def __call__(self, rows: Tensor, next_state: Tensor | None = None) -> Tensor:
         """Which rows (N, S + A) with next states (N, S) are valid, bool (N,)."""
         valid = self._keeps(rows, 0 * self.slack)
         if next_state is not None:
             valid &= self._keeps(torch.cat([next_state, rows[:, next_state.shape[1] :]], 1), self.slack)
-        return torch.stack([valid, *(holds(rows) for holds in self.constraints.values())]).all(0)
+        after = rows[:, : self.graph.state_width] if next_state is None else next_state
+        return torch.stack([valid, *(~before & ~then for before, then in self.graph.broken(rows, after).values())]).all(
+            0
+        )
 
     def _keeps(self, rows: Tensor, slack: Tensor) -> Tensor:
         low, high = self.manifold.low, self.manifold.high

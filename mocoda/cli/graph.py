@@ -176,8 +176,7 @@ class Check(opt.OnData):
             doubts = world.graph.doubts(data.rows) if isinstance(world.graph, LearnedGraph) else None
             write_json(answer, advice.to_json() | ({} if doubts is None else {"unsure": doubts}))
             if self.keep is not None:
-                allowed = getattr(world, "constraints", None)
-                scores = score_rows(data, world.graph, constraints=allowed, seed=self.seed)
+                scores = score_rows(data, world.graph, seed=self.seed)
                 write(scores.keep(data), self.keep)
                 opt.show(scores)
         if self.details:

@@ -84,11 +84,11 @@ def test_rows_are_valid_in_the_recorded_ranges_and_kinds() -> None:
     rows = data.rows[:1].repeat(len(changes) + 1, 1)
     for row, (column, value) in enumerate(changes):
         rows[row, column] = value
-    scorer = RowScorer.fit(data, graph, constraints={"near": lambda rows: rows[:, 0] < 10})
+    scorer = RowScorer.fit(data, replace(graph, constraints={"near": lambda rows: rows[:, 0] < 10}))
     assert scorer.valid(rows).tolist() == [False] * len(changes) + [True]
     assert scorer.valid(data.rows, data.next_state).all()
     assert not scorer.valid(data.rows, data.next_state + 1).any()
-    never = RowScorer.fit(data, graph, constraints={"never": lambda rows: rows[:, 0] > 10})
+    never = RowScorer.fit(data, replace(graph, constraints={"never": lambda rows: rows[:, 0] > 10}))
     assert not never.valid(data.rows).any()
 
 
