@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mocoda.data.episode_scores import EpisodeScores as EpisodeScores
 from mocoda.data.formats import FORMATS as FORMATS
 from mocoda.data.formats import Contents as Contents
 from mocoda.data.formats import Format as Format

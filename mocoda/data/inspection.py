@@ -12,6 +12,7 @@ import rich.table
 from numpy.typing import NDArray
 from rich.markup import escape
 
+from mocoda.data.episode_scores import EpisodeScores, episodes_of, score_episodes
 from mocoda.data.formats import HowToRead, read_raw
 from mocoda.data.formats.arrays import RawData
 from mocoda.data.kinds import kinds_of
@@ -79,6 +80,7 @@ class Inspection:
     goals         number of different goals; None where rows have none
     source        how the rows were made, and what was left out when they were read
     warnings      what should be looked at, in words
+    episode_scores  how sound each episode is; None where most rows stand alone
     """
 
     kind: str
@@ -98,10 +100,12 @@ class Inspection:
     goals: int | None
     source: Mapping[str, Any]
     warnings: tuple[str, ...]
+    episode_scores: EpisodeScores | None
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON values."""
-        return asdict(self)
+        scores = self.episode_scores and self.episode_scores.to_json()
+        return asdict(replace(self, episode_scores=None)) | {"episode_scores": scores}
 
     def __rich__(self) -> rich.console.Group:
         table = rich.table.Table(title=f"{self.kind}: {self.rows:,} rows")
@@ -113,7 +117,8 @@ class Inspection:
             remarks += [f"{column.bad:,} NaN or inf"] if column.bad else []
             cells = ["-" if figure is None else f"{figure:.4g}" for figure in figures]
             table.add_row(column.part, escape(printable(column.name)), *cells, ", ".join(remarks))
-        return rich.console.Group(table, *(escape(printable(line, LONGEST)) for line in self._lines()))
+        said = (escape(printable(line, LONGEST)) for line in self._lines())
+        return rich.console.Group(table, *said, *filter(None, [self.episode_scores]))
 
     def __str__(self) -> str:
         console = rich.console.Console(width=120, force_terminal=False, color_system=None)
@@ -133,6 +138,8 @@ class Inspection:
         ]
         if self.generated:
             lines.append(f"{self.generated:,} rows are generated; only the table above includes them")
+        if self.episode_scores is None:
+            lines.append("most rows stand alone, so there are no episodes to compare")
         if left := self.source.get("ignored"):
             lines.append(f"left out, and in no new row: {', '.join(map(printable, left))}")
         return [*lines, *(f"look: {warning}" for warning in self.warnings)]
@@ -155,12 +162,8 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
     varying = [place for place, column in enumerate(columns[: state.shape[1]]) if column.kind != "constant"]
     continues, breaks = _continuity(state, next_state, varying)
     columns = [replace(one, breaks=int(breaks[i])) if i < len(breaks) else one for i, one in enumerate(columns)]
-    numbers = own.get("episode", np.empty(0, np.int64))
-    numbered = bool((numbers >= 0).any())
-    if numbered:
-        steps = np.unique(numbers[numbers >= 0], return_counts=True)[1]
-    else:
-        steps = np.diff(np.flatnonzero(np.append(~continues | terminal[:-1], True)), prepend=-1)
+    numbers, _ = episodes_of(own)
+    steps = np.unique(numbers[numbers >= 0], return_counts=True)[1]
     bad = np.flatnonzero(raw.bad_rows())
     jumps, farthest = _jumps(state, next_state)
     found = Inspection(
@@ -168,7 +171,7 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
         rows=rows,
         generated=generated,
         episodes=len(steps),
-        numbered=numbered,
+        numbered=bool((own.get("episode", numbers[:0]) >= 0).any()),
         steps=(int(steps.min()), float(np.median(steps)), int(steps.max())),
         columns=tuple(columns),
         continuing=float(continues.mean()) if len(continues) else 0.0,
@@ -181,6 +184,7 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
         goals=None if "goal" not in own else len(recorded) - _duplicates([own["goal"]]),
         source=dict(raw.source),
         warnings=(),
+        episode_scores=score_episodes(own, raw.names, recorded),
     )
     objects = _objects(state[:FOLLOWED], next_state[:FOLLOWED], raw)
     return replace(found, warnings=(*raw.doubts(), *_warnings(found), *objects))

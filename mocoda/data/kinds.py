@@ -46,14 +46,15 @@ def kinds_of(arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
     """`column_kinds` of arrays by their names in a table."""
     state, action, next_state = (arrays[name] for name in ("state", "action", "next_state"))
     pairs = [*zip(state.T, next_state.T, strict=True), *((column, column[:0]) for column in action.T)]
-    kinds = [_kind(values, following) if len(values) >= MIN_ROWS else "number" for values, following in pairs]
+    kinds = [kind_of(values, following) if len(values) >= MIN_ROWS else "number" for values, following in pairs]
     for group in _groups(arrays):
         for place in group:
             kinds[place] = "one-hot"
     return tuple(kinds)
 
 
-def _kind(values: NDArray[Any], following: NDArray[Any]) -> str:
+def kind_of(values: NDArray[Any], following: NDArray[Any]) -> str:
+    """The kind of a column (N,), one of `KINDS`; `following` are its next values, () for a column of the action."""
     low, high = values.min(), values.max()
     both = (values, following)
     if all(((array == low) | (array == high)).all() for array in both):
