@@ -195,7 +195,7 @@ def _of_data(
         judged = score_episodes(own, data.columns, split.named(split.known_numbers).numpy())
     ranked = [] if judged is None else [(int(judged.episode[at]), judged.reasons[at]) for at in judged.ranked]
     episodes = choose_episodes(split, rows, [number for number, _ in ranked])
-    numbers_held = chosen
+    numbers_held, shown_episodes = chosen, {*episodes.tolist()}
     if data.episode is not None and len(episodes):
         whole = torch.isin(data.episode, episodes).nonzero()[:, 0]
         numbers_held = torch.cat([chosen, whole]).unique()
@@ -220,7 +220,7 @@ def _of_data(
             *data.columns,
             *(f"component {n + 1} ({100 * projection.shares[n]:.0f}% of the recorded variance)" for n in range(2)),
         ],
-        "reasons": {number: reason for number, reason in ranked if reason},
+        "reasons": {number: reason for number, reason in ranked if reason and number in shown_episodes},
         "rows": pack_rows(split, numbers_held, sample, graph),
         "episodes": episodes.tolist(),
         "scene": scene_of(split.known, graph, task),
@@ -238,12 +238,14 @@ def _of_data(
         "columns": columns,
         "views": [view["label"] for view in views],
         "answer": split.scores.to_json(),
-        "audited": int((scores.details["confirmed"] >= 0).sum()) if "confirmed" in scores.details else 0,
+        "audited": int((scores.details["confirmed"][scores.generated] >= 0).sum())
+        if "confirmed" in scores.details
+        else 0,
         "worst": [
             (int(split.named(at)), {aspect: float(values[at]) for aspect, values in scores.details.items()})
             for at in worst
         ],
-        "flagged": [(number, reason, number in episodes.tolist()) for number, reason in ranked if reason],
+        "flagged": [(number, reason, number in shown_episodes) for number, reason in ranked if reason],
         "recorded_episodes": len(ranked),
         "elsewhere": split.elsewhere,
     }

@@ -189,7 +189,6 @@ function startMap() {
   });
   for (const id of ["map-view", "map-across", "map-up", "map-colour", "map-kind"]) byId(id)?.addEventListener("change", drawMap);
   addEventListener("resize", drawMap);
-  addEventListener("hashchange", drawMap);
   drawn.set(canvas, drawMap);
   drawMap();
 }

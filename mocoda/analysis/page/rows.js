@@ -147,6 +147,7 @@ function showRow(at, focus) {
   if (held.scene) parts.push(drawing(at, donors));
   parts.push(valuesTable(at, donors), edgesOf(at));
   byId("row").replaceChildren(...parts);
+  drawn.get(byId("map-canvas"))?.();
   if (focus) {
     byId("row").focus({ preventScroll: true });
     byId("row").scrollIntoView({ block: "nearest" });
