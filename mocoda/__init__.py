@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from mocoda.analysis import audit as audit
     from mocoda.analysis import check as check
     from mocoda.analysis import check_step as check_step
-    from mocoda.analysis import drop_rows as drop_rows
     from mocoda.analysis import export_rerun as export_rerun
     from mocoda.analysis import report as report
     from mocoda.analysis import score_rows as score_rows
@@ -67,6 +66,10 @@ if TYPE_CHECKING:
     from mocoda.data import read_pieces as read_pieces
     from mocoda.data import track as track
     from mocoda.data import write as write
+    from mocoda.data.editing import drop as drop
+    from mocoda.data.editing import merge as merge
+    from mocoda.data.editing import split as split
+    from mocoda.data.editing import trim as trim
     from mocoda.data.formats.d3rlpy import from_d3rlpy as from_d3rlpy
     from mocoda.data.formats.d3rlpy import to_d3rlpy as to_d3rlpy
     from mocoda.dynamics import Dynamics as Dynamics
@@ -116,6 +119,7 @@ _ROOMS = {
         "Inspection",
         "track",
     ),
+    "data.editing": ("merge", "split", "trim", "drop"),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
     "graph": (
         "LocalGraph",
@@ -181,7 +185,6 @@ _ROOMS = {
         "audit",
         "Audit",
         "report",
-        "drop_rows",
         "export_rerun",
     ),
     "engine.errors": ("InputError",),

@@ -2,7 +2,7 @@
 
 from mocoda.analysis.counterfactual import WhatIf, what_if
 from mocoda.analysis.graph_check import Advice, check
-from mocoda.analysis.page import drop_rows, report
+from mocoda.analysis.page import report
 from mocoda.analysis.rerun_export import export_rerun
 from mocoda.analysis.row_audit import Audit, audit
 from mocoda.analysis.scores import Scores, score_rows
@@ -19,7 +19,6 @@ __all__ = [
     "audit",
     "check",
     "check_step",
-    "drop_rows",
     "export_rerun",
     "report",
     "score_rows",

@@ -23,7 +23,11 @@ __all__ = ["COMMANDS", "command_of", "main", "read_command"]
 COMMANDS = {
     "demo": ("demo:Demo", "Show the whole method in minutes: data, graph, new rows, agents before and after, a page."),
     "collect": ("data:Collect", "Record data of a built-in task."),
-    "inspect": ("inspect:Inspect", "Describe recorded data, and report what is wrong with it."),
+    "inspect": ("inspect:Inspect", "Describe recorded data, and report what is wrong with it and with its episodes."),
+    "merge": ("edit:Merge", "Join recordings that have the same columns."),
+    "split": ("edit:Split", "Split a recording by whole episodes, such as for training and testing."),
+    "trim": ("edit:Trim", "Cut still rows, or other steps, off the starts and ends of episodes."),
+    "drop": ("edit:Drop", "Leave out episodes or rows, such as all episodes that inspect flags."),
     "track": ("data:Track", "Give objects that exchange places their columns back."),
     "graph": ("graph:Graph", "Draw a graph over its data, learn one from data, or explain a learned one."),
     "check": ("graph:Check", "Check whether the data supports its graph, and which recipe to try."),

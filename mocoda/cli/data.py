@@ -13,11 +13,12 @@ from tyro.conf import Positional, arg
 from mocoda import augmentation
 from mocoda.agents import Policies, Policy
 from mocoda.agents.onnx_export import export_onnx
-from mocoda.analysis import drop_rows, export_rerun
+from mocoda.analysis import export_rerun
 from mocoda.augmentation.more_objects import names_of
 from mocoda.cli import options as opt
 from mocoda.cli.options import counted, say
 from mocoda.data import read, track, write
+from mocoda.data.editing import drop
 from mocoda.data.where import Condition, columns_of
 from mocoda.engine.errors import InputError
 from mocoda.engine.progress import PlainProgress
@@ -193,7 +194,7 @@ class Export(opt.Command):
         (opt.check_file if viewed else opt.check_out)(self.to, [self.data, self.drop], self.overwrite)
         table = self.reading.read(self.data, self.skip_bad_rows)
         if self.drop is not None:
-            table = drop_rows(table, self.drop)
+            table = drop(table, rows=self.drop)
         if self.where:
             columns = columns_of(table)
             meets = torch.stack([Condition(text)(columns) for text in self.where]).all(0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from mocoda.cli import options as opt
 from mocoda.cli.options import say
 from mocoda.engine.files import write_json
+
+LISTED = 20  # episodes that the command names
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class Inspect(opt.Command):
             opt.check_file(self.json, [self.data], self.overwrite)
         report = inspection.inspect(self.data, **self.reading.how)
         opt.show(report)
+        if report.episode_scores is not None and len(flagged := report.episode_scores.flagged):
+            which = f"--episodes {' '.join(map(str, flagged))}" if len(flagged) <= LISTED else "--bad"
+            say(f"To leave them out: mocoda drop {shlex.quote(self.data)} {which} --out clean.hdf5")
         if self.json is not None:
             write_json(self.json, report.to_json())
             say(f"Written to {self.json}")

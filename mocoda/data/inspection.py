@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.markup import escape
 
 from mocoda.data.episode_scores import EpisodeScores, episodes_of, score_episodes
+from mocoda.data.episode_scores import numbered as has_numbers
 from mocoda.data.formats import HowToRead, read_raw
 from mocoda.data.formats.arrays import RawData
 from mocoda.data.kinds import kinds_of
@@ -153,7 +154,7 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
     raw = read_raw(source, **how)
     arrays, rows = raw.arrays, len(raw.arrays["state"])
     columns = _columns(raw)
-    recorded = np.flatnonzero(_recorded(raw))
+    recorded = np.flatnonzero(raw.recorded)
     generated = rows - len(recorded)
     if len(recorded) == 0:  # then it is generated rows that are looked at
         recorded = np.arange(rows)
@@ -171,7 +172,7 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
         rows=rows,
         generated=generated,
         episodes=len(steps),
-        numbered=bool((own.get("episode", numbers[:0]) >= 0).any()),
+        numbered=has_numbers(own),
         steps=(int(steps.min()), float(np.median(steps)), int(steps.max())),
         columns=tuple(columns),
         continuing=float(continues.mean()) if len(continues) else 0.0,
@@ -188,17 +189,6 @@ def inspect(source: Any, **how: Unpack[HowToRead]) -> Inspection:
     )
     objects = _objects(state[:FOLLOWED], next_state[:FOLLOWED], raw)
     return replace(found, warnings=(*raw.doubts(), *_warnings(found), *objects))
-
-
-def _recorded(raw: RawData) -> NDArray[np.bool_]:
-    """(N,) whether a row was recorded, according to its provenance or to the source of a file that `augment` wrote."""
-    rows = len(raw.arrays["state"])
-    if PROVENANCE + "recipe" in raw.arrays:
-        return np.asarray(raw.arrays[PROVENANCE + "recipe"] == 0)
-    first, rest = raw.source.get("recorded_rows"), raw.source.get("generated_rows")
-    if isinstance(first, int) and isinstance(rest, int) and first + rest == rows:
-        return np.asarray(np.arange(rows) < first)
-    return np.ones(rows, bool)
 
 
 def _columns(raw: RawData) -> list[Column]:

@@ -23,14 +23,15 @@ from hypothesis import strategies as st
 from page_data import COLUMNS, GRAPH, MADE, RECORDED, exchanged, table
 
 import mocoda
-from mocoda import InputError, Transitions, drop_rows, report
+from mocoda import InputError, Transitions, drop, report
 from mocoda.analysis.graph_check import Advice, RecipeCheck
 from mocoda.analysis.missing_edges import MissingEdge
 from mocoda.analysis.page.charts import edges
-from mocoda.analysis.page.row_browser import HEAD, content_of, donors, main_donors
+from mocoda.analysis.page.row_browser import donors, main_donors
 from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves
 from mocoda.analysis.page.scene import CELLS, bodies_of, scene_of
 from mocoda.augmentation.episode_walks import donor_names
+from mocoda.data.editing import HEAD, content_of
 from mocoda.engine.metrics import Metric, MetricLog
 from mocoda.engine.randomness import Stream
 from mocoda.engine.runs import RunFolder
@@ -268,9 +269,9 @@ def test_a_page_of_an_excerpt_calls_rows_by_their_numbers_in_the_whole_table(tmp
     listed = held(tmp_path / "page.html")
     (tmp_path / "drop.txt").write_text(f"{listed['head']} {listed['content']}\n7\n")
     whole = mocoda.concatenate([data] * 67)[:10_000]
-    assert len(mocoda.drop_rows(whole, tmp_path / "drop.txt")) == 9_999
+    assert len(mocoda.drop(whole, rows=tmp_path / "drop.txt")) == 9_999
     with refused():
-        mocoda.drop_rows(data, tmp_path / "drop.txt")
+        mocoda.drop(data, rows=tmp_path / "drop.txt")
 
 
 def test_rows_without_provenance_are_told_apart_by_their_source(tmp_path: Path) -> None:
@@ -400,7 +401,7 @@ def test_the_listed_rows_and_no_others_are_dropped(rows: set[int]) -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "rows.txt"
         file.write_text("\n".join([f"{HEAD} {content_of(data)}", "", *map(str, rows)]))
-        left = drop_rows(data, file)
+        left = drop(data, rows=file)
     kept = torch.tensor([row for row in range(len(data)) if row not in rows])
     assert left.rows.equal(data.rows[kept]) and left.provenance["support"].equal(data.provenance["support"][kept])
 
@@ -423,7 +424,7 @@ def test_a_bad_list_of_rows_is_refused(text: bytes | None, tmp_path: Path) -> No
     if text is not None:
         file.write_bytes(text)
     with refused():
-        drop_rows(table(), file)
+        drop(table(), rows=file)
 
 
 # --- the command line

@@ -14,7 +14,7 @@ from page_data import COLUMNS, GRAPH, MADE, ODD, RECORDED, exchanged, table
 from playwright.sync_api import Browser
 
 import mocoda
-from mocoda import InputError, LocalGraph, Transitions, drop_rows, report
+from mocoda import InputError, LocalGraph, Transitions, drop, report
 from mocoda.engine.randomness import Stream
 
 MEASURED = 6  # curves of what TD3-BC and SAC measured
@@ -149,13 +149,13 @@ def test_flags_are_kept_and_export_as_rows_that_are_dropped(browser: Browser, pa
         assert waiting.value.suggested_filename == "rows-to-drop.txt"
         here.page.get_by_role("button", name="Unflag all").click()
         assert here.text("#flags") == "0"
-    left = drop_rows(data, tmp_path / "drop.txt")
+    left = drop(data, rows=tmp_path / "drop.txt")
     assert left.rows.equal(data.rows[[row for row in range(RECORDED + MADE) if row not in (61, 62, 63)]])
     data.save(tmp_path / "data.hdf5")
     done("export", tmp_path / "data.hdf5", "--drop", tmp_path / "drop.txt", "--to", tmp_path / "left.hdf5")
     assert mocoda.read(tmp_path / "left.hdf5").rows.equal(left.rows)
     with pytest.raises(InputError, match="rows of other data"):
-        drop_rows(data[:100], tmp_path / "drop.txt")
+        drop(data[:100], rows=tmp_path / "drop.txt")
 
 
 def test_charts_follow_what_is_chosen(browser: Browser, page: Path) -> None:

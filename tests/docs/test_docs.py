@@ -95,7 +95,8 @@ def run_small(words: list[str]) -> None:
     """Runs a command at a size that takes no time; those that take long are only read."""
     command: Any = read_command(words)
     if words[0] not in ONLY_READ:
-        small = {name: most for name, most in AT_MOST.items() if (getattr(command, name, None) or 0) > most}
+        given: dict[str, Any] = {name: getattr(command, name, None) for name in AT_MOST}
+        small = {name: most for name, most in AT_MOST.items() if isinstance(given[name], int) and given[name] > most}
         if words[0] == "audit" or words[:2] == ["collect", "cube-double"]:
             small["workers"] = 0  # processes take long to start
         replace(command, **small).run()

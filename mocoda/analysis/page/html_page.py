@@ -14,13 +14,10 @@ from torch import Tensor
 from mocoda.analysis.graph_check import Advice
 from mocoda.analysis.page.charts import charts, edges, library, ranges
 from mocoda.analysis.page.row_browser import (
-    HEAD,
-    HEAD_BY_SIZE,
     WORST,
     Split,
     choose_episodes,
     choose_rows,
-    content_of,
     pack_rows,
 )
 from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves, two_sample_panel
@@ -28,7 +25,8 @@ from mocoda.analysis.page.scene import Projection, map_of, scene_of
 from mocoda.analysis.row_audit import Audit
 from mocoda.analysis.scores import generated, score_rows
 from mocoda.analysis.two_samples import TwoSample
-from mocoda.data.episode_scores import score_episodes
+from mocoda.data.editing import HEAD, HEAD_BY_SIZE, content_of
+from mocoda.data.episode_scores import numbered, score_episodes
 from mocoda.data.formats.shard_folder import Excerpt
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
@@ -64,7 +62,7 @@ def report(
     It begins with the scores of `mocoda.score_rows` and the worst rows. Then come a map of all rows, a browser of rows
     and episodes (counterfactual beside recorded rows, each part with the row that it comes from, the worst first), the
     graph with the share of the rows that have each edge, and ranges. Flagged rows can be exported as a list, which
-    `mocoda.drop_rows` takes.
+    `mocoda.drop` takes.
 
     path        file to write
     data        recorded and generated rows, as from `augment` and `augment_episodes`; or an excerpt of them, as from
@@ -189,9 +187,8 @@ def _of_data(
     """The values about data that the scripts use, and those that the template uses."""
     data, tables = split.data, split.tables
     chosen, sample = choose_rows(split, rows, show, stream)
-    judged = None
-    if split.known.episode is not None and not split.elsewhere and bool((split.known.episode >= 0).any()):
-        own = {name: array.numpy() for name, array in split.known.arrays().items()}
+    judged, own = None, {name: array.numpy() for name, array in split.known.arrays().items()}
+    if numbered(own) and not split.elsewhere:
         judged = score_episodes(own, data.columns, split.named(split.known_numbers).numpy())
     ranked = [] if judged is None else [(int(judged.episode[at]), judged.reasons[at]) for at in judged.ranked]
     episodes = choose_episodes(split, rows, [number for number, _ in ranked])

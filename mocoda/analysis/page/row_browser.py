@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from mocoda.augmentation.episode_rollout import nearest_rows
 from mocoda.augmentation.episode_walks import donor_names
 from mocoda.augmentation.support import recipe_number
 from mocoda.data.transitions import Transitions
-from mocoda.engine.checkpoint import fingerprint
-from mocoda.engine.errors import InputError
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import BUILT_IN
@@ -27,8 +24,6 @@ MAX_BYTES = 4_500_000  # of the rows that a page holds
 PART = 0.25  # of the rows are recorded ones; twice as many are the worst generated ones
 WORST = 8  # rows that the first screen lists
 MAX_SEARCHED = 50_000  # recorded rows among which the nearest is searched
-HEAD = "# mocoda: rows to drop of data"
-HEAD_BY_SIZE = "# mocoda: rows to drop of a table of"  # of which an excerpt was read, so that only the size is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,53 +225,3 @@ def _packed(array: Tensor) -> dict[str, Any]:
     values: np.ndarray[Any, Any] = array.cpu().contiguous().numpy()
     kind = {"float32": "f4", "int32": "i4", "uint8": "u1"}[str(values.dtype)]
     return {"type": kind, "shape": list(values.shape), "data": base64.b64encode(values.tobytes()).decode()}
-
-
-# --- rows to drop
-
-
-def drop_rows(data: Transitions, file: str | Path) -> Transitions:
-    """Returns the data without the rows that a file lists, such as one that the page of `mocoda.report` exports.
-
-    file  one row number per line, counted from 0. Lines that begin with # are comments; the page's first line names the
-          data that it is about, and other data is refused
-    """
-    listed = []
-    for number, line in enumerate(_lines(Path(file)), 1):
-        text = line.strip()
-        if text.startswith((HEAD, HEAD_BY_SIZE)) and text != (wanted := _head(data, text.startswith(HEAD_BY_SIZE))):
-            raise InputError(
-                f"{str(file)!r} lists rows of other data: it begins with {text!r}, and this data's would begin with "
-                f"{wanted!r}. Rows are known by their place, so drop them from the file that the page was made of."
-            )
-        if not text or text.startswith("#"):
-            continue
-        if not text.isdecimal() or int(text) >= len(data):
-            raise InputError(
-                f"{str(file)!r} has {text[:40]!r} in line {number}; expected the number of a row, from 0 to "
-                f"{len(data) - 1}."
-            )
-        listed.append(int(text))
-    keep = torch.ones(len(data), dtype=torch.bool, device=data.device)
-    keep[torch.tensor(listed, dtype=torch.long, device=data.device)] = False
-    if not bool(keep.any()):
-        raise InputError(f"{str(file)!r} lists all {len(data):,} rows: nothing would be left.")
-    return data[keep]
-
-
-def _head(data: Transitions, by_size: bool) -> str:
-    return f"{HEAD_BY_SIZE} {len(data)} rows" if by_size else f"{HEAD} {content_of(data)}"
-
-
-def content_of(data: Transitions) -> str:
-    """A short hash of the rows and their next states, in their order."""
-    return fingerprint(data.rows, data.next_state)
-
-
-def _lines(file: Path) -> list[str]:
-    if not file.is_file():
-        raise InputError(f"there is no file {str(file)!r} of rows to drop. The page of `mocoda report` exports one.")
-    try:
-        return file.read_text("utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise InputError(f"{str(file)!r} is not text; expected one row number per line.") from None

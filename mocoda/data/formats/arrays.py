@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mocoda.data.formats.format import Contents
 from mocoda.data.kinds import PERIODS, outliers
-from mocoda.data.names import EPISODES, Arrays, Names, column_names, find_arrays, printable
+from mocoda.data.names import EPISODES, PROVENANCE, Arrays, Names, column_names, find_arrays, printable
 from mocoda.engine.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -54,16 +54,33 @@ class RawData:
 
         from mocoda.data.transitions import from_arrays
 
-        arrays, source = dict(self.arrays), dict(self.source)
         if skip_bad_rows:
             bad = self.bad_rows()
-            arrays, source["skipped_bad_rows"] = {name: array[~bad] for name, array in arrays.items()}, int(bad.sum())
+            return replace(self.only(~bad), source={**self.source, "skipped_bad_rows": int(bad.sum())}).table()
         # A table copies a tensor once and a numpy array twice; torch takes only native arrays that can be written to.
         lent = {
             name: torch.from_numpy(array) if array.flags.writeable and array.dtype.isnative else array
-            for name, array in arrays.items()
+            for name, array in self.arrays.items()
         }
-        return from_arrays(lent, self.columns, source)
+        return from_arrays(lent, self.columns, self.source)
+
+    def only(self, rows: NDArray[np.bool_]) -> RawData:
+        """The rows (N,) that are chosen."""
+        source = dict(self.source)
+        if PROVENANCE + "recipe" not in self.arrays and not (known := self.recorded).all():
+            source |= {"recorded_rows": int((known & rows).sum()), "generated_rows": int((rows & ~known).sum())}
+        return replace(self, arrays={name: array[rows] for name, array in self.arrays.items()}, source=source)
+
+    @property
+    def recorded(self) -> NDArray[np.bool_]:
+        """(N,) whether a row was recorded, according to its provenance or to the source that `augment` wrote."""
+        rows = len(self.arrays["state"])
+        if PROVENANCE + "recipe" in self.arrays:
+            return np.asarray(self.arrays[PROVENANCE + "recipe"] == 0)
+        first, rest = self.source.get("recorded_rows"), self.source.get("generated_rows")
+        if isinstance(first, int) and isinstance(rest, int) and first + rest == rows:
+            return np.asarray(np.arange(rows) < first)
+        return np.ones(rows, bool)
 
     def expanded(self, categories: Mapping[str, int], angles: Sequence[str] = ()) -> RawData:
         """The rows with one-hot columns gear.0, gear.1, ... in place of gear, and turn.sin and turn.cos of turn.
