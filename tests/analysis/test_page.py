@@ -131,7 +131,7 @@ def test_the_map_counts_all_rows_and_projects_them_as_scikit_learn_does(tmp_path
             rows = own.rows.double().numpy()
             places = (rows - mean) @ axes if view["x"] == len(COLUMNS) else rows[:, [view["x"], view["y"]]]
             ends = [np.linspace(view["low"][i], view["high"][i], CELLS + 1) for i in (1, 0)]
-            counted = np.histogram2d(*places.T[::-1], bins=ends)[0]
+            counted = np.histogram2d(places[:, 1], places[:, 0], bins=ends)[0]
             assert counted.sum() == len(own) and np.array_equal(counted, np.reshape(counts, (CELLS, CELLS)))
     known = data[:RECORDED].rows.double().numpy()
     found = PCA(2).fit(known / known.std(0))

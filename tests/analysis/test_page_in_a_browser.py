@@ -183,7 +183,7 @@ def test_the_map_leads_to_rows_by_mouse_and_by_keyboard(browser: Browser, page: 
         here.page.get_by_label("place by").select_option("two columns")
         here.page.get_by_label("across").select_option("push")
         here.page.get_by_label("colour by").select_option("new (score)")
-        assert here.cells("#map-legend")[0].split() == ["0", "0.25", "0.5", "0.75", "1"]
+        assert here.count("#map-legend .key") == 5
         values = table().rows[:RECORDED, [4, 1]]
         x, y = ((values - values.amin(0)) / (values.amax(0) - values.amin(0))).T
         right = int(x.argmax())
@@ -213,10 +213,10 @@ def test_flagged_episodes_are_listed_with_a_reason_and_drawn(browser: Browser, t
     following = torch.where((data.episode == 3)[:, None], still, data.next_state)
     report(tmp_path / "page.html", replace(data, state=still, next_state=following), task.graph)
     with opened(browser, tmp_path / "page.html") as here:
-        assert "nothing moves" in here.cells("#flagged tbody tr")[0]
+        assert "of the usual pace" in here.cells("#flagged tbody tr")[0]
         here.page.locator("#flagged a").first.click()
         here.shows("#episode h3", f"Episode 3, recorded, {int((data.episode == 3).sum())} steps")
-        assert "nothing moves" in here.text("#episode-list a")
+        assert "of the usual pace" in here.text("#episode-list a")
         assert here.count("#episode-list a") == len(data.episode.unique())
 
 
