@@ -81,7 +81,7 @@ function drawMap() {
   pen.globalAlpha = 1;
   mark(pen, getComputedStyle(canvas).color);
   const shape = (text, round) => [make("span", { class: "key", style: `border:2px solid;${round ? "background:currentColor" : "border-radius:0"}` }), text];
-  byId("map-legend").replaceChildren(...key.flatMap(([colour, text]) => [make("span", { class: "key", style: `background:${colour}` }), text]),
+  byId("map-legend").replaceChildren(...key.flatMap(([colour, text]) => [make("span", { class: "key", style: `background:${colour}` }), `${text} `]),
     ...(kind === "all" && rows.made.values.includes(1) ? [...shape("squares: recorded", false), ...shape("dots: counterfactual", true)] : []));
   canvas.dataset.drawn = String(points.length);
 }
@@ -126,7 +126,7 @@ function mark(pen, ink) {
   for (const at of new Set([chosen, pointed?.at ?? null])) {
     if (at === null) continue;
     const [x, y] = pixelOf(cellsAt("values", at));
-    pen.lineWidth = at === chosen ? 3 : 1.5;
+    pen.lineWidth = at === chosen ? 2.2 : 1.4;
     pen.beginPath();
     pen.arc(x, y, 7, 0, 7);
     if (isMade(at)) {
