@@ -27,7 +27,7 @@ from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 
 RECORDING = 0  # the seed of recorded data, the same for all seeds of a table
-JUDGED_ROWS = 4_000  # of a data set, drawn at random, whose merit is noted
+JUDGED_ROWS = 2_000  # of a data set, drawn at random, whose merit is noted
 VISITS = 99  # the seed of what the target task visits, which no table trains on
 MERITS = ("confirmed", "new", "true_and_new", "coverage")
 
@@ -195,7 +195,7 @@ class Merit:
 
     recorded  what they were made from
     task      has `step`, which knows the true next states
-    target    rows of the task that agents are to learn
+    target    the task that agents are to learn, demonstrated
     workers   processes that simulate
     """
 

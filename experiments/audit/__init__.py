@@ -299,7 +299,7 @@ def _draw_predictors(axes: Axes, audits: Mapping[str, Any]) -> None:
     for number, (key, (marker, colour)) in enumerate(MARKS.items()):
         for place, one in enumerate(audits.values(), 1):
             cell = one["predictors"].get(key)
-            if cell is None or cell["auroc"] is None or (key == "disagreement" and len(one["by"][key]) == 1):
+            if cell is None or cell["auroc"] is None or cell["interval"] == [0.5, 0.5]:  # all rows have the same
                 continue
             at = place + 0.22 * (number - 1)
             axes.plot(cell["interval"], [at, at], color=colour, lw=1.5)

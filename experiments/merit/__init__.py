@@ -144,18 +144,27 @@ def span(correlation: tuple[float, float, float]) -> str:
 
 _small = DiffusionConfig(hidden=(256, 256, 256), updates=3_000, batch=512)
 _two, _three = Table2.presets["quick"], Table3.presets["quick"]
+_dynamics = replace(_three.dynamics, epochs=12)
 _columns = {"table2": Table2.presets["paper"].columns, "table3": Table3.presets["paper"].columns}
 FigureOfMerit.presets = {
     "paper": FigureOfMerit(
         "paper",
         seeds=1,
-        table2=replace(_two, seeds=1, columns=_columns["table2"], rows=10_000, total=15_000, diffusion=_small),
-        table3=replace(_three, seeds=1, columns=_columns["table3"], rows=20_000, total=25_000, diffusion=_small),
+        table2=replace(_two, seeds=1, columns=_columns["table2"], rows=10_000, total=13_000, diffusion=_small),
+        table3=replace(
+            _three,
+            seeds=1,
+            columns=_columns["table3"],
+            rows=20_000,
+            total=23_000,
+            dynamics=_dynamics,
+            diffusion=_small,
+        ),
     ),
     "quick": FigureOfMerit(
         "quick",
         seeds=1,
         table2=replace(_two, seeds=1, columns=("emp", "rand", "mocoda"), rows=4_000, total=8_000),
-        table3=replace(_three, seeds=1, columns=("emp", "rand", "mocoda"), rows=4_000, total=8_000),
+        table3=replace(_three, seeds=1, columns=("emp", "rand", "mocoda"), rows=4_000, total=8_000, dynamics=_dynamics),
     ),
 }

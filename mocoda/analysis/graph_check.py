@@ -66,7 +66,8 @@ class RecipeCheck:
         """From the scores of its rows (N,) by aspect."""
         flags = {aspect: score > 0.5 for aspect, score in scores.items()}
         flags["new_and_supported"] = flags["new"] & flags["supported"]
-        return RecipeCheck(name, **{aspect: float(flag.double().mean()) for aspect, flag in flags.items()})
+        shares: dict[str, Any] = {aspect: float(flag.double().mean()) for aspect, flag in flags.items()}
+        return RecipeCheck(name, **shares)
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ def check(
     """
     graph.check_data(data)
     made = generated(data)
-    if bool(made.any()) and not bool(made.all()):
-        data = data[~made]
+    numbers = (~made | made.all()).nonzero()[:, 0]  # of the recorded rows; of all, if none is known to be recorded
+    data = data[numbers]
     if len(data) < MIN_ROWS:
         raise InputError(f"check needs at least {MIN_ROWS} rows, to fit models and to evaluate them, got {len(data)}.")
     stream = as_stream(seed, "check", device=data.device)
@@ -158,19 +159,16 @@ def check(
     error, step = model.predict(used.rows).mean.mean(0) - used.next_state, _step(used)
     edges = stream.child("edges")
     missing = find_missing_edges(graph, used.rows, error, step, block, seed=edges, progress=progress)
-    missing = tuple(replace(edge, rows=tuple(every * row for row in edge.rows)) for edge in missing)
+    missing = tuple(replace(edge, rows=tuple(numbers[[every * row for row in edge.rows]].tolist())) for edge in missing)
     advice = Advice(len(data), len(used), _errors(error[place >= SHOWN], step, graph), missing, recipes=())
     if missing:
         return replace(advice, recommendation=_on_missing(missing, graph))
-    known, others = (
-        replace(part, episode=block[kept], step=None)
-        for part, kept in ((shown, place < SHOWN), (held_out, place >= SHOWN))
-    )
-    scorer = RowScorer.fit(known, graph, held_out=others, model=model, seed=stream)
-    recorded = RecipeCheck.of("recorded", scorer(held_out.rows, held_out.next_state))
+    scorer = RowScorer.fit(replace(used, episode=block, step=None), graph, model=model, seed=stream)
+    apart = scorer.near.part[place >= SHOWN]
+    recorded = RecipeCheck.of("recorded", scorer(held_out.rows, held_out.next_state, part=apart))
     recipes = (recorded, *(_judged(name, shown, graph, model, scorer, stream) for name in ("coda", "mocoda")))
     progress("check: recipes", 1, 1)
-    return recommend(replace(advice, recipes=recipes), graph, scorer.disputed, scorer.nearness.limit < DENSE)
+    return recommend(replace(advice, recipes=recipes), graph, scorer.disputed, scorer.near.limit < DENSE)
 
 
 def _judged(
@@ -266,8 +264,6 @@ def recommend(advice: Advice, graph: LocalGraph, disputed: float, dense: bool = 
     options = "its default settings" if limit is None else f"--max-disagreement {limit:.2g}"
     made = "recorded rows are far apart, and its rows lie between them"
     if gain > LITTLE_GAIN:
-        made = (
-            f"{mocoda.new_and_supported:.0%} of its rows are new and supported, and {recorded.new_and_supported:.0%} "
-        )
-        made += "of recorded ones that it has not seen"
+        made = f"{mocoda.new_and_supported:.0%} of its rows are new and supported, and "
+        made += f"{recorded.new_and_supported:.0%} of recorded ones that it has not seen"
     return say(said, f"Try recipe mocoda with {options}: {made}.", amount, recipe="mocoda", limit=limit)

@@ -45,7 +45,7 @@ def audit(
     columns: Columns | None = None,
     rows: int | None = None,
     episodes: int | None = None,
-    target: Transitions | None = None,
+    target: Transitions | Tensor | None = None,
     seed: int | Stream = 0,
     workers: int | None = 0,
     checkpoint: str | Path | None = None,
@@ -64,8 +64,8 @@ def audit(
     rows        number of rows to audit, drawn at random from the whole table
     episodes    audit only the rows of this many generated episodes, and of as many recorded ones, drawn at random. Each
                 row is replayed from its own state
-    target      transitions of the task that an agent is to learn, such as a demonstration of it. `coverage` says how
-                much of what they visit is covered by true rows
+    target      states (M, S) that the task visits which an agent is to learn, or a table of them, such as a
+                demonstration. `coverage` says which share of them has a true row near it
     workers     processes that call `step`, which they must be able to import. None: one per core; 0: this process
     checkpoint  file that keeps finished rows, so that a second call continues from there; it is not removed
     """
@@ -110,7 +110,7 @@ def judge(
     whole: bool = True,
     near: Nearness | None = None,
     part: Tensor | None = None,
-    target: Transitions | None = None,
+    target: Transitions | Tensor | None = None,
 ) -> Audit:
     """Audits a table whose true next states (N, S) are known, as from `replay`; options as for `audit`.
 
@@ -130,6 +130,12 @@ def judge(
     total = share_of(confirmed[new])
     newness = None if near is None else near.newness(data.rows, part)
     is_new = None if newness is None else newness > 0.5
+    coverage = None
+    if near is not None and target is not None:
+        visits = target.state if isinstance(target, Transitions) else target
+        coverage = near.coverage(
+            visits, data.state[confirmed & new], int(new.sum()), as_stream(seed, "coverage", device="cpu")
+        )
     return Audit(
         confirmed=total["share"],
         interval=total["interval"],
@@ -142,8 +148,6 @@ def judge(
                 factor: _compare(within[:, i], new) | {"median_error": float(off[new, i].median())}
                 for i, factor in enumerate(limits.tolerance)
             },
-            # No model predicted recorded rows, so there is no disagreement about them.
-            **{name: _by_decile(values, confirmed, new, recorded=name == "support") for name, values in known.items()},
         },
         predictors={name: area_under_curve(score[new], confirmed[new]) for name, score in scores.items()},
         tolerance=limits.tolerance,
@@ -151,7 +155,7 @@ def judge(
         verdict=confirmed.long(),
         new=None if is_new is None else float(is_new[new].double().mean()),
         true_and_new=None if is_new is None else share_of((confirmed & is_new)[new]),
-        coverage=None if near is None or target is None else _coverage(near, target, data.rows[confirmed & new]),
+        coverage=coverage,
     )
 
 
@@ -162,11 +166,11 @@ class Audit:
     confirmed   the share of the generated rows that are true, from 0 to 1; of all rows if none is known to be generated
     interval    its 95% confidence interval (Wilson)
     rows        number of generated rows that were audited
-    by          shares with their intervals and rows: by recipe, local_graph, factor, and deciles of support and of
-                disagreement, as `by["recipe"]["mocoda"]["share"]`. Recorded rows are `by["recipe"]["recorded"]`, and
-                under "recorded" in each of the others. If generated rows belong to episodes, also deciles of their
-                step, and by episode and recipe the share of `episodes` whose steps are all true, with the median number
-                of steps before the first that is not, `true_steps`
+    by          shares with their intervals and rows: by recipe, local_graph and factor, as
+                `by["recipe"]["mocoda"]["share"]`. Recorded rows are `by["recipe"]["recorded"]`, and under "recorded" in
+                each of the others. If generated rows belong to episodes, also by tenths of their steps, and by episode
+                and recipe the share of `episodes` whose steps are all true, with the median number of steps before the
+                first that is not, `true_steps`
     predictors  how well support, disagreement and odds separate true rows from others without a simulator: AUROC (0.5:
                 not at all) with its 95% interval. Odds are those of `two_sample` that a row is recorded, the product
                 over parent sets, by classifiers trained on the recorded and generated rows
@@ -177,8 +181,8 @@ class Audit:
                 None, as the next, unless the data has recorded and generated rows
     true_and_new
                 the share, with its interval, that is both confirmed and new
-    coverage    the share of the target's rows that have a recorded row near them, "recorded", or also a generated one
-                that is confirmed, "all"; None without a target
+    coverage    the share of the target's states that have a recorded one near them, "recorded", and that have a
+                recorded or a confirmed one, "all"; None without a target
     """
 
     confirmed: float
@@ -213,15 +217,14 @@ def summary(found: Mapping[str, Any]) -> str:
     limits = ", ".join(f"{factor} {limit:.3g}" for factor, limit in found["tolerance"].items())
     share = f"{_percent(found['confirmed'])} ({_span(found['interval'])})"
     kind = "rows" if list(found["by"]["recipe"]) in (["all rows"], ["recorded"]) else "generated rows"
-    told = f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}"
-    if found.get("true_and_new"):
-        both = found["true_and_new"]
-        told += f"; {_percent(both['share'])} ({_span(both['interval'])}) are true and new"
-    if found.get("coverage"):
-        told += ". True rows are near {} of the target's, recorded ones alone near {}".format(
-            *(_percent(found["coverage"][by]) for by in ("all", "recorded"))
+    told = f"{share} of {found['rows']:,} {kind} are true, within a tolerance of {limits}."
+    if both := found.get("true_and_new"):
+        told += f" {_percent(both['share'])} ({_span(both['interval'])}) are true and new."
+    if covered := found.get("coverage"):
+        told += (
+            f" True rows cover {_percent(covered['all'])} of the target, recorded ones {_percent(covered['recorded'])}."
         )
-    return f"{told}."
+    return told
 
 
 def tables(found: Mapping[str, Any]) -> list[Table]:
@@ -396,13 +399,6 @@ def _by_recipe(table: Transitions, confirmed: Tensor, new: Tensor | None) -> dic
     return found
 
 
-def _coverage(near: Nearness, target: Transitions, true: Tensor) -> dict[str, float]:
-    """The share of the target's rows near recorded rows, and near these or rows that are `true` (M, S + A)."""
-    recorded = near.distance(target.rows) <= near.limit
-    every = recorded | near.covered(target.rows, true)
-    return {"recorded": float(recorded.double().mean()), "all": float(every.double().mean())}
-
-
 def _recipes(recipe: Tensor) -> dict[int, str]:
     """The numbers that occur in provenance, and their names."""
     names = {RECORDED: "recorded", **{i: name for i, name in enumerate(BUILT_IN, 1)}, OWN: "own"}
@@ -411,11 +407,11 @@ def _recipes(recipe: Tensor) -> dict[int, str]:
 
 
 def _by_episode(table: Transitions, confirmed: Tensor, new: Tensor, whole: bool) -> dict[str, dict[str, Cell]]:
-    """Rows by deciles of their step, and if episodes are whole, the share of true episodes by recipe; or nothing."""
+    """Rows by tenths of their steps, and if episodes are whole, the share of true episodes by recipe; or nothing."""
     if table.episode is None or table.step is None or not bool((table.episode[new] >= 0).any()):
         return {}
     known = table.episode >= 0
-    found = {"step": _by_decile(table.step[known], confirmed[known], new[known], recorded=True)}
+    found = {"step": _by_step(table.step[known], confirmed[known], new[known])}
     if not whole:
         return found
     order = table.step[known].argsort(stable=True)
@@ -464,12 +460,10 @@ def _by_local_graph(table: Transitions, graph: LocalGraph, confirmed: Tensor, ne
     return cells
 
 
-def _by_decile(values: Tensor, confirmed: Tensor, new: Tensor, recorded: bool) -> dict[str, Cell]:
-    """Generated rows by deciles of their values, fewer where many are equal; recorded ones in these bounds, too."""
-    ordered = values[new].double().sort().values
+def _by_step(step: Tensor, confirmed: Tensor, new: Tensor) -> dict[str, Cell]:
+    """Generated rows by tenths, from early to late steps, fewer where many are equal; recorded ones at these steps."""
+    ordered = step[new].sort().values
     starts = ordered[[tenth * len(ordered) // 10 for tenth in range(10)]].unique()
-    number = torch.bucketize(values.double(), starts[1:], right=True)
-    digits = next(d for d in range(3, 18) if d == 17 or len({f"{start:.{d}g}" for start in starts}) == len(starts))
-    names = [f"{bound:.{digits}g}" for bound in (*starts.tolist(), float(ordered[-1]))]
-    cells = {f"{low} to {high}": _compare(confirmed, new, number == i) for i, (low, high) in enumerate(pairwise(names))}
-    return cells if recorded else {name: cell | {"recorded": None} for name, cell in cells.items()}
+    number = torch.bucketize(step, starts[1:], right=True)
+    ends = pairwise([*starts.tolist(), int(ordered[-1])])
+    return {f"{low} to {high}": _compare(confirmed, new, number == i) for i, (low, high) in enumerate(ends)}

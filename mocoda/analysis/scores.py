@@ -16,17 +16,15 @@ from torch import Tensor
 from mocoda.analysis.tables import Table, percent, rich_tables
 from mocoda.augmentation.support import RECORDED, Support, SupportLimits, disagreement, fit_support, step_scale
 from mocoda.data.kinds import column_kinds, one_hot_groups
-from mocoda.data.transitions import Transitions, concatenate
+from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import moments
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.groups import BLOCK
-from mocoda.parents.mixture import UNIT_TOLERANCE, Manifold
+from mocoda.parents.mixture import Manifold
 
-ASPECTS = ("valid", "supported", "agreed", "new", "confirmed")  # the first is validity, the others are quality
-UNKNOWN = -1.0  # the score of a row about which nothing is known, such as one that was not audited
 # Limits, at which a score is 0.5.
 RARE = 0.01  # share of recorded rows that are as rare, below which a row is not supported
 DISPUTED = 3.0  # times the usual disagreement of a model, above which its members do not agree
@@ -61,7 +59,7 @@ def score_rows(
         raise InputError("all rows of the data are generated; pass recorded=, the rows that they were made from.")
     known = data[~made] if recorded is None else recorded
     scorer = RowScorer.fit(known, graph, model=model, constraints=constraints, seed=seed)
-    details = scorer(data.rows, data.next_state, data.provenance.get("disagreement"), scorer.nearness.parts(made))
+    details = scorer(data.rows, data.next_state, data.provenance.get("disagreement"), scorer.near.parts(made))
     if "confirmed" in data.provenance:
         details["confirmed"] = data.provenance["confirmed"].float()
     return Scores(details, {aspect: score > 0.5 for aspect, score in details.items()}, made, data.episode)
@@ -104,19 +102,16 @@ class Scores:
         return self._mean(self.flags, rows)
 
     def _mean(self, values: Mapping[str, Tensor], rows: Tensor | None) -> dict[str, float | None]:
-        found = {}
-        for aspect, value in values.items():
-            known = self.details[aspect] >= 0
-            chosen = value[known if rows is None else known & rows].double()
-            found[aspect] = float(chosen.mean()) if len(chosen) else None
-        return found
+        known = {aspect: score >= 0 if rows is None else (score >= 0) & rows for aspect, score in self.details.items()}
+        chosen = {aspect: value[known[aspect]].double() for aspect, value in values.items()}
+        return {aspect: float(value.mean()) if len(value) else None for aspect, value in chosen.items()}
 
     def worst(self, count: int) -> Tensor:
-        """Generated rows (count,) to look at first: those with the lowest scores of all aspects but `new`."""
-        judged = torch.stack([score for aspect, score in self.details.items() if aspect != "new"])
-        least = torch.where(judged >= 0, judged, 1.0).amin(0)
+        """Generated rows (count,) to look at first: those with the lowest mean score of all aspects but `new`."""
+        # What is not known, -1, counts as 1.
+        judged = torch.stack([score.abs() for aspect, score in self.details.items() if aspect != "new"])
         made = self.generated.nonzero()[:, 0]
-        return made[least[made].argsort(stable=True)[:count]]
+        return made[judged.mean(0)[made].argsort(stable=True)[:count]]
 
     def episodes(self) -> Scores:
         """The scores of episodes, which are the means of their rows', in the order of their numbers."""
@@ -126,11 +121,10 @@ class Scores:
         numbers, number = self.episode[belongs].unique(return_inverse=True)
 
         def mean(values: Tensor, known: Tensor) -> Tensor:
-            """-1 where none of an episode's rows has a score."""
-            total = torch.zeros(2, len(numbers), dtype=torch.float64, device=number.device)
-            pair = torch.stack([torch.where(known, values.double(), 0.0), known.double()])[:, belongs]
-            sums, counts = total.index_add_(1, number, pair)
-            return torch.where(counts > 0, sums / counts, UNKNOWN).float()
+            """Of the rows of each episode whose score is known; -1 where none is."""
+            sums = torch.zeros(2, len(numbers), dtype=torch.float64, device=number.device)
+            sums.index_add_(1, number, torch.stack([values * known, known])[:, belongs].double())
+            return torch.where(sums[1] > 0, sums[0] / sums[1], -1.0).float()
 
         known = {aspect: score >= 0 for aspect, score in self.details.items()}
         return Scores(
@@ -157,15 +151,13 @@ class Scores:
         }
 
     def __rich__(self) -> rich.console.Group:
-        found = self.to_json()
-        heads = ["aspect", *(f"{name} ({one['rows']:,}), mean score" for name, one in found.items())]
+        kinds = self.to_json().items()
+        heads = ["aspect", *(f"{one['rows']:,} {name}: share, mean score" for name, one in kinds)]
         rows = [
             [aspect]
             + [
-                "–"
-                if one["scores"][aspect] is None
-                else f"{percent(one['shares'][aspect])}, {one['scores'][aspect]:.2f}"
-                for one in found.values()
+                "–" if (share := one["shares"][aspect]) is None else f"{percent(share)}, {one['scores'][aspect]:.2f}"
+                for _, one in kinds
             ]
             for aspect in self.details
         ]
@@ -187,8 +179,8 @@ def generated(data: Transitions) -> Tensor:
 class RowScorer:
     """Scores rows by what some recorded rows are like; fitted once."""
 
-    validity: Validity
-    nearness: Nearness
+    valid: Validity
+    near: Nearness
     support: SupportLimits | Support
     model: Ensemble | None
     scale: Tensor
@@ -199,26 +191,22 @@ class RowScorer:
         recorded: Transitions,
         graph: LocalGraph,
         *,
-        held_out: Transitions | None = None,
         model: Ensemble | None = None,
         constraints: Constraints | None = None,
         seed: int | Stream = 0,
     ) -> RowScorer:
-        """From recorded rows; support and disagreement from `held_out` ones, if given, that the model was not shown."""
         stream = as_stream(seed, "scores", device=recorded.device)
-        whole = recorded if held_out is None else concatenate([recorded, held_out])
-        others = recorded if held_out is None else held_out
-        others = replace(others, episode=recorded_together(others), step=None)
         support: SupportLimits | Support
         try:
-            support = SupportLimits.fit(others, graph, None, stream)
+            apart = replace(recorded, episode=recorded_together(recorded), step=None)
+            support = SupportLimits.fit(apart, graph, None, stream)
         except InputError:  # too few rows have the same local graph
-            support = fit_support(others, graph, seed=stream)
-        scale, disputed = step_scale(whole), DISPUTED_STEPS
+            support = fit_support(recorded, graph, seed=stream)
+        scale, disputed = step_scale(recorded), DISPUTED_STEPS
         if model is not None:
-            disputed = DISPUTED * float(disagreement(model, others.rows, scale).mean())
-        nearness = Nearness.fit(recorded, graph, stream)
-        return RowScorer(Validity.of(whole, graph, constraints or {}), nearness, support, model, scale, disputed)
+            disputed = DISPUTED * float(disagreement(model, recorded.rows, scale).mean())
+        valid, near = Validity.of(recorded, graph, constraints or {}), Nearness.fit(recorded, graph, stream)
+        return RowScorer(valid, near, support, model, scale, disputed)
 
     def __call__(
         self,
@@ -230,7 +218,7 @@ class RowScorer:
         """The scores (N,) of rows (N, S + A) by aspect.
 
         apart  (N,), the disagreement about them, which counts unless there is a model
-        part   (N,), as for `Nearness.distance`
+        part   (N,), as for `Nearness.newness`
         """
         if isinstance(self.support, SupportLimits):
             support = self.support.notes(rows)["support"]
@@ -238,10 +226,10 @@ class RowScorer:
             support = torch.cat([self.support.score(block) for block in rows.split(BLOCK)])
         if self.model is not None:
             apart = disagreement(self.model, rows, self.scale)
-        found = {"valid": self.validity(rows, next_state).float(), "supported": score(support, RARE)}
+        found = {"valid": self.valid(rows, next_state).float(), "supported": score(support, RARE)}
         if apart is not None:
             found["agreed"] = 1 - score(apart, self.disputed)
-        return found | {"new": self.nearness.newness(rows, part)}
+        return found | {"new": self.near.newness(rows, part)}
 
 
 def score(values: Tensor, limit: float) -> Tensor:
@@ -265,6 +253,7 @@ class Nearness:
     column: the distance of two rows is the Euclidean norm over the factors of the mean square over a factor's columns.
     Columns that never change do not count.
 
+    data     the recorded rows
     scale    (S + A,), what one unit of the distance is in each column; 0: it does not count
     part     (N,), which of ten parts each recorded row belongs to; rows that were recorded together share one
     points   (M, D), recorded rows in these units: all, or 50,000 of them drawn at random
@@ -272,6 +261,8 @@ class Nearness:
     limit    the distance within which 95% of recorded rows have a row of another part
     """
 
+    data: Transitions
+    graph: LocalGraph
     scale: Tensor
     part: Tensor
     points: Tensor
@@ -285,35 +276,46 @@ class Nearness:
             varying = [column for column in own if scale[column] > 0]
             scale[varying] *= len(varying) ** 0.5
         numbers, number = recorded_together(data).unique(return_inverse=True)
-        part = (stream.child("parts").permutation(len(numbers)) % PARTS)[number]
-        chosen = stream.child("looked at").permutation(len(data))[:LOOKED_AT]
+        part = (stream.child("parts").permutation(len(numbers)) % PARTS).to(number.device)[number]
+        chosen = stream.child("looked at").permutation(len(data))[:LOOKED_AT].to(data.device)
         rows, part_of = data.rows[chosen], part[chosen]
-        blank = Nearness(scale, part, rows, part_of, 0.0)
+        blank = Nearness(data, graph, scale, part, rows, part_of, 0.0)
         found = replace(blank, points=blank._in_units(rows))
         distance = found.distance(rows, part_of).double().sort().values
         return replace(found, limit=float(distance[int(USUAL * (len(distance) - 1))]))
-
-    def distance(self, rows: Tensor, part: Tensor | None = None) -> Tensor:
-        """The distance (N,) of rows (N, S + A) to the nearest recorded one that is not of the same `part` (N,)."""
-        points = self._in_units(rows)
-        if part is None:
-            return nearest(points, self.points)
-        found = torch.zeros(len(rows), device=rows.device)
-        for own in part.unique():
-            found[part == own] = nearest(points[part == own], self.points[self.part_of != own])
-        return found
 
     def parts(self, made: Tensor) -> Tensor:
         """The part (N,) of each row of a table: -1 for those that were `made` (N,); the others are recorded."""
         return torch.full_like(made, -1, dtype=torch.long).masked_scatter(~made, self.part)
 
+    def distance(self, rows: Tensor, part: Tensor) -> Tensor:
+        """The distance (N,) of rows (N, S + A) to the nearest recorded one that is not of the same `part` (N,)."""
+        points, found = self._in_units(rows), torch.zeros(len(rows), device=rows.device)
+        for own in part.unique():
+            found[part == own] = nearest(points[part == own], self.points[self.part_of != own])
+        return found
+
     def newness(self, rows: Tensor, part: Tensor | None = None) -> Tensor:
-        """The score (N,) of rows (N, S + A) for being new; options as for `distance`."""
+        """The score (N,) of rows (N, S + A) for being new, to recorded rows that are not of the same `part` (N,)."""
+        part = torch.full((len(rows),), -1, device=rows.device) if part is None else part
         return score(self.distance(rows, part), self.limit)
 
-    def covered(self, rows: Tensor, by: Tensor) -> Tensor:
-        """Which rows (N, S + A) have one of the rows `by` (M, S + A) within the limit, bool (N,)."""
-        return nearest(self._in_units(rows), self._in_units(by)) <= self.limit
+    def coverage(self, visits: Tensor, true: Tensor, count: int, stream: Stream) -> dict[str, float]:
+        """The shares of visited states (V, S) near "recorded" ones, and near "all" of these and of `true` ones (T, S).
+
+        Near is as near as recorded states are to `count` others, the number of which the true ones were found.
+        """
+        chosen = stream.child("recorded").permutation(len(self.data))[:count].sort().values
+        data = self.data[chosen.to(self.data.device)]
+        only_states = replace(data, action=torch.zeros_like(data.action))
+        near = Nearness.fit(only_states, self.graph, stream)
+        visited, among = (
+            near._in_units(torch.cat([states, states.new_zeros(len(states), data.action.shape[1])], 1))
+            for states in (visits, true)
+        )
+        recorded = nearest(visited, near.points) <= near.limit
+        every = recorded | (nearest(visited, among) <= near.limit)
+        return {"recorded": float(recorded.double().mean()), "all": float(every.double().mean())}
 
     def _in_units(self, rows: Tensor) -> Tensor:
         counts = self.scale > 0
@@ -334,9 +336,9 @@ def nearest(points: Tensor, others: Tensor) -> Tensor:
 class Validity:
     """What all recorded rows have in common.
 
-    manifold     the range of each column, over states and next states, and unit vectors
-    kinds        columns by kind, `binary` and `integer`; `one-hot` groups are columns of which just one is 1
-    slack        (S + A,), by which a next state may leave that: a tenth of a step's standard deviation
+    manifold  the range of each column, over states and next states, and unit vectors
+    groups    of columns that are one-hot
+    slack     (S + A,), by which a next state may miss that: a tenth of a step's standard deviation
     """
 
     manifold: Manifold
@@ -348,32 +350,28 @@ class Validity:
     @staticmethod
     def of(data: Transitions, graph: LocalGraph, constraints: Constraints) -> Validity:
         following = torch.cat([data.next_state, data.action], 1)
-        step = (data.next_state.double() - data.state.double()).std(0, correction=0).float()
+        step = moments(data.next_state.double() - data.state.double())[1].float()
         slack = torch.cat([NEXT_SLACK * step, torch.zeros_like(data.action[0])])
         manifold = Manifold.of(torch.cat([data.rows, following]), graph)
         return Validity(manifold, column_kinds(data), one_hot_groups(data), slack, constraints)
 
     def __call__(self, rows: Tensor, next_state: Tensor | None = None) -> Tensor:
         """Which rows (N, S + A) with next states (N, S) are valid, bool (N,)."""
-        valid = self._keeps(rows, torch.zeros_like(self.slack))
+        valid = self._keeps(rows, 0 * self.slack)
         if next_state is not None:
-            following = torch.cat([next_state, rows[:, next_state.shape[1] :]], 1)
-            valid = valid & self._keeps(following, self.slack)
-        for holds in self.constraints.values():
-            valid = valid & holds(rows)
-        return valid
+            valid &= self._keeps(torch.cat([next_state, rows[:, next_state.shape[1] :]], 1), self.slack)
+        return torch.stack([valid, *(holds(rows) for holds in self.constraints.values())]).all(0)
 
     def _keeps(self, rows: Tensor, slack: Tensor) -> Tensor:
         low, high = self.manifold.low, self.manifold.high
+        kept = self.manifold.holds(rows, slack)
         slack = slack + 1e-5 * (high - low)
-        inside = (rows >= low - slack) & (rows <= high + slack)
-        for unit in map(list, self.manifold.units):
-            off = (rows[:, unit].double().norm(dim=1) - 1).abs()
-            inside[:, unit] = (off <= UNIT_TOLERANCE + slack[unit].norm())[:, None]
-        two = torch.tensor([kind in ("binary", "one-hot") for kind in self.kinds], device=rows.device)
-        whole = torch.tensor([kind == "integer" for kind in self.kinds], device=rows.device)
-        inside &= ~two | ((rows - low).abs().minimum((rows - high).abs()) <= slack)
-        inside &= ~whole | ((rows - rows.round()).abs() <= slack.clamp(max=0.01))
+        for column, kind in enumerate(self.kinds):
+            own, off = rows[:, column], slack[column]
+            if kind in ("binary", "one-hot"):
+                kept &= (own - low[column]).abs().minimum((own - high[column]).abs()) <= off
+            elif kind == "integer":
+                kept &= (own - own.round()).abs() <= off.clamp(max=0.01)
         for group in map(list, self.groups):
-            inside[:, group] &= ((rows[:, group].sum(1) - 1).abs() <= slack[group].sum())[:, None]
-        return inside.all(1)
+            kept &= (rows[:, group].sum(1) - 1).abs() <= slack[group].sum()
+        return kept

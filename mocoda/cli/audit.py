@@ -48,7 +48,7 @@ class Audit(opt.OnData):
     episodes: opt.Maybe[int] = None
     """Audit the rows of this many generated episodes, and of as many recorded ones, drawn at random."""
     target: opt.MaybeData = None
-    """Transitions of the task that an agent is to learn: report which share of them has a true row near it."""
+    """Data of the task that an agent is to learn: report which share of its states has a true row near it."""
     reading: Fixed[opt.ReadOptions] = opt.AS_IT_SAYS  # --columns means something else here
     workers: opt.Maybe[int] = None
     """Number of processes that simulate; without it one per free core for robots and environments, and none but this

@@ -203,12 +203,16 @@ class Manifold:
             rows[:, columns] = torch.nn.functional.normalize(rows[:, columns], dim=1)
         return rows
 
-    def holds(self, rows: Tensor) -> Tensor:
-        """Which rows (N, S + A) keep to it, bool (N,): unit vectors have length 1, other columns are in their range."""
-        slack = 1e-5 * (self.high - self.low)
+    def holds(self, rows: Tensor, slack: Tensor | float = 0.0) -> Tensor:
+        """Which rows (N, S + A) keep to it, bool (N,): unit vectors have length 1, other columns are in their range.
+
+        slack  (S + A,), by how much columns may miss that
+        """
+        slack = slack + 1e-5 * (self.high - self.low)
         inside = (rows >= self.low - slack) & (rows <= self.high + slack)
         for unit in map(list, self.units):
-            inside[:, unit] = ((rows[:, unit].double().norm(dim=1) - 1).abs() <= UNIT_TOLERANCE)[:, None]
+            off = (rows[:, unit].double().norm(dim=1) - 1).abs()
+            inside[:, unit] = (off <= UNIT_TOLERANCE + slack[unit].norm())[:, None]
         return inside.all(1)
 
 

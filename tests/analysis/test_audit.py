@@ -89,18 +89,6 @@ def test_rows_are_counted_by_their_local_graph() -> None:
     assert cells == {"sparsest": (1.0, int((~coupled).sum())), "+ x -> y": (0.0, int(coupled.sum()))}
 
 
-def test_deciles_hold_a_tenth_of_the_generated_rows_each_and_equal_values_stay_together() -> None:
-    data = table(1_000, wrong=range(900, 1_000), by=(1, 0, 0), recipe=MOCODA)
-    apart = torch.arange(1_000.0) / 1_000
-    notes = {**data.provenance, "disagreement": apart, "support": (apart > 0.5).float()}
-    found = audit(replace(data, provenance=notes), step, GRAPH, tolerance=0.1)
-    by = found.by["disagreement"]
-    assert [cell["rows"] for cell in by.values()] == [100] * 10
-    assert [round(cell["share"], 2) for cell in by.values()] == [1.0] * 9 + [0.0]
-    assert {name: cell["rows"] for name, cell in found.by["support"].items()} == {"0 to 1": 501, "1 to 1": 499}
-    assert all(cell["recorded"] is None for cell in by.values())
-
-
 def test_a_random_subset_is_audited_and_the_rest_says_so() -> None:
     seen: list[int] = []
 

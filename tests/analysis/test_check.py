@@ -185,12 +185,13 @@ def test_stand_ins_use_every_row_once_and_only_within_its_part(rows: int, seed: 
 
 def test_a_quick_check_uses_fewer_rows_and_recommends_mocoda_in_navigation(advice: Advice) -> None:
     assert (advice.rows, advice.used, advice.missing, advice.recipe) == (40_000, 5_715, (), "mocoda")
+    recorded, coda, ours = advice.recipes
     assert advice.recommendation == (
         "No missing edge was found in the graph.",
-        "Try recipe mocoda with its default settings.",
+        f"Try recipe mocoda with its default settings: {ours.new_and_supported:.0%} of its rows are new and supported, "
+        f"and {recorded.new_and_supported:.0%} of recorded ones that it has not seen.",
         "Generate about 160,000 rows, 4 for each recorded one.",
     )
-    recorded, coda, ours = advice.recipes
     assert recorded.new < 0.1 < min(coda.new, ours.new) and min(recorded.supported, coda.supported) > 0.95
 
 
@@ -226,7 +227,10 @@ def test_the_recommendation_follows_what_was_measured(advice: Advice) -> None:
     assert chosen(with_mocoda(unusable="too few rows.")) == ("coda", None)
     assert chosen(with_mocoda(agreed=0.3)) == ("coda", None)
     assert chosen(with_mocoda(agreed=0.8)) == ("mocoda", 0.5)
-    assert chosen(with_mocoda(new=recorded.new)) == ("emp", None)
+    old = {"new_and_supported": recorded.new_and_supported}
+    assert chosen(with_mocoda(**old)) == ("emp", None)
+    far_apart = recommend(with_mocoda(**old), graph, 0.5, dense=False)
+    assert far_apart.recipe == "mocoda" and "far apart" in far_apart.recommendation[1]
     unusable = tuple(replace(one, unusable="too few rows.") for one in advice.recipes)
     assert chosen(replace(advice, recipes=unusable)) == (None, None)
     assert "too few to be certain" in recommend(replace(advice, rows=400), graph, 0.5).recommendation[0]

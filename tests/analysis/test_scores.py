@@ -79,24 +79,17 @@ def test_rows_are_valid_in_the_recorded_ranges_and_kinds() -> None:
     state = torch.cat([torch.stack([place, angle.cos(), angle.sin(), count, (place > 0.5).float()], 1), kind], 1)
     graph = LocalGraph(state={"body": range(8)}, action={"push": 0}, edges={"body": ["body", "push"]})
     data = Transitions(state, drawn.normal(300, 1), state)
-    changes: list[tuple[int, float]] = [
-        (0, 1.5),
-        (1, 1.5),
-        (1, 0.0),
-        (3, 1.5),
-        (4, 0.5),
-        (5, 0.5),
-        (5, 1 - state[0, 5]),
-    ]  # type: ignore[list-item]
+    wrong_kind = 1 - float(state[0, 5])
+    changes = [(0, 1.5), (1, 1.5), (1, 0.0), (3, 1.5), (4, 0.5), (5, 0.5), (5, wrong_kind)]
     rows = data.rows[:1].repeat(len(changes) + 1, 1)
     for row, (column, value) in enumerate(changes):
         rows[row, column] = value
     scorer = RowScorer.fit(data, graph, constraints={"near": lambda rows: rows[:, 0] < 10})
-    assert scorer.validity(rows).tolist() == [False] * len(changes) + [True]
-    assert scorer.validity(data.rows, data.next_state).all()
-    assert not scorer.validity(data.rows, data.next_state + 1).any()
+    assert scorer.valid(rows).tolist() == [False] * len(changes) + [True]
+    assert scorer.valid(data.rows, data.next_state).all()
+    assert not scorer.valid(data.rows, data.next_state + 1).any()
     never = RowScorer.fit(data, graph, constraints={"never": lambda rows: rows[:, 0] > 10})
-    assert not never.validity(data.rows).any()
+    assert not never.valid(data.rows).any()
 
 
 def test_a_model_says_what_its_members_agree_on() -> None:
@@ -124,7 +117,8 @@ def test_a_table_s_scores_are_means_of_its_details(seed: int, rows: int) -> None
         "confirmed": drawn.integers(3, rows) - 1.0,
     }
     flags = {aspect: score > 0.5 for aspect, score in details.items()}
-    scores = Scores(details, flags, drawn.uniform(rows) < 0.5, drawn.integers(4, rows) - 1)
+    episode = drawn.integers(4, rows) - 1
+    scores = Scores(details, flags, drawn.uniform(rows) < 0.5, episode)
     kind = scores.generated
     for mask in (None, kind):
         chosen = np.ones(rows, bool) if mask is None else mask.numpy()
@@ -133,10 +127,11 @@ def test_a_table_s_scores_are_means_of_its_details(seed: int, rows: int) -> None
             mean, share = scores.means(mask)[aspect], scores.shares(mask)[aspect]
             assert (mean, share) == (None, None) if not len(known) else mean == pytest.approx(known.mean())
             assert share is None or share == pytest.approx((known > 0.5).mean())
-    if bool((scores.episode >= 0).any()):  # type: ignore[operator]
+    if bool((episode >= 0).any()):
         whole = scores.episodes()
-        for place, number in enumerate(whole.episode.tolist()):  # type: ignore[union-attr]
-            own = scores.episode == number
+        assert whole.episode is not None
+        for place, number in enumerate(whole.episode.tolist()):
+            own = episode == number
             assert float(whole.details["new"][place]) == pytest.approx(float(details["new"][own].mean()), abs=1e-6)
             assert bool(whole.flags["new"][place]) == bool(flags["new"][own].all())
 
@@ -194,8 +189,10 @@ def test_an_audit_says_what_is_true_and_new_and_what_of_the_target_is_covered() 
     assert found.true_and_new["share"] == float((new & ~wrong[made]).double().mean())
     assert found.by["recipe"]["mocoda"]["true_and_new"] == found.true_and_new["share"]
     assert found.by["recipe"]["recorded"]["new"] == pytest.approx(0.05, abs=0.01)
-    assert found.coverage["recorded"] <= found.coverage["all"]
-    assert found.coverage["recorded"] == pytest.approx(1 - found.new, abs=0.01) and found.coverage["all"] > 0.8
+    assert found.coverage["recorded"] < 0.7 and found.coverage["all"] > found.coverage["recorded"] + 0.1
+    assert audit(broken, step, GRAPH, tolerance=0.1, target=target.state).coverage == found.coverage
+    covered = audit(broken, step, GRAPH, tolerance=0.1, target=data[:100]).coverage
+    assert covered is not None and covered["recorded"] > 0.6
     alone = audit(replace(data, provenance={}), step, GRAPH, tolerance=0.1)
     assert (alone.new, alone.true_and_new, alone.coverage) == (None, None, None)
 
@@ -220,6 +217,6 @@ def test_check_writes_the_scores_of_a_table_s_rows(tmp_path: Path) -> None:
     done("check", tmp_path / "more.hdf5", "--quick", "--keep", tmp_path / "scored.hdf5", "--out", tmp_path / "run")
     notes = mocoda.read(tmp_path / "scored.hdf5").provenance
     assert {"valid", "supported", "new", "agreed"} <= set(notes)
-    assert all(0 <= float(notes[aspect].min()) and float(notes[aspect].max()) <= 1 for aspect in ("valid", "new"))
+    assert all(float(notes[aspect].min()) >= 0 and float(notes[aspect].max()) <= 1 for aspect in ("valid", "new"))
     done("export", tmp_path / "scored.hdf5", "--to", tmp_path / "new.hdf5", "--where", "new > 0.5 and supported")
     assert 0 < len(mocoda.read(tmp_path / "new.hdf5")) < 300

@@ -16,6 +16,7 @@ from experiments.entanglement.values import ValueConfig
 from experiments.learned_masks import LearnedMasks
 from experiments.masks import Masks
 from experiments.masks.mechanisms import Training
+from experiments.merit import FigureOfMerit
 from experiments.reweighting import Reweighting
 from experiments.scale import Scale
 from experiments.speed import Speed
@@ -162,4 +163,10 @@ TABLES: dict[Any, Any] = {
     ),
     Table3: replace(TINY["table3"], rows=1_100, total=1_200, updates={"td3-bc": 4}, confirmed_rows=10, components=2),
 }
-LONG = ("table3", "cubes", "scale")  # simulate robots, or start processes that are killed
+LONG = ("table3", "cubes", "scale", "merit")  # simulate robots, or start processes that are killed
+TINY["merit"] = FigureOfMerit(
+    "tiny",
+    seeds=1,
+    table2=replace(TINY["table2"], seeds=1, columns=("emp", "rand", "mocoda")),
+    table3=replace(TINY["table3"], seeds=1, columns=("emp", "mocoda")),
+)
