@@ -82,18 +82,14 @@ def merge(sources: Sequence[Any], **how: Unpack[HowToRead]) -> Transitions:
 def _in_order(name: str, raw: RawData, first: RawData) -> dict[str, NDArray[Any]]:
     """The arrays of the data called `name`, with columns in the order of the first data."""
     arrays = dict(raw.arrays)
-    for part, also in (("state", ["next_state"]), ("action", [])):
-        own, wanted = (
-            one.names[: one.arrays["state"].shape[1]] if also else one.names[one.arrays["state"].shape[1] :]
-            for one in (raw, first)
-        )
+    for part, names in (("state", ["state", "next_state"]), ("action", ["action"])):
+        own, wanted = (one.names_of(part) for one in (raw, first))
         if odd := sorted({*own} ^ {*wanted}):
             raise InputError(
                 f"data must have the same columns to be merged, and the {part} of {name!r} differs from that of the "
                 f"first in {', '.join(map(printable, odd))}. `mocoda export DATA --columns` gives columns other names."
             )
-        order = [own.index(column) for column in wanted]
-        arrays |= {array: arrays[array][:, order] for array in (part, *also)}
+        arrays |= {array: arrays[array][:, [own.index(column) for column in wanted]] for array in names}
     return arrays
 
 
@@ -220,29 +216,21 @@ def _listed(file: Path, raw: RawData) -> list[int]:
     if not file.is_file():
         raise InputError(f"there is no file {str(file)!r} of rows to drop. The page of `mocoda report` exports one.")
     try:
-        lines = file.read_text("utf-8").splitlines()
+        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
     except UnicodeDecodeError:
         raise InputError(f"{str(file)!r} is not text; expected one row number per line.") from None
-    listed, rows = [], len(raw.arrays["state"])
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if text.startswith((HEAD, HEAD_BY_SIZE)) and text != (wanted := _head(raw, text.startswith(HEAD_BY_SIZE))):
+    listed = [line for line in lines if line and not line.startswith("#")]
+    if odd := [line for line in listed if not line.isdecimal() or len(line) > 18]:
+        raise InputError(f"{str(file)!r} must list row numbers from 0 on, one per line, got {odd[0][:40]!r}.")
+    for line in lines[:1]:
+        of_data = line.startswith(HEAD)
+        wanted = f"{HEAD} {content_of(raw.table())}" if of_data else f"{HEAD_BY_SIZE} {len(raw.arrays['state'])} rows"
+        if line.startswith((HEAD, HEAD_BY_SIZE)) and line != wanted:
             raise InputError(
-                f"{str(file)!r} lists rows of other data: it begins with {text!r}, and this data's would begin with "
+                f"{str(file)!r} lists rows of other data: it begins with {line!r}, and this data's would begin with "
                 f"{wanted!r}. Rows are known by their place, so drop them from the file that the page was made of."
             )
-        if not text or text.startswith("#"):
-            continue
-        if not text.isdecimal() or int(text) >= rows:
-            raise InputError(
-                f"{str(file)!r} has {text[:40]!r} in line {number}; expected the number of a row, from 0 to {rows - 1}."
-            )
-        listed.append(int(text))
-    return listed
-
-
-def _head(raw: RawData, by_size: bool) -> str:
-    return f"{HEAD_BY_SIZE} {len(raw.arrays['state'])} rows" if by_size else f"{HEAD} {content_of(raw.table())}"
+    return [*map(int, listed)]
 
 
 def content_of(data: Transitions) -> str:

@@ -49,6 +49,11 @@ class RawData:
         made_up = column_names(widths, between="", always=True)
         return list(self.columns) if len(self.columns) == len(made_up) else made_up
 
+    def names_of(self, part: str) -> list[str]:
+        """The names of the columns of the state or of the action."""
+        states = self.arrays["state"].shape[1]
+        return self.names[:states] if part == "state" else self.names[states:]
+
     def table(self, skip_bad_rows: bool = False) -> Transitions:
         import torch
 
