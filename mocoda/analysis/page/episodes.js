@@ -49,7 +49,7 @@ function miniature(number) {
   }
   const reason = held.reasons[number];
   return make("a", { href: `#episode=${number}`, "data-episode": number, "aria-current": String(number === current) }, svg,
-    make("b", {}, `episode ${number}`), `, ${places.length} steps, lowest score ${written(Math.min(...places.map(worstAt)))}`,
+    make("b", {}, `episode ${number}`), `, ${places.length} steps, worst row scores ${written(Math.min(...places.map(worstAt)))}`,
     ...(reason ? [make("div", { class: "bad" }, reason)] : []));
 }
 

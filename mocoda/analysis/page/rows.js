@@ -31,9 +31,10 @@ const cellsAt = (name, at) => rows[name].values.subarray(at * rows[name].width, 
 const scoreAt = (at, aspect) => cellsAt("scores", at)[held.aspects.indexOf(aspect)];
 const written = (score) => (score < 0 ? "–" : score.toFixed(2));
 
-// The lowest score of a row, of all aspects but "new": a recorded row is not bad if it is like others.
+// The mean score of a row over all aspects but "new", as `Scores.worst` has it: what is not known, -1, counts as 1.
 function worstAt(at) {
-  return Math.min(...held.aspects.map((aspect) => (aspect === "new" || scoreAt(at, aspect) < 0 ? 1 : scoreAt(at, aspect))));
+  const judged = held.aspects.filter((aspect) => aspect !== "new");
+  return Math.fround(judged.reduce((sum, aspect) => Math.fround(sum + Math.abs(scoreAt(at, aspect))), 0) / judged.length);
 }
 
 function sorted() {
