@@ -1,5 +1,5 @@
 // The map: all rows as shaded cells, and those that the page holds as points, which lead to the browser of rows.
-const EDGE = { left: 56, right: 12, top: 12, bottom: 34 };
+const EDGE = { left: 64, right: 12, top: 12, bottom: 34 };
 let view = null; // which plane it shows
 let points = []; // { at, x, y } in pixels
 let pointed = null; // the point under the mouse, or that arrow keys went to
@@ -80,9 +80,10 @@ function drawMap() {
   }
   pen.globalAlpha = 1;
   mark(pen, getComputedStyle(canvas).color);
-  const shape = (text, round) => [make("span", { class: "key", style: `border:2px solid;${round ? "background:currentColor" : "border-radius:0"}` }), text];
-  byId("map-legend").replaceChildren(...key.flatMap(([colour, text]) => [make("span", { class: "key", style: `background:${colour}` }), `${text} `]),
-    ...(kind === "all" && rows.made.values.includes(1) ? [...shape("squares: recorded", false), ...shape("dots: counterfactual", true)] : []));
+  const entry = (style, text) => make("span", { class: "entry" }, make("span", { class: "key", style }), text);
+  const shapes = [entry("border:2px solid;border-radius:0", "recorded"), entry("background:currentColor", "counterfactual")];
+  byId("map-legend").replaceChildren(...key.map(([colour, text]) => entry(`background:${colour}`, text)),
+    ...(kind === "all" && rows.made.values.includes(1) ? shapes : []));
   canvas.dataset.drawn = String(points.length);
 }
 

@@ -69,13 +69,14 @@ function showList() {
 
 function listed(at) {
   const number = numberAt(at);
+  const mixed = ["all", "flagged"].includes(byId("kind").value);
   const box = make("input", { type: "checkbox", "aria-label": `drop row ${number}` });
   box.checked = flagged.has(number);
   box.addEventListener("change", () => flag([number], box.checked));
   const row = make("tr", { "data-row": number },
     make("td", {}, box),
-    make("th", { scope: "row" }, make("a", { href: `#row=${number}` }, String(number))),
-    ...[...held.aspects.map((aspect) => written(scoreAt(at, aspect))), kindAt(at)].map((text) => make("td", {}, text)));
+    make("th", { scope: "row" }, make("a", { href: `#row=${number}` }, String(number)), mixed && !isMade(at) ? " recorded" : ""),
+    ...held.aspects.map((aspect) => make("td", {}, written(scoreAt(at, aspect)))));
   if (at === chosen) row.setAttribute("aria-current", "true");
   return row;
 }
