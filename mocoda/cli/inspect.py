@@ -31,7 +31,8 @@ class Inspect(opt.Command):
         opt.show(report)
         if report.episode_scores is not None and len(flagged := report.episode_scores.flagged):
             which = f"--episodes {' '.join(map(str, flagged))}" if len(flagged) <= LISTED else "--bad"
-            say(f"To leave them out: mocoda drop {shlex.quote(self.data)} {which} --out clean.hdf5")
+            how = "" if self.reading == opt.AS_IT_SAYS else " and the options given here"
+            say(f"To leave them out: mocoda drop {shlex.quote(self.data)} {which} --out clean.hdf5{how}")
         if self.json is not None:
             write_json(self.json, report.to_json())
             say(f"Written to {self.json}")

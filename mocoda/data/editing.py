@@ -206,7 +206,8 @@ def _moves(raw: RawData) -> NDArray[np.bool_]:
     """(N,) whether some column of the state moves."""
     moves = np.zeros(len(raw.arrays["state"]), bool)
     for here, there in zip(raw.arrays["state"].T, raw.arrays["next_state"].T, strict=True):
-        moved = np.abs(there - here)
+        with np.errstate(all="ignore"):  # tables refuse what is not finite
+            moved = np.abs(there - here)
         moves |= moved > STILL * large_step(moved)
     return moves
 

@@ -19,8 +19,9 @@ from mocoda.data.names import printable
 Floats = NDArray[np.float64]
 FLAGGED = 0.5  # scores below are flagged
 LISTED = 10  # flagged episodes that are printed
-MIN_EPISODES = 5  # that can be compared with one another
+MIN_EPISODES = 8  # that can be compared with one another
 TIMES = 4  # flagged: so many times as far from the median as most are, on a logarithmic scale, and by a factor of FAR
+FEW = 10  # with so few episodes it is twice as far, for most of them say less about the others
 FAR = {"moving": 10, "continuous": 3, "length": 3, "smooth": 3, "distinct": 20, "reach": 1.2, "at limit": 2.5}
 MOST, MOST_OF_COLUMN = 0.8, 0.9  # of the episodes; a single column may rest in many of them
 RESTS = 1e-6  # times the longest step of a column: what moves no farther rests
@@ -43,7 +44,7 @@ class EpisodeScores:
     next_states  every next state is the state of the following row
     finite       no number is NaN or infinite
 
-    Of fewer than five episodes, only the last two are known.
+    Of fewer than eight episodes, only the last two are known.
 
     episode  (E,) the number of each episode in the data; where it has none, runs of rows are counted from 0
     rows     (E,) its number of rows
@@ -111,7 +112,8 @@ def episodes_of(arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], 
 
 def large_step(moved: NDArray[Any]) -> float:
     """A large one of the steps (N,) of a column: 99% of them are no larger, unless these are 0."""
-    return float(np.quantile(moved, 0.99)) or float(moved.max())
+    moved = moved[np.isfinite(moved)]
+    return float(np.quantile(moved, 0.99)) or float(moved.max()) if len(moved) else 0.0
 
 
 class _Flaw(NamedTuple):
@@ -201,7 +203,9 @@ def _excess(measure: Floats, factor: float, most: float = MOST, among: Floats | 
     logs = np.log(measure if among is None else among)
     middle = np.median(logs)
     usual = float(np.quantile(np.maximum(logs - middle, 0), most, method="lower"))
-    return np.asarray(np.maximum(np.log(measure) - middle, 0) / max(np.log(factor), TIMES * usual))
+    return np.asarray(
+        np.maximum(np.log(measure) - middle, 0) / max(np.log(factor), TIMES * (1 + FEW / len(logs)) * usual)
+    )
 
 
 def _column_excess(reach: Floats, factor: float) -> Floats:
@@ -240,7 +244,8 @@ def _motion(found: _Episodes, names: Sequence[str], goes_on: NDArray[np.bool_]) 
         moved = moves(column)
         large[column] = large_step(np.abs(moved))
         wrong[:, column] = found.total(differs(column))
-        if large[column] == 0 or kind_of(state[:, column], next_state[:, column]) == "angle":
+        good = np.isfinite(state[:, column]) & np.isfinite(next_state[:, column])
+        if large[column] == 0 or kind_of(state[good, column], next_state[good, column]) == "angle":
             continue
         way[:, 0] += found.total(np.abs(moved)) / large[column]
         turns[:, 0] += found.total(np.abs(np.diff(moved, append=0)) * goes_on) / large[column]
@@ -253,9 +258,9 @@ def _motion(found: _Episodes, names: Sequence[str], goes_on: NDArray[np.bool_]) 
     jumps = "{name} jumps in row {row:,}, {times:.1f} times as far as usual"
     breaks = "the next {name} is not the following row's in {value:.0f} of its rows, first row {row:,}"
     return [
-        _Flaw("moving", "moves at {times:.1%} of the usual pace", _excess(1 / (pace + 1e-9), FAR["moving"]), pace),
+        _Flaw("moving", "hardly moves: {times:.1%} of the usual pace", _excess(1 / (pace + 1e-9), FAR["moving"]), pace),
         _Flaw("continuous", jumps, jump, reach, names, lambda *where: np.abs(moves(*where))),
-        _Flaw("length", "length {value:.0f}, usually {usual:g}", unusual, np.hstack([length, length]), ("", "")),
+        _Flaw("length", "length {value:.0f}, usually {usual:g} rows", unusual, np.hstack([length, length]), ("", "")),
         _Flaw(
             "smooth", "{times:.1f} times as jerky as usual", _column_excess(bend[:, 0], FAR["smooth"])[:, None], bend
         ),

@@ -13,6 +13,7 @@ from approved import assert_approved
 from command_line import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as any_arrays
 
 import mocoda
 from mocoda.data import EpisodeScores
@@ -89,9 +90,9 @@ def infinite(made: Arrays, rows: Any) -> None:
 
 
 SPOILT = {
-    "moving": (still, "moves at 0.0% of the usual pace"),
+    "moving": (still, "hardly moves: 0.0% of the usual pace"),
     "continuous": (jump, "hand.x jumps in row 221"),
-    "length": (short, "length 3, usually 30"),
+    "length": (short, "length 3, usually 30 rows"),
     "smooth": (shaky, "times as jerky as usual"),
     "distinct": (copy, "nearly the same as episode 0"),
     "in_range": (held, "move.y is at a limit in 100% of the rows"),
@@ -130,6 +131,23 @@ def test_scores_belong_to_episodes_wherever_their_rows_are(aspect: str, seed: in
     assert {*found.flagged} == {*other.flagged} == {*found.episode[found.lowest < 0.5].tolist()}
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_the_numbers_are_scores_are_between_0_and_1(draw: st.DataObject) -> None:
+    rows = draw.draw(st.integers(1, 30))
+    odd = st.sampled_from([0, 1, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40]) | st.floats(-1, 1, width=32)
+    made: Arrays = {
+        name: draw.draw(any_arrays.arrays(np.float32, (rows, width), elements=odd, fill=st.just(0)))
+        for name, width in (("state", 2), ("action", 1), ("next_state", 2))
+    }
+    if draw.draw(st.booleans()):
+        made["episode"] = draw.draw(any_arrays.arrays(np.int64, rows, elements=st.integers(-1, 7)))
+    found = mocoda.inspect(made)
+    assert str(found) and found.to_json()
+    if found.episode_scores is not None:
+        assert all(((values >= 0) & (values <= 1)).all() for values in found.episode_scores.details.values())
+
+
 def test_many_bad_episodes_are_still_the_unusual_ones() -> None:
     made = recording(1, 100)
     chosen = np.random.default_rng(0).choice(np.arange(1, 100), 15, replace=False)
@@ -161,7 +179,7 @@ def test_few_episodes_and_rows_that_stand_alone_are_not_compared() -> None:
     wrong(made, np.arange(30, 60))
     found = mocoda.inspect(made)
     assert found.episode_scores is not None and [*found.episode_scores.details] == ["next_states", "finite"]
-    assert found.episode_scores.flagged.tolist() == [1] and "Fewer than 5 episodes" in str(found)
+    assert found.episode_scores.flagged.tolist() == [1] and "Fewer than 8 episodes" in str(found)
     order = np.random.default_rng(0).permutation(120)
     alone = mocoda.inspect({name: array[order] for name, array in made.items() if name not in ("episode", "step")})
     assert alone.episode_scores is None and alone.to_json()["episode_scores"] is None
