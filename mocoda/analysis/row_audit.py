@@ -91,7 +91,7 @@ def audit(
     whole = rows is None or rows >= len(data)
     made, near = generated(data), None
     if bool(made.any()) and not bool(made.all()):
-        near = Nearness.fit(data[~made], graph, stream)
+        near = Nearness.fit(data[~made], graph, as_stream(seed, "scores", device=data.device))  # as in score_rows
     part = None if near is None else near.parts(made)[chosen]
     found = judge(table, truth, graph, tolerance=limits, seed=stream, whole=whole, near=near, part=part, target=target)
     verdict = torch.full((len(data),), NOT_AUDITED, device=data.device)
