@@ -29,7 +29,7 @@ const kindAt = (at) => KINDS[rows.made.values[at]];
 const cellsAt = (name, at) => rows[name].values.subarray(at * rows[name].width, (at + 1) * rows[name].width);
 
 const scoreAt = (at, aspect) => cellsAt("scores", at)[held.aspects.indexOf(aspect)];
-const written = (score) => (score < 0 ? "–" : score.toFixed(2));
+const written = (score) => (score >= 0 ? score.toFixed(2) : "–");
 
 // The mean score of a row over all aspects but "new", as `Scores.worst` has it: what is not known, -1, counts as 1.
 function worstAt(at) {
