@@ -40,7 +40,7 @@ class Report(opt.Command):
     training: Annotated[tuple[Path, ...], arg(metavar="FOLDER [FOLDER ...]", help_behavior_hint="")] = ()
     """Show the learning curves in these folders of `mocoda train`, side by side."""
     rows: int = 2_000
-    """Maximum number of rows on the page: the least supported, those on which the models disagree most, and others."""
+    """Maximum number of rows on the page: those with the lowest scores, recorded ones, and others."""
     show: opt.Numbers = ()
     """Rows to show in any case."""
     seed: opt.Seed = 0

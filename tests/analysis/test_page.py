@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -25,10 +26,10 @@ import mocoda
 from mocoda import InputError, Transitions, drop, report
 from mocoda.analysis.graph_check import Advice, RecipeCheck
 from mocoda.analysis.missing_edges import MissingEdge
-from mocoda.analysis.page.charts import coverage, edges
+from mocoda.analysis.page.charts import edges
 from mocoda.analysis.page.row_browser import donors, main_donors
 from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves
-from mocoda.analysis.page.scene import bodies_of, scene_of
+from mocoda.analysis.page.scene import CELLS, bodies_of, scene_of
 from mocoda.augmentation.episode_walks import donor_names
 from mocoda.data.editing import HEAD, content_of
 from mocoda.engine.metrics import Metric, MetricLog
@@ -117,14 +118,50 @@ def test_edges_come_with_the_share_of_the_rows_that_have_them() -> None:
     assert found["push", "hand"]["shares"] == [1.0, 1.0] and ("box", "hand") not in found
 
 
-def test_cells_are_counted_by_hand() -> None:
-    steps = torch.arange(10.0)
-    recorded = Transitions(steps[:, None], steps[:, None], steps[:, None])  # the diagonal of a grid
-    graph = mocoda.LocalGraph(state={"x": 0}, action={"a": 0}, edges={"x": ["x"]})
-    made = Transitions(steps[:, None], steps.flip(0)[:, None], steps[:, None])
-    whole, x, action = coverage([recorded, made], graph)
-    assert whole == {"title": "whole rows", "recorded": 10, "counterfactual": 10, "new": 10, "rows": 1.0}
-    assert (x["title"], x["new"], x["rows"]) == ("x", 0, 0.0) and (action["title"], action["new"]) == ("a", 0)
+def test_the_map_counts_all_rows_and_projects_them_as_scikit_learn_does(tmp_path: Path) -> None:
+    from sklearn.decomposition import PCA
+
+    data = table()
+    report(tmp_path / "page.html", data, GRAPH, rows=20)
+    told = held(tmp_path / "page.html")
+    mean, axes = (np.array(told["projection"][name]) for name in ("mean", "axes"))
+    for view, label in zip(told["views"], ("hand", "box", "whole rows (projection)"), strict=True):
+        assert view["label"] == label
+        for own, counts in zip((data[:RECORDED], data[RECORDED:]), view["counts"], strict=True):
+            rows = own.rows.double().numpy()
+            places = (rows - mean) @ axes if view["x"] == len(COLUMNS) else rows[:, [view["x"], view["y"]]]
+            ends = [np.linspace(view["low"][i], view["high"][i], CELLS + 1) for i in (1, 0)]
+            counted = np.histogram2d(places[:, 1], places[:, 0], bins=ends)[0]
+            assert counted.sum() == len(own) and np.array_equal(counted, np.reshape(counts, (CELLS, CELLS)))
+    known = data[:RECORDED].rows.double().numpy()
+    found = PCA(2).fit(known / known.std(0))
+    assert np.allclose(np.abs(axes * known.std(0)[:, None]), np.abs(found.components_.T), atol=1e-5)
+    shares = [
+        f"component {i + 1} ({share:.0%} of the recorded variance)"
+        for i, share in enumerate(found.explained_variance_ratio_)
+    ]
+    assert told["places"] == [*COLUMNS, *shares]
+
+
+def test_the_first_screen_says_what_the_scores_of_its_rows_say(tmp_path: Path) -> None:
+    data = table()
+    report(tmp_path / "page.html", data, GRAPH)
+    html = (tmp_path / "page.html").read_text("utf-8")
+    scores, rows = mocoda.score_rows(data, GRAPH), array(held(tmp_path / "page.html")["rows"]["scores"])
+    assert held(tmp_path / "page.html")["aspects"] == [*scores.details]
+    cards = [re.sub("<.*?>", "", card) for card in re.findall(r"<div[^>]*>(<dt>.*?</dd>)</div>", html)]
+    assert cards[:2] == [f"recorded rows{RECORDED}", f"counterfactual rows{MADE}"]
+    for place, (aspect, details) in enumerate(scores.details.items()):
+        assert rows[:, place].equal(details)
+        of_kind = [details[RECORDED:], details[:RECORDED]]
+        told = re.search(rf'<tr><th scope="row">{aspect}</th><td class="words">[^<]*</td>(.*?)</tr>', html)
+        assert told is not None
+        cells = re.findall("<td>(.*?)</td>", told[1])
+        expected = [[f"{100 * (own > 0.5).double().mean():.3g}%", f"{own.double().mean():.3f}"] for own in of_kind]
+        expected[1] = ["–", "–"] if aspect == "confirmed" else expected[1]
+        assert cells == [*expected[0], *expected[1]]
+        assert cards[2 + place] == f"{aspect}{f' of {MADE} audited' if aspect == 'confirmed' else ''}{expected[0][0]}"
+    assert [int(row) for row in re.findall(r'<a href="#row=(\d+)">', html)] == scores.worst(8).tolist()
 
 
 @pytest.mark.parametrize(
@@ -175,10 +212,11 @@ def test_points_are_a_sample_at_random_of_each_kind(tmp_path: Path) -> None:
     many = mocoda.concatenate([table()[:RECORDED]] + [table()[RECORDED:]] * 30)
     report(tmp_path / "page.html", many, GRAPH, rows=800)
     rows = held(tmp_path / "page.html")["rows"]
-    sample, made, support = (array(rows[name]) for name in ("sample", "made", "support"))
-    drawn = support[(sample == 1) & (made == 1)]
+    sample, made, number = (array(rows[name]) for name in ("sample", "made", "number"))
+    drawn = (number[(sample == 1) & (made == 1)] - RECORDED) / (len(many) - RECORDED)
     assert len(drawn) > 150 and abs(float(drawn.mean()) - 0.5) < 4 * 0.29 / len(drawn) ** 0.5  # as in all rows
-    assert float(support[made == 1].mean()) < 0.4  # the worst are held, too
+    worst = mocoda.score_rows(many, GRAPH).worst(8)
+    assert {*worst.tolist()} <= {*number.tolist()}
 
 
 def test_of_many_rows_the_worst_and_some_others_are_held(tmp_path: Path) -> None:
@@ -186,7 +224,8 @@ def test_of_many_rows_the_worst_and_some_others_are_held(tmp_path: Path) -> None
     report(tmp_path / "page.html", data, GRAPH, rows=40, show=[148])
     numbers = array(held(tmp_path / "page.html")["rows"]["number"]).tolist()
     assert len(numbers) == 40 and 148 in numbers
-    assert {*range(RECORDED, RECORDED + 10)} <= {*numbers} and sum(number < RECORDED for number in numbers) >= 10
+    assert {*mocoda.score_rows(data, GRAPH).worst(8).tolist()} <= {*numbers}
+    assert sum(number < RECORDED for number in numbers) >= 10
 
 
 def test_a_page_of_100_000_rows_is_smaller_than_10_megabytes(tmp_path: Path) -> None:
@@ -196,9 +235,13 @@ def test_a_page_of_100_000_rows_is_smaller_than_10_megabytes(tmp_path: Path) -> 
     factors = {f"part{i}": [2 * i, 2 * i + 1] for i in range(parts)}
     graph = mocoda.LocalGraph(state=factors, action={"a": 0}, edges={name: [name] for name in factors})
     data = Transitions(state, state[:, :1], state, provenance=notes, episode=torch.arange(rows) // 50)
+    began = time.process_time()
     report(tmp_path / "page.html", data, graph, rows=rows)
+    assert time.process_time() - began < 120
     assert 4e6 < (tmp_path / "page.html").stat().st_size < 10e6
-    assert len(held(tmp_path / "page.html")["episodes"]) > 1
+    told = held(tmp_path / "page.html")
+    assert len(told["episodes"]) > 1
+    assert [sum(counts) for counts in told["views"][0]["counts"]] == [20_000, 80_000]
 
 
 def test_generated_rows_alone_are_shown_beside_the_rows_they_were_made_from(tmp_path: Path) -> None:
@@ -240,11 +283,12 @@ def test_rows_without_provenance_are_told_apart_by_their_source(tmp_path: Path) 
     assert {rows["recipes"][number] for number in array(rows["recipe"])[RECORDED:].tolist()} == {"coda"}
 
 
-def test_recorded_data_alone_gets_support_and_a_page(tmp_path: Path) -> None:
+def test_recorded_data_alone_gets_scores_and_a_page(tmp_path: Path) -> None:
     data = Transitions(table().state[:RECORDED], table().action[:RECORDED], table().next_state[:RECORDED])
     report(tmp_path / "page.html", data, GRAPH)
-    support = array(held(tmp_path / "page.html")["rows"]["support"])
-    assert bool(((support >= 0) & (support <= 1)).all()) and len(support.unique()) > 10
+    told = held(tmp_path / "page.html")
+    assert told["aspects"] == ["valid", "supported", "new"] and len(told["views"][0]["counts"]) == 1
+    assert array(told["rows"]["scores"]).equal(torch.stack([*mocoda.score_rows(data, GRAPH).details.values()], 1))
 
 
 @pytest.mark.parametrize(

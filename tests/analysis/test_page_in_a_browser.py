@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,8 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_panel_draws(browser: Browser, page: Path, episodes: Path) -> None:
     for file, names in (
-        (page, ["ranges", "histogram", "points", "histogram", "histogram", "curves", *["curves"] * MEASURED, "ends"]),
-        (episodes, ["ranges", "histogram", "points", "histogram", None]),  # the last one is an episode's
+        (page, ["ranges", "histogram", "curves", *["curves"] * MEASURED, "ends"]),
+        (episodes, [None, "ranges", "histogram"]),  # the first one is an episode's
     ):
         with opened(browser, file) as here:
             here.page.wait_for_function("document.querySelectorAll('.chart:not([data-drawn])').length === 0")
@@ -72,20 +73,23 @@ def test_every_panel_draws(browser: Browser, page: Path, episodes: Path) -> None
             assert here.count("#graph-drawing line") > 0 and here.count("#row .drawing .body") > 0
             assert here.count("#row .values tbody tr") == len(here.cells("#histogram-column option"))
             assert here.cells("h2") == [
-                *["Graph", *(["Audit and check"] if file == page else []), "Ranges", "Coverage"],
-                *["Support and disagreement", "Rows", "Training" if file == page else "Episodes"],
+                *["Map", "Rows", *([] if file == page else ["Episodes"]), "Graph", "Ranges"],
+                *(["Audit and check", "Training"] if file == page else []),
             ]
 
 
 def test_rows_are_listed_worst_first(browser: Browser, page: Path) -> None:
     with opened(browser, page) as here:
-        first = [str(RECORDED + number) for number in range(20)]
-        assert here.cells("#list tbody th") == first
+        scores = mocoda.score_rows(table(), GRAPH)
+        first = [str(number) for number in scores.worst(20).tolist()]
+        assert here.cells("#list tbody th") == first and here.cells("#worst tbody th") == first[:8]
         here.shows("#row h3", f"Row {first[0]}, counterfactual")
         here.page.get_by_role("button", name="Later").click()
-        assert here.cells("#list tbody th")[0] == str(RECORDED + 20)
-        here.page.get_by_label("sorted by").select_option("not confirmed")
-        assert set(here.cells("#list td:last-child")) == {"not true"}
+        assert here.cells("#list tbody th")[0] == str(scores.worst(21).tolist()[-1])
+        here.page.get_by_role("link", name="confirmed", exact=True).click()
+        assert set(here.cells("#list td:last-child")) == {"0.00"}
+        here.page.locator("#worst a").nth(3).click()
+        here.shows("#row h3", f"Row {first[3]}, counterfactual")
         here.page.get_by_label("show").select_option("recorded")
         here.page.get_by_label("sorted by").select_option("number")
         assert here.cells("#list tbody th") == [str(number) for number in range(20)]
@@ -127,7 +131,8 @@ def test_a_link_leads_to_a_row_and_one_that_is_not_held_is_said(browser: Browser
 
 def test_flags_are_kept_and_export_as_rows_that_are_dropped(browser: Browser, page: Path, tmp_path: Path) -> None:
     data = table()
-    with opened(browser, page) as here:
+    with opened(browser, page, f"#row={RECORDED}") as here:
+        here.page.get_by_label("sorted by").select_option("number")
         here.page.get_by_label("drop row 61", exact=True).check()
         here.page.locator("#row").focus()
         for key in "jjjf":  # to row 63
@@ -136,6 +141,7 @@ def test_flags_are_kept_and_export_as_rows_that_are_dropped(browser: Browser, pa
         here.page.get_by_role("button", name="Flag to drop").click()
         assert here.text("#said") == "3 rows flagged to drop."
         here.page.reload()
+        here.page.get_by_label("sorted by").select_option("number")
         assert here.text("#flags") == "3" and here.page.get_by_label("drop row 62", exact=True).is_checked()
         with here.page.expect_download() as waiting:
             here.page.get_by_role("button", name="Download rows to drop").click()
@@ -155,30 +161,76 @@ def test_flags_are_kept_and_export_as_rows_that_are_dropped(browser: Browser, pa
 def test_charts_follow_what_is_chosen(browser: Browser, page: Path) -> None:
     with opened(browser, page) as here:
         here.page.locator("#histogram-column").select_option("box_y")
-        here.page.locator("#points-x").select_option("push")
         here.page.locator("#metric").select_option("success")
         for place, title in (
             ("#histogram", "box_y"),
-            ("#points", "push"),
             ("#curves", "success"),
             ("#ends", "success"),
         ):
             here.page.locator(f"{place} .role-axis-title text", has_text=title).first.wait_for()
         assert here.words("#curves .role-legend-label text") == ["td3-bc, walks", "sac, walks"]
-        here.page.locator("#points [aria-roledescription=point]").last.click()
-        assert here.run("location.hash").startswith("#row=")
+
+
+def test_the_map_leads_to_rows_by_mouse_and_by_keyboard(browser: Browser, page: Path) -> None:
+    with opened(browser, page) as here:
+        drawn = "document.getElementById('map-canvas').dataset.drawn"
+        colours = (
+            "new Set(document.getElementById('map-canvas').getContext('2d').getImageData(0, 0, 900, 500).data).size"
+        )
+        assert here.run(drawn) == str(RECORDED + MADE) and here.run(colours) > 20
+        here.page.get_by_label("points").select_option("recorded")
+        assert here.run(drawn) == str(RECORDED)
+        here.page.get_by_label("place by").select_option("two columns")
+        here.page.get_by_label("across").select_option("push")
+        here.page.get_by_label("colour by").select_option("new (score)")
+        assert here.count("#map-legend .key") == 5
+        values = table().rows[:RECORDED, [4, 1]]
+        x, y = ((values - values.amin(0)) / (values.amax(0) - values.amin(0))).T
+        right = int(x.argmax())
+        canvas = here.page.locator("#map-canvas")
+        box = canvas.bounding_box()
+        assert box is not None
+        wide, high = box["width"] - 76, box["height"] - 46  # without the room for ticks
+        spare = 0.04 / 1.08
+        across, up = (spare + (1 - 2 * spare) * float(at[right]) for at in (x, y))
+        canvas.click(position={"x": 64 + across * wide, "y": 12 + (1 - up) * high})
+        here.shows("#row h3", f"Row {right}, recorded")
+        canvas.focus()
+        here.page.keyboard.press("ArrowLeft")
+        said = here.text("#map-said")
+        number = int(said.split()[1].rstrip(","))
+        assert float(x[number]) < float(x[right]) and f"at {float(values[number, 0]):.4g}, " in said
+        here.page.keyboard.press("Enter")
+        here.shows("#row h3", f"Row {number}, recorded")
+
+
+def test_flagged_episodes_are_listed_with_a_reason_and_drawn(browser: Browser, tmp_path: Path) -> None:
+    task = mocoda.make_task("objects:2")
+    data = task.collect(rows=600, seed=0)
+    assert data.episode is not None
+    still = data.state.clone()
+    still[data.episode == 3] = data.state[data.episode == 3][:1]
+    following = torch.where((data.episode == 3)[:, None], still, data.next_state)
+    report(tmp_path / "page.html", replace(data, state=still, next_state=following), task.graph)
+    with opened(browser, tmp_path / "page.html") as here:
+        assert "of the usual pace" in here.cells("#flagged tbody tr")[0]
+        here.page.locator("#flagged a").first.click()
+        here.shows("#episode h3", f"Episode 3, recorded, {int((data.episode == 3).sum())} steps")
+        assert "of the usual pace" in here.text("#episode-list a")
+        assert here.count("#episode-list a") == len(data.episode.unique())
 
 
 def test_an_episode_is_shown_step_by_step(browser: Browser, episodes: Path) -> None:
     data, _ = exchanged()
     assert data.episode is not None
     with opened(browser, episodes) as here:
-        listed = here.cells("#episode-list tbody tr")
-        assert len(listed) == 5
-        support = [float(line.split("\t")[3]) for line in listed]
-        assert support == sorted(support)
-        here.page.locator("#episode-list a").nth(1).click()
-        number = int(here.cells("#episode-list tbody th")[1])
+        assert here.cells("#episode-list h3") == ["Recorded", "Counterfactual"]
+        new = here.page.locator("#episode-list > div").last.locator("a")
+        assert new.count() == 5
+        new.nth(1).click()
+        number = int(new.nth(1).locator("b").inner_text().split()[1])
+        here.page.get_by_label("draw").select_option("agent over the steps")
+        assert new.nth(1).locator("path").count() == len(data.columns[-4:-2])
         steps = int((data.episode == number).sum())
         here.shows("#episode h3", f"Episode {number}, counterfactual, {steps} steps")
         assert here.count("#episode .strip rect") == 4 * steps  # two objects, the agent and its move

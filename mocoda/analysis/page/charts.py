@@ -1,4 +1,4 @@
-"""The numbers and charts of the page: edges, ranges, coverage, support and disagreement of whole tables.
+"""The numbers and charts of the page: edges and ranges of whole tables, episodes and curves.
 
 Charts are specifications of Vega-Altair, which the browser fills with rows. A title that begins with @ depends on the
 reader's choice: "@x" is the name of the column on the x axis.
@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from mocoda.analysis.tables import Grid, quantiles
+from mocoda.analysis.tables import quantiles
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
 
@@ -67,46 +66,11 @@ def ranges(tables: Tables) -> list[dict[str, Any]]:
     return columns
 
 
-def notes(tables: Tables, name: str) -> dict[str, Any] | None:
-    """The distribution of support or disagreement over the rows of each kind; None where it is not known."""
-    kinds = [
-        (kind, table.provenance[name])
-        for kind, table in zip(KINDS, tables, strict=False)
-        if name in table.provenance and (name != "disagreement" or kind != "recorded")  # no model predicted those
-    ]
-    if not kinds:
-        return None
-    high = 1.0 if name == "support" else max(float(quantiles(values, 0.995)) for _, values in kinds)
-    high = high if high > 0 else 1.0
-    bars = [{"kind": kind, "bars": _histogram(values, 0.0, high)} for kind, values in kinds]
-    inner = {kind: quantiles(values, 0.05, 0.5, 0.95).tolist() for kind, values in kinds}
-    return {"low": 0.0, "high": high, "kinds": bars, "quantiles": inner}
-
-
 def _histogram(values: Tensor, low: float, high: float) -> list[float]:
     """The shares of the values in BINS bins between two numbers; the outermost count what lies beyond."""
     width = high - low if high > low else 1.0
     place = ((values.double() - low) / width * BINS).long().clamp_(0, BINS - 1)
     return [count / len(values) for count in place.bincount(minlength=BINS).tolist()]
-
-
-def coverage(tables: Tables, graph: LocalGraph) -> list[dict[str, Any]]:
-    """Cells of a grid over the recorded rows that rows fill: as wholes, and one parent set at a time."""
-    grid = Grid.of(tables[0].rows)
-    groups = [("whole rows", list(range(graph.width)))]
-    groups += [(", ".join(names), list(graph.columns(names))) for names in graph.parent_sets]
-    found = []
-    for title, columns in groups:
-        keys = [grid.cells(table.rows, columns) for table in tables]
-        known = keys[0].unique()
-        row: dict[str, Any] = {"title": title, "recorded": len(known)}
-        if len(keys) > 1:
-            filled = keys[1].unique()
-            row["counterfactual"] = len(filled)
-            row["new"] = len(filled) - int(torch.isin(filled, known).sum())
-            row["rows"] = float((~torch.isin(keys[1], known)).double().mean())
-        found.append(row)
-    return found
 
 
 # --- specifications
@@ -119,7 +83,6 @@ def charts(columns: int, series: Sequence[str] = ()) -> dict[str, Any]:
     table = alt.Chart(alt.NamedData(name="table"))
     kinds, free = alt.Scale(domain=list(KINDS)), alt.Scale(zero=False)
     kind = alt.Color("kind:N", title=None, scale=kinds, legend=alt.Legend(orient="top", symbolOpacity=1))
-    x, y = alt.X("x:Q", title="@x", scale=free), alt.Y("y:Q", title="@y", scale=free)
     names = alt.Y("column:N", title=None, sort=None, axis=alt.Axis(labelLimit=140))
     lines = table.encode(names, alt.YOffset("kind:N", sort=list(KINDS)), kind)
     span = lines.mark_rule().encode(alt.X("low:Q", title="@x"), alt.X2("high:Q"))
@@ -130,11 +93,8 @@ def charts(columns: int, series: Sequence[str] = ()) -> dict[str, Any]:
         kind,
     )
     dash = alt.StrokeDash("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=[[1, 0], [5, 3]]))
-    shape = alt.Shape("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=["circle", "triangle-up"]))
     histogram = outline.mark_line(interpolate="step-after").encode(dash)
     histogram += outline.mark_area(interpolate="step-after", opacity=0.18)
-    row = [alt.Tooltip("row:Q", title="row"), "kind:N"]
-    points = table.mark_point(filled=True, size=26, opacity=0.55).encode(x, y, kind, shape, tooltip=row)
     above = alt.Legend(orient="top")
     steps = table.mark_line().encode(
         alt.X("step:Q", title="step"),
@@ -145,7 +105,6 @@ def charts(columns: int, series: Sequence[str] = ()) -> dict[str, Any]:
     found = {
         "ranges": (span + inner, max(80, 26 * columns)),
         "histogram": (histogram, 200),
-        "points": (points, 340),
         "steps": (steps, 220),
     }
     if series:

@@ -1,5 +1,7 @@
-// The browser of episodes: a list, the worst first, and one episode over its steps, part by part, with its donors.
+// The browser of episodes: a list, side by side, and one episode over its steps, part by part, with its donors.
 const episodes = new Map(); // number -> places of its rows, by step
+
+let current = null;
 
 function gather() {
   const wanted = new Set(held.episodes);
@@ -12,28 +14,49 @@ function gather() {
   for (const places of episodes.values()) places.sort((a, b) => rows.step.values[a] - rows.step.values[b]);
 }
 
-function worstOf(places, name, pick) {
-  const known = places.map((at) => rows[name].values[at]).filter((value) => !Number.isNaN(value));
-  return known.length ? pick(...known) : NaN;
+function listEpisodes() {
+  const columns = ["recorded", "counterfactual"].map((kind) => make("div", {}, make("h3", {}, kind === "recorded" ? "Recorded" : "Counterfactual"),
+    ...held.episodes.filter((number) => kindAt(episodes.get(number)[0]) === kind).map(miniature)));
+  byId("episode-list").replaceChildren(...columns.filter((column) => column.childElementCount > 1));
 }
 
-function listEpisodes() {
-  const told = [...episodes].map(([number, places]) => ({
-    number, places, support: worstOf(places, "support", Math.min), disagreement: worstOf(places, "disagreement", Math.max),
-  }));
-  told.sort((a, b) => a.support - b.support || a.number - b.number);
-  byId("episode-list").tBodies[0].replaceChildren(...told.map((one) => make("tr", { "data-episode": one.number },
-    make("th", { scope: "row" }, make("a", { href: `#episode=${one.number}` }, String(one.number))),
-    ...[kindAt(one.places[0]), String(one.places.length), short(one.support), short(one.disagreement)].map((text) => make("td", {}, text)))));
-  return told[0]?.number;
+// One episode, small: the paths of its bodies from above, or the columns of a part over its steps.
+function miniature(number) {
+  const places = episodes.get(number);
+  const part = byId("miniature").value;
+  const [wide, high] = [200, 110];
+  const every = Math.ceil(places.length / 80);
+  const some = places.filter((_, i) => i % every === 0);
+  const svg = make("svg", { viewBox: `-4 -4 ${wide + 8} ${high + 8}`, role: "img", "aria-hidden": "true" });
+  const path = (points, attributes) => svg.append(make("path", { d: `M${points.map((point) => point.map((at) => at.toFixed(1)).join(" ")).join("L")}`, ...attributes }));
+  if (part === "above") {
+    const [left, low, right, top] = held.scene.box;
+    const scale = Math.min(wide / (right - left), high / (top - low));
+    const point = (cells, body) => [(cells[body.x] - left) * scale + (wide - (right - left) * scale) / 2, (top - cells[body.y]) * scale];
+    held.scene.bodies.forEach((body, i) => {
+      const stroke = DONORS[i % DONORS.length];
+      if (isMade(places[0])) path(some.map((at) => point(cellsAt("base", at), body)), { stroke: "var(--quiet)", "stroke-dasharray": "3 3" });
+      path(some.map((at) => point(cellsAt("values", at), body)), { stroke });
+      const [cx, cy] = point(cellsAt("values", places.at(-1)), body);
+      svg.append(make("circle", { cx, cy, r: 4, fill: stroke }));
+    });
+  } else {
+    held.factors[part].forEach((column, i) => {
+      const { low, high: top } = held.columns[column];
+      const point = (at, j) => [(wide * j) / Math.max(1, some.length - 1), high * (1 - (cellsAt("values", at)[column] - low) / (top - low || 1))];
+      path(some.map(point), { stroke: DONORS[i % DONORS.length] });
+    });
+  }
+  const reason = held.reasons[number];
+  return make("a", { href: `#episode=${number}`, "data-episode": number, "aria-current": String(number === current) }, svg,
+    make("b", {}, `episode ${number}`), `, ${places.length} steps, worst row scores ${written(Math.min(...places.map(worstAt)))}`,
+    ...(reason ? [make("div", { class: "bad" }, reason)] : []));
 }
 
 function showEpisode(number, focus) {
   const places = episodes.get(number);
-  for (const row of byId("episode-list").tBodies[0].rows) {
-    if (Number(row.dataset.episode) === number) row.setAttribute("aria-current", "true");
-    else row.removeAttribute("aria-current");
-  }
+  current = number;
+  for (const one of byId("episode-list").querySelectorAll("a")) one.setAttribute("aria-current", String(Number(one.dataset.episode) === number));
   const part = make("select", { id: "episode-part" }, ...held.parents.map((name, i) => make("option", { value: i }, name)));
   const exchanged = held.parents.findIndex((_, i) => isMade(places[0]) && cellsAt("donor", places[0])[i] !== rows.main.values[places[0]]);
   part.value = String(Math.max(0, exchanged)); // where it differs from the recorded episode beside it
@@ -112,8 +135,11 @@ function followEpisode(focus) {
 
 if (held.episodes?.length) {
   gather();
-  const worst = listEpisodes();
+  const drawn = [...(held.scene ? [["above", "positions from above"]] : []), ...held.parents.map((name, i) => [i, `${name} over the steps`])];
+  byId("miniature").append(...drawn.map(([value, text]) => make("option", { value }, text)));
+  byId("miniature").addEventListener("change", listEpisodes);
+  listEpisodes();
   addEventListener("hashchange", () => followEpisode(true));
-  if (!followEpisode(true)) showEpisode(worst, false);
+  if (!followEpisode(true)) showEpisode(held.episodes.find((number) => isMade(episodes.get(number)[0])) ?? held.episodes[0], false);
 }
 document.documentElement.dataset.ready = "true";

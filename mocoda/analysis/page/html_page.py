@@ -12,20 +12,21 @@ import torch
 from torch import Tensor
 
 from mocoda.analysis.graph_check import Advice
-from mocoda.analysis.page.charts import charts, coverage, edges, library, notes, ranges
+from mocoda.analysis.page.charts import charts, edges, library, ranges
 from mocoda.analysis.page.row_browser import (
+    WORST,
     Split,
     choose_episodes,
     choose_rows,
     pack_rows,
 )
 from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves, two_sample_panel
-from mocoda.analysis.page.scene import scene_of
+from mocoda.analysis.page.scene import Projection, map_of, scene_of
 from mocoda.analysis.row_audit import Audit
-from mocoda.analysis.scores import generated
+from mocoda.analysis.scores import generated, score_rows
 from mocoda.analysis.two_samples import TwoSample
-from mocoda.augmentation import fit_support
 from mocoda.data.editing import HEAD, HEAD_BY_SIZE, content_of
+from mocoda.data.episode_scores import numbered, score_episodes
 from mocoda.data.formats.shard_folder import Excerpt
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
@@ -58,9 +59,10 @@ def report(
 ) -> None:
     """Writes a page about data, about trainings or about both: one HTML file that needs no server and no network.
 
-    It shows the graph with the share of the rows that have each edge, ranges, coverage, support and disagreement, and a
-    browser of rows and episodes: counterfactual beside recorded rows, each part with the row that it comes from, the
-    worst first. Flagged rows can be exported there as a list, which `mocoda.drop` takes.
+    It begins with the scores of `mocoda.score_rows` and the worst rows. Then come a map of all rows, a browser of rows
+    and episodes (counterfactual beside recorded rows, each part with the row that it comes from, the worst first), the
+    graph with the share of the rows that have each edge, and ranges. Flagged rows can be exported as a list, which
+    `mocoda.drop` takes.
 
     path        file to write
     data        recorded and generated rows, as from `augment` and `augment_episodes`; or an excerpt of them, as from
@@ -72,9 +74,9 @@ def report(
     check       the result of `mocoda.check`, or a folder of `mocoda check`
     two_sample  the result of `mocoda.two_sample`
     training    folders of `mocoda train`
-    rows        maximum number of rows in the page: a quarter each of those with least support and with most
-                disagreement, of recorded ones, and random ones for the rest. Whole episodes are added, as many rows
-                again. There are fewer if rows are wide, so that the file stays below 10 MB
+    rows        maximum number of rows in the page: half of them those with the lowest scores, a quarter recorded ones,
+                and random ones for the rest. Whole episodes are added, as many rows again. There are fewer if rows are
+                wide, so that the file stays below 10 MB
     show        numbers of rows that the page holds in any case
     name        title of the page
     """
@@ -109,7 +111,9 @@ def report(
     series = list(dict.fromkeys(one["series"] for one in held["training"]["ends"])) if training else []
     held["charts"] = charts(columns, series)
     about["training"] = held["training"]
-    texts = {file: (HERE / file).read_text("utf-8") for file in ("page.css", "page.js", "rows.js", "episodes.js")}
+    texts = {
+        file: (HERE / file).read_text("utf-8") for file in ("page.css", "page.js", "rows.js", "map.js", "episodes.js")
+    }
     html = templates.get_template("page.html").render(
         **about,
         style=texts.pop("page.css"),
@@ -146,26 +150,16 @@ def _templates() -> Environment:
 
 
 def _split(data: Transitions, recorded: Transitions | None, graph: LocalGraph) -> Split:
-    """The recorded and the generated rows, all with support in their provenance."""
-    made = generated(data)
-    if recorded is None and bool(made.all()):
-        raise InputError("the data holds no recorded rows to compare with; pass recorded=, the rows it was made from.")
+    """The recorded and the generated rows, with scores of all."""
     if recorded is not None:
         graph.check_data(recorded)
+    made, scores = generated(data), score_rows(data, graph, recorded=recorded)
     known = data[~made] if recorded is None else recorded
-    support = None if "support" in data.provenance else fit_support(known, graph, seed=0)
-
-    def supported(table: Transitions) -> Transitions:
-        if support is None:
-            return table
-        score = torch.cat([support.score(part) for part in table.rows.split(65_536)])
-        return replace(table, provenance={**table.provenance, "support": score})
-
-    data = supported(data)
     none = torch.full((len(known),), -1, device=data.device)
     return Split(
         data,
-        supported(known) if recorded is not None else data[~made],
+        replace(scores, generated=made),
+        known,
         data[made] if bool(made.any()) else None,
         (~made).nonzero()[:, 0] if recorded is None else none,
         made.nonzero()[:, 0],
@@ -193,13 +187,20 @@ def _of_data(
     """The values about data that the scripts use, and those that the template uses."""
     data, tables = split.data, split.tables
     chosen, sample = choose_rows(split, rows, show, stream)
-    episodes = choose_episodes(split, rows, stream)
-    numbers_held = chosen
+    judged, own = None, {name: array.numpy() for name, array in split.known.arrays().items()}
+    if numbered(own) and not split.elsewhere:
+        judged = score_episodes(own, data.columns, split.named(split.known_numbers).numpy())
+    ranked = [] if judged is None else [(int(judged.episode[at]), judged.reasons[at]) for at in judged.ranked]
+    episodes = choose_episodes(split, rows, [number for number, _ in ranked])
+    numbers_held, shown_episodes = chosen, {*episodes.tolist()}
     if data.episode is not None and len(episodes):
         whole = torch.isin(data.episode, episodes).nonzero()[:, 0]
         numbers_held = torch.cat([chosen, whole]).unique()
     of_edges, columns = edges(tables, graph), ranges(tables)
-    scores = {name: notes(tables, name) for name in ("support", "disagreement")}
+    projection = Projection.of(split.known.rows)
+    views = map_of(tables, projection)
+    scores = split.scores if split.made is not None else split.of_recorded
+    worst = scores.worst(WORST)
     made = 0 if split.made is None else len(split.made)
     held = {
         "content": content_of(data),
@@ -209,7 +210,14 @@ def _of_data(
         "children": len(graph.children),
         "factors": [list(graph.factors[name]) for name in graph.parents],
         "sparsest": graph.sparsest.nonzero().tolist(),
-        "notes": scores,
+        "aspects": list(scores.details),
+        "views": views,
+        "projection": {"mean": projection.mean.tolist(), "axes": projection.axes.tolist()},
+        "places": [
+            *data.columns,
+            *(f"component {n + 1} ({100 * projection.shares[n]:.0f}% of the recorded variance)" for n in range(2)),
+        ],
+        "reasons": {number: reason for number, reason in ranked if reason and number in shown_episodes},
         "rows": pack_rows(split, numbers_held, sample, graph),
         "episodes": episodes.tolist(),
         "scene": scene_of(split.known, graph, task),
@@ -225,8 +233,17 @@ def _of_data(
         "graph": _drawing(graph, of_edges) if len(graph.parents) <= MAX_DRAWN else None,
         "children": list(graph.children),
         "columns": columns,
-        "notes": scores,
-        "coverage": coverage(tables, graph),
+        "views": [view["label"] for view in views],
+        "answer": split.scores.to_json(),
+        "audited": int((scores.details["confirmed"][scores.generated] >= 0).sum())
+        if "confirmed" in scores.details
+        else 0,
+        "worst": [
+            (int(split.named(at)), {aspect: float(values[at]) for aspect, values in scores.details.items()})
+            for at in worst
+        ],
+        "flagged": [(number, reason, number in shown_episodes) for number, reason in ranked if reason],
+        "recorded_episodes": len(ranked),
         "elsewhere": split.elsewhere,
     }
     return held, told

@@ -37,20 +37,21 @@ function isDark() {
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
+const palette = () => (isDark()
+  ? ["#56b4e9", "#f0a860", "#5fd3a5", "#f0e442", "#e59acb", "#b3c7ff", "#ff9d8a", "#d0d5dd"]
+  : ["#0072b2", "#c04a00", "#007a5a", "#7a6a00", "#a8467f", "#4b5bd6", "#a3312a", "#555c68"]);
+
 function look() {
   const style = getComputedStyle(document.documentElement);
   const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
   const words = { labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal" };
-  const category = isDark()
-    ? ["#56b4e9", "#f0a860", "#5fd3a5", "#f0e442", "#e59acb", "#b3c7ff", "#ff9d8a", "#d0d5dd"]
-    : ["#0072b2", "#c04a00", "#007a5a", "#7a6a00", "#a8467f", "#4b5bd6", "#a3312a", "#555c68"];
   return {
     background: "transparent",
     view: { stroke: line },
     axis: { ...words, gridColor: line, domainColor: line, tickColor: line },
     axisQuantitative: { tickCount: 8 },
     legend: words,
-    range: { category },
+    range: { category: palette() },
   };
 }
 
@@ -111,15 +112,6 @@ function drawHistogram() {
   draw(byId("histogram"), "histogram", outline(column.kinds, column.low, column.high), titles, `Histogram of ${column.name}.`);
 }
 
-function drawNotes() {
-  for (const figure of document.querySelectorAll("[data-note]")) {
-    const note = held.notes[figure.dataset.note];
-    const rows = outline(note.kinds, note.low, note.high);
-    const titles = { "@x": figure.dataset.note, "@y": "share of rows" };
-    draw(figure, "histogram", rows, titles, `Histogram of ${figure.dataset.note}.`);
-  }
-}
-
 function drawTraining() {
   const metric = byId("metric").value;
   drawCurves(byId("curves"), metric);
@@ -135,7 +127,6 @@ function drawCurves(figure, metric) {
 if (held.columns) {
   drawRanges();
   drawHistogram();
-  drawNotes();
   byId("histogram-column").addEventListener("change", drawHistogram);
 }
 if (held.training) {

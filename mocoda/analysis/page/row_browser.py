@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mocoda.analysis.scores import Scores
 from mocoda.augmentation.episode_rollout import nearest_rows
 from mocoda.augmentation.episode_walks import donor_names
 from mocoda.augmentation.support import recipe_number
@@ -19,7 +21,8 @@ from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import BUILT_IN
 
 MAX_BYTES = 4_500_000  # of the rows that a page holds
-PART = 0.25  # of the rows: those of least support, those of most disagreement, and recorded ones
+PART = 0.25  # of the rows are recorded ones; twice as many are the worst generated ones
+WORST = 8  # rows that the first screen lists
 MAX_SEARCHED = 50_000  # recorded rows among which the nearest is searched
 
 
@@ -27,11 +30,13 @@ MAX_SEARCHED = 50_000  # recorded rows among which the nearest is searched
 class Split:
     """A table split into its recorded and its generated rows, with the numbers that these have in it.
 
+    scores     of all its rows
     elsewhere  recorded rows belong to another table, and so have no numbers
     numbers    (N,), the numbers that the rows have in a table of which this one is an excerpt
     """
 
     data: Transitions
+    scores: Scores
     known: Transitions
     made: Transitions | None
     known_numbers: Tensor
@@ -48,10 +53,15 @@ class Split:
         return places if self.numbers is None else torch.where(places < 0, -1, self.numbers[places.clamp(min=0)])
 
     @property
+    def of_recorded(self) -> Scores:
+        """The same scores, of which `worst` finds the worst recorded rows."""
+        return replace(self.scores, generated=~self.scores.generated)
+
+    @property
     def row_bytes(self) -> int:
         """The size of a row in the page, as text."""
         width = 3 * (2 * self.data.state.shape[1] + self.data.action.shape[1])
-        return 4 * (4 * width // 3 + 3 * len(self.data.columns) + 20)
+        return 4 * (4 * width // 3 + 3 * len(self.data.columns) + 28)
 
 
 def choose_rows(split: Split, count: int, show: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
@@ -64,15 +74,9 @@ def choose_rows(split: Split, count: int, show: Tensor, stream: Stream) -> tuple
     chosen, drawn = [show], []
     if not split.elsewhere:
         drawn.append(split.known_numbers[stream.child("known").permutation(len(split.known))])
-        support = split.known.provenance["support"].argsort(stable=True)
-        chosen += [drawn[0][: part // 2], split.known_numbers[support[: part // 2]]]
+        chosen += [drawn[0][: part // 2], *_worst(split.of_recorded, part // 2)]
     if split.made is not None:
-        notes = split.made.provenance
-        if "confirmed" in notes:  # those that a simulator refutes
-            chosen.append(split.made_numbers[(notes["confirmed"] == 0).nonzero()[:part, 0]])
-        for name, sign in (("support", 1), ("disagreement", -1)):
-            if name in notes:
-                chosen.append(split.made_numbers[(sign * notes[name]).argsort(stable=True)[:part]])
+        chosen += _worst(split.scores, 2 * part)
         drawn.append(split.made_numbers[stream.child("made").permutation(len(split.made))])
     chosen.append(drawn[-1][:count])
     kept: Tensor = torch.tensor(list(dict.fromkeys(torch.cat(chosen).tolist()))[: max(count, len(show))])
@@ -81,28 +85,30 @@ def choose_rows(split: Split, count: int, show: Tensor, stream: Stream) -> tuple
     return kept.sort().values, sample
 
 
-def choose_episodes(split: Split, count: int, stream: Stream) -> Tensor:
-    """The episodes to hold whole: new ones, the least supported first, or else recorded ones."""
-    table = split.made if split.made is not None and _has_episodes(split.made) else None
-    if table is None and not split.elsewhere and _has_episodes(split.known):
-        table = split.known
-    if table is None or table.episode is None:
-        return torch.zeros(0, dtype=torch.long)
-    numbers, place, steps = table.episode.unique(return_inverse=True, return_counts=True)
-    support = table.provenance.get("support")
-    if support is None:
-        order = stream.child("episodes").permutation(len(numbers))
-    else:
-        least = torch.ones(len(numbers), device=support.device).scatter_reduce(0, place, support, "amin")
-        order = least.argsort(stable=True)
-    room = min(count, MAX_BYTES // 2 // split.row_bytes)
-    order = order[(numbers[order] >= 0) & (steps[order] <= room)]
-    kept: Tensor = numbers[order[steps[order].cumsum(0) <= room]].sort().values
-    return kept
+def _worst(scores: Scores, count: int) -> list[Tensor]:
+    """The numbers of generated rows with the lowest scores: of all aspects, then of each that can be low."""
+    judged = {aspect: values for aspect, values in scores.details.items() if aspect != "new"}
+    each = [replace(scores, details={aspect: values}).worst(count // len(judged)) for aspect, values in judged.items()]
+    return [scores.worst(min(count, WORST)), *each]
 
 
-def _has_episodes(table: Transitions) -> bool:
-    return table.episode is not None and bool((table.episode >= 0).any())
+def choose_episodes(split: Split, count: int, recorded: Sequence[int]) -> Tensor:
+    """The numbers of the episodes to hold whole: `recorded` ones in their order, and new ones with low scores first."""
+    orders = [torch.tensor(recorded, dtype=torch.long)]
+    if split.made is not None and split.made.episode is not None and bool((split.made.episode >= 0).any()):
+        found = split.scores.episodes()
+        assert found.episode is not None
+        orders.append(found.episode[found.worst(len(found.episode))])
+    orders = [order for order in orders if len(order)]
+    kept = [torch.zeros(0, dtype=torch.long)]
+    for order in orders:
+        assert split.data.episode is not None
+        numbers, counts = split.data.episode.unique(return_counts=True)
+        steps = counts[torch.searchsorted(numbers, order)]
+        room = min(count, MAX_BYTES // 2 // split.row_bytes) // len(orders)
+        order, steps = order[steps <= room], steps[steps <= room]
+        kept.append(order[steps.cumsum(0) <= room])
+    return torch.cat(kept)
 
 
 # --- donors
@@ -185,8 +191,6 @@ def pack_rows(split: Split, numbers: Tensor, sample: Tensor, graph: LocalGraph) 
             episode[made] = split.known.episode[found]
     masks, mask = torch.unique(graph.mask(shown.rows), dim=0, return_inverse=True)
     nothing = torch.full((len(shown),), torch.nan, device=data.device)
-    notes = {name: shown.provenance.get(name, nothing) for name in ("support", "disagreement")}
-    notes["disagreement"] = torch.where(made, notes["disagreement"], torch.nan)
     none = torch.full_like(numbers, -1)
     one = recipe_number(str(data.source.get("recipe")))  # of all rows, where they do not note it themselves
     recipe = shown.provenance.get("recipe", torch.where(made, one, 0))
@@ -197,11 +201,9 @@ def pack_rows(split: Split, numbers: Tensor, sample: Tensor, graph: LocalGraph) 
         "recipe": recipe.int(),
         "episode": (none if shown.episode is None else shown.episode).int(),
         "step": (none if shown.step is None else shown.step).int(),
-        "confirmed": shown.provenance.get("confirmed", none).int(),
         "reward": nothing if shown.reward is None else shown.reward,
         "terminal": shown.terminal.to(torch.uint8),
-        "support": notes["support"].float(),
-        "disagreement": notes["disagreement"].float(),
+        "scores": torch.stack([score[numbers] for score in split.scores.details.values()], 1).float(),
         "mask": mask.int(),
         "goal": nothing[:, None][:, :0] if shown.goal is None else shown.goal,
         "values": values,

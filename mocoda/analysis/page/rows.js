@@ -28,8 +28,13 @@ const numberAt = (at) => rows.number.values[at];
 const kindAt = (at) => KINDS[rows.made.values[at]];
 const cellsAt = (name, at) => rows[name].values.subarray(at * rows[name].width, (at + 1) * rows[name].width);
 
-function verdictAt(at) {
-  return ["–", "not true", "true"][rows.confirmed.values[at] + 1];
+const scoreAt = (at, aspect) => cellsAt("scores", at)[held.aspects.indexOf(aspect)];
+const written = (score) => (score >= 0 ? score.toFixed(2) : "–");
+
+// The mean score of a row over all aspects but "new", as `Scores.worst` has it: what is not known, -1, counts as 1.
+function worstAt(at) {
+  const judged = held.aspects.filter((aspect) => aspect !== "new");
+  return Math.fround(judged.reduce((sum, aspect) => Math.fround(sum + Math.abs(scoreAt(at, aspect))), 0) / judged.length);
 }
 
 function sorted() {
@@ -38,14 +43,9 @@ function sorted() {
   const places = [...placeOf.values()].filter((at) => {
     return kind === "all" || (kind === "flagged" ? flagged.has(numberAt(at)) : isMade(at) === (kind === "made"));
   });
-  const worst = (value) => (Number.isNaN(value) ? Infinity : value);
-  const keys = {
-    support: (at) => worst(rows.support.values[at]),
-    disagreement: (at) => worst(-rows.disagreement.values[at]),
-    confirmed: (at) => [2, 0, 1][rows.confirmed.values[at] + 1],
-    number: (at) => numberAt(at),
-  };
-  const values = new Map(places.map((at) => [at, keys[by](at)]));
+  const known = (score) => (score < 0 ? Infinity : score);
+  const key = { worst: worstAt, number: numberAt }[by] ?? ((at) => known(scoreAt(at, by)));
+  const values = new Map(places.map((at) => [at, key(at)]));
   return places.sort((one, other) => {
     const [a, b] = [values.get(one), values.get(other)];
     return a === b ? numberAt(one) - numberAt(other) : a < b ? -1 : 1;
@@ -69,13 +69,14 @@ function showList() {
 
 function listed(at) {
   const number = numberAt(at);
+  const mixed = ["all", "flagged"].includes(byId("kind").value);
   const box = make("input", { type: "checkbox", "aria-label": `drop row ${number}` });
   box.checked = flagged.has(number);
   box.addEventListener("change", () => flag([number], box.checked));
   const row = make("tr", { "data-row": number },
     make("td", {}, box),
-    make("th", { scope: "row" }, make("a", { href: `#row=${number}` }, String(number))),
-    ...[kindAt(at), short(rows.support.values[at]), short(rows.disagreement.values[at]), verdictAt(at)].map((text) => make("td", {}, text)));
+    make("th", { scope: "row" }, make("a", { href: `#row=${number}` }, String(number)), mixed && !isMade(at) ? " recorded" : ""),
+    ...held.aspects.map((aspect) => make("td", {}, written(scoreAt(at, aspect)))));
   if (at === chosen) row.setAttribute("aria-current", "true");
   return row;
 }
@@ -148,6 +149,7 @@ function showRow(at, focus) {
   if (held.scene) parts.push(drawing(at, donors));
   parts.push(valuesTable(at, donors), edgesOf(at));
   byId("row").replaceChildren(...parts);
+  drawn.get(byId("map-canvas"))?.();
   if (focus) {
     byId("row").focus({ preventScroll: true });
     byId("row").scrollIntoView({ block: "nearest" });
@@ -157,8 +159,7 @@ function showRow(at, focus) {
 function facts(at) {
   const episode = rows.episode.values[at];
   const told = [
-    ["support", short(rows.support.values[at])], ["disagreement", short(rows.disagreement.values[at])],
-    ["verdict", verdictAt(at)], ["reward", short(rows.reward.values[at])],
+    ...held.aspects.map((aspect) => [aspect, written(scoreAt(at, aspect))]), ["reward", short(rows.reward.values[at])],
     ["recipe", held.rows.recipes[rows.recipe.values[at]] ?? "your own"],
   ];
   if (rows.terminal.values[at]) told.push(["terminal", "yes"]);
@@ -276,25 +277,17 @@ function drawing(at, donors) {
   return make("figure", {}, svg, make("figcaption", {}, `${words} Lines lead to the next state${held.scene.bodies.some((body) => body.goal) ? "; crosses are goals" : ""}. Dots are recorded rows.`));
 }
 
-// ---- the sample of points
-
-function drawPoints() {
-  const [x, y] = [byId("points-x"), byId("points-y")].map((select) => Number(select.value));
-  const counts = [0, 0];
-  const points = [];
-  for (const at of placeOf.values()) {
-    if (!rows.sample.values[at] || counts[rows.made.values[at]]++ >= 1000) continue;
-    const values = cellsAt("values", at);
-    points.push({ x: values[x], y: values[y], kind: kindAt(at), row: numberAt(at) });
-  }
-  const titles = { "@x": held.columns[x].name, "@y": held.columns[y].name };
-  const open = (datum) => { if (datum.row !== undefined) location.hash = `row=${datum.row}`; };
-  draw(byId("points"), "points", points, titles, `${titles["@y"]} over ${titles["@x"]} for a sample of rows.`, open);
-}
-
 // ---- links and keys
 
 function follow(focus) {
+  const worst = /^#worst=(\w+)$/.exec(location.hash);
+  if (worst) {
+    byId("sort").value = worst[1];
+    listRows();
+    if (list.length) showRow(list[0], true);
+    byId("rows").scrollIntoView();
+    return true;
+  }
   const found = /^#row=(\d+)$/.exec(location.hash);
   if (!found) return false;
   const number = Number(found[1]);
@@ -328,7 +321,6 @@ function startRows() {
   byId("export").addEventListener("click", download);
   byId("unflag").addEventListener("click", () => flag([...flagged], false));
   byId("find").addEventListener("change", (event) => { location.hash = `row=${event.target.value.replace(/\D/g, "")}`; });
-  for (const id of ["points-x", "points-y"]) byId(id).addEventListener("change", drawPoints);
   addEventListener("hashchange", () => follow(true));
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
@@ -337,7 +329,6 @@ function startRows() {
     else if (event.key === "f" && chosen !== null) flag([numberAt(chosen)], !flagged.has(numberAt(chosen)));
   });
   listRows();
-  drawPoints();
   if (!follow(true) && list.length) showRow(list[0], false);
 }
 
