@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from mocoda.analysis import audit as audit
     from mocoda.analysis import check as check
     from mocoda.analysis import check_step as check_step
-    from mocoda.analysis import export_rerun as export_rerun
     from mocoda.analysis import report as report
     from mocoda.analysis import score_rows as score_rows
     from mocoda.analysis import two_sample as two_sample
@@ -185,7 +184,6 @@ _ROOMS = {
         "audit",
         "Audit",
         "report",
-        "export_rerun",
     ),
     "engine.errors": ("InputError",),
 }

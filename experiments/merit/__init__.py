@@ -30,6 +30,7 @@ from mocoda.tasks.hooksweep import HookSweep2
 TABLES = {"table2": "2D Navigation", "table3": "HookSweep2"}
 CEILING = "target"  # a column that is no way to make rows
 RESAMPLES = 10_000
+MIN_POINTS = 5  # data sets that an agent was trained on, below which ranks say nothing
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ def points_of(results: Mapping[str, Any]) -> dict[str, list[Point]]:
             success = [cells[agent, column]["mean"] * (-1 if name == "table2" else 1) for column in columns]
             ranks = [rankdata(values) / len(columns) for values in (success, *measures(known, columns))]
             points = [Point(dict(zip(MERITS, one, strict=True)), rank) for rank, *one in zip(*ranks, strict=True)]
-            found[f"{TABLES[name]}, {agent.upper()}"] = points
+            if len(points) >= MIN_POINTS:
+                found[f"{TABLES[name]}, {agent.upper()}"] = points
     return found | {"both, TD3-BC": [point for name, own in found.items() if name.endswith("TD3-BC") for point in own]}
 
 

@@ -3,7 +3,6 @@
 from mocoda.analysis.counterfactual import WhatIf, what_if
 from mocoda.analysis.graph_check import Advice, check
 from mocoda.analysis.page import report
-from mocoda.analysis.rerun_export import export_rerun
 from mocoda.analysis.row_audit import Audit, audit
 from mocoda.analysis.scores import Scores, score_rows
 from mocoda.analysis.step_check import StepCheck, check_step
@@ -19,7 +18,6 @@ __all__ = [
     "audit",
     "check",
     "check_step",
-    "export_rerun",
     "report",
     "score_rows",
     "two_sample",

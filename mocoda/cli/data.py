@@ -14,7 +14,6 @@ from tyro.conf import Positional, arg
 from mocoda import augmentation
 from mocoda.agents import Policies, Policy
 from mocoda.agents.onnx_export import export_onnx
-from mocoda.analysis import export_rerun
 from mocoda.augmentation.more_objects import names_of
 from mocoda.cli import options as opt
 from mocoda.cli.options import counted, say
@@ -173,7 +172,7 @@ class Export(opt.Command):
         str,
         arg(
             metavar="FILE",
-            help=f"File to write: {opt.WRITABLE}; FILE.rrd for Rerun's viewer; for a policy FILE.onnx or "
+            help=f"File to write: {opt.WRITABLE}; for a policy FILE.onnx or "
             "FILE.safetensors.",
         ),
     ]
@@ -194,10 +193,7 @@ class Export(opt.Command):
         if self.to.endswith((".onnx", ".safetensors")):
             self._export_policy()
             return
-        viewed = self.to.endswith(".rrd")
-        if viewed and self.verify:
-            raise InputError("--verify reads back what was written, and mocoda does not read .rrd: remove it.")
-        target = (opt.check_file if viewed else opt.check_out)(self.to, [self.data, self.drop], self.overwrite)
+        target = opt.check_out(self.to, [self.data, self.drop], self.overwrite)
         table = self.reading.read(self.data, self.skip_bad_rows)
         if self.drop is not None:
             table = drop(table, rows=self.drop)
@@ -207,11 +203,10 @@ class Export(opt.Command):
             if not bool(meets.any()):
                 raise InputError(f"no row of {self.data!r} has {' and '.join(self.where)}.")
             table = table[meets]
-        (export_rerun if viewed else write)(table, self.to)
+        write(table, self.to)
         say(f"{self.to}: {len(table):,} transitions")
         opt.say_left_out(table)
         if self.verify:
-            assert target is not None
             same, said = compare(table, target)
             say(said)
             if not same:

@@ -198,7 +198,6 @@ REFUSED = [
     "label mine.hdf5 --graph lift.py",
     "export walks.hdf5 --to p.onnx --skip-bad-rows",
     "export walks.hdf5 --to p.onnx --verify",
-    "export walks.hdf5 --to p.rrd --verify",
 ]
 
 
