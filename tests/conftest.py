@@ -10,6 +10,8 @@ import pytest
 import torch
 from approved import approving, forget, take_over
 
+from mocoda.dynamics import DYNAMICS
+
 if ctypes.util.find_library("EGL"):
     os.environ.setdefault("MUJOCO_GL", "egl")  # draws without a screen; mujoco asks once, when it is imported
 
@@ -21,6 +23,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family of dynamics models that a test adds is gone after it."""
+    monkeypatch.setattr(DYNAMICS, "data", dict(DYNAMICS))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -143,7 +143,8 @@ class Augment(opt.OnData):
             kinds = ("whole episodes", "single transitions")
             belong, made = kinds if self.episodes is None else kinds[::-1]
             hint = "Give --episodes too, or remove them." if self.episodes is None else "Remove them."
-            raise InputError(f"this makes {made}, and {' and '.join(given)} belong to {belong}. {hint}")
+            verb = "belongs" if len(given) == 1 else "belong"
+            raise InputError(f"this makes {made}, and {' and '.join(given)} {verb} to {belong}. {hint}")
         if self.count < 1:
             raise InputError(f"rows must be positive, the number of rows to generate, got {self.count}.")
         self._check_shards()

@@ -172,8 +172,7 @@ class Export(opt.Command):
         str,
         arg(
             metavar="FILE",
-            help=f"File to write: {opt.WRITABLE}; for a policy FILE.onnx or "
-            "FILE.safetensors.",
+            help=f"File to write: {opt.WRITABLE}; for a policy FILE.onnx or FILE.safetensors.",
         ),
     ]
     reading: opt.Flat[opt.ReadOptions] = opt.AS_IT_SAYS
