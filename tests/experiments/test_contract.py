@@ -93,7 +93,6 @@ UNFIT: list[tuple[str, dict[str, Any]]] = [
     ("scale", {"kills": 12}),
     ("cubes", {"kind": "cube-single"}),
     ("cubes", {"total": 100}),
-    ("scene", {"parts": ("rows",)}),
     ("scene", {"total": 100}),
     ("table2", {"columns": ("emp", "mocoda_u")}),
     ("table2", {"columns": ("emp", "emp")}),
