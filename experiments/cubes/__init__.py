@@ -8,8 +8,9 @@ the benchmark's own way to record, as a ceiling. `--only ARM ...` measures some 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import permutations
 from math import ceil
 from pathlib import Path
@@ -107,48 +108,15 @@ class CubesTable(Experiment):
         """Makes the data of each arm that `--only` asks for, trains its agents at once, and has them play."""
         task, seeds = make_task(self.kind), range(self.first, self.first + self.seeds)
         assert isinstance(task, Cubes)
-        (run.folder / "cells").mkdir(exist_ok=True)
-        summaries: dict[str, Any] = {}
-
-        def data(arm: str) -> list[Transitions]:
-            made = self.dataset(run, task, arm)
-            summaries[arm] = _summary(made, task)
-            run.lap(f"data of {arm}")
-            return [made] * self.seeds
-
-        def cell(name: str, arm: str, policies: Policies) -> dict[str, Any]:
-            run.lap(f"agents of {arm}")
-            policies.save(run.folder / f"agents-{arm}")
-            cells = self._play(run, task, arm, policies.to("cpu"))
-            run.lap(f"official tasks of {arm}")
-            return {"data": summaries[arm], "cells": cells}
-
-        every, agents = max(1, self.updates // self.evaluations), {self.agent.name: self.agent}
-        options: dict[str, Any] = {
+        options = {
             "updates": self.updates,
-            "evaluate_every": every,
+            "evaluate_every": max(1, self.updates // self.evaluations),
             "episodes": self.evaluation_episodes,
+            "half": self.half,
         }
-        options |= {"task": task, "half": self.half}
-        found = train_columns(run, self.arms, agents, seeds, data, lambda name: options, cell)
-        return {
-            "seconds": round(sum(one["seconds"] for one in found), 1),
-            "data": {one["cells"][0]["row"]: one["data"] for one in found},
-            "cells": [cell for one in found for cell in one["cells"]],
-        }
-
-    def _play(self, run: Run, task: Cubes, arm: str, policies: Policies) -> Cells:
-        """Every seed's success in each official task, kept one by one, and their mean over the tasks."""
-        values = []
-        for number, official in task.officials.items():
-            file = run.folder / "cells" / f"{arm}-task-{number}.json"
-            if not file.exists():
-                played = evaluate(policies, official, episodes=self.episodes, seed=0, workers=run.workers)
-                write_json(file, {"success": [100 * share for share in played.over_seeds("success", arm)]})
-            values.append(read_json(file)["success"])
-        columns = [*map(str, task.officials), "all"]
-        each = zip(columns, [*values, np.mean(values, 0).tolist()], strict=True)
-        return [{"row": arm, "column": column, **spread(own)} for column, own in each]
+        return measure_agents(
+            run, task, self.arms, self.agent, seeds, self.episodes, partial(self.dataset, run, task), options
+        )
 
     def dataset(self, run: Run, task: Cubes, arm: str) -> Transitions:
         """The table of an arm, the same for all seeds of the agents."""
@@ -193,7 +161,7 @@ class CubesTable(Experiment):
             in_play = task.region(new.rows)
             return replace(new, provenance={})[in_play] if bool(in_play.any()) else None
 
-        return _grown(episodes, replace(recorded, provenance={}), self.total)
+        return grown(episodes, replace(recorded, provenance={}), self.total)
 
     def draw(self, results: Mapping[str, Any], folder: Path) -> None:
         figure = Figure(figsize=(8.5, 3.9), layout="constrained")
@@ -235,7 +203,61 @@ class CubesTable(Experiment):
         return super().blocks(folder) | {"more-rows": more, "triple": tables["triple"]}
 
 
-def _grown(make: Callable[[int, int], Transitions | None], recorded: Transitions, rows: int) -> Transitions:
+def measure_agents(
+    run: Run,
+    task: Any,
+    arms: Sequence[str],
+    agent: Agent,
+    seeds: Sequence[int],
+    episodes: int,
+    dataset: Callable[[str], Transitions],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Trains agents on the data sets of the arms, and counts how often they solve the official tasks.
+
+    episodes  of each official task and agent
+    options   of train_agents
+    """
+    (run.folder / "cells").mkdir(exist_ok=True)
+    summaries: dict[str, Any] = {}
+
+    def data(arm: str) -> list[Transitions]:
+        made = dataset(arm)
+        summaries[arm] = _summary(made, task)
+        run.lap(f"data of {arm}")
+        return [made] * len(seeds)
+
+    def cell(name: str, arm: str, policies: Policies) -> dict[str, Any]:
+        run.lap(f"agents of {arm}")
+        policies.save(run.folder / f"agents-{arm}")
+        cells = _play_officials(run, task, arm, policies.to("cpu"), episodes)
+        run.lap(f"official tasks of {arm}")
+        return {"data": summaries[arm], "cells": cells}
+
+    given = {**options, "task": task}
+    found = train_columns(run, arms, {agent.name: agent}, seeds, data, lambda name: given, cell)
+    return {
+        "seconds": round(sum(one["seconds"] for one in found), 1),
+        "data": {one["cells"][0]["row"]: one["data"] for one in found},
+        "cells": [cell for one in found for cell in one["cells"]],
+    }
+
+
+def _play_officials(run: Run, task: Any, arm: str, policies: Policies, episodes: int) -> Cells:
+    """Every seed's success in each official task, kept one by one, and their mean over the tasks."""
+    values = []
+    for number, official in task.officials.items():
+        file = run.folder / "cells" / f"{arm}-task-{number}.json"
+        if not file.exists():
+            played = evaluate(policies, official, episodes=episodes, seed=0, workers=run.workers)
+            write_json(file, {"success": [100 * share for share in played.over_seeds("success", arm)]})
+        values.append(read_json(file)["success"])
+    columns = [*map(str, task.officials), "all"]
+    each = zip(columns, [*values, np.mean(values, 0).tolist()], strict=True)
+    return [{"row": arm, "column": column, **spread(own)} for column, own in each]
+
+
+def grown(make: Callable[[int, int], Transitions | None], recorded: Transitions, rows: int) -> Transitions:
     """The recorded rows and those of the tables `make(number, episodes)`, made one after another until they suffice."""
     tables, more = [recorded], rows - len(recorded)
     have = tried = number = 0
@@ -263,8 +285,8 @@ def permuted(data: Transitions, task: Cubes) -> Transitions:
     return concatenate(tables)
 
 
-def _summary(data: Transitions, task: Cubes) -> dict[str, float]:
-    """How many rows and episodes there are, and the share of the rows in which all cubes are in play."""
+def _summary(data: Transitions, task: Any) -> dict[str, float]:
+    """How many rows and episodes there are, and the share of the rows in the task's region."""
     assert data.episode is not None
     in_play = float(task.region(data.rows).double().mean())
     return {"rows": len(data), "episodes": len(data.episode.unique()), "in_play": in_play}

@@ -49,7 +49,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @functools.cache
 def measured(name: str, folder: Path) -> tuple[dict[str, Any], StopAt]:
     """The results, and how often progress was reported on the way."""
-    if name == "cubes" and find_spec("ogbench") is None:
+    if name in ("cubes", "scene") and find_spec("ogbench") is None:
         pytest.skip("ogbench is not installed")
     progress = StopAt()
     return results_of(TINY[name], folder / name, progress=progress, workers=2 if name in LONG else 0), progress
@@ -93,6 +93,7 @@ UNFIT: list[tuple[str, dict[str, Any]]] = [
     ("scale", {"kills": 12}),
     ("cubes", {"kind": "cube-single"}),
     ("cubes", {"total": 100}),
+    ("scene", {"total": 100}),
     ("table2", {"columns": ("emp", "mocoda_u")}),
     ("table2", {"columns": ("emp", "emp")}),
     ("table2", {"last": 3}),
@@ -134,7 +135,7 @@ def test_results_say_how_they_were_made_and_become_files_a_table_and_figures(
     assert len(lines) > 2 and len({line.count("|") for line in lines}) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in MEASURED_ONCE and name != "cubes"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*MEASURED_ONCE, "cubes", "scene")])
 def test_a_run_that_was_killed_halfway_goes_on_and_measures_the_same(
     name: str, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from experiments.masks.mechanisms import Training
 from experiments.merit import FigureOfMerit
 from experiments.reweighting import Reweighting
 from experiments.scale import Scale
+from experiments.scene import SceneTable
 from experiments.speed import Speed
 from experiments.table1 import Table1
 from experiments.table2 import Table2
@@ -136,6 +137,19 @@ TINY: dict[str, Any] = {
         rows=6_000,
         total=6_400,
     ),
+    "scene": replace(
+        SceneTable.presets["quick"],
+        preset="tiny",
+        dynamics=MODEL,
+        agent=make_agent("gciql", hidden=(16,), batch=16),
+        rows=2_000,
+        new=400,
+        audited=20,
+        updates=20,
+        arms=("recorded", "turns-written"),
+        total=2_200,
+        learner=GateLearner(runs=1, hidden=16, baseline_steps=4, steps=4, batch=16),
+    ),
     "audit": Audit(
         "tiny",
         1,
@@ -180,7 +194,7 @@ TABLES: dict[Any, Any] = {
     ),
     Table3: replace(TINY["table3"], rows=1_100, total=1_200, updates={"td3-bc": 4}, confirmed_rows=10, components=2),
 }
-LONG = ("table3", "cubes", "scale", "merit")  # simulate robots, or start processes that are killed
+LONG = ("table3", "cubes", "scene", "scale", "merit")  # simulate robots, or start processes that are killed
 TINY["merit"] = FigureOfMerit(
     "tiny",
     seeds=1,
