@@ -269,5 +269,5 @@ def recommend(advice: Advice, graph: LocalGraph, disputed: float, dense: bool = 
     made = "recorded rows are far apart, and its rows lie between them"
     if gain > LITTLE_GAIN:
         made = f"{mocoda.new_and_supported:.0%} of its rows are new and supported, and "
-        made += f"{recorded.new_and_supported:.0%} of recorded ones that it has not seen"
+        made += f"{recorded.new_and_supported:.0%} of held-out recorded rows"
     return say(said, f"Try recipe mocoda with {options}: {made}.", amount, recipe="mocoda", limit=limit)

@@ -189,7 +189,7 @@ def test_a_quick_check_uses_fewer_rows_and_recommends_mocoda_in_navigation(advic
     assert advice.recommendation == (
         "No missing edge was found in the graph.",
         f"Try recipe mocoda with its default settings: {ours.new_and_supported:.0%} of its rows are new and supported, "
-        f"and {recorded.new_and_supported:.0%} of recorded ones that it has not seen.",
+        f"and {recorded.new_and_supported:.0%} of held-out recorded rows.",
         "Generate about 160,000 rows, 4 for each recorded one.",
     )
     assert recorded.new < 0.1 < min(coda.new, ours.new) and min(recorded.supported, coda.supported) > 0.95
