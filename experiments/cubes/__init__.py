@@ -81,7 +81,7 @@ class CubesTable(Experiment):
     kind: str = "cube-double"
     arms: tuple[str, ...] = ("recorded", "turns", "play")
     first: int = 0  # seed of the agents
-    fewer: int = 1  # number of cubes that the recordings lack of which `added` is made
+    fewer: int = 1  # cubes that are missing in the recordings for the arm `added`
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)  # of `mocoda`
     resting: float = 1e-5  # of a column's largest number: how far a cube that lies may move in a step
     evaluations: int = 5  # while agents train

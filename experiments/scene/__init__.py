@@ -60,8 +60,8 @@ class SceneTable(Experiment):
     dynamics: DynamicsConfig
     agent: Agent
     rows: int  # recorded
-    new: int  # rows of every kind, of which some are audited
-    audited: int  # rows of every kind, and as many with the left-out combination
+    new: int  # rows to make of each kind; some of them are audited
+    audited: int  # rows of each kind, and as many with the left-out combination
     updates: int
     total: int  # rows that agents are trained on
     episodes: int  # of each official task and agent
@@ -210,7 +210,7 @@ def _moving(data: Transitions) -> Tensor:
 def _audited(
     run: Run, task: Scene, data: Transitions, which: Tensor, most: int, limits: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The share of at most so many of these rows that the simulator confirms; None: there are none."""
+    """The share of these rows, of which it replays at most `most`, that the simulator confirms; None without rows."""
     rows = which.cpu().nonzero()[:, 0]
     if not len(rows):
         return None

@@ -1,4 +1,4 @@
-"""OGBench's scene: an arm, a cube, and a drawer and a window, each locked and unlocked by a button of its own.
+"""OGBench's scene: an arm, a cube, a drawer and a window, each locked and unlocked by its own button.
 
 It is no task of the package: this file is what a user writes for a simulator that mocoda does not know. A state has 40
 numbers, a *world* is an environment object of OGBench's.
@@ -59,7 +59,7 @@ def both_open(state: Tensor) -> Tensor:
 
 
 def make_world(mode: str) -> Any:
-    """Makes a world with a model of its own, in which its locks are; a process compiles it once."""
+    """Makes a world with its own copy of the model, which holds the locks; a process compiles it once."""
     world = copy.copy(shared_world(mode))
     world._model = copy.copy(world._model)
     world._data = mujoco.MjData(world._model)

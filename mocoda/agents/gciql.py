@@ -32,7 +32,7 @@ class GCIQL(Agent):
 
     Shares of goals are (own state, a later state of the row's episode, the next state of any row). The later states of
     the value are geometrically distributed, with the discount, unless `uniform`; the actor's are uniform over the rest
-    of the episode. With `steps` above 1, critics learn from the rewards of so many recorded steps and the value after
+    of the episode. With `steps` above 1, critics learn from the rewards of that many recorded steps and the value after
     them; rows with fewer steps left, in their episode or before a missing step, are then not drawn.
     """
 

@@ -357,9 +357,9 @@ class Validity:
         if next_state is not None:
             valid &= self._keeps(torch.cat([next_state, rows[:, next_state.shape[1] :]], 1), self.slack)
         after = rows[:, : self.graph.state_width] if next_state is None else next_state
-        return torch.stack([valid, *(~before & ~then for before, then in self.graph.broken(rows, after).values())]).all(
-            0
-        )
+        for before, then in self.graph.broken(rows, after).values():
+            valid = valid & ~before & ~then
+        return valid
 
     def _keeps(self, rows: Tensor, slack: Tensor) -> Tensor:
         low, high = self.manifold.low, self.manifold.high

@@ -256,7 +256,7 @@ class Augment(opt.OnData):
         settings = self.identity(self.recorded, self.task, "workers", "report", "engines", "only")
         settings["rows"] = self.count if self.episodes is None else None
         if not self.where:
-            del settings["where"]  # runs of earlier versions had none
+            del settings["where"]  # folders without a region stay valid if they were begun without the option
         if self.model is not None and self.model.model is not None:
             weights = self.model.load(Path(), self.task.graph).weights
             settings["weights"] = fingerprint(*(weights[name] for name in sorted(weights)))  # read in any order
