@@ -68,6 +68,7 @@ class SceneTable(Experiment):
     parts: tuple[str, ...] = ("data", "agents")
     arms: tuple[str, ...] = ARMS
     learner: GraphLearner = field(default_factory=GateLearner)
+    half: bool = False  # train agents with hidden layers in bfloat16
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +95,8 @@ class SceneTable(Experiment):
         if "data" in self.parts:
             results |= self._audits(run, task, data, graphs)
         if "agents" in self.parts:
-            seeds, options = range(FIRST, FIRST + self.seeds), {"updates": self.updates, "evaluate_every": self.updates}
+            seeds = range(FIRST, FIRST + self.seeds)
+            options = {"updates": self.updates, "evaluate_every": self.updates, "half": self.half}
             dataset = partial(self._dataset, run, task, data, graphs)
             results |= measure_agents(run, task, self.arms, self.agent, seeds, self.episodes, dataset, options)
         return results
@@ -238,9 +240,12 @@ SceneTable.presets = {
         rows=300_000,
         new=100_000,
         audited=2_000,
-        updates=400_000,
-        total=10_000_000,
-        episodes=50,
+        updates=150_000,
+        total=3_000_000,
+        episodes=20,
+        parts=("agents",),
+        arms=("recorded", "turns-learned", "turns-written"),
+        half=True,
     ),
     "data": SceneTable(
         "data",
