@@ -110,6 +110,7 @@ class Variant(NamedTuple):
     recipe: type[Mocoda] | None = None
     recorded: bool = True  # recorded rows are part of the data set
     irrelevant: int = 0  # rows far from what the target task visits, for each generated row
+    prioritised: bool = False  # of twice as many generated rows, those nearest to what the target task visits
 
 
 VARIANTS = {
@@ -122,6 +123,8 @@ VARIANTS = {
     "generated": Variant("generated rows alone", recorded=False),
     "mocoda-u": Variant("MoCoDA-U by rejection", column="mocoda-u"),
     "reweighted": Variant("MoCoDA-U by reweighting", recipe=ReweightedMocoda),
+    "mocoda-p": Variant("MoCoDA-P by an expert's trajectories", prioritised=True),
+    "mocoda-p-u": Variant("MoCoDA-P by them, over MoCoDA-U", column="mocoda-u", prioritised=True),
     "next-state": Variant("networks predict the next state", "next-state"),
     "raw-change": Variant("change of state, not standardised", "raw-change"),
     "raw-next-state": Variant("next state, not standardised (the paper's code)", "raw-next-state"),
@@ -260,12 +263,18 @@ class Ablations(Experiment):
         model, more = replace(model, config=replace(model.config, **(variant.drawn or {}))), self.total - len(recorded)
         recipe = (variant.recipe or Mocoda)(components=self.components, **PUBLISHED)
         given: dict[str, Any] = {"seed": seed, "components": self.components}
+        if variant.prioritised:
+            drawn = column_data(variant.column, recorded, task, model, rows=2 * more, **given)
+            made, drawn = drawn[: len(recorded)], drawn[len(recorded) :]
+            return concatenate([made, drawn[by_relevance(task, drawn, seed)[:more].sort().values]])
         if variant.recipe or variant.irrelevant:
             given["parents"] = fit_parents(recorded, task.graph, recipe, seed=seed, task=task, model=model)
         made = column_data(variant.column, recorded, task, model, rows=more, **given)
         if variant.irrelevant:
             drawn = column_data(REFERENCE, recorded, task, model, rows=2 * variant.irrelevant * more, **given)
-            made = concatenate([made, farther_half(task, drawn[len(recorded) :], seed)])
+            drawn = drawn[len(recorded) :]
+            farther = by_relevance(task, drawn, seed)[len(drawn) // 2 :]
+            made = concatenate([made, drawn[farther.sort().values]])
         return made if variant.recorded else made[len(recorded) :]
 
     @staticmethod
@@ -315,12 +324,12 @@ def difference(results: Mapping[str, Any], world: str, name: str) -> tuple[float
     return average(apart), *bootstrap_interval(apart)
 
 
-def farther_half(task: Any, drawn: Transitions, seed: int) -> Transitions:
-    """The half of the rows whose states are farthest from all that the target task visits, in standard deviations."""
+def by_relevance(task: Any, drawn: Transitions, seed: int) -> Tensor:
+    """The rows (N,) by how near their states are, in standard deviations, to those that the target task visits."""
     scale = drawn.state.std(0)
     target = visited(task, seed).to(scale.device) / scale
     nearest = torch.cat([torch.cdist(block / scale, target).amin(1) for block in drawn.state.split(8_192)])
-    return drawn[nearest.argsort(descending=True)[: len(drawn) // 2].sort().values]
+    return nearest.argsort()
 
 
 def visited(task: Any, seed: int) -> Tensor:
