@@ -244,7 +244,7 @@ SceneTable.presets = {
         total=3_000_000,
         episodes=20,
         parts=("agents",),
-        arms=("recorded", "turns-learned", "turns-written"),
+        arms=("recorded", "turns-written", "turns-learned"),
         half=True,
     ),
     "data": SceneTable(

@@ -190,7 +190,8 @@ class Table2(Experiment):
         """Draws learning curves, a panel per agent, and walks of the first agent, a panel per data set."""
         cells = [one for one in results["cells"] if one["row"] != "optimum"]
         draw_curves(cells, least_steps(), folder / self.outputs[1])
-        draw_walks([one for one in cells if "walks" in one], folder / self.outputs[2])
+        if walked := [one for one in cells if "walks" in one]:
+            draw_walks(walked, folder / self.outputs[2])
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:

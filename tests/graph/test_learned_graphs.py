@@ -507,17 +507,30 @@ def test_a_dense_model_says_which_parent_acts_in_which_row_and_which_always(dens
     assert float(share[1, 0]) < BASELINE_SHARE and float(share[1, 2]) < 0.1
 
 
-def test_gates_that_find_nothing_learn_again_from_the_dense_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hopeless(layout: Layout, runs: int, hidden: int, stream: Stream) -> dict[str, Tensor]:
+@pytest.fixture
+def hopeless(monkeypatch: pytest.MonkeyPatch) -> GateLearner:
+    """A learner whose gates find nothing at first."""
+
+    def weights_of(layout: Layout, runs: int, hidden: int, stream: Stream) -> dict[str, Tensor]:
         weights = gate_weights(layout, runs, hidden, stream)
         weights["sum.2.bias"] -= 60.0
         return weights
 
-    monkeypatch.setattr("mocoda.graph.learning.gates.gate_weights", hopeless)
-    data, rows = followers(3_000, 0), followers(1_000, 1).rows
-    graph = learn_graph(data, seed=0, learner=GateLearner(hidden=32, baseline_steps=50, steps=400))
+    monkeypatch.setattr("mocoda.graph.learning.gates.gate_weights", weights_of)
+    return GateLearner(hidden=32, baseline_steps=50, steps=400)
+
+
+def test_gates_that_find_nothing_learn_again_from_the_dense_model(hopeless: GateLearner) -> None:
+    graph, rows = learn_graph(followers(3_000, 0), seed=0, learner=hopeless), followers(1_000, 1).rows
     assert graph.edges == {"a": ("a", "push"), "b": ("b",)}
     assert float(graph.mask(rows)[rows[:, 0] > rows[:, 1] + 0.1, 0, 1].float().mean()) > 0.98
+
+
+def test_where_all_recombined_rows_are_far_from_recorded_ones_a_child_keeps_all_edges(
+    hopeless: GateLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mocoda.graph.learning.dense.NEAR_QUANTILE", 0.0)
+    assert learn_graph(followers(3_000, 0), seed=0, learner=hopeless).edges["b"] == ("a", "b", "push")
 
 
 def test_where_no_edges_make_true_rows_a_child_keeps_all(monkeypatch: pytest.MonkeyPatch, data: Transitions) -> None:
