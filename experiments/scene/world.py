@@ -247,9 +247,9 @@ class Scene:
     def reached(self, achieved: Tensor, goal: Tensor) -> Tensor:
         """What the benchmark calls a success, bool (N,): everything within 4 cm, and the same locks open."""
         off = (achieved - goal).abs()
-        slides = off[:, 5:] <= AT * off.new_tensor(SLIDE_SCALE)
+        drawer, window = (off[:, 5 + at] <= AT * float(scale) for at, scale in enumerate(SLIDE_SCALE))
         cube: Tensor = off[:, :3].norm(dim=1) <= AT * SCALE
-        return cube & (off[:, 3:5] < 0.5).all(1) & slides.all(1)
+        return cube & (off[:, 3:5] < 0.5).all(1) & drawer & window
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         there = self.reached(self.achieved(next_state), goal)
