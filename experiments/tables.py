@@ -12,12 +12,18 @@ from mocoda.engine.statistics import bootstrap_interval, probability_of_improvem
 BOUNDS = ("optimum", "expert")  # rows that are no agents
 
 
+def agent_title(name: str) -> str:
+    """What a table calls an agent, whose name may be followed by a comma and a setting."""
+    agent, *setting = name.partition(",")
+    return agent.upper() + "".join(setting)
+
+
 def data_table(results: Mapping[str, Any], digits: int) -> str:
     """Means and standard deviations, a line per data set and a column per agent, with the paper's means in brackets."""
     agents = (one for one in results["cells"] if one["row"] not in BOUNDS)
     cells = [one | {"row": one["column"], "column": one["row"]} for one in agents]
     names = {column: column_title(column) for column in unique(cells, "row")}
-    titles = names | {name: name.upper() for name in unique(cells, "column")}
+    titles = names | {name: agent_title(name) for name in unique(cells, "column")}
     return cells_table({"cells": cells}, digits, titles)
 
 
@@ -48,4 +54,4 @@ def compared(results: Mapping[str, Any], digits: int, *, lower_is_better: bool) 
             texts.append("{} ({} to {}), {:.0f}%".format(*numbers, 100 * better))
         if any(texts):
             lines.append([column_title(column), *texts])
-    return markdown_table([f"minus {column_title(ours)}", *(agent.upper() for agent in agents)], lines)
+    return markdown_table([f"minus {column_title(ours)}", *map(agent_title, agents)], lines)

@@ -21,7 +21,7 @@ from experiments.experiment import HERE, Experiment, Run, by_place, markdown_tab
 from experiments.stages import MERITS, fit_models, noted_merits
 from experiments.table2 import Table2
 from experiments.table3 import Table3
-from experiments.tables import BOUNDS
+from experiments.tables import BOUNDS, agent_title
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics
 from mocoda.engine.randomness import Stream
@@ -119,7 +119,7 @@ def points_of(results: Mapping[str, Any]) -> dict[str, list[Point]]:
             ranks = [rankdata(values) / len(columns) for values in (success, *measures(known, columns))]
             points = [Point(dict(zip(MERITS, one, strict=True)), rank) for rank, *one in zip(*ranks, strict=True)]
             if len(points) >= MIN_POINTS:
-                found[f"{TABLES[name]}, {agent.upper()}"] = points
+                found[f"{TABLES[name]}, {agent_title(agent)}"] = points
     return found | {"both, TD3-BC": [point for name, own in found.items() if name.endswith("TD3-BC") for point in own]}
 
 

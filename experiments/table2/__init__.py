@@ -34,7 +34,7 @@ from experiments.stages import (
     train_columns,
 )
 from experiments.table1 import Table1
-from experiments.tables import BOUNDS, compared, data_table, reference
+from experiments.tables import BOUNDS, agent_title, compared, data_table, reference
 from mocoda.agents import Agent
 from mocoda.agents.evaluation import play_simulated
 from mocoda.agents.policy import Policies
@@ -201,7 +201,7 @@ class Table2(Experiment):
     def answer(results: Mapping[str, Any]) -> str:
         steps, ours = {place: one["mean"] for place, one in by_place(results).items()}, reference(results)
         ties = [
-            f"{name.upper()} {steps[name, ours]:.1f} and {steps[name, 'rand']:.1f}"
+            f"{agent_title(name)} {steps[name, ours]:.1f} and {steps[name, 'rand']:.1f}"
             for name in unique(results["cells"], "row")
             if name not in ("td3-bc", *BOUNDS) and {(name, ours), (name, "rand")} <= set(steps)
         ]
@@ -291,7 +291,7 @@ def draw_curves(cells: list[dict[str, Any]], optimum: float, path: Path) -> None
                 **column_style(column),
             )
         axes.axhline(optimum, color=INK, lw=1, ls=":", label="optimum")
-        axes.set_title(name.upper(), fontsize=12, color=INK)
+        axes.set_title(agent_title(name), fontsize=12, color=INK)
         axes.set(xlabel="updates", ylim=(15, 72))
         bare(axes)
     figure.axes[0].set_ylabel("steps to the goal")

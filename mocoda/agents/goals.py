@@ -170,6 +170,16 @@ def check_goals(task: Any, data: Transitions, name: str) -> None:
         )
     if getattr(task, "reached", None) is None:
         return
+    task.reached(found, goals[:1].expand_as(found))
+    if data.device.type == "cuda":
+        try:
+            with torch.cuda.device(data.device), torch.cuda.graph(torch.cuda.CUDAGraph()):
+                task.reached(found, goals[:1].expand_as(found))
+        except RuntimeError as error:
+            raise InputError(
+                f"reached(achieved, goal) of task {task.name!r} cannot be recorded for the GPU: {error}. Use torch's "
+                "functions and Python's numbers in it; no tensors made of numbers, indices that are lists, or .item()."
+            ) from error
     nearest = math.inf
     for goal in goals:
         if bool(task.reached(found, goal.expand_as(found)).any()):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from mocoda.agents import Agent
 from mocoda.agents import train as learning
 from mocoda.agents.agent import AGENTS
 from mocoda.engine.checkpoint import Checkpoint
+from mocoda.engine.errors import InputError
 from mocoda.engine.optimise import Captured
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import area_under_curve
@@ -96,6 +99,20 @@ def test_an_interrupted_training_goes_on_and_ends_the_same(
     again = trained(name, [0], checkpoint=file)
     for key in whole:
         assert_close(whole[key], again[key], 1e-5)
+
+
+def test_goals_within_a_distance_are_recorded_and_functions_that_cannot_be_are_refused() -> None:
+    data = recorded()
+    data = replace(data, source={**data.source, "achieved_goal": list(data.columns[:2]), "goal_tolerance": 0.1})
+    mocoda.train_agents({"within": data}, small("gciql"), seeds=[0], updates=40)
+    task = SimpleNamespace(
+        name="own",
+        goals=lambda n, *, seed, device: data.state[:n],
+        achieved=lambda state: state,
+        reached=lambda achieved, goal: ((achieved - goal).abs() < goal.new_tensor([0.1, 0.2])).all(1),
+    )
+    with pytest.raises(InputError, match="cannot be recorded"):
+        mocoda.train_agents({"own": data}, small("gciql"), seeds=[0], updates=40, task=task)
 
 
 @pytest.mark.parametrize("epoch_rows", [None, 1_000])
