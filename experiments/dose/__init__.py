@@ -113,7 +113,7 @@ class Dose(Experiment):
         cells: Cells = []
         for name in self.tasks:
             task, trial = make_task(name), self.trial(name)
-            parts = _parts(run, task, trial)
+            parts = recordings(run, task, trial)
             run.lap(f"{name} recording")
             models = fit_models(
                 run,
@@ -155,20 +155,24 @@ class Dose(Experiment):
         trial = self.trial(task.name)
         for size in trial.sizes:
             for density in self.densities:
-                components = fewer_components(trial.components, size, task.graph)
-                recipe = Mocoda(components=components, **(PUBLISHED | {"density": density}))
                 for seed in range(trial.seeds):
-                    recorded, model, most = parts[size, seed], models[size, seed], round(self.doses[-1] * size)
-                    parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task)
-                    table = augment(
-                        recorded, parents, model, rows=most, task=task, seed=seed, provenance=False, reuse=False
-                    )
+                    own_parts = parts[size, seed], models[size, seed]
+                    table = self.generated(task, *own_parts, density, seed, round(self.doses[-1] * size))
                     for dose in self.doses:
                         own = made.setdefault(_data_name(size, density, dose), [])
                         if len(own) == seed:  # what was recorded is the same for all densities
                             own.append(_portion(table, task, size, dose, trial.goals, seed))
                 run.progress("data sets", len(made) // (len(self.doses) - 1), len(trial.sizes) * len(self.densities))
         return made
+
+    def generated(
+        self, task: Task, recorded: Transitions, model: Dynamics, density: str, seed: int, rows: int
+    ) -> Transitions:
+        """The recorded rows and, after them, so many generated ones."""
+        components = fewer_components(self.trial(task.name).components, len(recorded), task.graph)
+        recipe = Mocoda(components=components, **(PUBLISHED | {"density": density}))
+        parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task)
+        return augment(recorded, parents, model, rows=rows, task=task, seed=seed, provenance=False, reuse=False)
 
     def cells(self, task: str, agent: str, policies: Policies) -> Cells:
         """What one agent reaches on every data set; recorded rows alone have no density."""
@@ -250,7 +254,7 @@ def changes(cells: Sequence[Mapping[str, Any]]) -> list[bool]:
     return hurts
 
 
-def _parts(run: Run, task: Task, trial: Trial) -> Parts:
+def recordings(run: Run, task: Task, trial: Trial) -> Parts:
     """What was recorded, by size and seed: walks of each seed, or the first rows of one recording for all seeds."""
     if isinstance(task, HookSweep2):
         recorded = record(run, task, max(trial.sizes), "varied")

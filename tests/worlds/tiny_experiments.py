@@ -200,4 +200,5 @@ TINY["merit"] = FigureOfMerit(
     seeds=1,
     table2=replace(TINY["table2"], seeds=1, columns=("emp", "rand", "mocoda")),
     table3=replace(TINY["table3"], seeds=1, columns=("emp", "mocoda")),
+    dose=replace(TINY["dose"], tasks=("navigation",), seeds=1),
 )
