@@ -75,7 +75,7 @@ class FigureOfMerit(Experiment):
         own = replace(run, folder=run.folder / "dose")
         (own.folder / "cells").mkdir(parents=True, exist_ok=True)
         parts = recordings(own, task, replace(self.dose.trial(name), seeds=1))
-        made = {"name": name, "labels": [str(size) for size, _ in parts]}
+        made: dict[str, Any] = {"name": name, "labels": [str(size) for size, _ in parts]}
         models = fit_models(own, list(parts.values()), task.graph, "local", self.dose.trial(name).dynamics, **made)
         if name == "navigation":
             visits = walked_to_the_goal(task, JUDGED_ROWS, VISITS)
