@@ -216,7 +216,7 @@ FigureOfMerit.presets = {
         dose=replace(
             _dose,
             seeds=1,
-            navigation=replace(_dose.navigation, dynamics=_two.dynamics),
+            navigation=replace(_dose.navigation, dynamics=replace(_two.dynamics, epoch_rows=8_750)),
             hooksweep2=replace(_dose.hooksweep2, dynamics=_dynamics),
         ),
     ),
