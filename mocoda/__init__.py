@@ -32,14 +32,12 @@ if TYPE_CHECKING:
     from mocoda.analysis import Audit as Audit
     from mocoda.analysis import Scores as Scores
     from mocoda.analysis import StepCheck as StepCheck
-    from mocoda.analysis import TwoSample as TwoSample
     from mocoda.analysis import WhatIf as WhatIf
     from mocoda.analysis import audit as audit
     from mocoda.analysis import check as check
     from mocoda.analysis import check_step as check_step
     from mocoda.analysis import report as report
     from mocoda.analysis import score_rows as score_rows
-    from mocoda.analysis import two_sample as two_sample
     from mocoda.analysis import what_if as what_if
     from mocoda.augmentation import Augmentation as Augmentation
     from mocoda.augmentation import GoalsOf as GoalsOf
@@ -175,8 +173,6 @@ _ROOMS = {
         "Advice",
         "score_rows",
         "Scores",
-        "two_sample",
-        "TwoSample",
         "what_if",
         "WhatIf",
         "check_step",

@@ -19,7 +19,6 @@ from torch import Tensor
 from mocoda.analysis.replay import Step, replay
 from mocoda.analysis.scores import Nearness, generated
 from mocoda.analysis.tables import Table, rich_tables
-from mocoda.analysis.two_samples import MIN_ROWS, two_sample
 from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
@@ -35,9 +34,8 @@ DEFAULT_TOLERANCE = 0.1  # in standard deviations of a step
 RESTING = 0.01  # of the spread of a column that never changes within a step: its own tolerance
 MAX_GRAPHS = 12  # local graphs that are listed, the commonest
 NOT_AUDITED = -1
-ODDS_ROWS = 10_000  # rows of each kind that a two-sample classifier is trained on, at most
 # Scores that may separate true rows from others, and their values for true rows.
-PREDICTORS = {"support": "most support", "disagreement": "least disagreement", "odds": "best odds of being recorded"}
+PREDICTORS = {"support": "most support", "disagreement": "least disagreement"}
 Tolerance = float | Mapping[str, float]
 Columns = Sequence[str | int]
 
@@ -129,10 +127,6 @@ def judge(
     confirmed, new = within.all(1), audited_rows(data)
     known = {name: data.provenance[name] for name in ("support", "disagreement") if name in data.provenance}
     scores = {name: -values if name == "disagreement" else values for name, values in known.items()}
-    if min(int(new.sum()), int((~new).sum())) >= MIN_ROWS:
-        recorded, drawn = (rows[:: -(-len(rows) // ODDS_ROWS)] for rows in (data.rows[~new], data.rows[new]))
-        classifiers = two_sample(recorded, drawn, graph, seed=seed).values()  # one per parent set
-        scores["odds"] = -torch.stack([one.log_odds(data.rows) for one in classifiers]).sum(0)
     total = share_of(confirmed[new])
     newness = None if near is None else near.newness(data.rows, part)
     is_new = None if newness is None else newness > 0.5
@@ -177,9 +171,8 @@ class Audit(Printed):
                 each of the others. If generated rows belong to episodes, also by tenths of their steps, and by episode
                 and recipe the share of `episodes` whose steps are all true, with the median number of steps before the
                 first that is not, `true_steps`
-    predictors  how well support, disagreement and odds separate true rows from others without a simulator: AUROC (0.5:
-                not at all) with its 95% interval. Odds are those of `two_sample` that a row is recorded, the product
-                over parent sets, by classifiers trained on the recorded and generated rows
+    predictors  how well support and disagreement, if the data has them, separate true rows from others without a
+                simulator: AUROC (0.5: not at all) with its 95% interval
     tolerance   by factor
     columns     of the state that were compared
     verdict     (N,) int64, of every row of the data: 1 confirmed, 0 not, -1 not audited

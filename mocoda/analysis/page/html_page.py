@@ -20,11 +20,10 @@ from mocoda.analysis.page.row_browser import (
     choose_rows,
     pack_rows,
 )
-from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves, two_sample_panel
+from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves
 from mocoda.analysis.page.scene import Projection, map_of, scene_of
 from mocoda.analysis.row_audit import Audit
 from mocoda.analysis.scores import generated, score_rows
-from mocoda.analysis.two_samples import TwoSample
 from mocoda.data.editing import HEAD, HEAD_BY_SIZE, content_of
 from mocoda.data.episode_scores import numbered, score_episodes
 from mocoda.data.formats.shard_folder import Excerpt
@@ -50,7 +49,6 @@ def report(
     task: object = None,
     audit: Audit | Mapping[str, Any] | str | Path | None = None,
     check: Advice | Mapping[str, Any] | str | Path | None = None,
-    two_sample: Mapping[tuple[str, ...], TwoSample] | None = None,
     training: Sequence[str | Path] = (),
     rows: int = 2_000,
     show: Sequence[int] = (),
@@ -72,7 +70,6 @@ def report(
     task        draws goals, if it has an `achieved` that takes columns of the state
     audit       the result of `mocoda.audit`, or a folder of `mocoda audit`
     check       the result of `mocoda.check`, or a folder of `mocoda check`
-    two_sample  the result of `mocoda.two_sample`
     training    folders of `mocoda train`
     rows        maximum number of rows in the page: half of them those with the lowest scores, a quarter recorded ones,
                 and random ones for the rest. Whole episodes are added, as many rows again. There are fewer if rows are
@@ -105,8 +102,6 @@ def report(
         about["panels"].append(audit_panel(audit))
     if check is not None:
         about["panels"].append(check_panel(check))
-    if two_sample is not None:
-        about["panels"].append(two_sample_panel(two_sample))
     held["training"] = training_curves(training) if training else None
     series = list(dict.fromkeys(one["series"] for one in held["training"]["ends"])) if training else []
     held["charts"] = charts(columns, series)

@@ -1,4 +1,4 @@
-"""What commands left in their run folders, as the page shows it: audits, checks, two-sample tests and trainings."""
+"""What commands left in their run folders, as the page shows it: audits, checks and trainings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from mocoda.agents.evaluation import MEASURES
 from mocoda.analysis import graph_check, row_audit
 from mocoda.analysis.tables import Table
-from mocoda.analysis.two_samples import TwoSample
 from mocoda.engine.errors import InputError
 from mocoda.engine.metrics import JSONL, Metric, read_metrics
 from mocoda.engine.runs import settings_of
@@ -43,16 +42,6 @@ def check_panel(found: graph_check.Advice | Found) -> Panel:
             raise TypeError("a list of sentences is needed")
         sentences = [str(sentence) for sentence in told["recommendation"]]
         return Panel("Check: does the data support the graph?", sentences, graph_check.tables(told))
-
-
-def two_sample_panel(found: Mapping[tuple[str, ...], TwoSample]) -> Panel:
-    """The result of `mocoda.two_sample`."""
-    rows = [
-        [", ".join(factors), f"{one.auc:.2f} ({one.interval[0]:.2f} to {one.interval[1]:.2f})"]
-        for factors, one in found.items()
-    ]
-    caption = "Drawn parent sets against recorded ones: AUC of a classifier (0.5, it cannot separate them, is perfect)"
-    return Panel("Two-sample test: does it look recorded?", (), [Table(caption, ["parent set", "AUC"], rows)])
 
 
 def training_curves(folders: Sequence[str | Path]) -> dict[str, Any]:
