@@ -21,7 +21,7 @@ from mocoda.analysis.scores import Nearness, generated
 from mocoda.analysis.tables import Table, rich_tables
 from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError, check_counts, unknown_name
 from mocoda.engine.files import versions
 from mocoda.engine.printed import Printed
 from mocoda.engine.progress import Progress, silent
@@ -285,16 +285,14 @@ def audited_rows(data: Transitions) -> Tensor:
 
 def _chosen(data: Transitions, new: Tensor, rows: int | None, episodes: int | None, stream: Stream) -> Tensor:
     """The rows to audit, ascending."""
-    if rows is not None and rows < 1:
-        raise InputError(f"rows must be at least 1, the number of rows to audit, got {rows}.")
     if episodes is None:
         if rows is None or rows >= len(data):
             return torch.arange(len(data), device=data.device)
+        check_counts(rows=rows)
         return stream.permutation(len(data))[:rows].sort().values.to(data.device)
     if rows is not None:
         raise InputError("rows and episodes both limit the audit; give one of them.")
-    if episodes < 1:
-        raise InputError(f"episodes must be at least 1, the number of episodes to audit, got {episodes}.")
+    check_counts(episodes=episodes)
     if data.episode is None or not bool((data.episode[new] >= 0).any()):
         raise InputError(
             "no generated row belongs to an episode: audit rows instead, or make episodes with augment_episodes."

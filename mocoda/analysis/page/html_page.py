@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from mocoda.data.editing import HEAD, HEAD_BY_SIZE, content_of
 from mocoda.data.episode_scores import numbered, score_episodes
 from mocoda.data.formats.shard_folder import Excerpt
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import InputError, check_counts
 from mocoda.engine.files import VERSION, whole_file
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
@@ -82,8 +83,7 @@ def report(
         raise InputError("a report about data needs its graph: pass both data and graph, or neither.")
     if data is None and not training:
         raise InputError("there is nothing to report on: pass data and its graph, or training=[folder].")
-    if rows < 1:
-        raise InputError(f"rows must be at least 1, the number of rows that the page holds, got {rows}.")
+    check_counts(rows=rows)
     numbers, of = (data.numbers, data.whole) if isinstance(data, Excerpt) else (None, None)
     data = data.table if isinstance(data, Excerpt) else data
     about: dict[str, Any] = {"name": name, "version": VERSION, "panels": [], "data": None, "whole": 0, "of": of}
@@ -123,12 +123,10 @@ def report(
 def check_report() -> None:
     """Raises if pages cannot be written. Call it before long work."""
     try:
-        import altair
-        import jinja2
-        import vl_convert  # noqa: F401
+        for name in ("altair", "jinja2", "vl_convert"):
+            import_module(name)
     except ImportError as error:
         raise InputError(f'to write a page, pip install "mocoda[report]" ({error}).') from error
-    del altair, jinja2
 
 
 def _templates() -> Environment:

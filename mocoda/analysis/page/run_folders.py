@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from mocoda.agents.evaluation import MEASURES
 from mocoda.analysis import graph_check, row_audit
 from mocoda.analysis.tables import Table
+from mocoda.data.formats.guarded import refusing
 from mocoda.engine.errors import InputError
 from mocoda.engine.metrics import JSONL, Metric, read_metrics
 from mocoda.engine.runs import settings_of
@@ -54,7 +55,7 @@ def training_curves(folders: Sequence[str | Path]) -> dict[str, Any]:
     curves: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     for folder in map(Path, folders):
-        with _refusing(f"{str(folder / JSONL)!r}", JSONL):
+        with refusing(str(folder / JSONL), JSONL):
             metrics = [metric for metric in read_metrics(folder) if isfinite(metric.value)]
         if not metrics:
             raise InputError(f"the folder {str(folder)!r} holds no {JSONL} with numbers. `mocoda train` writes one.")
@@ -62,7 +63,7 @@ def training_curves(folders: Sequence[str | Path]) -> dict[str, Any]:
         several = sum(str(settings_of(other).get("agent")) == agent for other in folders) > 1
         name = f"{agent} ({folder.name})" if several else agent
         evaluated = _evaluated(folder)
-        with _refusing(f"{str(folder / JSONL)!r}", JSONL):
+        with refusing(str(folder / JSONL), JSONL):
             for data in dict.fromkeys(metric.data for metric in metrics):
                 series = f"{name}, {data}"
                 for measure in dict.fromkeys(metric.name for metric in metrics if metric.data == data):
@@ -122,32 +123,11 @@ def _finite(number: Any) -> float:
 def _json_of(found: Found, name: str) -> Iterator[Any]:
     """JSON values as a run folder holds them; using them in the context is checked, too."""
     if isinstance(found, Mapping):
-        with _refusing(f"what was given as {name}", name):
+        with refusing("a mapping", name):
             yield found
         return
-    path = Path(found)
-    path = path / name if path.is_dir() else path
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise InputError(
-            f"there is no file {str(path)!r}; name a folder with {name} in it, or the file itself."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {str(path)!r}: {error}.") from error
-    with _refusing(repr(str(path)), name):
-        yield json.loads(text)
-
-
-@contextmanager
-def _refusing(place: str, name: str) -> Iterator[None]:
-    """Turns what goes wrong while JSON values are used into one error that names their file."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{place} is damaged, or no {name} that mocoda wrote ({type(error).__name__}: {error}). Make it again, or "
-            "leave it out."
-        ) from error
+    path = Path(found) / name if Path(found).is_dir() else Path(found)
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}; name a folder with {name} in it, or the file itself.")
+    with refusing(str(path), name):
+        yield json.loads(path.read_text("utf-8"))
