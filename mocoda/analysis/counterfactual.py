@@ -15,12 +15,11 @@ import rich.console
 import torch
 from torch import Tensor
 
-from mocoda.analysis.tables import Table, rich_tables
 from mocoda.augmentation.support import REFERENCE, densities, ranks
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.dynamics import Ensemble, Prediction
 from mocoda.engine.errors import InputError, check_counts, check_names
-from mocoda.engine.printed import Printed
+from mocoda.engine.printed import Printed, Table, rich_tables
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.mocoda import MixtureParents, StratifiedParents, fewer_components

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
 from mocoda.analysis.scores import Nearness, generated
-from mocoda.analysis.tables import Table, rich_tables
 from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, check_counts, unknown_name
 from mocoda.engine.files import versions
-from mocoda.engine.printed import Printed
+from mocoda.engine.printed import Printed, Table, rich_tables
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Cell, area_under_curve, share_of

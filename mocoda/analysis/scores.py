@@ -13,7 +13,6 @@ import rich.console
 import torch
 from torch import Tensor
 
-from mocoda.analysis.tables import Table, percent, rich_tables
 from mocoda.augmentation.support import RECORDED, Support, SupportLimits, disagreement, fit_support, step_scale
 from mocoda.data.formats.arrays import recorded_first
 from mocoda.data.kinds import column_kinds, one_hot_groups
@@ -21,6 +20,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import moments
+from mocoda.engine.printed import Table, percent, rich_tables
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.groups import BLOCK

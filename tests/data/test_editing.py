@@ -17,7 +17,6 @@ from transition_tables import assert_identical, numbers, table
 
 import mocoda
 from mocoda import Transitions
-from mocoda.data.formats.shard_folder import Manifest
 
 COLUMNS = ["hand.x", "cup.x", "push"]
 quick = settings(max_examples=40, deadline=None)
@@ -210,16 +209,8 @@ def test_every_format_can_be_split_merged_trimmed_and_dropped_from(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     data = recording([4, 6, 5, 3], seed=3)
-    if target == "shards":  # which are read only
-        Path("data").mkdir()
-        manifest = Manifest(2, len(data), "f", {"fps": 30})
-        manifest.save(Path("data"))
-        for number, part in enumerate((data[:7], data[7:])):
-            manifest.write(Path("data"), number, [(part, 0)])
-        start, target = "data", "{}.hdf5"
-    else:
-        start = target.format("data")
-        mocoda.write(data, start)
+    start = target.format("data")
+    mocoda.write(data, start)
     one, other, whole, cut, rest = (target.format(name) for name in ("one", "other", "whole", "cut", "rest"))
     done("split", start, "--share", 0.5, "--out", one, other)
     done("merge", one, other, "--out", whole)

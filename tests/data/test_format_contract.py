@@ -146,15 +146,6 @@ def test_episodes_of_a_table_are_episodes_for_others_too(
         assert np.array_equal(one.terminations, part.terminal)
         assert one.truncations.tolist() == [False] * (len(rows) - 1) + [not part.terminal[-1]]
 
-    mocoda.write(made, "d4rl:x.hdf5")
-    with h5py.File("x.hdf5") as file:
-        recipe, timeouts = file["provenance/recipe"][:], file["timeouts"][:]
-        assert sorted(recipe[timeouts | file["terminals"][:]]) == sorted(
-            {rows[-1] for rows in order} | {*whole.terminal.nonzero()[:, 0].tolist()}
-        )
-        last = np.isin(recipe, [rows[-1] for rows in order])
-        assert (file["next_observations"][:-1][~last[:-1]] == file["observations"][1:][~last[:-1]]).all()
-
 
 def test_d3rlpy_s_episodes_end_with_the_task_and_in_files_with_the_goal(tmp_path: Path) -> None:
     plain = recorded(np.random.default_rng(0), goals=False)

@@ -249,13 +249,6 @@ def test_tasks_of_recorded_rows_are_kept(folder: Path, tmp_path: Path) -> None:
     assert episodes["tasks"].to_list() == [["push the box"], ["pull the box"]]
 
 
-def test_a_folder_that_is_there_is_never_written_to(tmp_path: Path) -> None:
-    (tmp_path / "x").mkdir()
-    with refused():
-        mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")
-    assert [*tmp_path.rglob("*")] == [tmp_path / "x"]
-
-
 LOADS = """
 import json, sys, torch
 try:

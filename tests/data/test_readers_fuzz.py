@@ -214,16 +214,3 @@ def test_a_folder_that_says_something_else_of_itself_is_read_or_refused(name: st
             (folder / part).parent.mkdir(parents=True, exist_ok=True)
             (folder / part).write_bytes(content)
         holds()
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    beginning=st.sampled_from([b"", b"PK\x03\x04", b"PAR1", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]),
-    rest=st.binary(max_size=200),
-)
-def test_bytes_of_no_file_at_all_are_refused(beginning: bytes, rest: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "noise"
-        path.write_bytes(beginning + rest)
-        with pytest.raises(InputError):
-            mocoda.read(path)

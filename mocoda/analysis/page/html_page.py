@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,9 +33,6 @@ from mocoda.engine.errors import InputError, check_counts
 from mocoda.engine.files import VERSION, whole_file
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 MAX_DRAWN = 14  # factors of a graph that is drawn; a larger one is a table only
 HERE = Path(__file__).parent
@@ -78,7 +75,12 @@ def report(
     show        numbers of rows that the page holds in any case
     name        title of the page
     """
-    templates = _templates()
+    check_report()
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
     if (data is None) != (graph is None):
         raise InputError("a report about data needs its graph: pass both data and graph, or neither.")
     if data is None and not training:
@@ -127,19 +129,6 @@ def check_report() -> None:
             import_module(name)
     except ImportError as error:
         raise InputError(f'to write a page, pip install "mocoda[report]" ({error}).') from error
-
-
-def _templates() -> Environment:
-    check_report()
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
 
 
 def _split(data: Transitions, recorded: Transitions | None, graph: LocalGraph) -> Split:

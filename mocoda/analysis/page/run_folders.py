@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from mocoda.agents.evaluation import MEASURES
 from mocoda.analysis import graph_check, row_audit
-from mocoda.analysis.tables import Table
 from mocoda.data.formats.guarded import refusing
 from mocoda.engine.errors import InputError
 from mocoda.engine.metrics import JSONL, Metric, read_metrics
+from mocoda.engine.printed import Table
 from mocoda.engine.runs import settings_of
 from mocoda.engine.statistics import summarise
 
@@ -123,7 +123,7 @@ def _finite(number: Any) -> float:
 def _json_of(found: Found, name: str) -> Iterator[Any]:
     """JSON values as a run folder holds them; using them in the context is checked, too."""
     if isinstance(found, Mapping):
-        with refusing("a mapping", name):
+        with refusing("the mapping given", name):
             yield found
         return
     path = Path(found) / name if Path(found).is_dir() else Path(found)
