@@ -18,7 +18,6 @@ from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-import mocoda
 from mocoda import InputError, Transitions, audit
 from mocoda.analysis.replay import EnvironmentStep
 from mocoda.engine.randomness import Stream
@@ -201,12 +200,6 @@ def test_predictors_know_true_rows_as_well_as_they_do() -> None:
 # --- replaying
 
 
-def test_processes_give_the_same_answer() -> None:
-    data = table(600, wrong=range(60), by=(1, 0, 0))
-    here, there = (audit(data, step, GRAPH, tolerance=0.1, workers=workers) for workers in (0, 2))
-    assert here.to_json() == there.to_json() and here.verdict.equal(there.verdict)
-
-
 def test_what_is_finished_is_kept_and_not_asked_again(tmp_path: Path) -> None:
     data, file = table(1_000, wrong=range(100), by=(1, 0, 0)), tmp_path / "replayed.safetensors"
     seen: list[int] = []
@@ -252,13 +245,6 @@ def test_a_gymnasium_environment_that_is_put_in_a_state_knows_the_truth() -> Non
     gymnasium.register("tests/Point-v0", lambda **_: Point())
     data = table(60, wrong=range(6), by=(1, 0, 0))
     assert audit(data, EnvironmentStep("tests/Point-v0", put), GRAPH, tolerance=0.01).confirmed == 0.9
-    task = mocoda.make_task("navigation")
-    walks = task.collect(50, seed=0)
-
-    def place(env: Any, state: Any) -> None:
-        env.state = torch.tensor(state, dtype=torch.float32)[None]
-
-    assert audit(walks, EnvironmentStep(task.environment, place), task.graph).confirmed == 1.0
 
 
 # --- what is printed
