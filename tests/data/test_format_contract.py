@@ -103,10 +103,8 @@ def test_the_ending_or_the_prefix_decides(
 
 def recorded(**more: Any) -> Transitions:
     """Whole episodes, each row with its own goal, some rows terminal; then two rows of no episode."""
-    ends = np.isin(np.arange(10), [1, 7, 8])
-    return recording(
-        [4, 1, 3], 2, terminal=ends, **{"goal": numbers(10, 3), "provenance": {"recipe": np.arange(10)}} | more
-    )
+    told: dict[str, Any] = {"goal": numbers(10, 3), "provenance": {"recipe": np.arange(10)}}
+    return recording([4, 1, 3], 2, terminal=np.isin(np.arange(10), [1, 7, 8]), **told | more)
 
 
 ORDER = [5, 2, 8, 0, 7, 3, 6, 9, 1, 4]
