@@ -361,7 +361,7 @@ def _boxes(fetch: Fetch, what: str, leaves: Sequence[_Leaf], rows: int) -> NDArr
 def _write_episodes(data: Transitions, path: Path) -> int:
     """Writes all episodes, and returns their number. Rows of an episode come together, sorted by step.
 
-    The layout is Minari's, but arrays cannot grow: episodes of one step then take a quarter of the space, and less time.
+    The layout is Minari's, but arrays cannot grow: episodes of one step need a quarter of the space.
     """
     data = grouped_by_episode(data)
     arrays, episodes = arrays_of(data), as_episodes(data)
