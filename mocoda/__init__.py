@@ -32,14 +32,12 @@ if TYPE_CHECKING:
     from mocoda.analysis import Audit as Audit
     from mocoda.analysis import Scores as Scores
     from mocoda.analysis import StepCheck as StepCheck
-    from mocoda.analysis import TwoSample as TwoSample
     from mocoda.analysis import WhatIf as WhatIf
     from mocoda.analysis import audit as audit
     from mocoda.analysis import check as check
     from mocoda.analysis import check_step as check_step
     from mocoda.analysis import report as report
     from mocoda.analysis import score_rows as score_rows
-    from mocoda.analysis import two_sample as two_sample
     from mocoda.analysis import what_if as what_if
     from mocoda.augmentation import Augmentation as Augmentation
     from mocoda.augmentation import GoalsOf as GoalsOf
@@ -57,8 +55,6 @@ if TYPE_CHECKING:
     from mocoda.augmentation import label as label
     from mocoda.data import Excerpt as Excerpt
     from mocoda.data import Inspection as Inspection
-    from mocoda.data import Transitions as Transitions
-    from mocoda.data import concatenate as concatenate
     from mocoda.data import inspect as inspect
     from mocoda.data import read as read
     from mocoda.data import read_excerpt as read_excerpt
@@ -71,6 +67,8 @@ if TYPE_CHECKING:
     from mocoda.data.editing import trim as trim
     from mocoda.data.formats.d3rlpy import from_d3rlpy as from_d3rlpy
     from mocoda.data.formats.d3rlpy import to_d3rlpy as to_d3rlpy
+    from mocoda.data.transitions import Transitions as Transitions
+    from mocoda.data.transitions import concatenate as concatenate
     from mocoda.dynamics import Dynamics as Dynamics
     from mocoda.dynamics import DynamicsConfig as DynamicsConfig
     from mocoda.dynamics import DynamicsFamily as DynamicsFamily
@@ -106,18 +104,8 @@ __version__ = VERSION
 # wait for torch.
 _ROOMS = {
     "tasks": ("make_task", "Task"),
-    "data": (
-        "Transitions",
-        "concatenate",
-        "read",
-        "read_pieces",
-        "read_excerpt",
-        "Excerpt",
-        "write",
-        "inspect",
-        "Inspection",
-        "track",
-    ),
+    "data.transitions": ("Transitions", "concatenate"),
+    "data": ("read", "read_pieces", "read_excerpt", "Excerpt", "write", "inspect", "Inspection", "track"),
     "data.editing": ("merge", "split", "trim", "drop"),
     "data.formats.d3rlpy": ("to_d3rlpy", "from_d3rlpy"),
     "graph": (
@@ -175,8 +163,6 @@ _ROOMS = {
         "Advice",
         "score_rows",
         "Scores",
-        "two_sample",
-        "TwoSample",
         "what_if",
         "WhatIf",
         "check_step",

@@ -1,7 +1,7 @@
 """How true the rows of each recipe are, by the simulator: a figure that the paper lacks.
 
 Every recipe draws as many rows from one recording, the same model predicts what follows, and the simulator is asked.
-What support, disagreement and two-sample odds know of that beforehand is measured too.
+What support and disagreement know of that beforehand is measured too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mocoda.augmentation.support import RECORDED, Provenance, fit_support, recip
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError
-from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, RED, bare, save, title_left
+from mocoda.engine.figure_style import GREEN, GREY, INK, RED, bare, save, title_left
 from mocoda.engine.randomness import Stream
 from mocoda.parents import BUILT_IN, fit_parents
 from mocoda.parents.recipe import Draw, draw_from
@@ -43,7 +43,7 @@ TASKS = {
 MOCODA = tuple(name + end for name in BUILT_IN if name.startswith("mocoda") for end in (MATCHED, LOCAL))
 COLUMNS = (*BUILT_IN, *MOCODA, DEFAULT)
 REPLAYED = "replayed.safetensors"
-MARKS = {"support": ("s", GREEN), "disagreement": ("o", RED), "odds": ("^", BLUE)}
+MARKS = {"support": ("s", GREEN), "disagreement": ("o", RED)}
 FACTORS = ("o", "s", "^", "D", "v", "P", "X", "*")
 EPISODES = {"coda": "cubes-episodes-coda.json", "mocoda": "cubes-episodes-mocoda.json"}
 
@@ -168,7 +168,7 @@ class Audit(Experiment):
             for axes in (left, middle, right):
                 bare(axes)
         title_left(grid[0][1], "Rows in which each factor is true (%)")
-        title_left(grid[0][2], "AUROC of what predicts true rows without a simulator")
+        title_left(grid[0][2], "AUROC of what predicts true rows")
         save(figure, folder / self.outputs[1])
 
     @staticmethod

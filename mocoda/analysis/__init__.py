@@ -6,20 +6,17 @@ from mocoda.analysis.page import report
 from mocoda.analysis.row_audit import Audit, audit
 from mocoda.analysis.scores import Scores, score_rows
 from mocoda.analysis.step_check import StepCheck, check_step
-from mocoda.analysis.two_samples import TwoSample, two_sample
 
 __all__ = [
     "Advice",
     "Audit",
     "Scores",
     "StepCheck",
-    "TwoSample",
     "WhatIf",
     "audit",
     "check",
     "check_step",
     "report",
     "score_rows",
-    "two_sample",
     "what_if",
 ]

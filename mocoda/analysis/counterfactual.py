@@ -15,12 +15,11 @@ import rich.console
 import torch
 from torch import Tensor
 
-from mocoda.analysis.tables import Table, rich_tables
 from mocoda.augmentation.support import REFERENCE, densities, ranks
 from mocoda.data.transitions import Array, Transitions, as_tensor
 from mocoda.dynamics import Ensemble, Prediction
-from mocoda.engine.errors import InputError, unknown_name
-from mocoda.engine.printed import Printed
+from mocoda.engine.errors import InputError, check_counts, check_names
+from mocoda.engine.printed import Printed, Table, rich_tables
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.mocoda import MixtureParents, StratifiedParents, fewer_components
@@ -107,8 +106,7 @@ def what_if(
         components = fewer_components(COMPONENTS, len(data), graph)
         parents = MixtureParents.fit(data, graph, components, as_stream(seed, "parents", device=data.device))
     _check_names(changes, resample, graph)
-    if draws < 1:
-        raise InputError(f"draws must be at least 1, got {draws}.")
+    check_counts(draws=draws)
     if not 0 <= least_support < 1:
         raise InputError(f"least_support must be a share of the data, from 0 to below 1, got {least_support}.")
     n, worlds = len(row), draws if resample else 1
@@ -181,9 +179,7 @@ def drawn_given_rest(parents: MixtureParents, rows: Tensor, unknown: set[int], s
 def _check_names(changes: Mapping[str, Array], resample: Sequence[str], graph: LocalGraph) -> None:
     if isinstance(resample, str):
         raise InputError(f"resample must be a list of names, got the string {resample!r}.")
-    for name in (*changes, *resample):
-        if name not in graph.factors:
-            raise unknown_name("factor", name, graph.factors)
+    check_names("factor", (*changes, *resample), graph.factors)
     if both := [name for name in resample if name in changes]:
         raise InputError(f"the factors {both} are both changed and resampled; a factor is one or the other.")
 

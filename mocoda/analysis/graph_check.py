@@ -16,12 +16,11 @@ from torch import Tensor
 
 from mocoda.analysis.missing_edges import MissingEdge, find_missing_edges
 from mocoda.analysis.scores import RowScorer, generated
-from mocoda.analysis.tables import Table, percent, rich_tables
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import moments
-from mocoda.engine.printed import Printed
+from mocoda.engine.printed import Printed, Table, percent, rich_tables
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.learned import LearnedGraph

@@ -58,7 +58,13 @@ def replay(
     done = saved.resume(restore)
     work = _Work(step, str(rows.device) if workers == 0 else "cpu", states)
     if workers != 0:
-        _check_importable(work)
+        try:
+            ForkingPickler.dumps(work)
+        except Exception as error:
+            raise InputError(
+                f"other processes cannot be told what step is ({error}): it must be a function that they can import. "
+                "Or pass workers=0."
+            ) from error
     starts = range(done, len(rows), CHUNK)
     jobs = ((called[at : at + CHUNK].numpy(), rows[at : at + CHUNK].cpu().numpy()) for at in starts)
     progress("audit", done, len(rows))
@@ -167,13 +173,3 @@ def _raised(error: Exception) -> str:
     if isinstance(error, InputError):  # of a graph file, which names itself
         return str(error)
     return f"step raised {type(error).__name__}: {str(error).rstrip('.')}."
-
-
-def _check_importable(work: _Work) -> None:
-    try:
-        ForkingPickler.dumps(work)
-    except Exception as error:
-        raise InputError(
-            f"other processes cannot be told what step is ({error}): it must be a function that they can import. Or "
-            "pass workers=0."
-        ) from error

@@ -18,13 +18,11 @@ from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
 from mocoda.analysis.scores import Nearness, generated
-from mocoda.analysis.tables import Table, rich_tables
-from mocoda.analysis.two_samples import MIN_ROWS, two_sample
 from mocoda.augmentation.support import OWN, RECORDED
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError, unknown_name
+from mocoda.engine.errors import InputError, check_counts, unknown_name
 from mocoda.engine.files import versions
-from mocoda.engine.printed import Printed
+from mocoda.engine.printed import Printed, Table, rich_tables
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.engine.statistics import Cell, area_under_curve, share_of
@@ -35,9 +33,8 @@ DEFAULT_TOLERANCE = 0.1  # in standard deviations of a step
 RESTING = 0.01  # of the spread of a column that never changes within a step: its own tolerance
 MAX_GRAPHS = 12  # local graphs that are listed, the commonest
 NOT_AUDITED = -1
-ODDS_ROWS = 10_000  # rows of each kind that a two-sample classifier is trained on, at most
 # Scores that may separate true rows from others, and their values for true rows.
-PREDICTORS = {"support": "most support", "disagreement": "least disagreement", "odds": "best odds of being recorded"}
+PREDICTORS = {"support": "most support", "disagreement": "least disagreement"}
 Tolerance = float | Mapping[str, float]
 Columns = Sequence[str | int]
 
@@ -129,10 +126,6 @@ def judge(
     confirmed, new = within.all(1), audited_rows(data)
     known = {name: data.provenance[name] for name in ("support", "disagreement") if name in data.provenance}
     scores = {name: -values if name == "disagreement" else values for name, values in known.items()}
-    if min(int(new.sum()), int((~new).sum())) >= MIN_ROWS:
-        recorded, drawn = (rows[:: -(-len(rows) // ODDS_ROWS)] for rows in (data.rows[~new], data.rows[new]))
-        classifiers = two_sample(recorded, drawn, graph, seed=seed).values()  # one per parent set
-        scores["odds"] = -torch.stack([one.log_odds(data.rows) for one in classifiers]).sum(0)
     total = share_of(confirmed[new])
     newness = None if near is None else near.newness(data.rows, part)
     is_new = None if newness is None else newness > 0.5
@@ -177,9 +170,8 @@ class Audit(Printed):
                 each of the others. If generated rows belong to episodes, also by tenths of their steps, and by episode
                 and recipe the share of `episodes` whose steps are all true, with the median number of steps before the
                 first that is not, `true_steps`
-    predictors  how well support, disagreement and odds separate true rows from others without a simulator: AUROC (0.5:
-                not at all) with its 95% interval. Odds are those of `two_sample` that a row is recorded, the product
-                over parent sets, by classifiers trained on the recorded and generated rows
+    predictors  how well support and disagreement, if the data has them, separate true rows from others without a
+                simulator: AUROC (0.5: not at all) with its 95% interval
     tolerance   by factor
     columns     of the state that were compared
     verdict     (N,) int64, of every row of the data: 1 confirmed, 0 not, -1 not audited
@@ -292,16 +284,14 @@ def audited_rows(data: Transitions) -> Tensor:
 
 def _chosen(data: Transitions, new: Tensor, rows: int | None, episodes: int | None, stream: Stream) -> Tensor:
     """The rows to audit, ascending."""
-    if rows is not None and rows < 1:
-        raise InputError(f"rows must be at least 1, the number of rows to audit, got {rows}.")
     if episodes is None:
         if rows is None or rows >= len(data):
             return torch.arange(len(data), device=data.device)
+        check_counts(rows=rows)
         return stream.permutation(len(data))[:rows].sort().values.to(data.device)
     if rows is not None:
         raise InputError("rows and episodes both limit the audit; give one of them.")
-    if episodes < 1:
-        raise InputError(f"episodes must be at least 1, the number of episodes to audit, got {episodes}.")
+    check_counts(episodes=episodes)
     if data.episode is None or not bool((data.episode[new] >= 0).any()):
         raise InputError(
             "no generated row belongs to an episode: audit rows instead, or make episodes with augment_episodes."

@@ -13,13 +13,14 @@ import rich.console
 import torch
 from torch import Tensor
 
-from mocoda.analysis.tables import Table, percent, rich_tables
 from mocoda.augmentation.support import RECORDED, Support, SupportLimits, disagreement, fit_support, step_scale
+from mocoda.data.formats.arrays import recorded_first
 from mocoda.data.kinds import column_kinds, one_hot_groups
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import moments
+from mocoda.engine.printed import Table, percent, rich_tables
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.groups import BLOCK
@@ -166,10 +167,7 @@ def generated(data: Transitions) -> Tensor:
     recipe = data.provenance.get("recipe")
     if recipe is not None:
         return recipe != RECORDED
-    first: Any = data.source.get("recorded_rows")
-    rest: Any = data.source.get("generated_rows")
-    known = isinstance(first, int) and isinstance(rest, int) and first + rest == len(data)
-    return torch.arange(len(data), device=data.device) >= (first if known else len(data))
+    return torch.arange(len(data), device=data.device) >= recorded_first(data.source, len(data))
 
 
 @dataclass(frozen=True, eq=False)

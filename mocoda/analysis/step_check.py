@@ -10,11 +10,10 @@ from torch import Tensor
 
 from mocoda.analysis.replay import Step, replay
 from mocoda.analysis.row_audit import DEFAULT_TOLERANCE, Columns, Limits, Tolerance
-from mocoda.analysis.tables import percent
 from mocoda.augmentation.support import RECORDED
 from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
-from mocoda.engine.printed import Printed
+from mocoda.engine.printed import Printed, percent
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 

@@ -15,7 +15,8 @@ from mocoda.analysis import audit, check_step
 from mocoda.analysis.replay import EnvironmentStep
 from mocoda.cli import options as opt
 from mocoda.cli.options import say
-from mocoda.data import Transitions, read, write
+from mocoda.data import read, write
+from mocoda.data.transitions import Transitions
 from mocoda.engine.checkpoint import fingerprint
 from mocoda.engine.errors import InputError
 from mocoda.engine.files import write_json

@@ -17,9 +17,10 @@ from mocoda.augmentation.streaming import FINISHED, UNFINISHED, check_shards, wo
 from mocoda.cli import options as opt
 from mocoda.cli.options import counted, say
 from mocoda.cli.pages import check_page, write_page
-from mocoda.data import Transitions, read_excerpt, write
+from mocoda.data import read_excerpt, write
 from mocoda.data.formats import FORMATS, Target, target_of
 from mocoda.data.formats.shard_folder import MANIFEST, shard_name
+from mocoda.data.transitions import Transitions
 from mocoda.data.where import Condition
 from mocoda.dynamics import Dynamics
 from mocoda.engine.checkpoint import fingerprint

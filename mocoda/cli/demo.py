@@ -16,7 +16,8 @@ from mocoda.agents import Policies, Policy
 from mocoda.cli import options as opt
 from mocoda.cli import read_command
 from mocoda.cli.options import say
-from mocoda.data import Transitions, read, write
+from mocoda.data import read, write
+from mocoda.data.transitions import Transitions
 from mocoda.engine.figure_style import save
 from mocoda.engine.files import whole_file
 from mocoda.tasks.navigation import Navigation

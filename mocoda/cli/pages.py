@@ -14,7 +14,8 @@ from mocoda.analysis import report
 from mocoda.analysis.page.html_page import check_report
 from mocoda.cli import options as opt
 from mocoda.cli.options import say
-from mocoda.data import Excerpt, Transitions, read, read_excerpt
+from mocoda.data import Excerpt, read, read_excerpt
+from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError
 from mocoda.graph.graph_file import FileTask
 from mocoda.tasks import Task

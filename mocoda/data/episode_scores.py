@@ -22,13 +22,11 @@ LISTED = 10  # flagged episodes that are printed
 MIN_EPISODES = 8  # that can be compared with one another
 TIMES = 4  # flagged: so many times as far from the median as most are, on a logarithmic scale, and by a factor of FAR
 FEW = 10  # with so few episodes it is twice as far, for most of them say less about the others
-FAR = {"moving": 10, "continuous": 3, "length": 3, "smooth": 3, "distinct": 20, "reach": 1.2, "at limit": 2.5}
+FAR = {"moving": 10, "continuous": 3, "length": 3, "reach": 1.2, "at limit": 2.5}
 MOST, MOST_OF_COLUMN = 0.8, 0.9  # of the episodes; a single column may rest in many of them
 RESTS = 1e-6  # times the longest step of a column: what moves no farther rests
 ROUNDING = 1e-3  # times a column's large steps: so far may a next state be from the following state
-PLACES, WIDEST = 8, 800  # steps at which episodes are compared with one another, and how many numbers in all, at most
 EVERY = slice(None)
-DIRECTIONS, NEIGHBOURS = 6, 3  # in which episodes differ most, and how many near ones are compared in full
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +36,6 @@ class EpisodeScores:
     moving       the state moves as much as in other episodes, rather than rest
     continuous   no column jumps
     length       the number of rows is usual
-    smooth       steps change as little from row to row as in other episodes
-    distinct     it is not nearly the same as an earlier episode
     in_range     actions reach as far as in other episodes, and are as seldom at their limits
     next_states  every next state is the state of the following row
     finite       no number is NaN or infinite
@@ -167,7 +163,7 @@ def score_episodes(
     if len(start) < MIN_EPISODES:
         flaws = [flaw for flaw in flaws if flaw.aspect == "next_states"]
     else:
-        flaws += [*_in_range(found, [*map(printable, names)]), _distinct(found, episode[start])]
+        flaws += _in_range(found, [*map(printable, names)])
     words = "NaN or infinite numbers in {value:.0f} of its rows, first row {row:,}"
     flaws.append(_Flaw("finite", words, _never(finite, count), finite, where=lambda _, own: bad[own]))
     details: dict[str, Floats] = {}
@@ -194,18 +190,15 @@ class _Episodes(NamedTuple):
         return np.asarray(np.add.reduceat(values, self.start, dtype=np.float64))
 
 
-def _excess(measure: Floats, factor: float, most: float = MOST, among: Floats | None = None) -> Floats:
+def _excess(measure: Floats, factor: float, most: float = MOST) -> Floats:
     """How far above the median the logarithm of each measure is; more than 1 is flagged.
 
     factor  the factor by which flagged measures exceed the median at least
-    among   the measures to compare with; the same unless given
     """
-    logs = np.log(measure if among is None else among)
-    middle = np.median(logs)
-    usual = float(np.quantile(np.maximum(logs - middle, 0), most, method="lower"))
-    return np.asarray(
-        np.maximum(np.log(measure) - middle, 0) / max(np.log(factor), TIMES * (1 + FEW / len(logs)) * usual)
-    )
+    above = np.log(measure)
+    above = np.maximum(above - np.median(above), 0)
+    usual = float(np.quantile(above, most, method="lower"))
+    return np.asarray(above / max(np.log(factor), TIMES * (1 + FEW / len(above)) * usual))
 
 
 def _column_excess(reach: Floats, factor: float) -> Floats:
@@ -222,11 +215,10 @@ def _never(count: Floats, rows: NDArray[np.int64]) -> Floats:
 
 
 def _motion(found: _Episodes, names: Sequence[str], goes_on: NDArray[np.bool_]) -> list[_Flaw]:
-    """moving, continuous, length, smooth and next_states."""
+    """moving, continuous, length and next_states."""
     count, (state, next_state) = found.length, (found.arrays[name] for name in ("state", "next_state"))
     reach, jump, wrong = np.zeros((3, len(count), state.shape[1]))
-    way, turns = np.zeros((2, len(count), 1))
-    large = np.zeros(state.shape[1])
+    way, large = np.zeros((len(count), 1)), np.zeros(state.shape[1])
 
     def moves(column: int, rows: slice = EVERY) -> Floats:
         """How a column moves in these of the M rows."""
@@ -248,12 +240,11 @@ def _motion(found: _Episodes, names: Sequence[str], goes_on: NDArray[np.bool_]) 
         if large[column] == 0 or kind_of(state[good, column], next_state[good, column]) == "angle":
             continue
         way[:, 0] += found.total(np.abs(moved)) / large[column]
-        turns[:, 0] += found.total(np.abs(np.diff(moved, append=0)) * goes_on) / large[column]
         reach[:, column] = np.maximum.reduceat(np.abs(moved), found.start)
         jump[:, column] = _column_excess(reach[:, column], FAR["continuous"])
     wrong[:, np.median(wrong, 0) > 0] = 0  # in most episodes: it was recorded at another moment
     length = count[:, None].astype(np.float64)
-    pace, bend = way / length, np.divide(turns, way, out=np.zeros_like(way), where=way > 0)
+    pace = way / length
     unusual = np.hstack([_excess(length, FAR["length"]), _excess(1 / length, FAR["length"])])
     jumps = "{name} jumps in row {row:,}, {times:.1f} times as far as usual"
     breaks = "the next {name} is not the following row's in {value:.0f} of its rows, first row {row:,}"
@@ -261,9 +252,6 @@ def _motion(found: _Episodes, names: Sequence[str], goes_on: NDArray[np.bool_]) 
         _Flaw("moving", "hardly moves: {times:.1%} of the usual pace", _excess(1 / (pace + 1e-9), FAR["moving"]), pace),
         _Flaw("continuous", jumps, jump, reach, names, lambda *where: np.abs(moves(*where))),
         _Flaw("length", "length {value:.0f}, usually {usual:g} rows", unusual, np.hstack([length, length]), ("", "")),
-        _Flaw(
-            "smooth", "{times:.1f} times as jerky as usual", _column_excess(bend[:, 0], FAR["smooth"])[:, None], bend
-        ),
         _Flaw("next_states", breaks, _never(wrong, count), wrong, names, differs),
     ]
 
@@ -289,25 +277,3 @@ def _in_range(found: _Episodes, names: Sequence[str]) -> list[_Flaw]:
         _Flaw("in_range", "{name} reaches {times:.1f} times as far as usual", far, reach, own),
         _Flaw("in_range", "{name} is at a limit in {value:.0%} of the rows", full, held, own),
     ]
-
-
-def _distinct(found: _Episodes, numbers: NDArray[np.int64]) -> _Flaw:
-    """Episodes that are nearly the same as an earlier one, in states and actions at some of their steps."""
-    from scipy.spatial import KDTree
-
-    own = np.arange(len(numbers))[:, None]
-    places = found.start[:, None] + np.rint(np.linspace(0, 1, PLACES) * (found.length[:, None] - 1)).astype(np.int64)
-    columns = np.hstack([found.arrays["state"], found.arrays["action"]])
-    columns = columns[:, :: 1 + PLACES * columns.shape[1] * (1 + len(own) // 20_000) // WIDEST]
-    features = np.nan_to_num(columns[places].astype(np.float64), posinf=0, neginf=0)  # (E, PLACES, columns)
-    spread = features.std((0, 1))
-    features = (features / np.where(spread > 0, spread, 1)).reshape(len(own), -1)
-    centred = features - features.mean(0)
-    shadow = centred @ np.linalg.eigh(centred.T @ centred)[1][:, -DIRECTIONS:]
-    near = KDTree(shadow).query(shadow, k=range(1, 2 + min(NEIGHBOURS, len(own) - 1)))[1]  # (E, itself and others)
-    apart = np.stack([np.sqrt(np.square(features - features[other]).mean(1)) for other in near.T], 1)
-    closeness = 1 / (apart + 1e-9)
-    before = np.where(near < own, closeness, 1e-9)
-    excess = _excess(before.max(1), FAR["distinct"], among=np.where(near != own, closeness, 1e-9).max(1))
-    same = numbers[np.take_along_axis(near, before.argmax(1)[:, None], 1)].astype(np.float64)
-    return _Flaw("distinct", "nearly the same as episode {value:.0f}", excess[:, None], same)

@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from rich.console import Console
+import rich.table
+from rich.console import Console, Group
 from rich.markup import escape
 
 WIDTH, WIDE = 120, 1000  # letters of a line of text; in a notebook, which can scroll
 STYLE = "margin:0;overflow-x:auto;line-height:normal;font-family:Menlo,'DejaVu Sans Mono',Consolas,monospace"
+
+
+class Table(NamedTuple):
+    """A caption, heads of columns, and rows of text."""
+
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def rich_tables(tables: Sequence[Table]) -> Group:
+    """Tables as the console prints them: the first column on the left, numbers on the right."""
+    drawn = []
+    for one in tables:
+        table = rich.table.Table(title=escape(one.caption), title_justify="left")
+        for place, head in enumerate(one.heads):
+            table.add_column(escape(head), justify="right" if place else "left")
+        for row in one.rows:
+            table.add_row(*map(escape, row))
+        drawn.append(table)
+    return Group(*drawn)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 class Printed:

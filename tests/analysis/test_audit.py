@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import rich.console
 import torch
 from approved import refused
-from audit_world import COLUMNS, GRAPH, numpy_step, slow_step, step, table
+from audit_world import GRAPH, numpy_step, step, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-import mocoda
 from mocoda import InputError, Transitions, audit
-from mocoda.analysis import replay as replay_module
-from mocoda.analysis.replay import EnvironmentStep, replay
+from mocoda.analysis.replay import EnvironmentStep
 from mocoda.engine.randomness import Stream
 from mocoda.engine.statistics import area_under_curve, wilson
 
@@ -105,17 +101,6 @@ def test_a_random_subset_is_audited_and_the_rest_says_so() -> None:
     assert audit(data, step, GRAPH, tolerance=0.1, rows=600, seed=3).verdict.equal(found.verdict)
     assert not audit(data, step, GRAPH, tolerance=0.1, rows=600, seed=4).verdict.equal(found.verdict)
     assert audit(data, step, GRAPH, tolerance=0.1, rows=5_000).rows == 2_000
-
-
-def test_the_verdict_is_kept_as_provenance_and_filters_rows(tmp_path: Path) -> None:
-    data = table(50, wrong=[3, 7], by=(1, 0, 0), recipe=MOCODA)
-    kept = audit(data, step, GRAPH, tolerance=0.1).keep(data)
-    kept.save(tmp_path / "kept.hdf5")
-    read = mocoda.read(tmp_path / "kept.hdf5")
-    true = read[read.provenance["confirmed"] == 1]
-    assert len(true) == 48 and set(read.provenance) == {"recipe", "confirmed"}
-    assert true.next_state.equal(step(true.rows))
-    assert audit(true, step, GRAPH, tolerance=0.1).confirmed == 1.0
 
 
 # --- episodes
@@ -212,26 +197,7 @@ def test_predictors_know_true_rows_as_well_as_they_do() -> None:
     assert low < 0.7602 < high
 
 
-def test_odds_find_rows_that_are_wrong_because_they_are_where_nobody_was() -> None:
-    """Half of the generated rows are far away in x, and these are wrong."""
-    data = table(2_000, recipe=torch.tensor([0, MOCODA]).repeat(1_000))
-    away = (torch.arange(2_000) % 4 == 1).float()[:, None] * torch.tensor([6.0, 0, 0])
-    far = Transitions(
-        data.state + away, data.action, data.next_state + 2 * away, columns=COLUMNS, provenance=data.provenance
-    )
-    found = audit(far, step, GRAPH, tolerance=0.1)
-    assert found.confirmed == 0.5 and found.predictors["odds"]["auroc"] > 0.95
-    few = audit(table(60, recipe=torch.tensor([0] * 30 + [MOCODA] * 30)), step, GRAPH, tolerance=0.1)
-    assert "odds" not in few.predictors  # too few to train a classifier
-
-
 # --- replaying
-
-
-def test_processes_give_the_same_answer() -> None:
-    data = table(600, wrong=range(60), by=(1, 0, 0))
-    here, there = (audit(data, step, GRAPH, tolerance=0.1, workers=workers) for workers in (0, 2))
-    assert here.to_json() == there.to_json() and here.verdict.equal(there.verdict)
 
 
 def test_what_is_finished_is_kept_and_not_asked_again(tmp_path: Path) -> None:
@@ -279,35 +245,9 @@ def test_a_gymnasium_environment_that_is_put_in_a_state_knows_the_truth() -> Non
     gymnasium.register("tests/Point-v0", lambda **_: Point())
     data = table(60, wrong=range(6), by=(1, 0, 0))
     assert audit(data, EnvironmentStep("tests/Point-v0", put), GRAPH, tolerance=0.01).confirmed == 0.9
-    task = mocoda.make_task("navigation")
-    walks = task.collect(50, seed=0)
-
-    def place(env: Any, state: Any) -> None:
-        env.state = torch.tensor(state, dtype=torch.float32)[None]
-
-    assert audit(walks, EnvironmentStep(task.environment, place), task.graph).confirmed == 1.0
-
-
-@pytest.mark.parametrize("name", ["navigation", "objects:3"])
-def test_the_recorded_rows_of_a_task_are_true(name: str) -> None:
-    task: Any = mocoda.make_task(name)
-    assert audit(task.collect(300, seed=0), task.step, task.graph).confirmed == 1.0
 
 
 # --- what is printed
-
-
-def test_an_audit_prints_and_is_json() -> None:
-    recipe = torch.tensor([0] * 100 + [MOCODA] * 100 + [2] * 100)
-    data = table(300, wrong=range(140, 220), by=(1, 0, 0), recipe=recipe)
-    noise = Stream(0, "noise").uniform(300)
-    found = audit(replace(data, provenance={**data.provenance, "support": noise, "disagreement": noise}), step, GRAPH)
-    console = rich.console.Console(width=120)
-    with console.capture() as printed:
-        console.print(found)
-    assert "60.0% (53.1 to 66.5) of 200 generated rows are true" in printed.get()
-    told = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert told["by"]["recipe"]["mocoda"]["rows"] == 100
 
 
 # --- bad input
@@ -378,11 +318,3 @@ def test_an_environment_that_cannot_be_made_or_has_no_box_of_actions_is_refused(
     with pytest.raises(InputError, match="cannot make the environment 'tests/Nowhere-v0'"):
         audit(table(20), EnvironmentStep("tests/Nowhere-v0", put), GRAPH, tolerance=0.1)
     fails(table(20), EnvironmentStep("CartPole-v1", put))
-
-
-def test_a_long_replay_writes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_module, "INTERVAL", 0.0)
-    file, done = tmp_path / "replayed.safetensors", []
-    rows = table(200).rows
-    replay(rows, slow_step, 3, checkpoint=file, progress=lambda stage, now, total: done.append(file.exists()))
-    assert done == [False, True, True]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import mocoda
 from experiments.check import without
-from mocoda import Advice, GateLearner, LocalGraph, Transitions
+from mocoda import Advice, LocalGraph, Transitions
 from mocoda.analysis.graph_check import recommend
 from mocoda.analysis.missing_edges import find_missing_edges, stand_ins_for
 from mocoda.engine.randomness import Stream
@@ -156,15 +156,6 @@ def test_columns_that_rest_categories_and_absent_objects_are_no_obstacle() -> No
     data = Transitions(state, push, after)
     assert mocoda.check(data, graph, quick=True).missing == ()
     assert named(mocoda.check(data, without(graph, "gear", "body"), quick=True)) == {("gear", "body")}
-
-
-def test_a_learned_graph_that_is_wrong_is_not_recommended() -> None:
-    """Learned where the bodies did not act on each other, and asked about where they do."""
-    brief = GateLearner(runs=1, hidden=16, baseline_steps=4, steps=4, batch=16)
-    factors: dict[str, list[int]] = {"body0": [0, 1], "body1": [2, 3]}
-    graph = mocoda.learn_graph(bodies(2, 1_000, 0), factors, {"push": [0]}, seed=0, learner=brief, caution=0.999)
-    found = mocoda.check(bodies(2, 3_000, 1, edge=0.3), graph, seed=1, quick=True)
-    assert ("body0", "body1") in named(found) and found.recipe is None
 
 
 @settings(max_examples=25, deadline=None)

@@ -35,14 +35,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done(*train, "--batch", 16, "--out", folder / "td3")
     done(*train, "--batch", 16, "--agent", "sac", "--out", folder / "sac")
     found = mocoda.audit(table()[RECORDED:], lambda rows: rows[:, :4] + 0.1, GRAPH, tolerance=0.01)
-    recorded, drawn = table().rows[:RECORDED], table().rows[RECORDED:]
-    told = mocoda.two_sample(recorded, drawn, GRAPH)
     report(
         folder / "page.html",
         table(),
         GRAPH,
         audit=found,
-        two_sample=told,
         training=[folder / "td3", folder / "sac"],
         name="pushes",
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 import mocoda
 from mocoda import LocalGraph, Scores, Transitions, audit, score_rows
 from mocoda.analysis.scores import Nearness, RowScorer, nearest
-from mocoda.data import concatenate
+from mocoda.data.transitions import concatenate
 from mocoda.data.where import Condition, columns_of
 from mocoda.engine.randomness import Stream
 

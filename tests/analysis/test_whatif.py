@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import holding_world as world
 import pytest
 import torch
 from approved import refused
@@ -58,14 +57,6 @@ def test_a_change_outside_the_quadrant_keeps_the_other_axis_to_the_bit() -> None
     assert answer.counterfactual.next_state[0, 0].equal(ALONG.next_state[0, 0])
     assert answer.low[0, 0].equal(ALONG.next_state[0, 0]) and answer.high[0, 0].equal(ALONG.next_state[0, 0])
     assert answer.counterfactual.next_state[0, 1].item() == pytest.approx(5.3 + 0.05 * ALONG.action[0, 1].item())
-
-
-@pytest.mark.parametrize(("x", "y", "new_y"), [(0.8, 0.7, 0.6), (0.8, 0.2, 0.7), (0.8, 0.7, 0.2)])
-def test_a_change_within_into_or_out_of_the_quadrant_reaches_both_axes(x: float, y: float, new_y: float) -> None:
-    rows = torch.tensor([[x, y, 0.3, 0.4]])
-    answer = ask(Transitions(rows[:, :2], rows[:, 2:], TASK.step(rows)), {"y": new_y}, Moved())
-    assert answer.resampled.all()
-    assert answer.counterfactual.next_state.equal(TASK.step(torch.tensor([[x, new_y, 0.3, 0.4]])))
 
 
 @settings(max_examples=30, deadline=None)
@@ -265,22 +256,3 @@ def test_questions_that_make_no_sense_are_refused(changes: dict[str, Any], optio
 
 
 # Parents
-
-
-def test_mixtures_are_fitted_to_the_data_unless_given() -> None:
-    answer = ask(ALONG, {"y": 0.12}, parents=None, least_support=0.01)
-    assert answer.support.item() == pytest.approx(ask(ALONG, {"y": 0.12}).support.item(), abs=0.2)
-    with refused():
-        ask(ALONG, {"y": 0.7}, parents=None, least_support=0.01)
-    ask(ALONG, {"y": 0.7}, parents=None, resample=["dy"], least_support=0.01)
-
-
-def test_stratified_mixtures_measure_support_among_rows_with_the_same_local_graph() -> None:
-    data = world.collect(3_000, seed=0)
-    parents = fit_parents(data, world.GRAPH, Mocoda(density="mixture", components=8))
-    at_rest = data[:1]
-    options: dict[str, Any] = {"graph": world.GRAPH, "data": data, "parents": parents, "least_support": 0.01}
-    model = Moved(world.step)
-    assert what_if(at_rest, {"object1": at_rest.rows[:, 9:14]}, model=model, **options).support.item() == 1
-    with refused():
-        what_if(at_rest, {"object1": [9.0, 9.0, 9.0, 1.0, 0.0]}, model=model, **options)

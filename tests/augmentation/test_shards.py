@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from approved import refused
 from hypothesis import assume, given, settings
@@ -22,7 +21,6 @@ import mocoda.augmentation.generation
 from mocoda import (
     Augmentation,
     Excerpt,
-    InputError,
     Transitions,
     augment_to_shards,
     make_engine,
@@ -180,32 +178,6 @@ def test_numbers_of_shards_that_there_are_not_are_refused(tmp_path: Path) -> Non
     with refused():
         augment_to_shards(tmp_path / "rows", partial(prepare, rows=10), shards=11)
     assert not (tmp_path / "rows").exists()
-
-
-@pytest.mark.filterwarnings("ignore:numbers lie")  # which damaged ones may
-@pytest.mark.parametrize("seed", range(4))
-def test_damaged_folders_end_in_a_sentence_or_in_the_same_rows(seed: int, copy: Path, folder: Path) -> None:
-    random, whole = np.random.default_rng(seed), read(folder)
-    files = sorted(copy.iterdir())
-    for _ in range(50):
-        path = files[random.integers(len(files))]
-        content = bytearray((folder / path.name).read_bytes())
-        kind, at = (int(random.integers(high)) for high in (3, len(content)))
-        if kind == 0:
-            del content[at:]
-        elif kind == 1:
-            content[at] ^= 1 << int(random.integers(8))
-        else:
-            content[at : at + 20] = random.bytes(20)
-        path.write_bytes(content)
-        try:
-            table = read(copy)
-        except InputError:
-            pass
-        else:
-            assert isinstance(table, Transitions) and len(table) == len(whole)
-        finally:
-            path.write_bytes((folder / path.name).read_bytes())
 
 
 @pytest.mark.parametrize(

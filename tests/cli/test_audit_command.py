@@ -14,7 +14,7 @@ import torch
 from command_line import below, done, kill, refused, rejects, start
 
 from mocoda import Transitions, make_task, read
-from mocoda.data import concatenate
+from mocoda.data.transitions import concatenate
 from mocoda.engine.files import versions
 from mocoda.engine.randomness import Stream
 

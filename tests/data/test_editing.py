@@ -13,32 +13,12 @@ from approved import refused
 from command_line import done, rejects
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transition_tables import assert_identical, numbers, table
+from transition_tables import assert_identical, numbers, recording, table
 
 import mocoda
 from mocoda import Transitions
-from mocoda.data.formats.shard_folder import Manifest
 
-COLUMNS = ["hand.x", "cup.x", "push"]
 quick = settings(max_examples=40, deadline=None)
-
-
-def recording(lengths: list[int], loose: int = 0, seed: int = 0) -> Transitions:
-    """Episodes of these lengths, whose number is twice their place, and rows of none; each row knows its number."""
-    random = np.random.default_rng(seed)
-    walks = [random.normal(size=(length + 1, 2)).cumsum(0) for length in [*lengths, *[1] * loose]]
-    rows = sum(lengths) + loose
-    return Transitions(
-        np.concatenate([walk[:-1] for walk in walks]),
-        random.normal(size=(rows, 1)),
-        np.concatenate([walk[1:] for walk in walks]),
-        random.normal(size=rows),
-        random.random(rows) < 0.1,
-        columns=COLUMNS,
-        source={"fps": 30},
-        provenance={"row": np.arange(rows)},
-        episode=np.append(np.repeat(2 * np.arange(len(lengths)), lengths), [-1] * loose).astype(np.int64),
-    )
 
 
 def assert_rows(made: Transitions, data: Transitions, rows: Any) -> None:
@@ -210,16 +190,8 @@ def test_every_format_can_be_split_merged_trimmed_and_dropped_from(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     data = recording([4, 6, 5, 3], seed=3)
-    if target == "shards":  # which are read only
-        Path("data").mkdir()
-        manifest = Manifest(2, len(data), "f", {"fps": 30})
-        manifest.save(Path("data"))
-        for number, part in enumerate((data[:7], data[7:])):
-            manifest.write(Path("data"), number, [(part, 0)])
-        start, target = "data", "{}.hdf5"
-    else:
-        start = target.format("data")
-        mocoda.write(data, start)
+    start = target.format("data")
+    mocoda.write(data, start)
     one, other, whole, cut, rest = (target.format(name) for name in ("one", "other", "whole", "cut", "rest"))
     done("split", start, "--share", 0.5, "--out", one, other)
     done("merge", one, other, "--out", whole)

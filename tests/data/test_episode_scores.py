@@ -61,18 +61,6 @@ def short(made: Arrays, rows: Any) -> None:
     made |= {name: np.delete(array, rows[3:], 0) for name, array in made.items()}
 
 
-def shaky(made: Arrays, rows: Any) -> None:
-    noise = np.random.default_rng(1).normal(scale=0.3, size=(len(rows) + 1, 4))
-    made["state"][rows] += noise[:-1]
-    made["next_state"][rows] += noise[1:]
-
-
-def copy(made: Arrays, rows: Any) -> None:
-    for name in ("state", "action", "next_state"):
-        noise = np.random.default_rng(1).normal(scale=1e-3, size=(len(rows) + 1, made[name].shape[1]))
-        made[name][rows] = made[name][: len(rows)] + (noise[1:] if name == "next_state" else noise[:-1])
-
-
 def held(made: Arrays, rows: Any) -> None:
     made["action"][rows, 1] = 0.4
 
@@ -93,8 +81,6 @@ SPOILT = {
     "moving": (still, "hardly moves: 0.0% of the usual pace"),
     "continuous": (jump, "hand.x jumps in row 221"),
     "length": (short, "length 3, usually 30 rows"),
-    "smooth": (shaky, "times as jerky as usual"),
-    "distinct": (copy, "nearly the same as episode 0"),
     "in_range": (held, "move.y is at a limit in 100% of the rows"),
     "in_range ": (far, "move.x reaches"),
     "next_states": (wrong, "the next cup.y is not the following row's in 1 of its rows, first row 219"),

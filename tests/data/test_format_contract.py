@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as any_arrays
 from test_hostile_files import unprivileged as unprivileged
 from test_transitions import FLOATS, bits, parts
-from transition_tables import assert_identical, numbers, refusal, table
+from transition_tables import assert_identical, numbers, recording, refusal, table
 
 import mocoda
 from mocoda import Transitions
@@ -101,22 +101,10 @@ def test_the_ending_or_the_prefix_decides(
 # --- episodes
 
 
-def recorded(random: np.random.Generator, lengths: tuple[int, ...] = (4, 1, 3), goals: bool = True) -> Transitions:
+def recorded(**more: Any) -> Transitions:
     """Whole episodes, each row with its own goal, some rows terminal; then two rows of no episode."""
-    walks = [random.normal(size=(length + 1, 2)) for length in (*lengths, 1, 1)]
-    rows = sum(lengths) + 2
-    return Transitions(
-        np.concatenate([walk[:-1] for walk in walks]),
-        random.normal(size=(rows, 1)),
-        np.concatenate([walk[1:] for walk in walks]),
-        random.normal(size=rows),
-        random.random(rows) < 0.3,
-        random.normal(size=(rows, 3)) if goals else None,
-        columns=["x", "y", "push"],
-        source={"seed": 1},
-        provenance={"recipe": np.arange(rows)},
-        episode=np.append(np.repeat(2 * np.arange(len(lengths)), lengths), [-1, -1]),
-    )
+    told: dict[str, Any] = {"goal": numbers(10, 3), "provenance": {"recipe": np.arange(10)}}
+    return recording([4, 1, 3], 2, terminal=np.isin(np.arange(10), [1, 7, 8]), **told | more)
 
 
 ORDER = [5, 2, 8, 0, 7, 3, 6, 9, 1, 4]
@@ -130,7 +118,7 @@ def test_episodes_of_a_table_are_episodes_for_others_too(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    whole = recorded(np.random.default_rng(0))
+    whole = recorded()
     made = whole[torch.tensor(ORDER)] if shuffled else whole
     order = [[0, 1, 2, 3], [4], [5, 6, 7], [8], [9]]
 
@@ -146,18 +134,9 @@ def test_episodes_of_a_table_are_episodes_for_others_too(
         assert np.array_equal(one.terminations, part.terminal)
         assert one.truncations.tolist() == [False] * (len(rows) - 1) + [not part.terminal[-1]]
 
-    mocoda.write(made, "d4rl:x.hdf5")
-    with h5py.File("x.hdf5") as file:
-        recipe, timeouts = file["provenance/recipe"][:], file["timeouts"][:]
-        assert sorted(recipe[timeouts | file["terminals"][:]]) == sorted(
-            {rows[-1] for rows in order} | {*whole.terminal.nonzero()[:, 0].tolist()}
-        )
-        last = np.isin(recipe, [rows[-1] for rows in order])
-        assert (file["next_observations"][:-1][~last[:-1]] == file["observations"][1:][~last[:-1]]).all()
-
 
 def test_d3rlpy_s_episodes_end_with_the_task_and_in_files_with_the_goal(tmp_path: Path) -> None:
-    plain = recorded(np.random.default_rng(0), goals=False)
+    plain = recorded(goal=None)
     made = replace(plain, terminal=torch.arange(len(plain)) == 1)
     lengths = [episode.transition_count for episode in mocoda.to_d3rlpy(made).episodes]
     assert lengths == [2, 2, 1, 3, 1, 1]
@@ -275,7 +254,7 @@ CHANGES: dict[str, Callable[[Transitions], Transitions]] = {
     "one value": lambda made: replace(made, state=made.state + (torch.arange(10) == 4)[:, None] * 0.5),
     "no goals": lambda made: replace(made, goal=None),
     "more": lambda made: replace(made, provenance={**made.provenance, "support": made.state[:, 0]}),
-    "names": lambda made: replace(made, columns=("y", "x", "push"), source={}),
+    "names": lambda made: replace(made, columns=("cup.x", "hand.x", "push"), source={}),
 }
 
 
@@ -285,7 +264,7 @@ def test_a_comparison_says_what_differs(
     target: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    made, chosen = recorded(np.random.default_rng(0)), target_of(target)
+    made, chosen = recorded(), target_of(target)
     changed = CHANGES[change](made)
     mocoda.write(changed, chosen)
     for wanted in (made, changed):
@@ -304,6 +283,6 @@ def test_a_folder_that_is_closed_is_said_to_be(
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(closed))
     place = target if kind == "minari" else f"{kind}:{closed / name}" if kind else closed / name
     request.getfixturevalue("unprivileged")
-    for write in (target_of, lambda place: mocoda.write(recorded(np.random.default_rng(0)), place)):
+    for write in (target_of, lambda place: mocoda.write(recorded(), place)):
         message = refusal(partial(write, place))
         assert message.startswith(f"cannot write '{closed}") and message.endswith("in a folder that can be written.")

@@ -21,7 +21,6 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 from approved import assert_approved, refused
-from command_line import done, rejects
 from test_pairing import lerobot_folder
 from transition_tables import numbers, refusal, table
 
@@ -318,15 +317,6 @@ def test_names_that_climb_out_of_a_folder_are_refused(
 # --- what reaches the terminal
 
 
-def test_terminal_escapes_in_names_are_printed_as_codes(tmp_path: Path) -> None:
-    evil = "\x1b]0;owned\x07\x1b[2J"
-    data = table(columns=[evil, "y", "a"], source={"ignored": [evil], "note": evil})
-    mocoda.write(data, tmp_path / "x.npz")
-    assert mocoda.read(tmp_path / "x.npz").columns[0] == evil
-    for said in (str(mocoda.inspect(tmp_path / "x.npz")), repr(data)):
-        assert "\x1b" not in said and "\x07" not in said and "\\x1b]0;owned" in said
-
-
 def test_a_name_of_sixty_thousand_characters_is_cut(tmp_path: Path) -> None:
     npz(tmp_path / "x.npz", **{"x" * 60_000: np.zeros(4)})
     assert len(str(mocoda.inspect(tmp_path / "x.npz"))) < 3000  # wrapping all of it takes most of a minute
@@ -392,15 +382,6 @@ def test_what_cannot_be_opened_is_refused_in_one_line(
     assert expected in message and "\n" not in message and len(message) < 600
     if name.endswith("5"):
         assert expected in refusal(lambda: Transitions.load(path))
-
-
-def test_a_folder_that_may_not_be_written_to_is_said_in_one_line(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    mocoda.write(table(), tmp_path / "x.npz")
-    done("export", tmp_path / "x.npz", "--to", tmp_path / "y.npz")  # imports what others may not be allowed to import
-    request.getfixturevalue("unprivileged")
-    rejects("export", tmp_path / "x.npz", "--to", tmp_path / "z.npz")
 
 
 def test_pipes_in_a_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,27 +182,6 @@ def test_a_written_folder_has_every_field_that_lerobot_s_own_has(version: str, t
     assert stats["next.done"]["min"] == known["next.done"]["min"] == [False]
 
 
-def test_episodes_of_v21_are_files_and_lines(tmp_path: Path) -> None:
-    data = made()
-    mocoda.write(data, f"lerobot-v2.1:{tmp_path / 'x'}")
-    assert_identical(mocoda.read(tmp_path / "x"), data)
-    assert_identical(mocoda.read(f"lerobot-v2.1:{tmp_path / 'x'}"), data)
-    assert lines(tmp_path / "x/meta/tasks.jsonl") == [{"task_index": 0, "task": "push"}]
-    episodes, stats = (lines(tmp_path / f"x/meta/{name}.jsonl") for name in ("episodes", "episodes_stats"))
-    assert episodes[1] == {"episode_index": 1, "tasks": ["push"], "length": 3} and len(episodes) == len(stats) == 6
-    begin = 0
-    for number, (episode, about) in enumerate(zip(episodes, stats, strict=True)):
-        frames = polars.read_parquet(tmp_path / f"x/data/chunk-000/episode_{number:06d}.parquet")
-        state = data.state[begin : begin + episode["length"]].numpy()
-        assert np.array_equal(frames["observation.state"].to_numpy(), state)
-        assert frames["index"].to_list() == [*range(begin, begin + len(state))]
-        assert about["episode_index"] == number and about["stats"]["observation.state"]["count"] == [len(state)]
-        figures: dict[str, Any] = {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}
-        for name, figure in figures.items():
-            assert about["stats"]["observation.state"][name] == pytest.approx(figure(state, 0), abs=1e-6)
-        begin += len(state)
-
-
 def test_what_v21_has_no_name_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mocoda.data.formats.lerobot.MOST_EPISODES", 5)
     with refused():
@@ -209,33 +189,43 @@ def test_what_v21_has_no_name_for_is_refused(tmp_path: Path, monkeypatch: pytest
     assert [*tmp_path.iterdir()] == []
 
 
-def test_what_is_written_is_right_by_other_readers(tmp_path: Path) -> None:
-    data = made()
-    mocoda.write(data, f"lerobot:{tmp_path / 'x'}")
-    frames = polars.read_parquet(tmp_path / "x/data/chunk-000/file-000.parquet")
+def test_what_is_written_is_right_by_other_readers(version: str, tmp_path: Path) -> None:
+    data, folder, lengths = made(), tmp_path / "x", [5, 3, 1, 1, 1, 1]
+    mocoda.write(data, f"{SPELLED[version]}:{folder}")
+    assert_identical(mocoda.read(folder), data)
+    assert_identical(mocoda.read(f"{SPELLED[version]}:{folder}"), data)
+    files = sorted((folder / "data/chunk-000").iterdir())
+    parts = [polars.read_parquet(file) for file in files]
+    assert [len(part) for part in parts] == ([12] if version == "v3.0" else lengths)
+    frames = polars.concat(parts)
     assert np.array_equal(frames["observation.state"].to_numpy(), data.state)
     assert np.array_equal(frames["next.observation.state"].to_numpy(), data.next_state)
     assert np.array_equal(frames["action"].to_numpy(), data.action[:, 0])  # one column: plain numbers
+    assert frames["index"].to_list() == [*range(12)]
     assert frames["episode_index"].to_list() == [0] * 5 + [1] * 3 + [2, 3, 4, 5]
     assert frames["frame_index"].to_list() == [0, 1, 2, 3, 4, 0, 1, 2, 0, 0, 0, 0]
     assert frames["timestamp"].to_list()[:5] == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
     assert frames["next.done"].to_list() == [row in (4, 7, 8, 9, 10, 11) for row in range(12)]
     for name, note in data.provenance.items():
         assert np.array_equal(frames[f"provenance.{name}"].to_numpy(), note)
-    episodes = pd.read_parquet(tmp_path / "x/meta/episodes/chunk-000/file-000.parquet")
-    assert episodes["length"].tolist() == [5, 3, 1, 1, 1, 1]
-    assert episodes["dataset_from_index"].tolist() == [0, 5, 8, 9, 10, 11]
-    assert [task.tolist() for task in episodes["tasks"]] == [["push"]] * 6
     figures: dict[str, Any] = {"min": np.min, "max": np.max, "mean": np.mean, "std": np.std}
-    for name, figure in figures.items():
-        assert episodes[f"stats/observation.state/{name}"][0] == pytest.approx(
-            figure(data.state[:5].numpy(), 0), abs=1e-6
-        )
-    for name, share in {"q01": 0.01, "q50": 0.5, "q90": 0.9}.items():
-        known = np.quantile(data.state[5:8].numpy().astype(float), share, axis=0)
-        assert episodes[f"stats/observation.state/{name}"][1] == pytest.approx(known)
-    tasks = pd.read_parquet(tmp_path / "x/meta/tasks.parquet")  # LeRobot looks tasks up in its index
-    assert tasks.iloc[0].name == "push" and tasks.loc["push"].task_index == 0
+    figures["count"] = lambda rows, axis: [rows.shape[axis]]
+    if version == "v3.0":
+        episodes = pd.read_parquet(folder / "meta/episodes/chunk-000/file-000.parquet").to_dict("records")
+        figures |= {name: partial(np.quantile, q=share) for name, share in {"q50": 0.5, "q90": 0.9}.items()}
+        stats = [{name: one[f"stats/observation.state/{name}"] for name in figures} for one in episodes]
+        assert [one["dataset_from_index"] for one in episodes] == [0, 5, 8, 9, 10, 11]
+        tasks = pd.read_parquet(folder / "meta/tasks.parquet")  # LeRobot looks tasks up in its index
+        assert tasks.iloc[0].name == "push" and tasks.loc["push"].task_index == 0
+    else:
+        episodes = lines(folder / "meta/episodes.jsonl")
+        stats = [one["stats"]["observation.state"] for one in lines(folder / "meta/episodes_stats.jsonl")]
+        assert lines(folder / "meta/tasks.jsonl") == [{"task_index": 0, "task": "push"}]
+    assert [(one["episode_index"], one["length"]) for one in episodes] == [*enumerate(lengths)]
+    assert [[*one["tasks"]] for one in episodes] == [["push"]] * 6
+    for own, rows in zip(stats, np.split(data.state.double().numpy(), np.cumsum(lengths)[:-1]), strict=True):
+        for name, figure in figures.items():
+            assert own[name] == pytest.approx(figure(rows, axis=0), abs=1e-6)
 
 
 def test_tasks_of_recorded_rows_are_kept(folder: Path, tmp_path: Path) -> None:
@@ -247,13 +237,6 @@ def test_tasks_of_recorded_rows_are_kept(folder: Path, tmp_path: Path) -> None:
     assert back.provenance["task_index"].equal(data.provenance["task_index"])
     episodes = polars.read_parquet(tmp_path / "x/meta/episodes/chunk-000/file-000.parquet")
     assert episodes["tasks"].to_list() == [["push the box"], ["pull the box"]]
-
-
-def test_a_folder_that_is_there_is_never_written_to(tmp_path: Path) -> None:
-    (tmp_path / "x").mkdir()
-    with refused():
-        mocoda.write(made(), f"lerobot:{tmp_path / 'x'}")
-    assert [*tmp_path.rglob("*")] == [tmp_path / "x"]
 
 
 LOADS = """

@@ -17,8 +17,10 @@ import pandas as pd
 import polars
 import pytest
 import torch
+from gymnasium.spaces import Box
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_minari import recorded
 
 import mocoda
 from mocoda import InputError, Transitions
@@ -87,21 +89,17 @@ def whole(name: str) -> dict[str, bytes]:
 
 
 def arrow(folder: Path, numbers: Any) -> None:
-    """A Minari data set in Arrow format, in one file."""
-    import minari
-    from gymnasium.spaces import Box
-    from minari.data_collector.episode_buffer import EpisodeBuffer
-
-    episode = EpisodeBuffer(
-        observations=numbers[:, :3],
-        actions=numbers[:29, 3:],
-        rewards=numbers[:29, 0],
-        terminations=np.zeros(29, bool),
-        truncations=np.arange(29) == 28,
-        infos={},
+    """A Minari data set in Arrow format; its first episode is in one file."""
+    made = numbers[:29, 3:], Box(-9, 9, (1,))
+    recorded(
+        "a-v0",
+        Box(-np.inf, np.inf, (3,)),
+        numbers[:, :3],
+        29,
+        actions=made[0],
+        action_space=made[1],
+        data_format="arrow",
     )
-    spaces = {"observation_space": Box(-np.inf, np.inf, (3,)), "action_space": Box(-9, 9, (1,))}
-    minari.create_dataset_from_buffers("a-v0", [episode], data_format="arrow", **spaces)
     data = folder / "a-v0/data/0"
     next(data.glob("*.arrow")).rename(data / "observations.arrow")
 
@@ -214,16 +212,3 @@ def test_a_folder_that_says_something_else_of_itself_is_read_or_refused(name: st
             (folder / part).parent.mkdir(parents=True, exist_ok=True)
             (folder / part).write_bytes(content)
         holds()
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    beginning=st.sampled_from([b"", b"PK\x03\x04", b"PAR1", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]),
-    rest=st.binary(max_size=200),
-)
-def test_bytes_of_no_file_at_all_are_refused(beginning: bytes, rest: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "noise"
-        path.write_bytes(beginning + rest)
-        with pytest.raises(InputError):
-            mocoda.read(path)

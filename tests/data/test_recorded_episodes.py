@@ -12,11 +12,10 @@ import torch
 from approved import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transition_tables import arrays, numbers, table, walks
+from transition_tables import arrays, numbers, table
 
 import mocoda
 from mocoda import Transitions, concatenate
-from mocoda.tasks import make_task
 
 quick = settings(max_examples=30, deadline=None)
 EPISODES = st.lists(st.integers(-1, 3), min_size=1, max_size=8)
@@ -153,15 +152,3 @@ def test_rows_left_out_leave_a_hole_in_their_episode() -> None:
 
 
 # --- tasks and augmentation
-
-
-@pytest.mark.parametrize(("name", "rows"), [("navigation", 700), ("objects:2", 220)])
-def test_tasks_record_whole_episodes_one_after_the_other(name: str, rows: int) -> None:
-    data = make_task(name).collect(rows, seed=1)
-    for episode, steps in walks(data).items():
-        one = data[steps]
-        assert places(one) == [(episode, step) for step in range(len(one))]
-        assert one.next_state[:-1].equal(one.state[1:])
-    found = sorted({episode for episode, _ in places(data)})
-    assert found == list(range(len(found)))
-    assert data.episode is not None and bool((data.episode.diff() >= 0).all())

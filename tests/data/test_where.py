@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mocoda.data import Transitions
+from mocoda.data.transitions import Transitions
 from mocoda.data.where import Condition, columns_of
 from mocoda.engine.errors import InputError
 

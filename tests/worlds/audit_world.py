@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,11 +35,6 @@ def numpy_step(rows: Tensor) -> np.ndarray:
     """The same by numpy, in double precision."""
     given = np.asarray(rows, np.float64)
     return np.stack([given[:, 0] + given[:, 3], given[:, 1] + given[:, 4], given[:, 2] - given[:, 4]], 1)
-
-
-def slow_step(rows: Tensor) -> Tensor:
-    time.sleep(0.2)
-    return step(rows)
 
 
 def table(

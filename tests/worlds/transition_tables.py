@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,24 @@ def arrays(rows: int = 5) -> dict[str, Any]:
 
 def table(rows: int = 5, **extra: Any) -> Transitions:
     return Transitions(**(arrays(rows) | {"reward": numbers(rows)} | extra))
+
+
+def recording(lengths: Sequence[int], loose: int = 0, seed: int = 0, **more: Any) -> Transitions:
+    """Episodes of these lengths, whose number is twice their place, and rows of none; each row knows its number."""
+    random, rows = np.random.default_rng(seed), sum(lengths) + loose
+    walks = [random.normal(size=(length + 1, 2)).cumsum(0) for length in [*lengths, *[1] * loose]]
+    made: dict[str, Any] = {
+        "state": np.concatenate([walk[:-1] for walk in walks]),
+        "action": random.normal(size=(rows, 1)),
+        "next_state": np.concatenate([walk[1:] for walk in walks]),
+        "reward": random.normal(size=rows),
+        "terminal": random.random(rows) < 0.1,
+        "columns": ["hand.x", "cup.x", "push"],
+        "source": {"fps": 30},
+        "provenance": {"row": np.arange(rows)},
+        "episode": np.append(np.repeat(2 * np.arange(len(lengths)), lengths), [-1] * loose).astype(np.int64),
+    }
+    return Transitions(**made | more)
 
 
 def assert_identical(one: Transitions, other: Transitions) -> None:

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from mocoda.analysis.tables import quantiles
 from mocoda.data.transitions import Transitions
 from mocoda.graph.local_graph import LocalGraph
 
 BINS = 30
+MAX_QUANTILE_ROWS = 1_000_000  # torch takes no quantiles of many more
 KINDS = ("recorded", "counterfactual")
 Tables = Sequence[Transitions]  # recorded rows, and generated ones if there are any
 
@@ -64,6 +65,12 @@ def ranges(tables: Tables) -> list[dict[str, Any]]:
         part = "state" if place < states else "action"
         columns.append({"name": name, "part": part, "low": low, "high": high, "kinds": kinds})
     return columns
+
+
+def quantiles(values: Tensor, *shares: float) -> Tensor:
+    """Quantiles of each column of values (N, ...): (shares, ...)."""
+    some = values[:: -(-len(values) // MAX_QUANTILE_ROWS)]
+    return torch.quantile(some, some.new_tensor(shares), dim=0)
 
 
 def _histogram(values: Tensor, low: float, high: float) -> list[float]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,22 +21,18 @@ from mocoda.analysis.page.row_browser import (
     choose_rows,
     pack_rows,
 )
-from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves, two_sample_panel
+from mocoda.analysis.page.run_folders import audit_panel, check_panel, training_curves
 from mocoda.analysis.page.scene import Projection, map_of, scene_of
 from mocoda.analysis.row_audit import Audit
 from mocoda.analysis.scores import generated, score_rows
-from mocoda.analysis.two_samples import TwoSample
 from mocoda.data.editing import HEAD, HEAD_BY_SIZE, content_of
 from mocoda.data.episode_scores import numbered, score_episodes
 from mocoda.data.formats.shard_folder import Excerpt
 from mocoda.data.transitions import Transitions
-from mocoda.engine.errors import InputError
+from mocoda.engine.errors import InputError, check_counts
 from mocoda.engine.files import VERSION, whole_file
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 MAX_DRAWN = 14  # factors of a graph that is drawn; a larger one is a table only
 HERE = Path(__file__).parent
@@ -50,7 +47,6 @@ def report(
     task: object = None,
     audit: Audit | Mapping[str, Any] | str | Path | None = None,
     check: Advice | Mapping[str, Any] | str | Path | None = None,
-    two_sample: Mapping[tuple[str, ...], TwoSample] | None = None,
     training: Sequence[str | Path] = (),
     rows: int = 2_000,
     show: Sequence[int] = (),
@@ -72,7 +68,6 @@ def report(
     task        draws goals, if it has an `achieved` that takes columns of the state
     audit       the result of `mocoda.audit`, or a folder of `mocoda audit`
     check       the result of `mocoda.check`, or a folder of `mocoda check`
-    two_sample  the result of `mocoda.two_sample`
     training    folders of `mocoda train`
     rows        maximum number of rows in the page: half of them those with the lowest scores, a quarter recorded ones,
                 and random ones for the rest. Whole episodes are added, as many rows again. There are fewer if rows are
@@ -80,13 +75,17 @@ def report(
     show        numbers of rows that the page holds in any case
     name        title of the page
     """
-    templates = _templates()
+    check_report()
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
     if (data is None) != (graph is None):
         raise InputError("a report about data needs its graph: pass both data and graph, or neither.")
     if data is None and not training:
         raise InputError("there is nothing to report on: pass data and its graph, or training=[folder].")
-    if rows < 1:
-        raise InputError(f"rows must be at least 1, the number of rows that the page holds, got {rows}.")
+    check_counts(rows=rows)
     numbers, of = (data.numbers, data.whole) if isinstance(data, Excerpt) else (None, None)
     data = data.table if isinstance(data, Excerpt) else data
     about: dict[str, Any] = {"name": name, "version": VERSION, "panels": [], "data": None, "whole": 0, "of": of}
@@ -105,8 +104,6 @@ def report(
         about["panels"].append(audit_panel(audit))
     if check is not None:
         about["panels"].append(check_panel(check))
-    if two_sample is not None:
-        about["panels"].append(two_sample_panel(two_sample))
     held["training"] = training_curves(training) if training else None
     series = list(dict.fromkeys(one["series"] for one in held["training"]["ends"])) if training else []
     held["charts"] = charts(columns, series)
@@ -128,25 +125,10 @@ def report(
 def check_report() -> None:
     """Raises if pages cannot be written. Call it before long work."""
     try:
-        import altair
-        import jinja2
-        import vl_convert  # noqa: F401
+        for name in ("altair", "jinja2", "vl_convert"):
+            import_module(name)
     except ImportError as error:
         raise InputError(f'to write a page, pip install "mocoda[report]" ({error}).') from error
-    del altair, jinja2
-
-
-def _templates() -> Environment:
-    check_report()
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
 
 
 def _split(data: Transitions, recorded: Transitions | None, graph: LocalGraph) -> Split:

@@ -1,4 +1,4 @@
-"""What commands left in their run folders, as the page shows it: audits, checks, two-sample tests and trainings."""
+"""What commands left in their run folders, as the page shows it: audits, checks and trainings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from mocoda.agents.evaluation import MEASURES
 from mocoda.analysis import graph_check, row_audit
-from mocoda.analysis.tables import Table
-from mocoda.analysis.two_samples import TwoSample
+from mocoda.data.formats.guarded import refusing
 from mocoda.engine.errors import InputError
 from mocoda.engine.metrics import JSONL, Metric, read_metrics
+from mocoda.engine.printed import Table
 from mocoda.engine.runs import settings_of
 from mocoda.engine.statistics import summarise
 
@@ -45,16 +45,6 @@ def check_panel(found: graph_check.Advice | Found) -> Panel:
         return Panel("Check: does the data support the graph?", sentences, graph_check.tables(told))
 
 
-def two_sample_panel(found: Mapping[tuple[str, ...], TwoSample]) -> Panel:
-    """The result of `mocoda.two_sample`."""
-    rows = [
-        [", ".join(factors), f"{one.auc:.2f} ({one.interval[0]:.2f} to {one.interval[1]:.2f})"]
-        for factors, one in found.items()
-    ]
-    caption = "Drawn parent sets against recorded ones: AUC of a classifier (0.5, it cannot separate them, is perfect)"
-    return Panel("Two-sample test: does it look recorded?", (), [Table(caption, ["parent set", "AUC"], rows)])
-
-
 def training_curves(folders: Sequence[str | Path]) -> dict[str, Any]:
     """The curves of all runs in folders that `mocoda train` wrote, and their last values, by metric.
 
@@ -65,7 +55,7 @@ def training_curves(folders: Sequence[str | Path]) -> dict[str, Any]:
     curves: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     for folder in map(Path, folders):
-        with _refusing(f"{str(folder / JSONL)!r}", JSONL):
+        with refusing(str(folder / JSONL), JSONL):
             metrics = [metric for metric in read_metrics(folder) if isfinite(metric.value)]
         if not metrics:
             raise InputError(f"the folder {str(folder)!r} holds no {JSONL} with numbers. `mocoda train` writes one.")
@@ -73,7 +63,7 @@ def training_curves(folders: Sequence[str | Path]) -> dict[str, Any]:
         several = sum(str(settings_of(other).get("agent")) == agent for other in folders) > 1
         name = f"{agent} ({folder.name})" if several else agent
         evaluated = _evaluated(folder)
-        with _refusing(f"{str(folder / JSONL)!r}", JSONL):
+        with refusing(str(folder / JSONL), JSONL):
             for data in dict.fromkeys(metric.data for metric in metrics):
                 series = f"{name}, {data}"
                 for measure in dict.fromkeys(metric.name for metric in metrics if metric.data == data):
@@ -133,32 +123,11 @@ def _finite(number: Any) -> float:
 def _json_of(found: Found, name: str) -> Iterator[Any]:
     """JSON values as a run folder holds them; using them in the context is checked, too."""
     if isinstance(found, Mapping):
-        with _refusing(f"what was given as {name}", name):
+        with refusing("the mapping given", name):
             yield found
         return
-    path = Path(found)
-    path = path / name if path.is_dir() else path
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise InputError(
-            f"there is no file {str(path)!r}; name a folder with {name} in it, or the file itself."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {str(path)!r}: {error}.") from error
-    with _refusing(repr(str(path)), name):
-        yield json.loads(text)
-
-
-@contextmanager
-def _refusing(place: str, name: str) -> Iterator[None]:
-    """Turns what goes wrong while JSON values are used into one error that names their file."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{place} is damaged, or no {name} that mocoda wrote ({type(error).__name__}: {error}). Make it again, or "
-            "leave it out."
-        ) from error
+    path = Path(found) / name if Path(found).is_dir() else Path(found)
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}; name a folder with {name} in it, or the file itself.")
+    with refusing(str(path), name):
+        yield json.loads(path.read_text("utf-8"))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mocoda.analysis.tables import quantiles
+from mocoda.analysis.page.charts import quantiles
 from mocoda.data.transitions import Transitions
 from mocoda.engine.networks import moments
 from mocoda.graph.local_graph import LocalGraph

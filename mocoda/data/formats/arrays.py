@@ -79,13 +79,10 @@ class RawData:
     @property
     def recorded(self) -> NDArray[np.bool_]:
         """(N,) whether a row was recorded, according to its provenance or to the source that `augment` wrote."""
-        rows = len(self.arrays["state"])
         if PROVENANCE + "recipe" in self.arrays:
             return np.asarray(self.arrays[PROVENANCE + "recipe"] == 0)
-        first, rest = self.source.get("recorded_rows"), self.source.get("generated_rows")
-        if isinstance(first, int) and isinstance(rest, int) and first + rest == rows:
-            return np.asarray(np.arange(rows) < first)
-        return np.ones(rows, bool)
+        rows = len(self.arrays["state"])
+        return np.asarray(np.arange(rows) < recorded_first(self.source, rows))
 
     def expanded(self, categories: Mapping[str, int], angles: Sequence[str] = ()) -> RawData:
         """The rows with one-hot columns gear.0, gear.1, ... in place of gear, and turn.sin and turn.cos of turn.
@@ -169,6 +166,12 @@ def _sine_and_cosine(values: NDArray[Any]) -> dict[str, NDArray[Any]]:
     period = PERIODS[0] if (abs(values) <= 1.01 * PERIODS[0]).all() else PERIODS[1]
     radians = values.astype(np.float64) * (2 * np.pi / period)
     return {"sin": np.sin(radians), "cos": np.cos(radians)}
+
+
+def recorded_first(source: Mapping[str, Any], rows: int) -> int:
+    """How many of the rows, the first ones, were recorded, by the source that `augment` wrote; all if it was not."""
+    first, rest = source.get("recorded_rows"), source.get("generated_rows")
+    return first if isinstance(first, int) and isinstance(rest, int) and first + rest == rows else rows
 
 
 def arrays_of(data: Transitions) -> Arrays:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from mocoda.data.formats.arrays import arrays_of, checked_texts, side_by_side, texts_of
 from mocoda.data.formats.as_episodes import as_episodes, grouped_by_episode, noted_audit
 from mocoda.data.formats.format import Contents, Format
-from mocoda.data.formats.guarded import Unpacked, array_at, check_readable, group_at, open_hdf5, put_array, refusing
+from mocoda.data.formats.guarded import Unpacked, array_at, check_readable, group_at, open_hdf5, refusing
 from mocoda.data.names import EPISODES, PROVENANCE, column_names
 from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.files import check_writable, hdf5_disk, whole_folder
@@ -361,8 +361,7 @@ def _boxes(fetch: Fetch, what: str, leaves: Sequence[_Leaf], rows: int) -> NDArr
 def _write_episodes(data: Transitions, path: Path) -> int:
     """Writes all episodes, and returns their number. Rows of an episode come together, sorted by step.
 
-    The layout is Minari's, but arrays cannot grow, which takes a third of the time and a quarter of the space for
-    episodes of one step.
+    The layout is Minari's, but arrays cannot grow: episodes of one step need a quarter of the space.
     """
     data = grouped_by_episode(data)
     arrays, episodes = arrays_of(data), as_episodes(data)
@@ -384,7 +383,7 @@ def _write_episodes(data: Transitions, path: Path) -> int:
             group.create_group("infos")
             for parts, place in ((by_row, rows), (by_observation, observed)):
                 for name, array in parts.items():
-                    put_array(group, name, array[place])
+                    group[name] = array[place]
     return len(episodes)
 
 

@@ -30,7 +30,6 @@ from mocoda.data.formats.guarded import (
     group_at,
     metadata_of,
     names_in,
-    put_array,
     put_metadata,
     reading_hdf5,
     shapes,
@@ -114,7 +113,7 @@ def write_robomimic(data: Transitions, place: str) -> None:
             demo = group.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = rows.stop - rows.start
             for name, array in parts.items():
-                put_array(demo, name, array[rows])
+                demo[name] = array[rows]
             demos["generated" if made[rows].any() else "recorded"].append(f"demo_{number}")
         for name, listed in demos.items():
             if listed and made.any():
