@@ -288,9 +288,8 @@ class Augmentation:
             passes &= new.notes["disagreement"] <= self.max_disagreement
         if self.min_support is not None:
             passes &= new.notes["support"] >= self.min_support
-        broken = self._graph.broken(new.rows.float(), new.next_state.float()) if self._graph is not None else {}
-        for now, after in broken.values():
-            passes &= ~(now | after)
+        if self._graph is not None:
+            passes &= self._graph.obeyed(new.rows.float(), new.next_state.float())
         return passes
 
     def _draw(self, n: int, part: Stream) -> tuple[Draw, Following]:
