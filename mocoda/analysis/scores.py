@@ -389,16 +389,18 @@ def find_ties(data: Transitions, graph: LocalGraph, kinds: Sequence[str]) -> tup
     found: dict[tuple[int, str], Condition] = {}
     owner = {column: name for name in graph.children for column in graph.factors[name]}
     states = torch.cat([data.state, data.next_state])
+    some = states[:: 1 + len(states) // LOOKED_AT]
     for switch, kind in enumerate(kinds[: graph.state_width]):
         ends = states[:, switch].aminmax()
         for value in {"binary": ends, "one-hot": ends[1:]}.get(kind, ()):
             on = states[:, switch] == value
             usual, switched = states[int(on.int().argmax())], on[: len(data)] != on[len(data) :]
-            tied = ((states == usual) == on[:, None]).all(0) & (switched.sum() >= MIN_SWITCHED)
+            tied = ((some == usual) == (some[:, switch, None] == value)).all(0) & (switched.sum() >= MIN_SWITCHED)
             for other in tied.nonzero()[:, 0].tolist():
+                if owner[other] == owner[switch] or bool(((states[:, other] == usual[other]) != on).any()):
+                    continue
                 one, two = quoted(data.columns[switch]), quoted(data.columns[other])
                 a, b = f"{value:g}", f"{usual[other]:g}"
                 text = f"({one} == {a} and {two} == {b}) or ({one} != {a} and {two} != {b})"
-                if owner[other] != owner[switch]:
-                    found.setdefault((switch, owner[other]), Condition(text, EQUAL, tuple(data.columns)))
+                found.setdefault((switch, owner[other]), Condition(text, EQUAL, tuple(data.columns)))
     return tuple(tie for tie in found.values() if bool(tie(data.rows).all()))
