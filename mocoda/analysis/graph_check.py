@@ -37,6 +37,7 @@ UPDATES, QUICK_UPDATES, EPOCHS, BATCH = 600, 200, 15, 256  # of the model, at le
 CERTAIN_ROWS = 1_000  # with fewer, nothing is certain
 WORSE, FAR = 0.1, 0.5  # shares of the rows by which a recipe falls behind recorded ones: enough to filter; too many
 LITTLE_GAIN = 0.02  # share of new rows beyond that of held-out rows: not worth augmenting for
+TORN = 0.01  # share of a recipe's rows that take apart what all recorded rows have together: worth a word
 DENSE = 0.5  # standard deviations between recorded rows, below which those that are not new add nothing
 BADLY_PREDICTED = 0.3  # of a step: recorded next states are better than a model's
 ASPECTS = ("valid", "supported", "agreed", "new", "new_and_supported")
@@ -51,6 +52,7 @@ class RecipeCheck:
 
     new_and_supported  the share of rows that are both
     unusable           why the recipe cannot be used; then all shares are 0
+    torn               what all recorded rows have tied together (see `find_ties`), and more than 1% of its rows do not
     """
 
     name: str
@@ -60,6 +62,7 @@ class RecipeCheck:
     new: float = 0.0
     new_and_supported: float = 0.0
     unusable: str | None = None
+    torn: tuple[str, ...] = ()
 
     @staticmethod
     def of(name: str, scores: Mapping[str, Tensor]) -> RecipeCheck:
@@ -185,7 +188,11 @@ def _judged(
         drawn = draw_from(parents, DRAWN, seed=stream.child("recipe", name))
     except InputError as error:
         return RecipeCheck(name, unusable=str(error))
-    return RecipeCheck.of(name, scorer(drawn.rows, drawn.next_state))
+    drawn = drawn.at(graph.obeyed(drawn.rows, drawn.next_state))  # as `augment` does
+    if len(drawn.rows) == 0:
+        return RecipeCheck(name, unusable="All rows that it draws break a constraint of the graph.")
+    torn = [tie.text for tie in scorer.valid.ties if float((~tie(drawn.rows)).double().mean()) > TORN]
+    return replace(RecipeCheck.of(name, scorer(drawn.rows, drawn.next_state)), torn=tuple(torn))
 
 
 def _model(data: Transitions, graph: LocalGraph, least: int, stream: Stream, progress: Progress) -> Dynamics:
@@ -246,6 +253,10 @@ def recommend(advice: Advice, graph: LocalGraph, disputed: float, dense: bool = 
     said = "No missing edge was found in the graph"
     said += f", but {advice.rows:,} rows are too few to be certain." if advice.rows < CERTAIN_ROWS else "."
     recorded, coda, mocoda = advice.recipes
+    if torn := coda.torn or mocoda.torn:
+        worse = 1 - min(one.valid for one in (coda, mocoda) if one.torn)
+        words = f"But {worse:.0%} of recombined rows take apart what is together in all recorded ones."
+        return say(said, words, f"Unless that is chance, add {list(torn)} to the graph's constraints, and check again.")
     amount = f"Generate about {DOSE * advice.rows:,} rows, {DOSE} for each recorded one."
     if mocoda.unusable is not None and coda.unusable is not None:
         return say(said, f"No recipe is worth trying yet: {mocoda.unusable}")

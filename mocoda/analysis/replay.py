@@ -89,20 +89,22 @@ class EnvironmentStep:
 
     environment  the id that `gymnasium.make` takes
     put          (env, state (S,)) puts the environment, without its wrappers, in a state
+    states       S; None: the columns of a row less those of all actions, also of categories that were never recorded
     """
 
     environment: str
     put: Put
+    states: int | None = None
 
     def __call__(self, rows: Tensor) -> NDArray[np.float32]:
         env, space = self._env, self._env.action_space
-        states = rows.shape[1] - int(
-            space.n if isinstance(space, gymnasium.spaces.Discrete) else np.prod(space.shape or ())
-        )
+        actions = space.n if isinstance(space, gymnasium.spaces.Discrete) else np.prod(space.shape or ())
+        states = rows.shape[1] - int(actions) if self.states is None else self.states
         if isinstance(space, gymnasium.spaces.Discrete) and not bool((rows[:, states:].sum(1) == 1).all()):
             raise InputError(
-                f"the actions of {self.environment!r} are {space}, so the last {space.n} columns of a row must be "
-                "one-hot. Read data whose actions are numbers of categories with categories=[COLUMN]."
+                f"the actions of {self.environment!r} are {space}, so the columns of a row after the first {states}, "
+                "which are the state's, must be one-hot. Read data whose actions are numbers of "
+                "categories with categories=[COLUMN]."
             )
         found = []
         for row in rows.cpu().double().numpy():

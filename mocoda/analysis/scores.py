@@ -5,7 +5,7 @@ What recorded rows have in common says what is valid; how they usually are says 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from mocoda.augmentation.support import RECORDED, Support, SupportLimits, disagr
 from mocoda.data.formats.arrays import recorded_first
 from mocoda.data.kinds import column_kinds, one_hot_groups
 from mocoda.data.transitions import Transitions
+from mocoda.data.where import EQUAL, Condition, quoted
 from mocoda.dynamics import Ensemble
 from mocoda.engine.errors import InputError
 from mocoda.engine.networks import moments
@@ -33,6 +34,7 @@ DISPUTED_STEPS = 0.3  # disagreement in standard deviations of a step, where the
 USUAL = 0.95  # share of recorded rows that have another one, recorded apart from them, within the limit of `new`
 NEXT_SLACK = 0.1  # of a step's standard deviation, by which a next state may leave what was recorded
 LOOKED_AT, PARTS = 50_000, 10  # recorded rows that `new` looks at, and parts of them that are compared with others
+MIN_SWITCHED = 20  # recorded steps that turn a switch on or off, for what is tied to it
 STRETCHES = 200  # of consecutive rows, where no episodes are known
 
 
@@ -70,8 +72,8 @@ class Scores:
     A row has an aspect if its score is above 0.5. Where there is a limit l, the score is 0.5 at the limit.
 
     valid      1 if the row and its next state are in the recorded range of every column, with unit vectors of length 1
-               and values of the recorded kind (two values, whole numbers, one-hot), and obey the graph's constraints;
-               else 0
+               and values of the recorded kind (two values, whole numbers, one-hot), and obey the graph's constraints
+               and what is tied together in all recorded rows (see `find_ties`); else 0
     supported  s / (s + l), where s is the share of recorded rows whose rarest part is as rare as the row's (by
                `SupportLimits`), and l is 0.01
     agreed     l / (l + d), where d is the ensemble's disagreement about the next state, and l is three times what it is
@@ -333,6 +335,7 @@ class Validity:
     manifold  the range of each column, over states and next states, and unit vectors
     groups    of columns that are one-hot
     slack     (S + A,), by which a next state may miss that: a tenth of a step's standard deviation
+    ties      what is tied together in all states
     """
 
     manifold: Manifold
@@ -340,6 +343,7 @@ class Validity:
     groups: tuple[tuple[int, ...], ...]
     slack: Tensor
     graph: LocalGraph
+    ties: tuple[Condition, ...]
 
     @staticmethod
     def of(data: Transitions, graph: LocalGraph) -> Validity:
@@ -347,17 +351,17 @@ class Validity:
         step = moments(data.next_state.double() - data.state.double())[1].float()
         slack = torch.cat([NEXT_SLACK * step, torch.zeros_like(data.action[0])])
         manifold = Manifold.of(torch.cat([data.rows, following]), graph)
-        return Validity(manifold, column_kinds(data), one_hot_groups(data), slack, graph)
+        kinds = column_kinds(data)
+        return Validity(manifold, kinds, one_hot_groups(data), slack, graph, find_ties(data, graph, kinds))
 
     def __call__(self, rows: Tensor, next_state: Tensor | None = None) -> Tensor:
         """Which rows (N, S + A) with next states (N, S) are valid, bool (N,)."""
         valid = self._keeps(rows, 0 * self.slack)
         if next_state is not None:
             valid &= self._keeps(torch.cat([next_state, rows[:, next_state.shape[1] :]], 1), self.slack)
-        after = rows[:, : self.graph.state_width] if next_state is None else next_state
-        for before, then in self.graph.broken(rows, after).values():
-            valid = valid & ~before & ~then
-        return valid
+        for tie in self.ties:
+            valid &= tie(rows)
+        return valid & self.graph.obeyed(rows, next_state)
 
     def _keeps(self, rows: Tensor, slack: Tensor) -> Tensor:
         low, high = self.manifold.low, self.manifold.high
@@ -372,3 +376,29 @@ class Validity:
         for group in map(list, self.groups):
             kept &= (rows[:, group].sum(1) - 1).abs() <= slack[group].sum()
         return kept
+
+
+def find_ties(data: Transitions, graph: LocalGraph, kinds: Sequence[str]) -> tuple[Condition, ...]:
+    """Switches and categories that have a value exactly where a column of another factor has one, in all states.
+
+    A cube that is listed at (0, 0) exactly where the hand holds it is an example: only the two together make a state,
+    and no edge says so. What goes along with a switch that is turned in fewer than 20 recorded steps is chance.
+    """
+    found: dict[tuple[int, str], Condition] = {}
+    owner = {column: name for name in graph.children for column in graph.factors[name]}
+    states = torch.cat([data.state, data.next_state])
+    some = states[:: 1 + len(states) // LOOKED_AT]
+    for switch, kind in enumerate(kinds[: graph.state_width]):
+        ends = states[:, switch].aminmax()
+        for value in {"binary": ends, "one-hot": ends[1:]}.get(kind, ()):
+            on = states[:, switch] == value
+            usual, switched = states[int(on.int().argmax())], on[: len(data)] != on[len(data) :]
+            tied = ((some == usual) == (some[:, switch, None] == value)).all(0) & (switched.sum() >= MIN_SWITCHED)
+            for other in tied.nonzero()[:, 0].tolist():
+                if owner[other] == owner[switch] or bool(((states[:, other] == usual[other]) != on).any()):
+                    continue
+                one, two = quoted(data.columns[switch]), quoted(data.columns[other])
+                a, b = f"{value:g}", f"{usual[other]:g}"
+                text = f"({one} == {a} and {two} == {b}) or ({one} != {a} and {two} != {b})"
+                found.setdefault((switch, owner[other]), Condition(text, EQUAL, tuple(data.columns)))
+    return tuple(tie for tie in found.values() if bool(tie(data.rows).all()))

@@ -283,15 +283,12 @@ class Augmentation:
         return min(max(n, MIN_REDRAWN), max(MIN_REDRAWN, round(1.1 * (n - have) / share)))
 
     def _passes(self, new: _Rows) -> Tensor:
-        passes = torch.ones(len(new.rows), dtype=torch.bool, device=new.rows.device)
+        graph, passes = self._graph, torch.ones(len(new.rows), dtype=torch.bool, device=new.rows.device)
         if self.max_disagreement is not None:
             passes &= new.notes["disagreement"] <= self.max_disagreement
         if self.min_support is not None:
             passes &= new.notes["support"] >= self.min_support
-        broken = self._graph.broken(new.rows.float(), new.next_state.float()) if self._graph is not None else {}
-        for now, after in broken.values():
-            passes &= ~(now | after)
-        return passes
+        return passes if graph is None else passes & graph.obeyed(new.rows.float(), new.next_state.float())
 
     def _draw(self, n: int, part: Stream) -> tuple[Draw, Following]:
         width, states = self.data.rows.shape[1], self.data.state.shape[1]

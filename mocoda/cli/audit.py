@@ -128,4 +128,6 @@ class Truth:
     def _step(self) -> Any:
         world = self.world
         task: Any = load_task(world, self.names) if isinstance(world, Path) else make_task(world)
-        return task.step if self.environment is None else EnvironmentStep(self.environment, task.put)
+        if self.environment is None:
+            return task.step
+        return EnvironmentStep(self.environment, task.put, len(self.names.state))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
+from keyword import iskeyword
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.errors import InputError, unknown_name
 
 NEXT = "next."  # before the name of a state column: its next value
+EQUAL = 1e-3  # how far apart numbers that a constraint calls equal may be, absolutely and relatively
+NO_WORD = re.compile(r"[A-Za-z_][\w.]*\.\d[\w.]*")  # a name such as gear.0, which Python cannot read
+BACKQUOTES = "Write names that are no words in backquotes, such as {}."
 QUOTED_OR_EQUALS = re.compile(r"""`[^`]*`|'[^']*'|"[^"]*"|(?<![<>=!:])=(?!=)""")
 OPERATORS: dict[type, Callable[..., Tensor]] = {
     ast.Add: operator.add,
@@ -67,8 +71,8 @@ class Condition:
         for name in self.names:
             if name not in columns:
                 known = [other for other in columns if name.startswith(NEXT) or not other.startswith(NEXT)]
-                odd = [other for other in known if other in self.text and not other.replace(".", "").isidentifier()]
-                quote = f" Write names that are no words in backquotes, such as `{odd[0]}`." if odd else ""
+                odd = [quoted(other) for other in known if other in self.text and quoted(other) != other]
+                quote = f" {BACKQUOTES.format(odd[0])}" if odd else ""
                 raise InputError(f"{unknown_name('column', name, known)}{quote}")
         return torch.broadcast_to(self._holds(self._tree, columns), next(iter(columns.values())).shape)
 
@@ -103,8 +107,9 @@ class Condition:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             place = getattr(error, "offset", 0) or len(text) + 1
             at = f"at {text[place - 1 :]!r}" if place <= len(text) else "at its end"
+            quote = f" {BACKQUOTES.format(quoted(odd[0]))}" if (odd := NO_WORD.search(self.text)) else ""
             raise InputError(
-                f"the condition {self.text[:200]!r} cannot be read: {getattr(error, 'msg', error)} {at}."
+                f"the condition {self.text[:200]!r} cannot be read: {getattr(error, 'msg', error)} {at}.{quote}"
             ) from None
 
     def _holds(self, node: ast.expr, columns: Mapping[str, Tensor]) -> Tensor:
@@ -130,6 +135,11 @@ class Condition:
         if self.tolerance:
             equal = (left - right).abs() <= self.tolerance * (1 + right.abs())
         return equal if isinstance(op, ast.Eq) else ~equal
+
+
+def quoted(name: str) -> str:
+    """A column's name as conditions write it: in backquotes unless its parts are words."""
+    return name if all(part.isidentifier() and not iskeyword(part) for part in name.split(".")) else f"`{name}`"
 
 
 def columns_of(table: Transitions) -> dict[str, Tensor]:

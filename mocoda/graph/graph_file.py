@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from mocoda.data.formats.arrays import noted
 from mocoda.data.transitions import Transitions, as_tensor
-from mocoda.data.where import Condition
+from mocoda.data.where import EQUAL, Condition
 from mocoda.engine.errors import InputError, check_names
 from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.columns import ColumnNames, Factors, as_factors, factors_by_name
@@ -39,7 +39,6 @@ MAX_BYTES = 1_000_000  # a graph is a page of text; a longer file is something e
 TABLES = ("state", "action", "edges", "relative", "absent")
 GOALS = ("environment", "achieved", "tolerance")
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}
-EQUAL = 1e-3  # how far apart numbers that a constraint calls equal may be, absolutely and relatively
 RULE = ("between", "columns", "within", "norm")
 
 
@@ -57,6 +56,7 @@ FUNCTIONS = {
     "terminal": Signature(("state", "action", "next_state"), ("N",), boolean=True),
     "goals": Signature(("n", "seed", "device"), ("N", "G")),
     "achieved": Signature(("state",), ("N", "G")),
+    "reached": Signature(("achieved", "goal"), ("N",), boolean=True),
     "features": Signature(("rows",), ("N", "F")),
     "region": Signature(("rows",), ("N",), boolean=True),
     "step": Signature(("rows",), ("N", "S")),
@@ -243,9 +243,12 @@ def _graph(defined: Mapping[str, Any], names: ColumnNames, absent: dict[str, Non
         )
     columns = (*names.state, *names.action)
     check_names("column", (*relative, *relative.values()), columns)
+    state = as_factors("state", defined["state"], names) if "state" in defined else factors_by_name(names.state)
+    by_name = factors_by_name(names.action)  # the action is one factor, unless edges name these
+    named = {*chain(*edges.values())} & by_name.keys() and not state.keys() & by_name.keys()
     graph = LocalGraph(
-        state=as_factors("state", defined["state"], names) if "state" in defined else factors_by_name(names.state),
-        action=as_factors("action", defined.get("action", {"action": slice(None)}), names),
+        state=state,
+        action=as_factors("action", defined.get("action", by_name if named else {"action": slice(None)}), names),
         edges={child: tuple(parents) for child, parents in edges.items()},
         given_parent_sets=None if groups is None else [tuple(group) for group in groups],
         relative={columns.index(column): columns.index(origin) for column, origin in relative.items()},
@@ -309,8 +312,7 @@ def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[...
         except ValueError:  # a compiled function has no signature
             pass
         found[name] = partial(_called, file, name, function)
-    measured = () if "tolerance" in defined else (("achieved", "reward"),)
-    for name, needed in (("terminal", "reward"), *measured, ("goals", "achieved")):
+    for name, needed in (("terminal", "reward"), ("reached", "achieved"), ("goals", "achieved")):
         if name in found and needed not in (*found, *filter(defined.__contains__, GOALS)):
             raise InputError(f"it defines {name}, which is of no use without {needed}; define both.")
     return found
@@ -377,6 +379,8 @@ def _task(
             raise InputError("tolerance is the distance at which a goal is reached: name the columns in achieved, too.")
         if type(tolerance) not in (int, float) or not 0 < tolerance < float("inf"):
             raise InputError(f"tolerance must be a distance, a number above 0, got {tolerance!r}.")
+        if "reached" in functions:
+            raise InputError("tolerance and reached both say when a goal is reached; remove one of them.")
         task["reached"] = partial(near, float(tolerance), groups)
     reward, terminal = (task.pop(name, None) for name in ("reward", "terminal"))
     about_goals = _about_goals(defined)  # what is defined besides may hold things that other processes cannot be sent
@@ -405,7 +409,7 @@ def _task(
         return drawn
 
     drawn = {"goals": goals} if "goals" in functions else {}
-    return task | drawn | ({"label": label} if "reward" in functions or tolerance is not None else {})
+    return task | drawn | ({"label": label} if "reward" in functions or "reached" in task else {})
 
 
 def _columns(columns: list[int], state: Tensor) -> Tensor:

@@ -265,6 +265,14 @@ class LocalGraph:
             found[name] = ~holds(rows), torch.zeros_like(rows[:, 0], dtype=torch.bool) if acts else ~holds(after)
         return found
 
+    def obeyed(self, rows: Tensor, next_state: Tensor | None = None) -> Tensor:
+        """The rows (N,) that break no constraint, and whose next states, if they are given, do not either."""
+        after = rows[:, : self.state_width] if next_state is None else next_state
+        obeyed = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        for now, then in self.broken(rows, after).values():
+            obeyed &= ~(now | then)
+        return obeyed
+
     def check_constraints(self, data: Transitions) -> None:
         """Raises unless the recorded rows obey the constraints."""
         said = []

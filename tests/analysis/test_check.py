@@ -21,6 +21,7 @@ from experiments.check import without
 from mocoda import Advice, LocalGraph, Transitions
 from mocoda.analysis.graph_check import recommend
 from mocoda.analysis.missing_edges import find_missing_edges, stand_ins_for
+from mocoda.data.where import Condition
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.navigation import Navigation
 
@@ -191,6 +192,22 @@ def test_recipes_are_judged_by_the_rows_they_draw() -> None:
     found = mocoda.check(world.collect(3_000, seed=0), world.GRAPH, quick=True)
     recorded, _, ours = found.recipes
     assert recorded.valid == ours.valid == 1 and ours.supported > 0.8
+
+
+def test_what_is_tied_in_all_recorded_rows_is_named_until_it_is_a_constraint() -> None:
+    """A cube is listed at 0 where a hand holds it, which no edge says."""
+    drawn = Stream(0, "test-ties")
+    held, place = drawn.integers(2, 601).float(), 1 + drawn.uniform(601)
+    state = torch.stack([drawn.uniform(601), held, place * (1 - held)], 1)
+    names = ["hand.x", "hand.0", "cube.x", "push"]
+    data = Transitions(state[:-1], drawn.normal(600, 1), state[1:], columns=names)
+    edges = {"hand": ["hand", "push"], "cube": ["cube"]}
+    graph = LocalGraph({"hand": [0, 1], "cube": 2}, {"push": 0}, edges)
+    coda = mocoda.check(data, graph, quick=True).recipes[1]
+    assert coda.valid < 0.8 and len(coda.torn) == 1
+    constrained = replace(graph, constraints={"held": Condition(coda.torn[0], columns=tuple(names))})
+    advice = mocoda.check(data, constrained, quick=True)
+    assert advice.recipes[1].valid == 1 and not advice.recipes[1].torn and advice.recipe is not None
 
 
 def test_a_graph_of_all_edges_has_nothing_to_recombine() -> None:

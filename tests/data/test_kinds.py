@@ -138,6 +138,10 @@ def test_categories_become_columns_that_an_environment_takes_back() -> None:
     assert data.action.argmax(1).tolist() == cart_pole()["action"].tolist()
     replayed = EnvironmentStep("CartPole-v1", put)(data.rows[:50])
     assert np.allclose(replayed, data.next_state[:50], atol=1e-5)
+    unused = mocoda.Transitions(data.state[:9, :2] / 9, data.action[:9], data.state[:9, :2])  # of three categories
+    truth = EnvironmentStep("MountainCar-v0", lambda env, state: setattr(env, "state", state), 2)(unused.rows)
+    change = truth[:, 1] - unused.state[:, 1].numpy() + 0.0025 * np.cos(3 * unused.state[:, 0].numpy())
+    assert np.allclose(change, -0.001 * data.action[:9, 0], atol=1e-6)
     start = gymnasium.spaces.Discrete(3, start=5)
     assert environment_action(start, np.array([0.1, 0.9, 0.2])) == 6
 

@@ -57,6 +57,23 @@ def test_missing_values_of_a_frame_are_nan() -> None:
     assert_identical(mocoda.read(other, skip_bad_rows=True), mocoda.read(given, skip_bad_rows=True))
 
 
+@pytest.mark.parametrize("kind", ["pandas", "polars", "csv", "parquet"])
+def test_texts_are_categories(kind: str, tmp_path: Path) -> None:
+    gears = [*"rnnfn"] * 2
+    given: Any = frame(**{"state.gear": gears, "next_state.gear": ["p", *gears[1:]], "action.go": ["on", "off"] * 5})
+    given = given.assign(**{"next_state.box1.x": ROWS, "next_state.y": ROWS})
+    if kind == "polars":
+        given = polars.DataFrame(given.to_dict("list"))
+    elif kind != "pandas":
+        getattr(given, f"to_{kind}")(tmp_path / f"x.{kind}", index=False)
+        given = tmp_path / f"x.{kind}"
+    for named in ([], ["gear"]):
+        read = mocoda.read(given, categories=named)
+        assert read.columns == ("box1.x", "y", "gear.f", "gear.n", "gear.p", "gear.r", "dx", "go.off", "go.on")
+        assert ["fnpr"[place] for place in read.state[:, 2:].argmax(1)] == gears
+        assert read.next_state[0].tolist() == [0, 0, 0, 0, 1, 0] and read.action[0, 1:].tolist() == [0, 1]
+
+
 def test_a_parquet_column_of_records_passes_for_its_parts(tmp_path: Path) -> None:
     records = pyarrow.array([{"x": float(row), "y": row * 10.0} for row in ROWS])
     made = pyarrow.table({"state": records, "action.dx": ACTIONS[:, 0], "episode": pyarrow.array(EPISODES["episode"])})
@@ -80,7 +97,7 @@ def test_written_parquet_has_named_columns(tmp_path: Path) -> None:
     "given",
     [
         pd.DataFrame({"x": ROWS}),
-        frame(**{"state.name": ["a"] * 10}, **EPISODES),
+        frame(**{"state.name": ["a"] * 9 + [None]}, **EPISODES),
         frame(**{"next_state.y": ROWS}),
         frame(**{"action.y": ROWS}, **EPISODES),
         pd.concat([frame(), frame()], axis=1),

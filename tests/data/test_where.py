@@ -110,6 +110,8 @@ def test_names_quotes_single_equals_and_truth() -> None:
         holds("box1.z > 1", **{"box1.x": [1.0]})
     with pytest.raises(InputError, match="`pos/x`"):
         holds("pos/x > 1", **{"pos/x": [1.0]})
+    with pytest.raises(InputError, match=r"`gear\.0`"):
+        holds("gear.0 > 0.5", **{"gear.0": [1.0]})
 
 
 def test_a_table_s_columns_by_name() -> None:

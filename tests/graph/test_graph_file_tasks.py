@@ -91,6 +91,17 @@ def test_a_file_with_goals_labels_every_row_with_one(tmp_path: Path) -> None:
     assert again.goal is not None and torch.equal(again.goal, made.goal)
 
 
+def test_a_file_may_say_itself_what_reaches_a_goal(tmp_path: Path) -> None:
+    above = "\ndef reached(achieved, goal):\n    return (achieved > goal).all(1)\n"
+    loaded: Any = task(tmp_path, GOALS[: GOALS.index("def reward")] + above)
+    assert loaded.reached(NEXT, STATE).all() and not loaded.reached(STATE, NEXT).any()
+    assert loaded.label(STATE, ACTION, NEXT, STATE[:, 3:5])[1].all()
+    with refused():
+        task(tmp_path, GOALS + above.replace(".all(1)", "")).reached(STATE, NEXT)  # type: ignore[misc]
+    with refused():
+        load_task(write(tmp_path, PYTHON + GOALS + above), NAMES, achieved=["box1.x"], tolerance=0.1)
+
+
 def test_hints_are_handed_to_recipes(tmp_path: Path) -> None:
     loaded: Any = task(tmp_path, HINTS)
     assert loaded.box[0].tolist() == [0.0] * 7 + [-1.0] * 2
@@ -166,7 +177,7 @@ def test_functions_of_rows_and_goals_are_checked_too(tmp_path: Path) -> None:
     [
         "reward = 3",
         "def reward(state, action):\n    pass",
-        "def achieved(state):\n    pass" + REWARD,
+        "def reached(achieved, goal):\n    pass" + REWARD,
         "def terminal(s, a, n):\n    pass",
         "def rewards(s, a, n):\n    pass",
         "box = 3",

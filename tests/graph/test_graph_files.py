@@ -74,6 +74,8 @@ def test_columns_name_their_factors_by_themselves(tmp_path: Path) -> None:
         write(tmp_path, 'edges = {"a": ["a", "action"], "b": ["b"], "c": ["c", "a"]}'), data(ROWS[:, :6], names)
     )
     assert loaded.factors == {"a": (0, 2), "b": (1,), "c": (3,), "action": (4, 5)}
+    by_name = write(tmp_path, 'edges = {"a": ["a", "u"], "b": ["b", "v"], "c": ["c", "a"]}')
+    assert load_graph(by_name, data(ROWS[:, :6], names)).action == {"u": (0,), "v": (1,)}
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def read(
     observations   the observations that make up the state, in robomimic's files and LeRobot's folders
     filter_key     which demonstrations of a robomimic file to read: "train"
     episode_steps  rows of an episode; needed where there are no next states and nothing marks an episode's end
-    categories     columns whose numbers 0, 1, 2 ... are categories, such as "action0"; they become one-hot columns
+    categories     columns whose numbers 0, 1, 2 ... are categories, such as "action0"; they become one-hot columns, as
+                   columns of texts in frames, Parquet and CSV always do
     angles         columns of angles, in radians or degrees; sine and cosine take their places
     absent         objects, such as "car1" with columns car1.x and car1.y, that are absent in rows in which all of these
                    are 0 or NaN; NaN becomes 0. `source` notes them, and graph files know them from there
@@ -138,7 +139,8 @@ def read_raw(source: Any, **how: Unpack[HowToRead]) -> RawData:
             )
         raw = raw_arrays(contents, title, columns=columns, names=names, episode_steps=how.get("episode_steps"))
     raw = raw.without_absent(how.get("absent", ()))
-    return raw.expanded(dict.fromkeys(how.get("categories", ()), 0), how.get("angles", ()))
+    known = getattr(contents, "categories", ())  # one-hot already
+    return raw.expanded({name: 0 for name in how.get("categories", ()) if name not in known}, how.get("angles", ()))
 
 
 def _is_table(source: Any) -> TypeGuard[Transitions]:

@@ -84,15 +84,15 @@ class RawData:
         rows = len(self.arrays["state"])
         return np.asarray(np.arange(rows) < recorded_first(self.source, rows))
 
-    def expanded(self, categories: Mapping[str, int], angles: Sequence[str] = ()) -> RawData:
+    def expanded(self, categories: Mapping[str, int | Sequence[str]], angles: Sequence[str] = ()) -> RawData:
         """The rows with one-hot columns gear.0, gear.1, ... in place of gear, and turn.sin and turn.cos of turn.
 
-        categories  column -> how many there are; 0: as many as occur
+        categories  column -> how many there are, or their names; 0: as many as occur
         angles      columns in radians, or in degrees if some number is larger than 2 pi
         """
         raw = self
-        for name, count in categories.items():
-            raw = raw._in_place_of(name, partial(_one_hot, f"{self.kind}: the categories of {name!r}", count))
+        for name, known in categories.items():
+            raw = raw._in_place_of(name, partial(_one_hot, f"{self.kind}: the categories of {name!r}", known))
         for name in angles:
             raw = raw._in_place_of(name, _sine_and_cosine)
         return raw
@@ -152,14 +152,17 @@ class RawData:
         return bad
 
 
-def _one_hot(what: str, count: int, values: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def _one_hot(what: str, known: int | Sequence[str], values: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    count = known if isinstance(known, int) else len(known)
     largest = count - 1 if count else MOST_CATEGORIES - 1
     if len(odd := np.flatnonzero(~((values == np.round(values)) & (values >= 0) & (values <= largest)))):
         raise InputError(f"{what} must be whole numbers from 0 to at most {largest}, got {values[odd[0]]:g}.")
     count = count or int(values.max()) + 1
     if count * len(values) > MOST_SWITCHES:
         raise InputError(f"{what} are {count:,} in {len(values):,} rows, too many to become one column each.")
-    return {str(number): values == number for number in range(count)}
+    return {
+        str(name): values == number for number, name in enumerate(range(count) if isinstance(known, int) else known)
+    }
 
 
 def _sine_and_cosine(values: NDArray[Any]) -> dict[str, NDArray[Any]]:

@@ -35,7 +35,7 @@ class Contents:
     ignored    what the file holds besides
     about      what else the file says, as JSON values that go into the table's source
     missing    the message if there is no {name}, which has the aliases {names}
-    categories columns whose numbers are categories, and how many there are; they become one-hot
+    categories columns whose numbers are categories, and how many there are, or their names; they become one-hot
     ends_only  terminals mark the last rows of episodes and say nothing about values, as in OGBench's files
     """
 
@@ -45,7 +45,7 @@ class Contents:
     ignored: Sequence[str] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     missing: str = "there is no array called {names}."
-    categories: Mapping[str, int] = field(default_factory=dict)
+    categories: Mapping[str, int | Sequence[str]] = field(default_factory=dict)
     ends_only: bool = False
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mocoda.data.formats.arrays import checked_texts, texts_of
+from mocoda.data.formats.arrays import MOST_CATEGORIES, checked_texts, texts_of
 from mocoda.data.formats.format import Contents, Format, Stored, begins_with
 from mocoda.data.formats.guarded import Unpacked, check_readable, refusing
 from mocoda.data.names import EPISODES, VECTORS
@@ -240,9 +240,16 @@ def by_column(columns: Sequence[tuple[str, Load]], kind: str, texts: Mapping[str
         groups["next_state"] = groups["state"] or groups["next_state"]
     if both := sorted({*groups["state"]} & {*groups["action"]}):
         raise InputError(f"{kind}: {both} name columns of both state and action; every column needs its own name.")
-    arrays: dict[str, Any] = {name: _numbers(kind, name, load[name]) for name in VECTORS if name in load}
+    cells = {f"{group}.{name}": np.asarray(load[f"{group}.{name}"]()) for group in groups for name in groups[group]}
+    categories = {}
+    for key in [key for key in cells if key.startswith(("state.", "action.")) and _holds_texts(cells[key])]:
+        both = [name for name in (key, f"next_{key}") if name in cells and _holds_texts(cells[name])]
+        known, numbers = np.unique(np.concatenate([cells[name] for name in both]), return_inverse=True)
+        cells |= zip(both, np.split(numbers.astype(float), len(both)), strict=True)
+        categories[key.partition(".")[2]] = known.tolist()
+    arrays: dict[str, Any] = {name: _numbers(kind, name, np.asarray(load[name]())) for name in VECTORS if name in load}
     for group, names in groups.items():
-        found = {f"{group}.{name}": _numbers(kind, f"{group}.{name}", load[f"{group}.{name}"]) for name in names}
+        found = {key: _numbers(kind, key, cells[key]) for key in (f"{group}.{name}" for name in names)}
         if group == "provenance":
             arrays |= found
         elif found:
@@ -254,11 +261,20 @@ def by_column(columns: Sequence[tuple[str, Load]], kind: str, texts: Mapping[str
         texts.get("source"),
         ignored=others,
         missing="there are no columns of the {name}; they are called {name}.x, {name}.y and so on.",
+        categories=categories,
     )
 
 
-def _numbers(kind: str, name: str, load: Load) -> NDArray[Any]:
-    values = np.asarray(load())
+def _holds_texts(values: NDArray[Any]) -> bool:
+    """Whether every row holds a text, and few enough differ to be categories."""
+    texts = values.tolist() if values.dtype.kind in "OU" else [None]
+    return all(isinstance(text, str) for text in texts) and len({*texts}) <= MOST_CATEGORIES
+
+
+def _numbers(kind: str, name: str, values: NDArray[Any]) -> NDArray[Any]:
     if name in EPISODES or values.dtype.kind in "biuf":
         return values
-    raise InputError(f"{kind}: the column {name!r} holds {values.dtype}, not numbers. Convert it, or leave it out.")
+    raise InputError(
+        f"{kind}: the column {name!r} holds {values.dtype}, neither numbers nor categories, which are up to "
+        f"{MOST_CATEGORIES} texts, one in every row. Convert it, or leave it out."
+    )

@@ -89,7 +89,8 @@ def _dense_graph(state: object, action: object, names: ColumnNames) -> LocalGrap
     if state is None and len(names.state) > 1 and all(re.fullmatch(r"state\d+", name) for name in names.state):
         raise InputError(
             f"the data does not name its {len(names.state)} state columns, so nothing says which of them belong to one "
-            'object. Say so: state={"cart": slice(0, 2), ...}, or a TOML file with [state] and [action] (--factors).'
+            "object. Name them when the data is read (--columns cart.x cart.y ...), or list the factors: "
+            'state={"cart": slice(0, 2), ...}, or a TOML file with [state] and [action] (--factors).'
         )
     factors = [
         guessed_factors(kind, getattr(names, kind)) if given is None else as_factors(kind, given, names)
