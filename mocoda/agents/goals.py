@@ -154,35 +154,34 @@ def reached_by(task: Task | None, data: Transitions) -> Reached | None:
 
 def check_goals(task: Any, data: Transitions, name: str) -> None:
     """Raises if a task's goals cannot be goals of the data's episodes; warns if no row of the data reaches any."""
-    if getattr(task, "goals", None) is None:
-        return
-    if getattr(task, "achieved", None) is None:
+    achieved, reached, goals = (getattr(task, part, None) for part in ("achieved", "reached", "goals"))
+    if achieved is None:
+        if goals is None:
+            return
         raise InputError(
             f"task {task.name!r} draws goals, but does not say which of them a state has reached: define "
             "achieved(state), or name the columns that goals are about."
         )
-    found = task.achieved(data.state[:: 1 + len(data) // LOOKED_AT]).float()
-    goals = task.goals(TRIED, seed=0, device=data.device).float()
-    if goals.shape[1] != found.shape[1]:
+    some = data.state[:: 1 + len(data) // LOOKED_AT]
+    found = achieved(some)
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(some):
+        raise _returns("achieved(state)", task, "a tensor of the goals (N, G) that states (N, S) have reached", found)
+    found = found.float()
+    if reached is not None:
+        _check_reached(reached, task, found)
+    if goals is None:
+        return
+    wanted = goals(TRIED, seed=0, device=data.device).float()
+    if wanted.shape[1] != found.shape[1]:
         raise InputError(
-            f"goals of task {task.name!r} have {goals.shape[1]} columns, but what its states achieve has "
+            f"goals of task {task.name!r} have {wanted.shape[1]} columns, but what its states achieve has "
             f"{found.shape[1]}. They must be the same: see achieved(state)."
         )
-    if getattr(task, "reached", None) is None:
+    if reached is None:
         return
-    task.reached(found, goals[:1].expand_as(found))
-    if data.device.type == "cuda":
-        try:
-            with torch.cuda.device(data.device), torch.cuda.graph(torch.cuda.CUDAGraph()):
-                task.reached(found, goals[:1].expand_as(found))
-        except RuntimeError as error:
-            raise InputError(
-                f"reached(achieved, goal) of task {task.name!r} cannot be recorded for the GPU: {error}. Use torch's "
-                "functions and Python's numbers in it; no tensors made of numbers, indices that are lists, or .item()."
-            ) from error
     nearest = math.inf
-    for goal in goals:
-        if bool(task.reached(found, goal.expand_as(found)).any()):
+    for goal in wanted:
+        if bool(reached(found, goal.expand_as(found)).any()):
             return
         nearest = min(nearest, float((found - goal).norm(dim=1).min()))
     warnings.warn(
@@ -191,3 +190,24 @@ def check_goals(task: Any, data: Transitions, name: str) -> None:
         "be at a goal, look at the units of `achieved` and the goals, or raise the tolerance.",
         stacklevel=4,  # the caller of train_agents
     )
+
+
+def _check_reached(reached: Reached, task: Any, found: Tensor) -> None:
+    """Raises unless `reached` returns what it should, for states that achieved `found`, and a GPU can record it."""
+    there = reached(found, found)
+    if not isinstance(there, Tensor) or there.dtype != torch.bool or there.shape != (len(found),):
+        raise _returns("reached(achieved, goal)", task, "a tensor of bools (N,), for goals (N, G) each", there)
+    if found.is_cuda:
+        try:
+            with torch.cuda.device(found.device), torch.cuda.graph(torch.cuda.CUDAGraph()):
+                reached(found, found)
+        except RuntimeError as error:
+            raise InputError(
+                f"reached(achieved, goal) of task {task.name!r} cannot be recorded for the GPU: {error}. Use torch's "
+                "functions and Python's numbers in it; no tensors made of numbers, indices that are lists, or .item()."
+            ) from error
+
+
+def _returns(function: str, task: Any, expected: str, found: object) -> InputError:
+    got = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    return InputError(f"{function} of task {task.name!r} must return {expected}, got {got}.")
