@@ -63,15 +63,7 @@ ARMS = {
     "added": ("one cube fewer recorded, in turns", "#7d5ba6"),
     "swapped": ("and CoDA's, in turns that swap cubes", "#a6761d"),
 }
-RECORDED = ("recorded", "play", "play-few")
-MADE = {
-    "recorded": "recorded, one cube at a time",
-    "turns": "CoDA's, in turns",
-    "swapped": "CoDA's, in turns that swap cubes",
-    "alone": "{missing} added to recordings",
-    "added": "{missing} added to recordings, and CoDA's turns of these",
-    "play-few": "recorded, all cubes",
-}
+TURNS = ("turns", "swapped")
 FIRST_EPISODES, MOST_EPISODES = 50, 5_000  # of an arm at a time: the first tell how many more it needs
 KINDS = tuple(f"cube-{number}{goals}" for number in CUBES.values() for goals in ("", "-places"))
 
@@ -153,7 +145,7 @@ class CubesTable(Experiment):
     def _grown(self, arm: str, run: Run, task: Cubes, recorded: Transitions) -> Transitions:
         """The recorded rows and, after them, those of new episodes in which all cubes are in play, `total` in all."""
         stream = Stream(0, "cubes", arm, device=recorded.device)
-        how: dict[str, Any] = {"recipe": make_recipe("coda"), "turns": arm in ("turns", "swapped")}
+        how: dict[str, Any] = {"recipe": make_recipe("coda"), "turns": arm in TURNS}
         if arm == "mocoda":
             (model,) = fit_models(run, [recorded], task.graph, "local", self.dynamics)
             how = {"recipe": make_recipe("mocoda", density="matched", stratified=True), "model": model}
@@ -215,13 +207,7 @@ class CubesTable(Experiment):
         tables = {name: cls.table(results) for name, results in parts.items()}
         more = _joined(tables["more-rows"], tables["added"])
         data = [read_json(folder / f"data-{name}.json") for name in ("double", "triple", "quadruple", "quadruple-2")]
-        rows = _joined(*map(CubesData.table, data))
-        seconds = ", ".join(f"{results['seconds']:,.0f}" for results in data)
-        made = {
-            "rows": rows,
-            "order": CubesData.order(data[0]),
-            "data-measured": f"These took {seconds} s after the recordings, on {data[0]['device']}.",
-        }
+        made = {"rows": _joined(*map(CubesData.table, data)), "order": CubesData.order(data[0])}
         return super().blocks(folder) | {"more-rows": more, "triple": tables["triple"]} | made
 
 
@@ -232,6 +218,7 @@ class CubesData(CubesTable):
     metric = "share of rows that OGBench's simulator confirms, with its 95% interval; shares of episodes and goals"
     outputs = ("data.json",)
 
+    arms: tuple[str, ...] = ("recorded", "turns", "added", "swapped", "play-few")
     audited: int = 1_000  # rows of each kind, and as many in which a cube moves by more than an audit tolerates
 
     def measure(self, run: Run) -> dict[str, Any]:
@@ -240,17 +227,12 @@ class CubesData(CubesTable):
         assert isinstance(task, Cubes)
         limits = {"tolerance": task.tolerance, "columns": task.compared}
         for arm in self.arms:
-            tables = {arm: self.dataset(run, task, arm)}
-            if arm == "added":
-                tables = {"alone": self.added(run, task), **tables}
-            before = 0 if arm in RECORDED else len(tables["alone"]) if arm == "added" else self.rows
-            tables[arm] = tables[arm][before:]
+            tables = {"alone": self.added(run, task)} if arm == "added" else {}
+            before = len(tables["alone"]) if tables else self.rows if arm in TURNS else 0
+            tables[arm] = self.dataset(run, task, arm)[before:]
             for name, data in tables.items():
-                every = torch.ones(len(data), dtype=torch.bool, device=data.device)
-                parts = {"all": every, "moving": moving(data, task.tolerance)}
-                audits = {
-                    part: audit_part(run, task, data, which, self.audited, limits) for part, which in parts.items()
-                }
+                parts = {"all": torch.ones(len(data), dtype=torch.bool), "moving": moving(data, task.tolerance)}
+                audits = {part: audit_part(run, task, data, rows, self.audited, limits) for part, rows in parts.items()}
                 found[name] = {"rows": len(data), "audits": audits, "play": order_of_play(data, self.agent.discount)}
             run.lap(arm)
         return {"data": found}
@@ -261,11 +243,12 @@ class CubesData(CubesTable):
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:
         config, rows = results["config"], []
-        missing = "1 cube" if config["fewer"] == 1 else f"{config['fewer']} cubes"
         for name, found in results["data"].items():
-            label = MADE[name].format(missing=missing)
-            rows.append([config["kind"], label, *(share_text(found["audits"][part]) for part in ("all", "moving"))])
-        return markdown_table(["world", "rows", "true, %", "where a cube moves by 5 mm or more, %"], rows)
+            label = "`added`, before turns" if name == "alone" else f"`{name}`"
+            added = str(config["fewer"]) if name in ("alone", "added") else "0"
+            shares = [share_text(found["audits"][part]) for part in ("all", "moving")]
+            rows.append([config["kind"], label, added, *shares])
+        return markdown_table(["world", "rows of", "cubes added", "true, %", "where a cube moves by 5 mm, %"], rows)
 
     @staticmethod
     def order(results: Mapping[str, Any]) -> str:
@@ -277,7 +260,7 @@ class CubesData(CubesTable):
         for kind, title in RELATIONS.items():
             shares = [(one["shown"][kind], *(goals[kind] for goals in one["goals"].values())) for one in data.values()]
             rows.append([title, *(" / ".join(f"{100 * share:.3g}" for share in own) for own in shares)])
-        return markdown_table(["cube-double", *(MADE[name] for name in data)], rows)
+        return markdown_table(["cube-double", *(f"`{name}`" for name in data)], rows)
 
 
 def measure_agents(
@@ -408,16 +391,7 @@ CubesTable.presets = {
     "places-dqc": replace(
         PLACES, preset="places-dqc", agent=make_agent("dqc", chunk=25, short=5, flow_steps=5), half=False
     ),
-    "data": CubesData(
-        "data",
-        seeds=1,
-        agent=GCIQL,
-        updates=1,
-        rows=30_000,
-        total=150_000,
-        episodes=1,
-        arms=("recorded", "turns", "added", "swapped", "play-few"),
-    ),
+    "data": CubesData("data", seeds=1, agent=GCIQL, updates=1, rows=30_000, total=150_000, episodes=1),
     "quick": CubesTable(
         "quick",
         seeds=1,

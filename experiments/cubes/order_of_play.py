@@ -66,51 +66,45 @@ def order_of_play(data: Transitions, discount: float) -> dict[str, Any]:
     discount  of goals that are drawn as by the value of GCIQL; those of its actor are uniform
     """
     data, _, last, _ = sorted_episodes(data, "gciql", lambda state: places(state).flatten(1))
-    cubes, lies = places(data.state), lying(data)
-    shown, puts, again = dict.fromkeys(RELATIONS, 0), 0, 0
-    episodes = list(_lying_rows(data, last))
-    for rows in episodes:
-        where = cubes[rows]
-        moves = ((where[1:] - where[:-1]).norm(dim=-1) > WITHIN).sum(0)
+    cubes, lies, stream = places(data.state), lying(data), Stream(0, "order-of-play", device=data.device)
+    number, puts, again, shown = len(last.unique()), 0, 0, dict.fromkeys(RELATIONS, 0)
+    for rows, first, later in _pairs(data, last):
+        moves = ((cubes[rows[1:]] - cubes[rows[:-1]]).norm(dim=-1) > WITHIN).sum(0)
         puts, again = puts + int(moves.sum()), again + int((moves > 1).any())
-        first, later = torch.triu_indices(len(rows), len(rows), 1, device=data.device)
-        for name, pairs in relations(where[first], where[later]).items():
-            shown[name] += int(pairs.any())
-    stream, goals = Stream(0, "order-of-play", device=data.device), {}
-    row = stream.integers(len(data), GOALS)
+        for name, found in relations(cubes[first], cubes[later]).items():
+            shown[name] += int(found.any())
+    row, goals = stream.integers(len(data), GOALS), {}
     for name, own in {"uniform": None, "geometric": discount}.items():
         goal = GoalShares(0, 1, own).draw(stream.child(name), row, last[row], len(data))
-        found = relations(cubes[row], cubes[goal])
-        goals[name] = {kind: float((found[kind] & lies[goal]).double().mean()) for kind in RELATIONS}
-    number = len(episodes)
+        made = relations(cubes[row], cubes[goal])
+        goals[name] = {kind: float((shows & lies[goal]).double().mean()) for kind, shows in made.items()}
     shares = {name: count / number for name, count in shown.items()}
     return {"episodes": number, "put_down": puts / number, "again": again / number, "shown": shares, "goals": goals}
 
 
 def changing_places(data: Transitions) -> Transitions | None:
-    """The parts of episodes, at most one of each, from a state to those in which two of its cubes have changed places.
+    """The shortest part of each episode from a state to one in which two of its cubes have changed places.
 
-    It is the shortest part of its episode, and goes on while the cubes lie there.
+    It goes on while the cubes lie there. The rows of an episode must be neighbours; None if no cubes change places.
     """
-    cubes, kept = places(data.state), torch.zeros(len(data), dtype=torch.bool, device=data.device)
     assert data.episode is not None
-    for rows in _lying_rows(data, data.episode):
-        first, later = torch.triu_indices(len(rows), len(rows), 1, device=data.device)
-        found = relations(cubes[rows[first]], cubes[rows[later]])["swapped"]
+    cubes, kept = places(data.state), torch.zeros(len(data), dtype=torch.bool, device=data.device)
+    for _, first, later in _pairs(data, data.episode):
+        found = relations(cubes[first], cubes[later])["swapped"]
         if bool(found.any()):
-            first, later = rows[first[found]], rows[later[found]]
+            first, later = first[found], later[found]
             begin = first[(later - first).argmin()]
             kept[begin : int(later[first == begin].amax()) + 1] = True
     return data[kept] if bool(kept.any()) else None
 
 
-def _lying_rows(data: Transitions, episode: Tensor) -> Iterator[Tensor]:
-    """Of every episode, whose rows are neighbours, the first and last rows of its stretches in which all cubes lie."""
-    counts = episode.unique_consecutive(return_counts=True)[1].tolist()
+def _pairs(data: Transitions, episode: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Of each episode the rows that begin or end a stretch in which all cubes lie, and all pairs of them in order."""
     here = lying(data)
-    within = here.clone()
-    within[1:] &= here[:-1] & (episode[1:] == episode[:-1])
-    within[:-1] &= here[1:] & (episode[1:] == episode[:-1])
-    here &= ~within
-    for rows in torch.arange(len(data), device=data.device).split(counts):
-        yield rows[here[rows]]
+    inside = here.clone()
+    inside[[0, -1]] = False
+    inside[1:-1] &= here[:-2] & here[2:] & (episode[:-2] == episode[2:])
+    rows = (here & ~inside).nonzero()[:, 0]
+    for own in rows.split(episode[rows].unique_consecutive(return_counts=True)[1].tolist()):
+        first, later = torch.triu_indices(len(own), len(own), 1, device=own.device)
+        yield own, own[first], own[later]
