@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from mocoda.agents.agent import make_agent
 from mocoda.agents.policy import Policies, agent_settings
 from mocoda.agents.train import remove_checkpoint, train_agents
 from mocoda.analysis.replay import replay
-from mocoda.analysis.row_audit import Limits, judge
+from mocoda.analysis.row_audit import Limits, audit, judge
 from mocoda.analysis.scores import Nearness
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import Dynamics, DynamicsConfig, fit_dynamics_runs
@@ -224,6 +224,27 @@ class Merit:
             chosen = Stream(0, "judged", device=made.device).permutation(len(made))[:JUDGED_ROWS]
             file.parent.mkdir(exist_ok=True)
             write_json(file, {"data": column} | self.of(made[chosen]))
+
+
+def audit_part(
+    run: Run, task: Any, data: Transitions, which: Tensor, most: int, limits: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The share of the chosen rows, bool (N,), that the simulator confirms; it replays at most `most`. None: no row."""
+    rows = which.cpu().nonzero()[:, 0]
+    if not len(rows):
+        return None
+    chosen = data[rows[Stream(0, "audited", device="cpu").permutation(len(rows))[:most]].to(data.device)]
+    found = audit(replace(chosen, provenance={}), task.step, task.graph, workers=run.workers, **limits)
+    factors = {name: one["share"] for name, one in found.by["factor"].items()}
+    return {"rows": found.rows, "confirmed": found.confirmed, "interval": found.interval, "factors": factors}
+
+
+def share_text(one: Mapping[str, Any] | None) -> str:
+    """What `audit_part` found, for a table."""
+    if one is None:
+        return "–"
+    low, high = (100 * end for end in one["interval"])
+    return f"{100 * one['confirmed']:.1f} ({low:.1f} to {high:.1f}, {one['rows']:,} rows)"
 
 
 def noted_merits(run: Run, columns: Sequence[str]) -> Cells:

@@ -14,12 +14,13 @@ from functools import partial
 from itertools import permutations
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from experiments.cubes.order_of_play import RELATIONS, changing_places, moving, order_of_play
 from experiments.experiment import (
     Cells,
     Experiment,
@@ -33,7 +34,7 @@ from experiments.experiment import (
     spread,
 )
 from experiments.figures import draw_bars
-from experiments.stages import fit_models, record, train_columns
+from experiments.stages import audit_part, fit_models, record, share_text, train_columns
 from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
 from mocoda.agents.evaluation import evaluate
@@ -60,7 +61,9 @@ ARMS = {
     "play": ("all cubes, recorded", GREY),
     "play-few": ("all cubes, as few rows as of one", "#c8cdd6"),
     "added": ("one cube fewer recorded, in turns", "#7d5ba6"),
+    "swapped": ("and CoDA's, in turns that swap cubes", "#a6761d"),
 }
+TURNS = ("turns", "swapped")
 FIRST_EPISODES, MOST_EPISODES = 50, 5_000  # of an arm at a time: the first tell how many more it needs
 KINDS = tuple(f"cube-{number}{goals}" for number in CUBES.values() for goals in ("", "-places"))
 
@@ -71,7 +74,7 @@ class CubesTable(Experiment):
 
     name = "cubes"
     metric = "episodes of the official tasks 1 to 5 that succeed, in percent, one value a seed"
-    outputs = ("cubes.json", "cubes.png")
+    outputs: ClassVar[tuple[str, ...]] = ("cubes.json", "cubes.png")
 
     agent: Agent
     updates: int
@@ -125,13 +128,13 @@ class CubesTable(Experiment):
         if arm == "play-few":
             return record(run, task, self.rows, "play", name="recorded-play-few")
         if arm == "added":
-            return self._grown("turns", run, task, self._added(run, task))
+            return self._grown("turns", run, task, self.added(run, task))
         recorded = record(run, task, self.rows, "one-cube")
         if arm == "recorded":
             return recorded
         return permuted(recorded, task) if arm == "permuted" else self._grown(arm, run, task, recorded)
 
-    def _added(self, run: Run, task: Cubes) -> Transitions:
+    def added(self, run: Run, task: Cubes) -> Transitions:
         """Recordings of a world with fewer cubes, to which others like these are added."""
         smaller = Cubes(task.cubes - self.fewer)
         fewer = record(run, smaller, self.rows, "play" if smaller.cubes == 1 else "one-cube", name="recorded-fewer")
@@ -142,7 +145,7 @@ class CubesTable(Experiment):
     def _grown(self, arm: str, run: Run, task: Cubes, recorded: Transitions) -> Transitions:
         """The recorded rows and, after them, those of new episodes in which all cubes are in play, `total` in all."""
         stream = Stream(0, "cubes", arm, device=recorded.device)
-        how: dict[str, Any] = {"recipe": make_recipe("coda"), "turns": arm == "turns"}
+        how: dict[str, Any] = {"recipe": make_recipe("coda"), "turns": arm in TURNS}
         if arm == "mocoda":
             (model,) = fit_models(run, [recorded], task.graph, "local", self.dynamics)
             how = {"recipe": make_recipe("mocoda", density="matched", stratified=True), "model": model}
@@ -159,7 +162,10 @@ class CubesTable(Experiment):
                 **how,
             )
             in_play = task.region(new.rows)
-            return replace(new, provenance={})[in_play] if bool(in_play.any()) else None
+            if not bool(in_play.any()):
+                return None
+            new = replace(new, provenance={})[in_play]
+            return changing_places(new) if arm == "swapped" else new
 
         return grown(episodes, replace(recorded, provenance={}), self.total)
 
@@ -199,8 +205,62 @@ class CubesTable(Experiment):
     def blocks(cls, folder: Path) -> dict[str, str]:
         parts = {name: read_json(folder / f"{name}.json") for name in ("more-rows", "added", "triple")}
         tables = {name: cls.table(results) for name, results in parts.items()}
-        more = tables["more-rows"] + "\n" + tables["added"].split("\n", 2)[2]
-        return super().blocks(folder) | {"more-rows": more, "triple": tables["triple"]}
+        more = _joined(tables["more-rows"], tables["added"])
+        data = [read_json(folder / f"data-{name}.json") for name in ("double", "triple", "quadruple", "quadruple-2")]
+        made = {"rows": _joined(*map(CubesData.table, data)), "order": CubesData.order(data[0])}
+        return super().blocks(folder) | {"more-rows": more, "triple": tables["triple"]} | made
+
+
+@dataclass(frozen=True)
+class CubesData(CubesTable):
+    """How true the rows of the arms are, and what their episodes show of the official tasks; agents are not trained."""
+
+    metric = "share of rows that OGBench's simulator confirms, with its 95% interval; shares of episodes and goals"
+    outputs = ("data.json",)
+
+    arms: tuple[str, ...] = ("recorded", "turns", "added", "swapped", "play-few")
+    audited: int = 1_000  # rows of each kind, and as many in which a cube moves by more than an audit tolerates
+
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Of an arm with new rows, these alone; the rows with added cubes, from which `added` takes turns, apart."""
+        task, found = make_task(self.kind), {}
+        assert isinstance(task, Cubes)
+        limits = {"tolerance": task.tolerance, "columns": task.compared}
+        for arm in self.arms:
+            tables = {"alone": self.added(run, task)} if arm == "added" else {}
+            before = len(tables["alone"]) if tables else self.rows if arm in TURNS else 0
+            tables[arm] = self.dataset(run, task, arm)[before:]
+            for name, data in tables.items():
+                parts = {"all": torch.ones(len(data), dtype=torch.bool), "moving": moving(data, task.tolerance)}
+                audits = {part: audit_part(run, task, data, rows, self.audited, limits) for part, rows in parts.items()}
+                found[name] = {"rows": len(data), "audits": audits, "play": order_of_play(data, self.agent.discount)}
+            run.lap(arm)
+        return {"data": found}
+
+    def draw(self, results: Mapping[str, Any], folder: Path) -> None:
+        """There is no figure."""
+
+    @staticmethod
+    def table(results: Mapping[str, Any]) -> str:
+        config, rows = results["config"], []
+        for name, found in results["data"].items():
+            label = "`added`, before turns" if name == "alone" else f"`{name}`"
+            added = str(config["fewer"]) if name in ("alone", "added") else "0"
+            shares = [share_text(found["audits"][part]) for part in ("all", "moving")]
+            rows.append([config["kind"], label, added, *shares])
+        return markdown_table(["world", "rows of", "cubes added", "true, %", "where a cube moves by 5 mm, %"], rows)
+
+    @staticmethod
+    def order(results: Mapping[str, Any]) -> str:
+        """What episodes and hindsight goals show of the official tasks."""
+        data = {name: results["data"][name]["play"] for name in ("recorded", "turns", "swapped", "play-few")}
+        rows = [["episodes", *(f"{one['episodes']:,}" for one in data.values())]]
+        rows.append(["a cube is put down, times in each", *(f"{one['put_down']:.1f}" for one in data.values())])
+        rows.append(["one is put down and taken up again, %", *(f"{100 * one['again']:.3g}" for one in data.values())])
+        for kind, title in RELATIONS.items():
+            shares = [(one["shown"][kind], *(goals[kind] for goals in one["goals"].values())) for one in data.values()]
+            rows.append([title, *(" / ".join(f"{100 * share:.3g}" for share in own) for own in shares)])
+        return markdown_table(["cube-double", *(f"`{name}`" for name in data)], rows)
 
 
 def measure_agents(
@@ -270,7 +330,9 @@ def grown(make: Callable[[int, int], Transitions | None], recorded: Transitions,
             tables.append(made)
             have += len(made)
         if not have and tried >= MOST_EPISODES:
-            raise InputError(f"in none of {tried:,} new episodes are all cubes in play; record more rows.")
+            raise InputError(
+                f"none of {tried:,} new episodes has the states that are wanted of them; record more rows."
+            )
     return concatenate(tables)[:rows]
 
 
@@ -292,18 +354,24 @@ def _summary(data: Transitions, task: Any) -> dict[str, float]:
     return {"rows": len(data), "episodes": len(data.episode.unique()), "in_play": in_play}
 
 
+def _joined(first: str, *others: str) -> str:
+    """Tables with the same columns as one."""
+    return "\n".join([first, *(table.split("\n", 2)[2] for table in others)])
+
+
+GCIQL = make_agent("gciql")
 # Goals that are places, and seeds of agents by which no setting was chosen.
 PLACES = CubesTable(
     "places",
     seeds=5,
     first=10,
-    agent=make_agent("gciql"),
+    agent=GCIQL,
     updates=400_000,
     rows=300_000,
     total=10_000_000,
     episodes=50,
     kind="cube-double-places",
-    arms=tuple(ARMS),
+    arms=tuple(arm for arm in ARMS if arm != "swapped"),
     evaluations=1,
     half=True,
 )
@@ -311,7 +379,7 @@ CubesTable.presets = {
     "paper": CubesTable(
         "paper",
         seeds=3,
-        agent=make_agent("gciql"),
+        agent=GCIQL,
         updates=400_000,
         rows=300_000,
         total=600_000,
@@ -323,6 +391,7 @@ CubesTable.presets = {
     "places-dqc": replace(
         PLACES, preset="places-dqc", agent=make_agent("dqc", chunk=25, short=5, flow_steps=5), half=False
     ),
+    "data": CubesData("data", seeds=1, agent=GCIQL, updates=1, rows=30_000, total=150_000, episodes=1),
     "quick": CubesTable(
         "quick",
         seeds=1,

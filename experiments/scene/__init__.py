@@ -21,12 +21,11 @@ from experiments.audit import SMALL
 from experiments.cubes import grown, measure_agents
 from experiments.experiment import Experiment, Run, average, by_place, check_names, markdown_table
 from experiments.scene.world import OFFICIAL, SLIDES, Scene, both_open
-from experiments.stages import fit_models, record
+from experiments.stages import audit_part, fit_models, record, share_text
 from mocoda import augment, augment_episodes, check_step, fit_parents, learn_graph, load_graph, read, write
 from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
 from mocoda.agents.policy import agent_settings
-from mocoda.analysis import audit
 from mocoda.data.transitions import Transitions
 from mocoda.dynamics import DynamicsConfig
 from mocoda.engine.errors import InputError
@@ -117,7 +116,7 @@ class SceneTable(Experiment):
         parts = {"all": every, "moving": _moving(data)}
         found: dict[str, Any] = {"recorded": {}}
         for part, which in parts.items():
-            found["recorded"][part] = _audited(run, task, data, which, self.audited, limits)
+            found["recorded"][part] = audit_part(run, task, data, which, self.audited, limits)
         for name, graph in graphs.items():
             for made in MADE:
                 try:
@@ -127,7 +126,9 @@ class SceneTable(Experiment):
                     continue
                 combined = both_open(new.state)
                 parts = {"all": every.new_ones(len(new)), "left out": combined, "moving": combined & _moving(new)}
-                audits = {part: _audited(run, task, new, which, self.audited, limits) for part, which in parts.items()}
+                audits = {
+                    part: audit_part(run, task, new, which, self.audited, limits) for part, which in parts.items()
+                }
                 found[f"{made}-{name}"] = {"left_out": float(combined.double().mean()), **audits}
                 run.lap(f"{made} by the {name} graph")
         return {"check": str(check), "audits": found}
@@ -168,7 +169,7 @@ class SceneTable(Experiment):
         rows = []
         for name, found in results["audits"].items():
             made, _, graph = name.partition("-")
-            cells = [_share(found.get(part)) for part in PARTS]
+            cells = [share_text(found.get(part)) for part in PARTS]
             share = f"{100 * found['left_out']:.1f}" if "left_out" in found else "–"
             rows.append([MADE.get(made, made), graph, share, *cells])
         return markdown_table(["rows", "graph", "drawer and window open, %", *PARTS.values()], rows)
@@ -207,26 +208,6 @@ class SceneTable(Experiment):
 def _moving(data: Transitions) -> Tensor:
     """The rows in which drawer or window moves, bool (N,)."""
     return (data.next_state - data.state)[:, SLIDES].abs().amax(1) > MOVES
-
-
-def _audited(
-    run: Run, task: Scene, data: Transitions, which: Tensor, most: int, limits: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """The share of these rows, of which it replays at most `most`, that the simulator confirms; None without rows."""
-    rows = which.cpu().nonzero()[:, 0]
-    if not len(rows):
-        return None
-    chosen = data[rows[Stream(0, "audited", device="cpu").permutation(len(rows))[:most]].to(data.device)]
-    found = audit(replace(chosen, provenance={}), task.step, task.graph, workers=run.workers, **limits)
-    factors = {name: one["share"] for name, one in found.by["factor"].items()}
-    return {"rows": found.rows, "confirmed": found.confirmed, "interval": found.interval, "factors": factors}
-
-
-def _share(one: Mapping[str, Any] | None) -> str:
-    if one is None:
-        return "–"
-    low, high = (100 * end for end in one["interval"])
-    return f"{100 * one['confirmed']:.1f} ({low:.1f} to {high:.1f}, {one['rows']:,} rows)"
 
 
 # A small model, with next states as they are by default.
