@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -185,6 +186,18 @@ class NoAchieved(PointTask):
     achieved = None  # type: ignore[assignment]
 
 
+class ListOfAchieved(PointTask):
+    def achieved(self, state: Tensor) -> Any:
+        return state[:, :2].tolist()
+
+
+class ReachedAsNumbers(NearTask):
+    goals = None  # type: ignore[assignment]
+
+    def reached(self, achieved: Tensor, goal: Tensor) -> Any:
+        return (achieved - goal).norm(dim=1)
+
+
 class WideGoals(PointTask):
     def goals(self, n: int, *, seed: int | Stream, device: torch.device | str = "cpu") -> Tensor:
         return torch.zeros(n, 3)
@@ -197,7 +210,7 @@ class FarGoals(NearTask):
 
 def test_goals_that_the_data_cannot_have_are_refused_and_those_that_it_never_reaches_are_told() -> None:
     data = replace(POINTS, episode=torch.arange(len(POINTS)) // 10, step=None)
-    for task in (NoAchieved(), WideGoals()):
+    for task in (NoAchieved(), ListOfAchieved(), ReachedAsNumbers(), WideGoals()):
         with refused():
             table_of(data, task)
     nearest = float((data.state[:, :2] - 50).norm(dim=1).min())
