@@ -123,7 +123,7 @@ def _finite(number: Any) -> float:
 def _json_of(found: Found, name: str) -> Iterator[Any]:
     """JSON values as a run folder holds them; using them in the context is checked, too."""
     if isinstance(found, Mapping):
-        with refusing("the mapping given", name):
+        with refusing("what was given", name):
             yield found
         return
     path = Path(found) / name if Path(found).is_dir() else Path(found)

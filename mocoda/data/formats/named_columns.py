@@ -242,8 +242,10 @@ def by_column(columns: Sequence[tuple[str, Load]], kind: str, texts: Mapping[str
         raise InputError(f"{kind}: {both} name columns of both state and action; every column needs its own name.")
     cells = {f"{group}.{name}": np.asarray(load[f"{group}.{name}"]()) for group in groups for name in groups[group]}
     categories = {}
-    for key in [key for key in cells if key.startswith(("state.", "action.")) and _holds_texts(cells[key])]:
-        both = [name for name in (key, f"next_{key}") if name in cells and _holds_texts(cells[name])]
+    for key in [key for key in cells if key.startswith(("state.", "action."))]:
+        both = [name for name in (key, f"next_{key}") if name in cells]
+        if not all(_holds_texts(cells[name]) for name in both):
+            continue
         known, numbers = np.unique(np.concatenate([cells[name] for name in both]), return_inverse=True)
         cells |= zip(both, np.split(numbers.astype(float), len(both)), strict=True)
         categories[key.partition(".")[2]] = known.tolist()
