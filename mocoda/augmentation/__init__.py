@@ -1,7 +1,7 @@
 """Steps 1 and 2 together: new rows, labelled with the task's reward, after the recorded ones."""
 
 from mocoda.augmentation.episodes import augment_episodes
-from mocoda.augmentation.generation import Augmentation, augment
+from mocoda.augmentation.generation import Augmentation, augment, follows_recorded
 from mocoda.augmentation.more_objects import add_objects
 from mocoda.augmentation.rewards import GoalsOf, LearnedReward, RewardConfig, fit_reward, label
 from mocoda.augmentation.streaming import augment_to_file, augment_to_shards
@@ -21,5 +21,6 @@ __all__ = [
     "disagreement",
     "fit_reward",
     "fit_support",
+    "follows_recorded",
     "label",
 ]

@@ -19,7 +19,8 @@ from mocoda.engine.randomness import Stream, as_stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents import Model, Parents, ParentsWithChildren
 from mocoda.parents.groups import BLOCK, neighbourhood
-from mocoda.parents.recipe import Draw, Region, draw_from, within
+from mocoda.parents.recipe import Draw, Region, RegionParents, draw_from, within
+from mocoda.parents.recombination import GroupedParents
 
 MIN_REDRAWN = 1_024  # rows drawn again where filters have rejected some, at least
 # The filters are given up when they accept less than this share of so many rows.
@@ -120,7 +121,7 @@ class Augmentation:
     def __post_init__(self) -> None:
         if self.rows < 0 or (self.rows == 0 and not self.keep_recorded):
             raise InputError(f"rows must be positive, the number of rows to generate, got {self.rows}.")
-        if self.model is None and self.needs_model:
+        if self.model is None and self.needs_model and not (self.reuse and follows_recorded(self.parents)):
             raise InputError("these parents have no next states of their own; pass model=mocoda.fit_dynamics(...).")
         limits = {"max_disagreement": self.max_disagreement, "min_support": self.min_support}
         check_options(self.recipe, self.needs_model, self.hindsight, self.provenance, **limits)
@@ -298,7 +299,6 @@ class Augmentation:
         if drawn.next_state is not None:
             check_shape(call, "next states", drawn.next_state, (n, states))
             return drawn, Following(drawn.next_state, torch.zeros_like(drawn.next_state, dtype=torch.bool))
-        assert self.model is not None
         recorded = self._recorded_next
         known = nothing_known(drawn.rows, states) if recorded is None else recorded.follow(drawn)
         return drawn, what_follows(self.model, drawn.rows, known, part.child("model"), self._scale)
@@ -311,6 +311,15 @@ class Augmentation:
         labels = labels_of(state, action, next_state, self.task, self.hindsight, stream)
         columns, notes = self.data.columns, made.notes
         return Transitions(state, action, next_state, *labels, columns, source, notes, episode, step)
+
+
+def follows_recorded(parents: Parents) -> bool:
+    """Whether every next state of these parents is recorded, part by part, so that no model is asked for any.
+
+    That is so where whole groups are copied: all that a factor depends on comes from one row, in the same local graph.
+    """
+    drawn = parents.proposals if isinstance(parents, RegionParents) else parents
+    return isinstance(drawn, GroupedParents) and not drawn.matched
 
 
 def check_options(
@@ -512,7 +521,7 @@ def nothing_known(rows: Tensor, states: int) -> Known:
 
 
 def what_follows(
-    model: Model,
+    model: Model | None,
     rows: Tensor,
     known: Known,
     seed: int | Stream,
@@ -529,6 +538,7 @@ def what_follows(
     there, given_there = rows[asked], given[asked]
     if not len(asked):
         return Following(next_state, ~given)
+    assert model is not None
     if scale is not None and isinstance(model, Ensemble):
         found = model.predict(there)
         apart = torch.zeros(len(rows), len(model.graph.children), device=rows.device)

@@ -209,9 +209,21 @@ class Augment(opt.OnData):
         return self._read[1]
 
     @cached_property
+    def asks_model(self) -> bool:
+        """Whether any next state may have to be predicted."""
+        if self.model is None:
+            return False
+        told = self.recipe == "dyna" or any(x is not None for x in (self.episodes, self.max_disagreement))
+        own = self.model.model is not None or getattr(self.model.dynamics, "architecture", None) == "full"
+        return told or own or not augmentation.follows_recorded(self.parents)
+
+    @cached_property
     def trained(self) -> Dynamics | None:
-        """The trained model, for recipes that need one."""
-        return None if self.model is None else self.model.load(self.folder, self.task.graph).to(self.device)
+        """The trained model, where one is asked."""
+        if self.model is None or not self.asks_model:
+            return None
+        trained: Dynamics = self.model.load(self.folder, self.task.graph).to(self.device)
+        return trained
 
     @cached_property
     def parents(self) -> Parents:
@@ -265,8 +277,10 @@ class Augment(opt.OnData):
 
     def _fit(self, progress: Progress) -> None:
         """Trains the models that the folder does not have yet."""
-        if self.model is not None:
+        if self.model is not None and self.asks_model:
             self.model.fit(self.folder, self.recorded, self.task.graph, self.seed, progress)
+        elif self.model is not None:
+            say("Every next state will be recorded, part by part: no model is needed, and none is trained.")
         if self.rewards == "learned" and not (self.folder / REWARD).exists():
             augmentation.fit_reward(self.recorded, seed=self.seed, progress=progress).save(self.folder / REWARD)
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from approved import refused
 from torch import Tensor
 
-from mocoda import Transitions, augment, fit_parents
+from mocoda import Transitions, augment, fit_parents, make_task
+from mocoda.augmentation import follows_recorded
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.recipe import Draw, ParentsWithDonors
@@ -104,3 +106,35 @@ def test_recombined_groups_need_no_model() -> None:
     table = made(parents)
     assert bool((table.provenance["predicted"] == 0).all()) and bool((table.provenance["disagreement"] == 0).all())
     assert bool((table.next_state.sum(1)[:, None] != 21).all())
+
+
+@pytest.mark.parametrize("region", [None, "object1.x > 0.1"])
+def test_where_whole_groups_are_copied_no_model_is_asked(region: str | None) -> None:
+    task = make_task("objects:3")
+    data = task.collect(2_000, seed=0)
+    parents = fit_parents(data, task.graph, region=region, seed=0)
+    assert follows_recorded(parents)
+    given: dict[str, Any] = {"rows": 3_000, "task": task, "seed": 0}
+    made, unasked = augment(data, parents, **given), augment(data, parents, Never(), graph=task.graph, **given)
+    assert made.next_state.equal(unasked.next_state) and made.rows.equal(unasked.rows)
+    assert int(made.provenance["predicted"].sum()) == 0
+    with refused():
+        augment(data, parents, reuse=False, **given)
+
+
+class Never:
+    """A model that must not be asked."""
+
+    architecture = "local"
+
+    def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
+        raise AssertionError("asked")
+
+
+def test_where_parts_are_matched_a_model_is_needed() -> None:
+    task = make_task("navigation")
+    data = task.collect(4_000, seed=0)
+    parents = fit_parents(data, task.graph, seed=0)
+    assert not follows_recorded(parents)
+    with refused():
+        augment(data, parents, rows=10)

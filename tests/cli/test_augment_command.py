@@ -89,7 +89,7 @@ def test_recipes_without_a_model_write_what_augment_returns(recipe: str) -> None
     assert settings["recipe"] == recipe and settings["keep_recorded"] is True and "out" not in settings
 
 
-@pytest.mark.parametrize(("recipe", "architecture"), [("mocoda", "local"), ("dyna", "full")])
+@pytest.mark.parametrize(("recipe", "architecture"), [("mocoda-u", "local"), ("dyna", "full")])
 def test_a_model_is_trained_once_and_serves_other_recipes(recipe: str, architecture: str) -> None:
     words = ["augment", "walks.hdf5", "--rows", 300, "--seed", 1, "--dynamics", architecture, *TINY]
     done(*words, "--recipe", recipe, "--out", "out.hdf5")
@@ -105,6 +105,18 @@ def test_a_model_is_trained_once_and_serves_other_recipes(recipe: str, architect
     done(*words, "--recipe", "rand", "--model", "out.hdf5.run", "--out", "other.hdf5")
     assert_same_rows(Transitions.load("other.hdf5"), Transitions.load("alone.hdf5"))
     assert not Path("other.hdf5.run/dynamics.safetensors").exists()
+
+
+def test_no_model_is_trained_where_every_next_state_is_recorded_unless_it_is_asked() -> None:
+    make_task("objects:2").collect(400, seed=0).save("objects.hdf5")
+    words = ["augment", "objects.hdf5", "--rows", 300, *TINY]
+    printed = done(*words, "--out", "copied.hdf5")
+    assert "no model is needed" in printed and not Path("copied.hdf5.run/dynamics.safetensors").exists()
+    for more in (["--max-disagreement", 5], ["--dynamics", "full"]):
+        done(*words, *more, "--overwrite", "--out", "asked.hdf5")
+        assert Path("asked.hdf5.run/dynamics.safetensors").exists()
+    copied, asked = Transitions.load("copied.hdf5"), Transitions.load("asked.hdf5")
+    assert copied.rows.equal(asked.rows) and not copied.next_state.equal(asked.next_state)
 
 
 def test_rewards_are_the_file_s_or_learned_or_none() -> None:
@@ -261,7 +273,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(how: signal.Signals, tmp_path: P
 
 
 def test_a_killed_training_of_the_model_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
-    words = ["augment", "walks.hdf5", "--rows", "500", "--dynamics.members", "2", "--dynamics.hidden", "16"]
+    words = ["augment", "walks.hdf5", "--rows", "500", "--recipe", "rand"]
+    words += ["--dynamics.members", "2", "--dynamics.hidden", "16"]
     words += ["--dynamics.features", "8", "--dynamics.epochs", "150", "--dynamics.batch", "512", "--out"]
     process = start(0, "small", *words, "killed.hdf5", cwd=tmp_path, script=SLOW)
     checkpoint = Path("killed.hdf5.run/checkpoint.safetensors")

@@ -30,7 +30,7 @@ def shards_of(folder: str) -> dict[str, bytes]:
 
 
 def test_a_folder_of_shards_is_written_read_and_said(tmp_path: Path) -> None:
-    said = done(*WORDS, 3, "--out", "rows/")
+    said = done(*WORDS, 3, "--max-disagreement", 100, "--out", "rows/")
     assert said.startswith(
         "rows/: 2,300 transitions, 2,000 of them new by recipe mocoda\nNext values that are not recorded"
     )
@@ -42,7 +42,7 @@ def test_a_folder_of_shards_is_written_read_and_said(tmp_path: Path) -> None:
     # Another request is refused, and replaced only on request; of the folder, only what the first has made.
     rejects(*WORDS, 2, "--out", "rows/")
     Path("rows/mine.txt").touch()
-    done(*WORDS, 2, "--out", "rows/", "--overwrite")
+    done(*WORDS, 2, "--max-disagreement", 100, "--out", "rows/", "--overwrite")
     assert below(tmp_path / "rows") == [
         *names[:3],
         "mine.txt",

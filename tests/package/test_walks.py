@@ -54,6 +54,7 @@ def test_augment_leads_through_few_files_and_fits_everything_once(
     mocoda.make_task("navigation").collect(300, seed=0).save("walks.hdf5")
     Path("walks.py").write_text(GRAPH, "utf-8")
     words, seeds = ["augment", "walks.hdf5", "--graph", "walks.py", "--rows", 200, *TINY, "--overwrite"], iter((0, 1))
+    words += ["--max-disagreement", 100]  # which asks the model
     files, calls = walk(lambda: done(*words, "--seed", next(seeds)))
     assert len(files) <= 25, files
     assert calls["fit_parents"] == calls["fit_dynamics"] == calls["load_task"] == 1
