@@ -279,8 +279,6 @@ class Augment(opt.OnData):
         """Trains the models that the folder does not have yet."""
         if self.model is not None and self.asks_model:
             self.model.fit(self.folder, self.recorded, self.task.graph, self.seed, progress)
-        elif self.model is not None:
-            say("Every next state will be recorded, part by part: no model is needed, and none is trained.")
         if self.rewards == "learned" and not (self.folder / REWARD).exists():
             augmentation.fit_reward(self.recorded, seed=self.seed, progress=progress).save(self.folder / REWARD)
 
@@ -360,6 +358,8 @@ class Augment(opt.OnData):
             say(f"No row has a reward: {why}.")
         if self.trained is not None and self.episodes is None:
             say(f"Next values that are not recorded ones are predicted: {self.trained.next_state}.")
+        elif self.model is not None and self.trained is None:
+            say("Every next state is recorded, part by part: no model was needed, and none was trained.")
         if "filter" in source:
             accepted, drawn = 100 * source["filter"]["accepted_share"], source["filter"]["drawn_rows"]
             say(f"The filters accepted {accepted:.3g}% of {drawn:,} rows drawn.")
