@@ -331,7 +331,7 @@ def grown(make: Callable[[int, int], Transitions | None], recorded: Transitions,
             have += len(made)
         if not have and tried >= MOST_EPISODES:
             raise InputError(
-                f"none of {tried:,} new episodes has the states that are wanted of them; record more rows."
+                f"none of {tried:,} new episodes contains a state of the kind that is kept; record more rows."
             )
     return concatenate(tables)[:rows]
 

@@ -168,7 +168,7 @@ class Dose(Experiment):
     def generated(
         self, task: Task, recorded: Transitions, model: Dynamics, density: str, seed: int, rows: int
     ) -> Transitions:
-        """The recorded rows and, after them, so many generated ones."""
+        """The recorded rows followed by `rows` generated ones."""
         components = fewer_components(self.trial(task.name).components, len(recorded), task.graph)
         recipe = Mocoda(components=components, **(PUBLISHED | {"density": density}))
         parents = fit_parents(recorded, task.graph, recipe, seed=seed, task=task)

@@ -23,7 +23,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream, generator, numpy_seed
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.tasks.cubes import ACTION_COLUMNS, CUBE_COLUMNS, ROBOT_COLUMNS
+from mocoda.tasks.cubes import ACTION_COLUMNS, CUBE_COLUMNS, ROBOT_COLUMNS, stepped
 from mocoda.tasks.cubes_env import ACTION, ARM, CENTRE, CLOSED, GRIPPER_RANGE, SCALE, gripper_joints
 from mocoda.tasks.hooksweep_env import mujoco
 from mocoda.tasks.recording import Recording, record_table
@@ -261,11 +261,7 @@ class Scene:
 
     def step(self, rows: Tensor) -> Tensor:
         """The simulator's next states for rows (N, S + 5), each set up as closely as `put` can."""
-        world, next_states = shared_world("data_collection"), []
-        for row in rows.cpu().double().numpy():
-            put(world, row[:-ACTION])
-            next_states.append(world.step(np.clip(row[-ACTION:], -1, 1))[0])
-        return torch.as_tensor(np.array(next_states), dtype=torch.float32).to(rows.device)
+        return stepped(shared_world("data_collection"), put, rows)
 
     def collect(
         self,

@@ -193,7 +193,7 @@ def check_goals(task: Any, data: Transitions, name: str) -> None:
 
 
 def _check_reached(reached: Reached, task: Any, found: Tensor) -> None:
-    """Raises unless `reached` returns what it should, for states that achieved `found`, and a GPU can record it."""
+    """Raises unless `reached` returns what it should for what states have achieved, and a GPU can capture it."""
     there = reached(found, found)
     if not isinstance(there, Tensor) or there.dtype != torch.bool or there.shape != (len(found),):
         raise _returns("reached(achieved, goal)", task, "a tensor of bools (N,), for goals (N, G) each", there)
@@ -203,8 +203,8 @@ def _check_reached(reached: Reached, task: Any, found: Tensor) -> None:
                 reached(found, found)
         except RuntimeError as error:
             raise InputError(
-                f"reached(achieved, goal) of task {task.name!r} cannot be recorded for the GPU: {error}. Use torch's "
-                "functions and Python's numbers in it; no tensors made of numbers, indices that are lists, or .item()."
+                f"reached(achieved, goal) of task {task.name!r} cannot be captured in a CUDA graph: {error}. Use "
+                "PyTorch functions and Python numbers only; no tensors made of numbers, lists as indices, or .item()."
             ) from error
 
 

@@ -37,7 +37,7 @@ UPDATES, QUICK_UPDATES, EPOCHS, BATCH = 600, 200, 15, 256  # of the model, at le
 CERTAIN_ROWS = 1_000  # with fewer, nothing is certain
 WORSE, FAR = 0.1, 0.5  # shares of the rows by which a recipe falls behind recorded ones: enough to filter; too many
 LITTLE_GAIN = 0.02  # share of new rows beyond that of held-out rows: not worth augmenting for
-TORN = 0.01  # share of a recipe's rows that take apart what all recorded rows have together: worth a word
+TORN = 0.01  # share of a recipe's rows in which a tie must be broken to be mentioned
 DENSE = 0.5  # standard deviations between recorded rows, below which those that are not new add nothing
 BADLY_PREDICTED = 0.3  # of a step: recorded next states are better than a model's
 ASPECTS = ("valid", "supported", "agreed", "new", "new_and_supported")
@@ -52,7 +52,7 @@ class RecipeCheck:
 
     new_and_supported  the share of rows that are both
     unusable           why the recipe cannot be used; then all shares are 0
-    torn               what all recorded rows have tied together (see `find_ties`), and more than 1% of its rows do not
+    torn               ties that hold in all recorded rows (see `find_ties`) and are broken in over 1% of its rows
     """
 
     name: str
@@ -255,8 +255,10 @@ def recommend(advice: Advice, graph: LocalGraph, disputed: float, dense: bool = 
     recorded, coda, mocoda = advice.recipes
     if torn := coda.torn or mocoda.torn:
         worse = 1 - min(one.valid for one in (coda, mocoda) if one.torn)
-        words = f"But {worse:.0%} of recombined rows take apart what is together in all recorded ones."
-        return say(said, words, f"Unless that is chance, add {list(torn)} to the graph's constraints, and check again.")
+        words = f"But {worse:.0%} of recombined rows break what holds in all recorded rows."
+        return say(
+            said, words, f"Unless it holds by chance, add {list(torn)} to the graph's constraints, and check again."
+        )
     amount = f"Generate about {DOSE * advice.rows:,} rows, {DOSE} for each recorded one."
     if mocoda.unusable is not None and coda.unusable is not None:
         return say(said, f"No recipe is worth trying yet: {mocoda.unusable}")

@@ -314,9 +314,9 @@ class Augmentation:
 
 
 def follows_recorded(parents: Parents) -> bool:
-    """Whether every next state of these parents is recorded, part by part, so that no model is asked for any.
+    """Whether all next values of rows that these parents draw can be taken from recorded rows, without a model.
 
-    That is so where whole groups are copied: all that a factor depends on comes from one row, in the same local graph.
+    That is so if whole groups are copied: all that a factor depends on then comes from one row, with the same edges.
     """
     drawn = parents.proposals if isinstance(parents, RegionParents) else parents
     return isinstance(drawn, GroupedParents) and not drawn.matched
@@ -538,7 +538,10 @@ def what_follows(
     there, given_there = rows[asked], given[asked]
     if not len(asked):
         return Following(next_state, ~given)
-    assert model is not None
+    if model is None:
+        raise InputError(
+            f"{len(asked)} of {len(rows)} next states are not recorded; pass model=mocoda.fit_dynamics(...)."
+        )
     if scale is not None and isinstance(model, Ensemble):
         found = model.predict(there)
         apart = torch.zeros(len(rows), len(model.graph.children), device=rows.device)

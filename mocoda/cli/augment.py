@@ -219,7 +219,7 @@ class Augment(opt.OnData):
 
     @cached_property
     def trained(self) -> Dynamics | None:
-        """The trained model, where one is asked."""
+        """The trained model, if one is needed."""
         if self.model is None or not self.asks_model:
             return None
         trained: Dynamics = self.model.load(self.folder, self.task.graph).to(self.device)
@@ -359,7 +359,7 @@ class Augment(opt.OnData):
         if self.trained is not None and self.episodes is None:
             say(f"Next values that are not recorded ones are predicted: {self.trained.next_state}.")
         elif self.model is not None and self.trained is None:
-            say("Every next state is recorded, part by part: no model was needed, and none was trained.")
+            say("All next values were taken from recorded rows, so that no model was trained.")
         if "filter" in source:
             accepted, drawn = 100 * source["filter"]["accepted_share"], source["filter"]["drawn_rows"]
             say(f"The filters accepted {accepted:.3g}% of {drawn:,} rows drawn.")

@@ -419,7 +419,7 @@ def _columns(columns: list[int], state: Tensor) -> Tensor:
 def near(tolerance: float, groups: list[list[int]] | None, achieved: Tensor, goal: Tensor) -> Tensor:
     """Whether the columns of every factor are within the tolerance of the goal's, bool (N,)."""
     apart = achieved - goal
-    # A GPU cannot record an index that is a list.
+    # Indexing with a list copies it to the GPU, which a CUDA graph cannot capture.
     parts = [apart] if groups is None else [torch.stack([apart[:, column] for column in own], 1) for own in groups]
     return torch.stack([part.norm(dim=1) <= tolerance for part in parts]).all(0)
 

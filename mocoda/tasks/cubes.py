@@ -85,6 +85,15 @@ def at_places(achieved: Tensor, goal: Tensor) -> Tensor:
     return (apart <= WITHIN).all(1)
 
 
+def stepped(world: Any, put: Callable[[Any, Floats], None], rows: Tensor) -> Tensor:
+    """Returns the next states of rows (N, S + 5), each of which is `put` in a world that then takes one step."""
+    next_states = []
+    for row in rows.cpu().double().numpy():
+        put(world, row[:-ACTION])
+        next_states.append(world.step(np.clip(row[-ACTION:], -1, 1))[0])
+    return torch.as_tensor(np.array(next_states), dtype=torch.float32).to(rows.device)
+
+
 def local_mask(rows: Tensor) -> Tensor:
     """Hand and cube, or two cubes, affect each other where they are near; the action affects cubes near the hand."""
     state = rows[:, :-ACTION]
@@ -205,11 +214,7 @@ class Cubes:
 
     def step(self, rows: Tensor) -> Tensor:
         """Returns the simulator's next states for rows (N, S + 5), each set up as closely as `put` can."""
-        world, next_states = make_world(self.cubes, "data_collection"), []
-        for row in rows.cpu().double().numpy():
-            put(world, row[:-ACTION])
-            next_states.append(world.step(np.clip(row[-ACTION:], -1, 1))[0])
-        return torch.as_tensor(np.array(next_states), dtype=torch.float32).to(rows.device)
+        return stepped(make_world(self.cubes, "data_collection"), put, rows)
 
     def collect(
         self,

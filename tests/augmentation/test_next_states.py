@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ import torch
 from approved import refused
 from torch import Tensor
 
+from experiments.random_dag import RandomDag
 from mocoda import Transitions, augment, fit_parents, make_task
 from mocoda.augmentation import follows_recorded
 from mocoda.engine.randomness import Stream
 from mocoda.graph.local_graph import LocalGraph
 from mocoda.parents.recipe import Draw, ParentsWithDonors
+from mocoda.parents.recombination import GroupedParents
 
 N = 400
 
@@ -108,6 +111,18 @@ def test_recombined_groups_need_no_model() -> None:
     assert bool((table.next_state.sum(1)[:, None] != 21).all())
 
 
+@pytest.mark.parametrize("world", ["objects:2", "objects:4", "dag:3", "dag:6", "navigation"])
+@pytest.mark.parametrize("rows", [60, 500])
+def test_if_no_model_is_needed_none_is_asked(world: str, rows: int) -> None:
+    name, _, number = world.partition(":")
+    task: Any = RandomDag(int(number)) if name == "dag" else make_task(world)
+    data = task.collect(rows, seed=1)
+    for seed in range(3):
+        parents = fit_parents(data, task.graph, seed=seed)
+        if follows_recorded(parents):
+            assert len(augment(data, parents, rows=2_000, seed=seed)) == rows + 2_000
+
+
 @pytest.mark.parametrize("region", [None, "object1.x > 0.1"])
 def test_where_whole_groups_are_copied_no_model_is_asked(region: str | None) -> None:
     task = make_task("objects:3")
@@ -118,8 +133,10 @@ def test_where_whole_groups_are_copied_no_model_is_asked(region: str | None) -> 
     made, unasked = augment(data, parents, **given), augment(data, parents, Never(), graph=task.graph, **given)
     assert made.next_state.equal(unasked.next_state) and made.rows.equal(unasked.rows)
     assert int(made.provenance["predicted"].sum()) == 0
-    with refused():
-        augment(data, parents, reuse=False, **given)
+    everyone = replace(task.graph, local=None, edges=dict.fromkeys(task.graph.children, task.graph.parents))
+    for wrong in ({"reuse": False}, {"graph": everyone}):
+        with refused():
+            augment(data, parents, **given, **wrong)
 
 
 class Never:
@@ -129,6 +146,21 @@ class Never:
 
     def sample(self, rows: Tensor, *, seed: int | Stream) -> Tensor:
         raise AssertionError("asked")
+
+
+def test_where_parts_of_a_group_are_matched_a_model_is_needed() -> None:
+    graph = replace(GRAPH, action={"u": [0, 1]}, edges={"a": ["a", "u"], "b": ["b", "u"]}, local=both_touched)
+    parents = fit_parents(DATA, graph, seed=0)
+    assert isinstance(parents, GroupedParents) and not follows_recorded(parents)
+    with refused():
+        augment(DATA, parents, rows=10)
+
+
+def both_touched(rows: Tensor) -> Tensor:
+    """`a` acts on `b` where both are positive; the action acts on both."""
+    mask = torch.tensor([[True, False], [False, True], [True, True]]).repeat(len(rows), 1, 1)
+    mask[:, 0, 1] = (rows[:, 0] > 0) & (rows[:, 2] > 0)
+    return mask
 
 
 def test_where_parts_are_matched_a_model_is_needed() -> None:

@@ -111,7 +111,7 @@ def test_no_model_is_trained_where_every_next_state_is_recorded_unless_it_is_ask
     make_task("objects:2").collect(400, seed=0).save("objects.hdf5")
     words = ["augment", "objects.hdf5", "--rows", 300, *TINY]
     printed = done(*words, "--out", "copied.hdf5")
-    assert "no model was needed" in printed and not Path("copied.hdf5.run/dynamics.safetensors").exists()
+    assert "no model was trained" in printed and not Path("copied.hdf5.run/dynamics.safetensors").exists()
     for more in (["--max-disagreement", 5], ["--dynamics", "full"]):
         done(*words, *more, "--overwrite", "--out", "asked.hdf5")
         assert Path("asked.hdf5.run/dynamics.safetensors").exists()

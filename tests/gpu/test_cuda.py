@@ -101,7 +101,7 @@ def test_an_interrupted_training_goes_on_and_ends_the_same(
         assert_close(whole[key], again[key], 1e-5)
 
 
-def test_goals_within_a_distance_are_recorded_and_functions_that_cannot_be_are_refused() -> None:
+def test_goals_within_a_distance_are_captured_and_functions_that_cannot_be_are_refused() -> None:
     data = recorded()
     data = replace(data, source={**data.source, "achieved_goal": list(data.columns[:2]), "goal_tolerance": 0.1})
     mocoda.train_agents({"within": data}, small("gciql"), seeds=[0], updates=40)
@@ -111,7 +111,7 @@ def test_goals_within_a_distance_are_recorded_and_functions_that_cannot_be_are_r
         achieved=lambda state: state,
         reached=lambda achieved, goal: ((achieved - goal).abs() < goal.new_tensor([0.1, 0.2])).all(1),
     )
-    with pytest.raises(InputError, match="cannot be recorded"):
+    with pytest.raises(InputError, match="cannot be captured"):
         mocoda.train_agents({"own": data}, small("gciql"), seeds=[0], updates=40, task=task)
 
 

@@ -160,9 +160,8 @@ def _one_hot(what: str, known: int | Sequence[str], values: NDArray[Any]) -> dic
     count = count or int(values.max()) + 1
     if count * len(values) > MOST_SWITCHES:
         raise InputError(f"{what} are {count:,} in {len(values):,} rows, too many to become one column each.")
-    return {
-        str(name): values == number for number, name in enumerate(range(count) if isinstance(known, int) else known)
-    }
+    names = range(count) if isinstance(known, int) else known
+    return {str(name): values == number for number, name in enumerate(names)}
 
 
 def _sine_and_cosine(values: NDArray[Any]) -> dict[str, NDArray[Any]]:
