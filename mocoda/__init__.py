@@ -186,9 +186,9 @@ _register("HookSweep2", "hooksweep_env:HookSweep2Env", 75)
 _register("Objects", "objects:ObjectsEnv")
 for _cubes, _kind, _steps in ((1, "Single", 200), (2, "Double", 500), (3, "Triple", 1000), (4, "Quadruple", 1000)):
     for _official in (None, 1, 2, 3, 4, 5):  # OGBench's official tasks; None: one of them, drawn at each reset
-        for _places in (False, True):
-            _name = f"Cube{_kind}{'Places' if _places else ''}{_official or ''}"
-            _register(_name, "cubes_env:CubesEnv", _steps, cubes=_cubes, official=_official, places=_places)
+        for _whole in (False, True):
+            _name = f"Cube{_kind}{'States' if _whole else ''}{_official or ''}"
+            _register(_name, "cubes_env:CubesEnv", _steps, cubes=_cubes, official=_official, whole_states=_whole)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,8 @@
 In every recorded episode one cube is handled and the others rest in a strip beside the places of the official tasks, so
 that no recorded state has two of them in play. What is made of these episodes differs by arm; agent and updates are the
 same in all. Of new episodes, rows with all cubes in play are kept: the region that the task names. The arms `play` are
-the benchmark's own way to record, as a ceiling. `--only ARM ...` measures some arms now; the others follow later.
+the benchmark's own way to record. Every agent plays each official task in two ways: shown its goal, and shown goals on
+the way to it in which one cube at a time has to move. `--only ARM ...` measures some arms now; the others follow later.
 """
 
 from __future__ import annotations
@@ -25,20 +26,18 @@ from experiments.experiment import (
     Cells,
     Experiment,
     Run,
-    average,
-    by_place,
     check_names,
     markdown_table,
-    plus_minus,
     read_json,
     spread,
 )
 from experiments.figures import draw_bars
-from experiments.stages import audit_part, fit_models, record, share_text, train_columns
+from experiments.stages import audit_part, fit_models, load_agents, record, share_text, slug
 from mocoda.agents import Agent
 from mocoda.agents.agent import make_agent
 from mocoda.agents.evaluation import evaluate
 from mocoda.agents.policy import Policies, agent_settings
+from mocoda.agents.train import remove_checkpoint, train_agents
 from mocoda.augmentation import add_objects, augment_episodes, label
 from mocoda.data.transitions import Transitions, concatenate
 from mocoda.dynamics import DynamicsConfig
@@ -46,11 +45,13 @@ from mocoda.engine.errors import InputError, unknown_name
 from mocoda.engine.figure_style import BLUE, GREEN, GREY, INK, ORANGE, RED, legend_below, save, title_left
 from mocoda.engine.files import write_json
 from mocoda.engine.randomness import Stream
+from mocoda.engine.statistics import summarise
 from mocoda.parents import make_recipe
 from mocoda.tasks import make_task
 from mocoda.tasks.cubes import Cubes
 from mocoda.tasks.cubes_env import CUBE, OFFICIAL, ROBOT
 from mocoda.tasks.cubes_env import KINDS as CUBES
+from mocoda.tasks.one_at_a_time import OneAtATime
 
 ARMS = {
     "recorded": ("one cube at a time", INK),
@@ -58,14 +59,16 @@ ARMS = {
     "coda": ("and CoDA's exchanges", ORANGE),
     "mocoda": ("and MoCoDA's episodes", RED),
     "turns": ("and CoDA's, in turns", GREEN),
-    "play": ("all cubes, recorded", GREY),
-    "play-few": ("all cubes, as few rows as of one", "#c8cdd6"),
+    "play": ("all cubes recorded, more rows", GREY),
+    "play-few": ("all cubes recorded, as many rows", "#c8cdd6"),
     "added": ("one cube fewer recorded, in turns", "#7d5ba6"),
     "swapped": ("and CoDA's, in turns that swap cubes", "#a6761d"),
 }
 TURNS = ("turns", "swapped")
 FIRST_EPISODES, MOST_EPISODES = 50, 5_000  # of an arm at a time: the first tell how many more it needs
-KINDS = tuple(f"cube-{number}{goals}" for number in CUBES.values() for goals in ("", "-places"))
+KINDS = tuple(f"cube-{number}{goals}" for number in CUBES.values() for goals in ("", "-states"))
+# How agents are shown the goals of a task: all at once, or one thing at a time.
+HOW: dict[str, Callable[[Any], Any]] = {"at once": lambda task: task, "one at a time": OneAtATime}
 
 
 @dataclass(frozen=True)
@@ -79,30 +82,32 @@ class CubesTable(Experiment):
     agent: Agent
     updates: int
     rows: int  # recorded with one cube at a time
-    total: int  # of new episodes and the recorded rows before them, and of `play`
+    total: int  # of new episodes and the recorded rows before them
+    played: int  # recorded with all cubes for `play`; the first `rows` of them are `play-few`
     episodes: int  # of each official task and agent
     kind: str = "cube-double"
     arms: tuple[str, ...] = ("recorded", "turns", "play")
+    how: tuple[str, ...] = tuple(HOW)
     first: int = 0  # seed of the agents
     fewer: int = 1  # cubes that are missing in the recordings for the arm `added`
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)  # of `mocoda`
     resting: float = 1e-5  # of a column's largest number: how far a cube that lies may move in a step
-    evaluations: int = 5  # while agents train
-    evaluation_episodes: int = 5
     half: bool = False  # train agents with hidden layers in bfloat16
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_positive("updates", "rows", "episodes", "evaluations", "evaluation_episodes")
+        self.check_positive("updates", "rows", "episodes")
         check_names("arm", self.arms, ARMS)
+        check_names("way to show goals", self.how, HOW)
         if self.kind not in KINDS:
             raise unknown_name("kind", self.kind, KINDS)
         if self.kind.startswith("cube-single") and self.arms != ("play",):
             raise InputError("cube-single has no second cube: its only arm is play; pass --arms play.")
         if "added" in self.arms and not 0 < self.fewer < 1 + list(CUBES.values()).index(self.kind.split("-")[1]):
             raise InputError(f"fewer must leave {self.kind} at least one cube, got {self.fewer}.")
-        if self.total < self.rows:
-            raise InputError(f"total must be at least the number of recorded rows, got {self.total} and {self.rows}.")
+        for name in ("total", "played"):
+            if getattr(self, name) < self.rows:
+                raise InputError(f"{name} must be at least rows, {self.rows}, got {getattr(self, name)}.")
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"agent": agent_settings(self.agent)}
@@ -111,22 +116,15 @@ class CubesTable(Experiment):
         """Makes the data of each arm that `--only` asks for, trains its agents at once, and has them play."""
         task, seeds = make_task(self.kind), range(self.first, self.first + self.seeds)
         assert isinstance(task, Cubes)
-        options = {
-            "updates": self.updates,
-            "evaluate_every": max(1, self.updates // self.evaluations),
-            "episodes": self.evaluation_episodes,
-            "half": self.half,
-        }
-        return measure_agents(
-            run, task, self.arms, self.agent, seeds, self.episodes, partial(self.dataset, run, task), options
-        )
+        options = {"updates": self.updates, "half": self.half}
+        dataset = partial(self.dataset, run, task)
+        return measure_agents(run, task, self.arms, self.agent, seeds, self.episodes, dataset, options, self.how)
 
     def dataset(self, run: Run, task: Cubes, arm: str) -> Transitions:
         """The table of an arm, the same for all seeds of the agents."""
-        if arm == "play":
-            return record(run, task, self.total, "play", name="recorded-play")
-        if arm == "play-few":
-            return record(run, task, self.rows, "play", name="recorded-play-few")
+        if arm.startswith("play"):
+            played = record(run, task, self.played, "play", name="recorded-play")
+            return played if arm == "play" else played[: self.rows]
         if arm == "added":
             return self._grown("turns", run, task, self.added(run, task))
         recorded = record(run, task, self.rows, "one-cube")
@@ -170,46 +168,43 @@ class CubesTable(Experiment):
         return grown(episodes, replace(recorded, provenance={}), self.total)
 
     def draw(self, results: Mapping[str, Any], folder: Path) -> None:
-        figure = Figure(figsize=(8.5, 3.9), layout="constrained")
-        axes = figure.subplots()
+        figure = Figure(figsize=(8.5, 2.6 * len(self.how) + 0.9), layout="constrained")
         styles = {arm: {"label": label, "color": colour} for arm, (label, colour) in ARMS.items()}
         titles = {str(official): f"task {official}" for official in OFFICIAL}
-        draw_bars(axes, results["cells"], "column", "row", styles, titles, dots=True)
-        axes.set(ylim=(0, 100), ylabel="success (%)")
-        title_left(axes, f"{results['config']['kind']}: agents by the data they were trained on")
+        for axes, how in zip(figure.subplots(len(self.how), squeeze=False)[:, 0], self.how, strict=True):
+            cells = [cell for cell in results["cells"] if cell["how"] == how]
+            draw_bars(axes, cells, "column", "row", styles, titles, dots=True)
+            axes.set(ylim=(0, 100), ylabel="success (%)")
+            title_left(axes, f"{results['config']['kind']}, goals shown {how}")
         legend_below(figure)
         save(figure, folder / self.outputs[1])
 
     @staticmethod
     def table(results: Mapping[str, Any]) -> str:
-        cells, columns = by_place(results), [*map(str, OFFICIAL), "all"]
-        rows = []
-        for arm in results["data"]:
-            count = f"{results['data'][arm]['rows']:,}"
-            own = [f"{cells[arm, column]['mean']:.0f}" for column in columns[:-1]]
-            rows.append([f"`{arm}`: {ARMS[arm][0]}", count, *own, plus_minus(cells[arm, "all"], 1)])
-        return markdown_table(["data", "rows", *(f"task {official}" for official in OFFICIAL), "all"], rows)
+        """Success by arm, how goals are shown, and official task; the mean of the tasks with its 95% interval."""
+        cells, rows = by_way(results), []
+        for arm, how in dict.fromkeys((arm, how) for arm, how, _ in cells):
+            own = [f"{cells[arm, how, str(task)]['mean']:.0f}" for task in OFFICIAL]
+            found = summarise(cells[arm, how, "all"]["values"])
+            over = f"{found.mean:.1f} ({found.low:.1f} to {found.high:.1f})"
+            rows.append([f"`{arm}`: {ARMS[arm][0]}", f"{results['data'][arm]['rows']:,}", how, *own, over])
+        return markdown_table(
+            ["data", "rows", "goals shown", *(f"task {official}" for official in OFFICIAL), "all (95% interval)"], rows
+        )
 
     @staticmethod
     def answer(results: Mapping[str, Any]) -> str:
-        found = {arm: cell["mean"] for (arm, column), cell in by_place(results).items() if column == "all"}
-        both = {arm: average([by_place(results)[arm, str(task)]["mean"] for task in (2, 3, 4, 5)]) for arm in found}
-        return (
-            f"Partly: agents trained on recordings of one cube at a time solve {found['recorded']:.1f}% of the "
-            f"episodes, with episodes that CoDA makes of them, one cube after another, {found['turns']:.1f}%, and with "
-            f"recordings of both cubes {found['play']:.1f}%; in the four tasks that need both cubes "
-            f"{both['recorded']:.1f}, {both['turns']:.1f} and {both['play']:.1f}%."
+        found = {(arm, how): cell["mean"] for (arm, how, column), cell in by_way(results).items() if column == "all"}
+        one, once = (
+            {arm: f"{found[arm, way]:.0f}" for arm in ("recorded", "turns", "play-few")}
+            for way in ("one at a time", "at once")
         )
-
-    @classmethod
-    def blocks(cls, folder: Path) -> dict[str, str]:
-        parts = {name: read_json(folder / f"{name}.json") for name in ("more-rows", "added", "triple")}
-        tables = {name: cls.table(results) for name, results in parts.items()}
-        more = _joined(tables["more-rows"], tables["added"])
-        data = [read_json(folder / f"data-{name}.json") for name in ("double", "triple", "quadruple", "quadruple-2")]
-        made = {"rows": _joined(*map(CubesData.table, data)), "order": CubesData.order(data[0])}
-        return super().blocks(folder) | {"more-rows": more, "triple": tables["triple"]} | made
-
+        return (
+            f"Yes. Trained on recordings that never show two cubes in play, agents solve {one['recorded']}% of the "
+            f"episodes; with episodes that mocoda makes of them, {one['turns']}%; with as many recorded rows that do "
+            f"show both, {one['play-few']}%. Agents are shown goals one cube at a time; shown at once, it is "
+            f"{once['recorded']}, {once['turns']} and {once['play-few']}%."
+        )
 
 @dataclass(frozen=True)
 class CubesData(CubesTable):
@@ -263,6 +258,11 @@ class CubesData(CubesTable):
         return markdown_table(["cube-double", *(f"`{name}`" for name in data)], rows)
 
 
+def by_way(results: Mapping[str, Any]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """The cells by arm, how goals are shown, and official task."""
+    return {(one["row"], one["how"], one["column"]): one for one in results["cells"]}
+
+
 def measure_agents(
     run: Run,
     task: Any,
@@ -272,49 +272,62 @@ def measure_agents(
     episodes: int,
     dataset: Callable[[str], Transitions],
     options: Mapping[str, Any],
+    ways: Sequence[str] = tuple(HOW),
 ) -> dict[str, Any]:
     """Trains agents on the data sets of the arms, and counts how often they solve the official tasks.
 
+    The seeds of an arm are one program, so that its cells do not depend on what else is measured.
+
     episodes  of each official task and agent
     options   of train_agents
+    ways      in which goals are shown
     """
-    (run.folder / "cells").mkdir(exist_ok=True)
-    summaries: dict[str, Any] = {}
-
-    def data(arm: str) -> list[Transitions]:
-        made = dataset(arm)
-        summaries[arm] = _summary(made, task)
-        run.lap(f"data of {arm}")
-        return [made] * len(seeds)
-
-    def cell(name: str, arm: str, policies: Policies) -> dict[str, Any]:
-        run.lap(f"agents of {arm}")
-        policies.save(run.folder / f"agents-{arm}")
-        cells = _play_officials(run, task, arm, policies.to("cpu"), episodes)
+    cells: Cells = []
+    data: dict[str, Any] = {}
+    for arm in arms:
+        policies, file = load_agents(run, f"agents-{arm}"), run.folder / "cells" / f"{arm}-data.json"
+        if policies is None and arm in run.chosen(arms):
+            made = dataset(arm)
+            run.lap(f"data of {arm}")
+            checkpoint, every = run.folder / f"checkpoint-{arm}.safetensors", options["updates"] + 1  # never evaluated
+            trained = train_agents(
+                {arm: made},
+                agent,
+                seeds=seeds,
+                task=task,
+                evaluate_every=every,
+                checkpoint=checkpoint,
+                progress=run.progress,
+                **options,
+            )
+            run.lap(f"agents of {arm}")
+            file.parent.mkdir(exist_ok=True)
+            write_json(file, _summary(made, task) | {"seconds": run.laps[f"agents of {arm}"]})
+            policies = Policies({key: policy.without_training() for key, policy in trained.items()}, trained.curves)
+            policies.save(run.folder / f"agents-{arm}")
+            remove_checkpoint(checkpoint)
+        if policies is None:
+            continue
+        data[arm] = read_json(file)
+        for how in ways:
+            cells += _play_officials(run, task, arm, how, policies.to("cpu"), episodes)
         run.lap(f"official tasks of {arm}")
-        return {"data": summaries[arm], "cells": cells}
-
-    given = {**options, "task": task}
-    found = train_columns(run, arms, {agent.name: agent}, seeds, data, lambda name: given, cell)
-    return {
-        "seconds": round(sum(one["seconds"] for one in found), 1),
-        "data": {one["cells"][0]["row"]: one["data"] for one in found},
-        "cells": [cell for one in found for cell in one["cells"]],
-    }
+    return {"data": data, "cells": cells}
 
 
-def _play_officials(run: Run, task: Any, arm: str, policies: Policies, episodes: int) -> Cells:
+def _play_officials(run: Run, task: Any, arm: str, how: str, policies: Policies, episodes: int) -> Cells:
     """Every seed's success in each official task, kept one by one, and their mean over the tasks."""
     values = []
     for number, official in task.officials.items():
-        file = run.folder / "cells" / f"{arm}-task-{number}.json"
+        file = run.folder / "cells" / f"{slug(f'{arm} {how}')}-{number}.json"
         if not file.exists():
-            played = evaluate(policies, official, episodes=episodes, seed=0, workers=run.workers)
+            run.progress(f"{arm}, {how}, official tasks", number - 1, len(task.officials))
+            played = evaluate(policies, HOW[how](official), episodes=episodes, seed=0, workers=run.workers)
             write_json(file, {"success": [100 * share for share in played.over_seeds("success", arm)]})
         values.append(read_json(file)["success"])
     columns = [*map(str, task.officials), "all"]
     each = zip(columns, [*values, np.mean(values, 0).tolist()], strict=True)
-    return [{"row": arm, "column": column, **spread(own)} for column, own in each]
+    return [{"row": arm, "how": how, "column": column, **spread(own)} for column, own in each]
 
 
 def grown(make: Callable[[int, int], Transitions | None], recorded: Transitions, rows: int) -> Transitions:
@@ -359,39 +372,22 @@ def _joined(first: str, *others: str) -> str:
     return "\n".join([first, *(table.split("\n", 2)[2] for table in others)])
 
 
-GCIQL = make_agent("gciql")
-# Goals that are places, and seeds of agents by which no setting was chosen.
-PLACES = CubesTable(
-    "places",
+PAPER = CubesTable(
+    "paper",
     seeds=5,
     first=10,
-    agent=GCIQL,
-    updates=400_000,
+    agent=make_agent("gciql", decay=True),
+    updates=150_000,
     rows=300_000,
     total=10_000_000,
+    played=1_000_000,
     episodes=50,
-    kind="cube-double-places",
-    arms=tuple(arm for arm in ARMS if arm != "swapped"),
-    evaluations=1,
+    arms=("recorded", "coda", "mocoda", "turns", "added", "play-few", "play"),
     half=True,
 )
 CubesTable.presets = {
-    "paper": CubesTable(
-        "paper",
-        seeds=3,
-        agent=GCIQL,
-        updates=400_000,
-        rows=300_000,
-        total=600_000,
-        episodes=20,
-        half=True,
-    ),
-    "places": PLACES,
-    # An action changes a value by a thousandth, so that layers in bfloat16 would be too coarse.
-    "places-dqc": replace(
-        PLACES, preset="places-dqc", agent=make_agent("dqc", chunk=25, short=5, flow_steps=5), half=False
-    ),
-    "data": CubesData("data", seeds=1, agent=GCIQL, updates=1, rows=30_000, total=150_000, episodes=1),
+    "paper": PAPER,
+    "data": CubesData("data", 1, make_agent("gciql"), 1, rows=30_000, total=150_000, played=30_000, episodes=1),
     "quick": CubesTable(
         "quick",
         seeds=1,
@@ -399,8 +395,7 @@ CubesTable.presets = {
         updates=800,
         rows=6_000,
         total=10_000,
+        played=6_000,
         episodes=1,
-        evaluations=1,
-        evaluation_episodes=1,
     ),
 }

@@ -25,14 +25,15 @@ def _hooksweep2() -> Task:
     return HookSweep2()
 
 
-def _cubes(cubes: int, places_only: bool) -> Callable[..., Task]:
+def _cubes(cubes: int, whole_states: bool) -> Callable[..., Task]:
     def make(official: int | None = None) -> Task:
         from mocoda.tasks.cubes import Cubes
 
-        return Cubes(cubes, official, places_only)
+        return Cubes(cubes, official, whole_states)
 
     number = ("one cube", "two cubes", "three cubes", "four cubes")[cubes - 1]
-    make.__doc__ = f"OGBench's robot arm and {number}" + ("; goals are where they belong." if places_only else ".")
+    goals = "whole states" if whole_states else "the places where they belong"
+    make.__doc__ = f"OGBench's robot arm and {number}; goals are {goals}."
     return make
 
 
@@ -40,7 +41,7 @@ TASKS: Registry[Callable[..., Task]] = Registry("task")
 TASKS.add(Navigation, "navigation")
 TASKS.add(_hooksweep2, "hooksweep2")
 TASKS.add(Objects, "objects")
-for _goals in ("", "-places"):
+for _goals in ("", "-states"):
     for _cube_count, _number in enumerate(("single", "double", "triple", "quadruple"), 1):
         TASKS.add(_cubes(_cube_count, bool(_goals)), f"cube-{_number}{_goals}")
 

@@ -40,6 +40,7 @@ from mocoda.tasks.recording import Recording, record_table
 HAND_NEAR, CUBES_NEAR = 0.9, 0.7
 HAND = slice(12, 15)  # columns of a state: the position of the hand
 WITHIN = 0.4  # a cube is at its goal up to this distance
+ON_TOP = 0.3  # horizontal distance up to which a higher cube lies on a lower one
 HANDS = 64  # number of hands in goals, drawn as the benchmark does
 
 LENGTH = 1_000  # steps of an episode, as in the benchmark's data
@@ -60,6 +61,9 @@ REST = 0.02  # height of a cube on the table
 BRUSHED = 0.001  # a parked cube that moves farther has been brushed
 VARIETIES = ("play", "one-cube", "noisy")
 COUNTS = ("episodes", "dropped")
+
+# Places on the table where a cube can be put aside, in the state's units: where official tasks have cubes, every 3 cm.
+ASIDE = torch.tensor([[0.3 * x, 0.3 * y, REST * SCALE] for x in range(-2, 3) for y in range(-7, 8)])
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")
 ROBOT_COLUMNS = (
@@ -83,6 +87,42 @@ def at_places(achieved: Tensor, goal: Tensor) -> Tensor:
     """Returns whether all cubes are within 4 cm of their goals, positions (N, 3 cubes) each: bool (N,)."""
     apart: Tensor = (achieved - goal).unflatten(1, (-1, 3)).norm(dim=-1)
     return (apart <= WITHIN).all(1)
+
+
+def next_places(cubes: Tensor, goal: Tensor) -> Tensor:
+    """Returns the places of the cubes with one of them moved, on the way to their goals, (cubes, 3) each.
+
+    The cube that moves is not under another one, and its goal is free and, above the table, has its support; cubes with
+    low goals go first. If there is no such cube, one that is in another's way is put aside.
+    """
+    missing = ((cubes - goal).norm(dim=1) > WITHIN).nonzero()[:, 0].tolist()
+    missing.sort(key=lambda cube: float(goal[cube, 2]))
+    moved, in_the_way = cubes.clone(), list[int]()
+    for cube in missing:
+        apart = (cubes[:, :2] - cubes[cube, :2]).norm(dim=1)
+        higher = (cubes[:, 2] > cubes[cube, 2] + REST * SCALE) & (apart < ON_TOP)
+        over = higher.nonzero()[:, 0].tolist()
+        if over:
+            in_the_way += over
+            continue
+        below = (goal[:, :2] - goal[cube, :2]).norm(dim=1) < ON_TOP
+        if any(bool(below[other]) and goal[other, 2] < goal[cube, 2] - REST * SCALE for other in missing):
+            continue
+        there = [other for other in missing if other != cube and (cubes[other] - goal[cube])[:2].norm() < CUBES_NEAR]
+        if there:
+            in_the_way += there
+            continue
+        moved[cube] = goal[cube]
+        return moved
+    if not in_the_way:
+        return goal
+    highest = max(in_the_way, key=lambda cube: float(cubes[cube, 2]))
+    others = torch.cat([cubes[torch.arange(len(cubes)) != highest], goal])
+    gaps = (ASIDE[:, None, :2] - others[:, :2]).norm(dim=-1).amin(1)
+    far = (ASIDE - cubes[highest]).norm(dim=1)
+    free = gaps > CLEARANCE * SCALE
+    moved[highest] = ASIDE[torch.where(free, far, torch.inf).argmin() if bool(free.any()) else gaps.argmax()]
+    return moved
 
 
 def stepped(world: Any, put: Callable[[Any, Floats], None], rows: Tensor) -> Tensor:
@@ -124,14 +164,14 @@ def graph_of(cubes: int) -> LocalGraph:
 class Cubes:
     """A cube task of OGBench.
 
-    official     number of the official task, 1 to 5, from which goals and episodes come; None: all of them
-    places_only  goals are the target positions of the cubes, (x, y, z) of each, instead of whole states. Only these
-                 decide success; the benchmark calls them its oracle representation of goals
+    official      number of the official task, 1 to 5, from which goals and episodes come; None: all of them
+    whole_states  goals are whole states. Otherwise they are the places (x, y, z) where the cubes belong, which alone
+                  decide success; the benchmark calls these its oracle representation of goals
     """
 
     cubes: int
     official: int | None = None
-    places_only: bool = False
+    whole_states: bool = False
 
     tolerance = 0.05  # for audits: hand and cubes of a true row may be off by 5 mm
 
@@ -141,7 +181,7 @@ class Cubes:
 
     @property
     def name(self) -> str:
-        goals = "-places" if self.places_only else ""
+        goals = "-states" if self.whole_states else ""
         return f"cube-{KINDS[self.cubes]}{goals}" + ("" if self.official is None else f":{self.official}")
 
     @property
@@ -151,7 +191,7 @@ class Cubes:
 
     @property
     def environment(self) -> str:
-        goals = "Places" if self.places_only else ""
+        goals = "States" if self.whole_states else ""
         return f"mocoda/Cube{KINDS[self.cubes].title()}{goals}{self.official or ''}-v0"
 
     @property
@@ -191,16 +231,21 @@ class Cubes:
 
     def achieved(self, state: Tensor) -> Tensor:
         """Returns the goals (N, G) that states (N, S) have reached: the states, or the places of their cubes."""
-        return places(state).flatten(1) if self.places_only else state
+        return state if self.whole_states else places(state).flatten(1)
 
     @property
     def reached(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         """Whether all cubes are within 4 cm of their goals, for achieved and wanted places, (N, G) each: bool (N,)."""
-        return at_places if self.places_only else None
+        return None if self.whole_states else at_places
+
+    def next_goal(self, achieved: Tensor, goal: Tensor) -> Tensor:
+        """Returns a goal in which one cube has yet to move, on the way from places to others, (3 cubes,) each."""
+        moved = next_places(achieved.reshape(-1, 3), goal.reshape(-1, 3))
+        return moved.flatten()
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         """Returns reward 0 and an end where all cubes are within 4 cm of their goals, and -1 elsewhere."""
-        success = at_places(places(next_state).flatten(1), goal if self.places_only else places(goal).flatten(1))
+        success = at_places(places(next_state).flatten(1), places(goal).flatten(1) if self.whole_states else goal)
         return success.float() - 1, success
 
     def features(self, rows: Tensor) -> Tensor:

@@ -116,18 +116,18 @@ def gripper_joints(cubes: int) -> tuple[Floats, Floats]:
 class CubesEnv(DrawnEnv):
     """OGBench's official cube tasks: an episode ends when all cubes are at their goals.
 
-    official  number of the task, 1 to 5; None: drawn at each reset. The reset's option "task_id" takes precedence
-    places    goals are the target positions of the cubes, (x, y, z) of each, instead of whole states
+    official      number of the task, 1 to 5; None: drawn at each reset. The reset's option "task_id" takes precedence
+    whole_states  goals are whole states, instead of the places (x, y, z) where the cubes belong
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  (Gymnasium's own)
 
     def __init__(
-        self, cubes: int = 2, official: int | None = None, render_mode: str | None = None, places: bool = False
+        self, cubes: int = 2, official: int | None = None, render_mode: str | None = None, whole_states: bool = False
     ) -> None:
         states = ROBOT + CUBE * cubes
-        super().__init__((states, 3 * cubes if places else states, ACTION), 100.0, render_mode)
-        self.official, self.places = official, places
+        super().__init__((states, states if whole_states else 3 * cubes, ACTION), 100.0, render_mode)
+        self.official, self.whole_states = official, whole_states
         self.world = make_world(cubes, "task")
         self.goal = np.zeros(states)
         self.task = 0
@@ -164,4 +164,4 @@ class CubesEnv(DrawnEnv):
 
     def _counts(self, state: Floats) -> Floats:
         """Returns the part of a state (S,) that goals are about."""
-        return state[ROBOT:].reshape(-1, CUBE)[:, :3].ravel() if self.places else state
+        return state if self.whole_states else state[ROBOT:].reshape(-1, CUBE)[:, :3].ravel()
