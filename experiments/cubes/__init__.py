@@ -206,6 +206,7 @@ class CubesTable(Experiment):
             f"{once['recorded']}, {once['turns']} and {once['play-few']}%."
         )
 
+
 @dataclass(frozen=True)
 class CubesData(CubesTable):
     """How true the rows of the arms are, and what their episodes show of the official tasks; agents are not trained."""

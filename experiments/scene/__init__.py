@@ -88,14 +88,17 @@ class SceneTable(Experiment):
             write(recorded, f"robomimic:{file}")
         data = read(f"robomimic:{file}").to(run.device)
         run.lap("recording")
-        graphs: dict[str, LocalGraph] = {"written": task.graph, "learned": self._learned(run, data)}
-        run.lap("learned graph")
-        results: dict[str, Any] = {"learned": str(graphs["learned"]), "recording": dict(recorded.source)}
+        graphs: dict[str, LocalGraph] = {"written": task.graph}
+        results: dict[str, Any] = {"recording": dict(recorded.source)}
+        if "data" in self.parts or any(arm.endswith("learned") for arm in run.chosen(self.arms)):
+            graphs["learned"] = self._learned(run, data)
+            results["learned"] = str(graphs["learned"])
+            run.lap("learned graph")
         if "data" in self.parts:
             results |= self._audits(run, task, data, graphs)
         if "agents" in self.parts:
             seeds = range(FIRST, FIRST + self.seeds)
-            options = {"updates": self.updates, "evaluate_every": self.updates, "half": self.half}
+            options = {"updates": self.updates, "half": self.half}
             dataset = partial(self._dataset, run, task, data, graphs)
             results |= measure_agents(run, task, self.arms, self.agent, seeds, self.episodes, dataset, options)
         return results

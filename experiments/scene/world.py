@@ -23,7 +23,7 @@ from mocoda.data.transitions import Transitions
 from mocoda.engine.progress import Progress, silent
 from mocoda.engine.randomness import Stream, as_stream, generator, numpy_seed
 from mocoda.graph.local_graph import LocalGraph
-from mocoda.tasks.cubes import ACTION_COLUMNS, CUBE_COLUMNS, ROBOT_COLUMNS, stepped
+from mocoda.tasks.cubes import ACTION_COLUMNS, CUBE_COLUMNS, REST, ROBOT_COLUMNS, stepped
 from mocoda.tasks.cubes_env import ACTION, ARM, CENTRE, CLOSED, GRIPPER_RANGE, SCALE, gripper_joints
 from mocoda.tasks.hooksweep_env import mujoco
 from mocoda.tasks.recording import Recording, record_table
@@ -42,6 +42,7 @@ LOCKS, BUTTONS, SLIDES = [29, 33], [30, 34], [36, 38]  # columns of drawer and w
 SPEEDS = [31, 35, 37, 39]
 GOAL = [19, 20, 21, *LOCKS, *SLIDES]  # what goals are about, as in the benchmark's oracle representation
 BUTTON_SCALE, SLIDE_SCALE = 120.0, np.array([18.0, 15.0])  # of a state's numbers in a metre
+OPEN = -0.16 * SLIDE_SCALE[0]  # the drawer's number when it is open
 AT = 0.04  # metres within which the benchmark takes cube, drawer and window for being where they belong
 # In metres: drawer and window as boxes while they are closed, the tops of their buttons, and the distances below which
 # hand or cube may touch them. In 12,000 recorded steps, replayed substep by substep, 4 of 4,300 contacts were farther.
@@ -250,6 +251,35 @@ class Scene:
         drawer, window = (off[:, 5 + at] <= AT * float(scale) for at, scale in enumerate(SLIDE_SCALE))
         cube: Tensor = off[:, :3].norm(dim=1) <= AT * SCALE
         return cube & (off[:, 3:5] < 0.5).all(1) & drawer & window
+
+    def next_goal(self, achieved: Tensor, goal: Tensor) -> Tensor:
+        """A goal on the way, (7,), in which one thing has yet to change.
+
+        First the cube, for which the drawer is opened if it belongs there; then drawer and window, which are unlocked
+        before they move; then the locks.
+        """
+        shown, wanted = achieved.clone(), goal.clone()
+        in_drawer = bool(goal[2] > 2 * REST * SCALE)
+        if in_drawer:  # the cube's goal is where it lies in the drawer, which is elsewhere while that is open
+            wanted[1] += SCALE * float((achieved[5] - goal[5]) / SLIDE_SCALE[0])
+        missing = bool((achieved[:3] - wanted[:3]).norm() > AT * SCALE)
+        if missing:
+            if not in_drawer or achieved[5] < OPEN + AT * SLIDE_SCALE[0]:
+                shown[:3] = wanted[:3]
+                return shown
+            wanted[5] = OPEN
+        for slide, lock, scale in ((5, 3, SLIDE_SCALE[0]), (6, 4, SLIDE_SCALE[1])):
+            if (achieved[slide] - wanted[slide]).abs() > AT * scale:
+                changes, value = (slide, wanted[slide]) if achieved[lock] > 0.5 else (lock, 1.0)
+                if in_drawer and not missing and changes == 5:  # the cube moves along
+                    shown[1] += SCALE * float((value - achieved[5]) / SLIDE_SCALE[0])
+                shown[changes] = value
+                return shown
+        for lock in (3, 4):
+            if (achieved[lock] - goal[lock]).abs() > 0.5:
+                shown[lock] = goal[lock]
+                return shown
+        return goal
 
     def label(self, state: Tensor, action: Tensor, next_state: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
         there = self.reached(self.achieved(next_state), goal)
