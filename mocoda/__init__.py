@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from mocoda.parents import make_recipe as make_recipe
     from mocoda.tasks import Task as Task
     from mocoda.tasks import make_task as make_task
+    from mocoda.tasks.one_at_a_time import OneAtATime as OneAtATime
 
 __version__ = VERSION
 
@@ -104,6 +105,7 @@ __version__ = VERSION
 # wait for torch.
 _ROOMS = {
     "tasks": ("make_task", "Task"),
+    "tasks.one_at_a_time": ("OneAtATime",),
     "data.transitions": ("Transitions", "concatenate"),
     "data": ("read", "read_pieces", "read_excerpt", "Excerpt", "write", "inspect", "Inspection", "track"),
     "data.editing": ("merge", "split", "trim", "drop"),

@@ -31,6 +31,7 @@ from mocoda.engine.progress import Progress, in_words
 from mocoda.engine.runs import CONFIG, RunFolder, settings_of
 from mocoda.graph.columns import ColumnNames
 from mocoda.tasks import make_task
+from mocoda.tasks.one_at_a_time import OneAtATime
 
 FORECAST_AFTER, LONG = 4.0, 600  # seconds: when the duration of a training is said, and from when on it is long
 
@@ -212,6 +213,8 @@ class Evaluate(opt.Command):
     """Evaluate in another task than during training: cube-double:4 is OGBench's fourth."""
     graph: opt.MaybeFile = None
     """Evaluate in the task of another graph file than during training."""
+    one_at_a_time: opt.Flag = False
+    """Show agents goals in which only one thing has yet to move, one after the other."""
     episodes: int = 50
     """Number of episodes of every agent."""
     seed: opt.Seed = 0
@@ -226,7 +229,7 @@ class Evaluate(opt.Command):
             opt.check_file(self.out, [self.folder / "agents.json"], self.overwrite)
         policies = Policies.load(self.folder).to(self.device)
         of_a_run = (self.folder / CONFIG).exists()  # and not of `Policies.save`, which does not know the task
-        task = _trained_task(self.folder, self.task, self.graph)
+        task = _trained_task(self.folder, self.task, self.graph, self.one_at_a_time)
         results = evaluate(policies, task, episodes=self.episodes, seed=self.seed)
         opt.show(results)
         found = {**results.to_json(), "task": task.name, "seed": self.seed}
@@ -253,6 +256,8 @@ class Watch(opt.Command):
     official task). Unless given, the one that a folder's agents were trained for, or hooksweep2."""
     graph: opt.MaybeFile = None
     """Graph file of a task of your own, if it is another than during training."""
+    one_at_a_time: opt.Flag = False
+    """Show the agent goals in which only one thing has yet to move, one after the other."""
     episodes: int = 3
     """Number of episodes to film, one after the other."""
     seed: opt.Seed = 0
@@ -270,7 +275,8 @@ class Watch(opt.Command):
         opt.check_file(self.out, [self.who], self.overwrite)
         name, policy = self._find()
         known = self.graph is not None or (Path(self.who) / CONFIG).exists()
-        task = _trained_task(Path(self.who), self.task if known else self.task or "hooksweep2", self.graph)
+        played = self.task if known else self.task or "hooksweep2"
+        task = _trained_task(Path(self.who), played, self.graph, self.one_at_a_time)
         successes = film(self.out, task, policy, episodes=self.episodes, seed=self.seed)
         say(f"{self.out}: {name}, {successes} of {counted(self.episodes, 'episode')} successful")
 
@@ -290,8 +296,13 @@ class Watch(opt.Command):
         return self.who, None if self.who == "expert" else Policy.load(self.who)
 
 
-def _trained_task(folder: Path, name: str | None, graph: Path | None) -> Any:
+def _trained_task(folder: Path, name: str | None, graph: Path | None, one_at_a_time: bool) -> Any:
     """The built-in task of that name, the task of a graph file, or what the agents of a folder were trained for."""
+    task = _whole_task(folder, name, graph)
+    return OneAtATime(task) if one_at_a_time else task
+
+
+def _whole_task(folder: Path, name: str | None, graph: Path | None) -> Any:
     settings = settings_of(folder) if (folder / CONFIG).exists() else {}  # `Policies.save` writes none
     if name is None and (graph := graph or settings.get("graph")) is not None:
         columns = ColumnNames(*map(tuple, settings["columns"])) if "columns" in settings else None

@@ -57,6 +57,7 @@ FUNCTIONS = {
     "goals": Signature(("n", "seed", "device"), ("N", "G")),
     "achieved": Signature(("state",), ("N", "G")),
     "reached": Signature(("achieved", "goal"), ("N",), boolean=True),
+    "next_goal": Signature(("achieved", "goal"), ("G",)),
     "features": Signature(("rows",), ("N", "F")),
     "region": Signature(("rows",), ("N",), boolean=True),
     "step": Signature(("rows",), ("N", "S")),
@@ -82,6 +83,8 @@ class FileTask:
     put          (env, state (S,)) puts a Gymnasium environment, without its wrappers, in a state
     box          the lowest and the highest row, (S + A,) each
     reached      (achieved, goal) -> whether what was achieved is as good as the goal, (N, G) each, bool (N,)
+    next_goal    (achieved, goal) -> the goal to pursue first, in which one thing has yet to move, (G,) each; unless the
+                 file defines it, things move in the order of the graph, if `achieved` names columns of several factors
     environment  where agents are evaluated: a Gymnasium id, or a function that makes an environment
     """
 
@@ -97,6 +100,7 @@ class FileTask:
     put: Callable[[Any, Any], object] | None = None
     box: tuple[Tensor, Tensor] | None = None
     reached: Callable[[Tensor, Tensor], Tensor] | None = None
+    next_goal: Callable[[Tensor, Tensor], Tensor] | None = None
     environment: str | Callable[..., Any] | None = None
 
     @property
@@ -312,7 +316,8 @@ def _functions(file: Path, defined: Mapping[str, Any]) -> dict[str, Callable[...
         except ValueError:  # a compiled function has no signature
             pass
         found[name] = partial(_called, file, name, function)
-    for name, needed in (("terminal", "reward"), ("reached", "achieved"), ("goals", "achieved")):
+    needs_achieved = ((name, "achieved") for name in ("reached", "goals", "next_goal"))
+    for name, needed in (("terminal", "reward"), *needs_achieved):
         if name in found and needed not in (*found, *filter(defined.__contains__, GOALS)):
             raise InputError(f"it defines {name}, which is of no use without {needed}; define both.")
     return found
@@ -344,7 +349,8 @@ def _called(file: Path, name: str, function: Callable[..., Any], *given: Any) ->
     rows, device = (given[0], given[2]) if name == "goals" else (len(given[0]), given[0].device)
     array = as_tensor(found).to(device) if isinstance(found, Tensor | np.ndarray) else None
     if array is None or (boolean and array.dtype != torch.bool) or array.ndim != len(shape) or len(array) != rows:
-        wanted = f"({', '.join(shape)}{',' if len(shape) == 1 else ''}), N = {rows} rows"
+        one = "columns" if name == "next_goal" else "rows"
+        wanted = f"({', '.join(shape)}{',' if len(shape) == 1 else ''}), {shape[0]} = {rows} {one}"
         kind = "a boolean tensor, such as a comparison gives," if boolean else "a tensor"
         got = type(found).__name__ if array is None else f"{array.dtype} of shape {tuple(array.shape)}"
         raise InputError(f"{str(file)!r}: {name} must return {kind} of shape {wanted}, got {got}.")
@@ -382,6 +388,8 @@ def _task(
         if "reached" in functions:
             raise InputError("tolerance and reached both say when a goal is reached; remove one of them.")
         task["reached"] = partial(near, float(tolerance), groups)
+    if groups is not None and len(groups) > 1 and "reached" in task and "next_goal" not in task:
+        task["next_goal"] = partial(first_to_move, groups, task["reached"])
     reward, terminal = (task.pop(name, None) for name in ("reward", "terminal"))
     about_goals = _about_goals(defined)  # what is defined besides may hold things that other processes cannot be sent
 
@@ -422,6 +430,21 @@ def near(tolerance: float, groups: list[list[int]] | None, achieved: Tensor, goa
     # Indexing with a list copies it to the GPU, which a CUDA graph cannot capture.
     parts = [apart] if groups is None else [torch.stack([apart[:, column] for column in own], 1) for own in groups]
     return torch.stack([part.norm(dim=1) <= tolerance for part in parts]).all(0)
+
+
+def first_to_move(
+    groups: list[list[int]], reached: Callable[[Tensor, Tensor], Tensor], achieved: Tensor, goal: Tensor
+) -> Tensor:
+    """What is achieved, but with the first thing at its goal that is not there yet, (G,); the goal if all are there.
+
+    groups  columns of each thing, in the order in which things are moved
+    """
+    for group in groups:
+        moved = achieved.clone()
+        moved[group] = goal[group]
+        if not bool(reached(achieved[None], moved[None])):
+            return moved
+    return goal
 
 
 def _box(given: object, graph: LocalGraph) -> tuple[Tensor, Tensor] | None:

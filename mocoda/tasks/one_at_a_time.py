@@ -6,7 +6,7 @@ goal in which only one thing has yet to move, then the next. Episodes and their 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +36,8 @@ class OneAtATime:
         if missing:
             raise InputError(
                 f"the goals of task {self.task.name!r} cannot be pursued one at a time, because it has no "
-                f"{missing[0]}. In a graph file, name the columns of several factors in `achieved`, with a `tolerance` "
-                "and an `environment`."
+                f"`{missing[0]}`. Choose a task of cubes, such as `cube-double`, or name in a graph file the columns "
+                "of several factors in `achieved`, with a `tolerance` and an `environment`."
             )
         for name in ("settled", "limit"):
             if getattr(self, name) < 1:
@@ -54,23 +54,31 @@ class OneAtATime:
 
     @property
     def environment(self) -> Environment:
-        return _Maker(self)
+        task = self.task
+        return _Maker(task.environment, task.reached, task.next_goal, self.settled, self.limit)
 
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes the environment; unlike a lambda, it can be sent to other processes."""
+    """Makes the environment, also in other processes; it is therefore no lambda, and does not hold the whole task."""
 
-    task: OneAtATime
+    environment: Environment
+    reached: Callable[[Tensor, Tensor], Tensor]
+    next_goal: Callable[[Tensor, Tensor], Tensor]
+    settled: int
+    limit: int
 
     def __call__(self, **options: Any) -> gymnasium.Env[Any, Any]:
-        return _OnTheWay(make_environment(self.task.task.environment, **options), self.task)
+        return _OnTheWay(make_environment(self.environment, **options), self)
+
+    def __repr__(self) -> str:
+        return repr(self.environment)
 
 
 class _OnTheWay(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Shows a goal on the way as "desired_goal", until it has been reached for some steps or time is up."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], task: OneAtATime) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], task: _Maker) -> None:
         super().__init__(env)
         self.task = task
         self.shown: Tensor | None = None  # the goal on the way, (G,)
@@ -86,6 +94,11 @@ class _OnTheWay(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._observation(observation), *rest
 
     def _observation(self, observation: Any) -> Any:
+        if not isinstance(observation, Mapping) or not {"achieved_goal", "desired_goal"} <= observation.keys():
+            raise InputError(
+                f"to pursue one thing at a time, the environment {self.task!r} must show 'achieved_goal' and "
+                "'desired_goal' beside its 'observation'."
+            )
         achieved, goal = (torch.as_tensor(observation[f"{kind}_goal"]).float() for kind in ("achieved", "desired"))
         task, self.age = self.task, self.age + 1
         if self.shown is not None:
@@ -94,16 +107,3 @@ class _OnTheWay(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.shown is None or self.reached >= task.settled or self.age >= task.limit:
             self.shown, self.reached, self.age = task.next_goal(achieved, goal), 0, 0
         return {**observation, "desired_goal": self.shown.numpy()}
-
-
-def first_to_move(groups: Sequence[Sequence[int]], reached: Any, achieved: Tensor, goal: Tensor) -> Tensor:
-    """What is achieved, with the first thing at its goal that is not there yet; the goal itself if all are.
-
-    groups  columns of each thing, in the order in which things are moved
-    """
-    for group in groups:
-        moved = achieved.clone()
-        moved[list(group)] = goal[list(group)]
-        if not bool(reached(achieved[None], moved[None])):
-            return moved
-    return goal

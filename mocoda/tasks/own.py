@@ -38,9 +38,12 @@ def own_task(graph: str | Path, *, data: Transitions | ColumnNames | None = None
     if task.environment is None:
         return task
     names = data if isinstance(data, ColumnNames) else ColumnNames.of(data)
-    place = OwnEnvironment(Path(graph).resolve(), names, {name: one for name, one in given.items() if one is not None})
+    given = {name: one for name, one in given.items() if one is not None}
+    place = OwnEnvironment(Path(graph).resolve(), names, task.fingerprint, given)
     goals = partial(_goals_of, place) if task.achieved is not None and task.goals is None else task.goals
-    return replace(task, goals=goals, environment=place)
+    # Functions of a file cannot be sent to other processes, but the file can be loaded there.
+    reached, next_goal = (getattr(task, name) and partial(_called, place, name) for name in ("reached", "next_goal"))
+    return replace(task, goals=goals, environment=place, reached=reached, next_goal=next_goal)
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class OwnEnvironment:
 
     graph: Path
     names: ColumnNames
+    fingerprint: str  # a file that has changed is loaded again
     given: Mapping[str, Any] = field(hash=False)  # besides the file
 
     def __call__(self, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -73,6 +77,12 @@ class OwnEnvironment:
 @cache
 def _loaded(place: OwnEnvironment) -> FileTask:
     return load_task(place.graph, place.names, **place.given)
+
+
+def _called(place: OwnEnvironment, name: str, achieved: Tensor, goal: Tensor) -> Tensor:
+    """Calls the function of a graph file that has this name."""
+    found: Tensor = getattr(_loaded(place), name)(achieved, goal)
+    return found
 
 
 class _OwnEnv(gymnasium.Wrapper[Any, Any, Any, Any]):

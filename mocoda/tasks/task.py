@@ -39,7 +39,8 @@ class Task(Protocol):
     A task whose reward depends on a goal has two more: `goals(n, seed=, device=)`, which draws goals (n, G) of the
     target task, and `achieved(state)`, the goals (N, G) that states (N, S) have reached. It may have a third,
     `reached(achieved, goal)`: whether what was achieved is as good as the goal, (N, G) each, bool (N,). Agents that
-    take goals from episodes use it.
+    take goals from episodes use it. With a fourth, `next_goal(achieved, goal)`, `OneAtATime` pursues the goal one thing
+    at a time: it returns a goal on the way, (G,) each, in which a single thing has yet to move.
     """
 
     @property

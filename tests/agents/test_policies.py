@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mocoda import InputError, Policies, Policy, train_agents
+from mocoda import InputError, Policies, Policy, make_task, train_agents
 from mocoda.agents.policy import SHIPPED, shipped_policy, to_task_range, to_unit_range
 from mocoda.engine.randomness import Stream
 
@@ -92,17 +92,19 @@ def test_a_policy_acts_the_same_without_the_networks_that_it_was_trained_with(na
 
 
 @pytest.mark.parametrize(
-    ("task", "widths", "columns"),
+    ("task", "columns"),
     [
-        ("hooksweep2", (22, 4), ("gripper_x", "action_finger")),
-        ("cube-double:1", (74, 5), ("robot_shoulder_pan", "action_gripper")),
+        ("hooksweep2", ("gripper_x", "action_finger")),
+        ("cube-double:1", ("robot_shoulder_pan", "action_gripper")),
     ],
 )
-def test_policies_that_come_along_are_small_and_know_the_robot_s_columns(
-    task: str, widths: tuple[int, int], columns: tuple[str, str]
-) -> None:
-    policy = shipped_policy(task)
-    assert (policy.state_width, policy.action_width) == widths
+def test_policies_that_come_along_are_small_and_know_the_robot_s_columns(task: str, columns: tuple[str, str]) -> None:
+    policy, made = shipped_policy(task), make_task(task)
+    state, width = made.graph.state_width, made.graph.width
+    assert (policy.state_width, policy.action_width) == (
+        state + made.achieved(torch.zeros(1, state)).shape[1],
+        width - state,
+    )
     assert (policy.columns[0], policy.columns[-1]) == columns
     assert (SHIPPED / f"{task.partition(':')[0]}.safetensors").stat().st_size < 3_000_000
     with refused():

@@ -47,7 +47,7 @@ def test_the_help_of_a_command_names_values_in_words(word: str) -> None:
 
 def test_help_texts_name_every_choice() -> None:
     """They are written out, since the libraries behind the choices take seconds to import."""
-    assert all(name.partition("-places")[0] in TASKS for name in BUILT_IN)
+    assert all(name.partition("-states")[0] in TASKS for name in BUILT_IN)
     for format_ in FORMATS.values():
         name = format_.example.partition(":")[0]
         assert format_.write is None or name in WRITABLE

@@ -24,7 +24,7 @@ from mocoda.tasks.cubes import STRIP, Cubes, local_mask, places
 from mocoda.tasks.cubes_env import CENTRE, SCALE, CubesEnv, put
 
 needs_ogbench = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
-TASK = Cubes(2)
+TASK, WHOLE = Cubes(2), Cubes(2, whole_states=True)
 LENGTH = 60
 
 
@@ -54,13 +54,13 @@ def rows_with(hand: list[float], *places_of: list[float]) -> Tensor:
     [
         ("cube-single", 1, None, "mocoda/CubeSingle-v0"),
         ("cube-triple:4", 3, 4, "mocoda/CubeTriple4-v0"),
-        ("cube-quadruple-places", 4, None, "mocoda/CubeQuadruplePlaces-v0"),
-        ("cube-double-places:2", 2, 2, "mocoda/CubeDoublePlaces2-v0"),
+        ("cube-quadruple-states", 4, None, "mocoda/CubeQuadrupleStates-v0"),
+        ("cube-double-states:2", 2, 2, "mocoda/CubeDoubleStates2-v0"),
     ],
 )
 def test_tasks_are_made_by_name(name: str, count: int, official: int | None, environment: str) -> None:
     task = mocoda.make_task(name)
-    assert task == Cubes(count, official, places_only="places" in name)
+    assert task == Cubes(count, official, whole_states="states" in name)
     assert (task.name, task.environment) == (name, environment)
     assert gymnasium.spec(environment).max_episode_steps == {1: 200, 2: 500, 3: 1000, 4: 1000}[count]
     assert not is_simulated(task)  # a state leaves some of the simulator open
@@ -112,9 +112,11 @@ def test_an_episode_ends_with_reward_0_where_all_cubes_are_within_4_cm() -> None
     near[:, [19, 28]] += 0.39
     far[:, 28] += 0.41
     states = torch.cat([goal, near, far])
-    reward, terminal = TASK.label(goal.expand(3, -1), torch.zeros(3, 5), states, goal.expand(3, -1))
-    assert reward.tolist() == [0, 0, -1] and terminal.tolist() == [True, True, False]
-    assert TASK.achieved(states).equal(states)
+    for task in (TASK, WHOLE):
+        wanted = task.achieved(goal).expand(3, -1)
+        reward, terminal = task.label(goal.expand(3, -1), torch.zeros(3, 5), states, wanted)
+        assert reward.tolist() == [0, 0, -1] and terminal.tolist() == [True, True, False]
+    assert TASK.achieved(states).equal(places(states).flatten(1)) and WHOLE.achieved(states).equal(states)
 
 
 @needs_ogbench
@@ -124,32 +126,34 @@ def test_goals_are_those_of_the_official_tasks_in_any_order() -> None:
     resets = [environment.reset(seed=seed, options={"task_id": 1 + seed % 5})[0] for seed in range(15)]
     shown = torch.tensor(np.array([seen["desired_goal"] for seen in resets]))
 
-    def kinds(states: Tensor) -> set[tuple[float, ...]]:
-        return {tuple((10 * state).round().tolist()) for state in places(states).flatten(1)}
+    def kinds(goals: Tensor) -> set[tuple[float, ...]]:
+        return {tuple((10 * goal).round().tolist()) for goal in goals}
 
     assert kinds(shown) <= kinds(goals) and len(kinds(goals)) == 10
     assert TASK.goals(37, seed=0).equal(goals[:37]) and not TASK.goals(37, seed=1).equal(goals[:37])
-    low, high = TASK.box
-    assert float(((goals >= low[:37]) & (goals <= high[:37])).float().mean()) > 0.99
+    whole, (low, high) = WHOLE.goals(400, seed=0), TASK.box
+    assert float(((whole >= low[:37]) & (whole <= high[:37])).float().mean()) > 0.99
     assert kinds(Cubes(2, 5).goals(50, seed=0)) == {(0, 0, 2, 0, 0, 6), (0, 0, 6, 0, 0, 2)}
 
 
 def test_goals_that_are_places_count_what_success_counts() -> None:
-    task, states = Cubes(2, places_only=True), Stream(0, "test-places").normal(50, 37) / 6
+    states = Stream(0, "test-places").normal(50, 37) / 6
     goal = states.flip(0)
     action = torch.zeros(50, 5)
-    own = task.label(states, action, states, task.achieved(goal))
-    assert all(map(torch.equal, own, TASK.label(states, action, states, goal)))
-    assert task.reached is not None
-    assert 0 < int(task.reached(task.achieved(states), task.achieved(goal)).sum()) < 50
-    assert [(one.official, one.places_only) for one in task.officials.values()] == [(i, True) for i in (1, 2, 3, 4, 5)]
-    assert TASK.reached is None
+    own = TASK.label(states, action, states, TASK.achieved(goal))
+    assert all(map(torch.equal, own, WHOLE.label(states, action, states, goal)))
+    assert TASK.reached is not None and WHOLE.reached is None
+    there = TASK.reached(TASK.achieved(states), TASK.achieved(goal))
+    assert there.equal(own[1]) and 0 < int(there.sum()) < 50
+    for task in (TASK, WHOLE):
+        kinds = [(one.official, one.whole_states) for one in task.officials.values()]
+        assert kinds == [(number, task.whole_states) for number in (1, 2, 3, 4, 5)]
 
 
 @needs_ogbench
 def test_an_environment_of_places_shows_those_of_the_same_goals() -> None:
-    assert Cubes(2, places_only=True).goals(9, seed=0).equal(places(TASK.goals(9, seed=0)).flatten(1))
-    whole, part = (CubesEnv(2, official=3, places=only) for only in (False, True))
+    assert TASK.goals(9, seed=0).equal(places(WHOLE.goals(9, seed=0)).flatten(1))
+    whole, part = (CubesEnv(2, official=3, whole_states=states) for states in (True, False))
     check_env(part, skip_render_check=True)
     (seen, _), (shown, _) = whole.reset(seed=5), part.reset(seed=5)
     assert shown["observation"].tolist() == seen["observation"].tolist()
@@ -185,7 +189,8 @@ def test_success_reward_and_end_are_those_of_the_labels() -> None:
     action = torch.zeros(1, 5)
     for moved in (1, 2):  # one cube to its goal, and then both
         state = torch.tensor(seen["observation"])[None]
-        state[:, 19 : 19 + 9 * moved] = goal[:, 19 : 19 + 9 * moved]
+        for cube in range(moved):
+            state[:, 19 + 9 * cube :][:, :3] = goal[:, 3 * cube :][:, :3]
         put(environment.world, state[0].numpy())
         after, reward, terminated, truncated, info = environment.step(action[0].numpy())
         expected, terminal = TASK.label(state, action, torch.tensor(after["observation"])[None], goal)
