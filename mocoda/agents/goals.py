@@ -114,8 +114,8 @@ def starts_of(left: Tensor, agent: Agent, name: str) -> Tensor:
         most = int(left.max())
         raise InputError(
             f"the agent {agent.name!r} learns from {agent.span} successive steps at a time, but data set {name!r} has "
-            f"at most {most} steps of an episode without a gap. Choose fewer: chunk={most} (`--chunk {most}`, and a "
-            "`--short` up to it) for dqc, `--steps` for gciql."
+            f"at most {most} of an episode without a gap, where `step` counts up by 1. Choose fewer: chunk={most} "
+            f"(`--chunk {most}`, and a `--short` up to it) for dqc, `--steps` for gciql."
         )
     return starts.int() if len(left) < 2**31 else starts  # half the memory
 

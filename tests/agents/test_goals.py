@@ -174,8 +174,10 @@ def test_data_without_episodes_and_a_task_without_goals_are_refused() -> None:
         torn = Transitions(data.state, data.action, data.next_state, episode=episode)
         with refused():
             train_agents({"walks": torn}, agent, seeds=[0], updates=1)
-    with refused():
-        train_agents({"walks": data}, make_agent("dqc", **SMALL), seeds=[0], updates=1)
+    assert data.step is not None
+    for step in (data.step, 2 * data.step):  # too short; every second step is missing
+        with refused():
+            train_agents({"walks": replace(data, step=step)}, make_agent("dqc", **SMALL), seeds=[0], updates=1)
     with pytest.raises(InputError, match=r"does not suffice: .* About [\d,]+ rows would fit"):
         room(10**13, 100, data.state)
     with refused():

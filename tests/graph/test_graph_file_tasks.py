@@ -102,6 +102,22 @@ def test_a_file_may_say_itself_what_reaches_a_goal(tmp_path: Path) -> None:
         load_task(write(tmp_path, PYTHON + GOALS + above), NAMES, achieved=["box1.x"], tolerance=0.1)
 
 
+def test_things_move_one_at_a_time_in_the_order_of_the_graph_or_as_the_file_says(tmp_path: Path) -> None:
+    file, achieved, goal = write(tmp_path, PYTHON), torch.zeros(4), torch.tensor([1.0, 0.0, 0.5, 0.5])
+    boxes = ["box2.x", "box1.y", "box1.x", "box2.y"]
+    next_goal: Any = load_task(file, NAMES, achieved=boxes, tolerance=0.6).next_goal
+    assert next_goal(achieved, goal).tolist() == [1.0, 0.0, 0.0, 0.5]  # the first box is near enough
+    assert next_goal(achieved, 2 * goal).tolist() == [0.0, 0.0, 1.0, 0.0]
+    assert next_goal(goal, goal).equal(goal)
+    for columns, tolerance in ((boxes, None), (boxes[1:3], 0.6)):  # nothing says when they are there; it is one thing
+        assert load_task(file, NAMES, achieved=columns, tolerance=tolerance).next_goal is None
+    own = write(tmp_path, PYTHON + "\ndef next_goal(achieved, goal):\n    return goal.numpy()[:4]\n", "own.py")
+    next_goal = load_task(own, NAMES, achieved=boxes, tolerance=0.6).next_goal
+    assert next_goal(achieved, goal).equal(goal)
+    with refused():
+        next_goal(torch.zeros(5), torch.zeros(5))
+
+
 def test_hints_are_handed_to_recipes(tmp_path: Path) -> None:
     loaded: Any = task(tmp_path, HINTS)
     assert loaded.box[0].tolist() == [0.0] * 7 + [-1.0] * 2
@@ -179,11 +195,13 @@ def test_functions_of_rows_and_goals_are_checked_too(tmp_path: Path) -> None:
         "def reward(state, action):\n    pass",
         "def reached(achieved, goal):\n    pass" + REWARD,
         "def terminal(s, a, n):\n    pass",
+        "def next_goal(achieved, goal):\n    pass",
+        "def next_goal(achieved):\n    pass",
         "def rewards(s, a, n):\n    pass",
         "box = 3",
         "box = ([1] * 9, [0] * 9)",
     ],
-    ids=range(7),
+    ids=range(9),
 )
 def test_a_task_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
     file = write(tmp_path, PYTHON + text)

@@ -93,6 +93,14 @@ def test_what_is_given_replaces_what_the_file_says_and_every_factor_must_be_with
     assert task.reached(torch.zeros(4, 3), goal).tolist() == [True, True, False, False]
 
 
+def test_a_file_that_has_changed_is_loaded_again() -> None:
+    goal, found = torch.full((1, 2), 0.25), []
+    for tolerance in ("0.2", "0.4"):
+        Path("g.toml").write_text(TOML.replace("0.2", tolerance))
+        found.append(bool(make_task(graph="g.toml", data=DATA).reached(torch.zeros(1, 2), goal)))
+    assert found == [False, True]
+
+
 def test_an_environment_that_knows_no_goals_shows_and_judges_those_of_the_file() -> None:
     task = make_task(graph="plain.py", data=DATA)
     env: gymnasium.Env[Any, Any] = make_environment(task.environment)
@@ -152,6 +160,10 @@ def test_what_cannot_be_a_task_is_refused(given: dict[str, Any]) -> None:
         ({"achieved": ["p.x"]}, lambda task: mocoda.label(DATA, task)),
         ({}, lambda task: mocoda.evaluate(AGENTS, task)),
         ({"environment": "nowhere:World-v0"}, lambda task: make_environment(task.environment)),
+        (
+            {"environment": "point_task:Point-v0", "achieved": ["p.x"]},
+            lambda task: make_environment(task.environment).reset(seed=0),
+        ),
         ({"environment": "point_task:Corridor-v0"}, lambda task: make_environment(task.environment).reset(seed=0)),
         (
             {"environment": "point_task:Corridor-v0", "achieved": ["p.x"], "tolerance": 1},
