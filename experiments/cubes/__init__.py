@@ -185,8 +185,7 @@ class CubesTable(Experiment):
         cells, rows = by_way(results), []
         for arm, how in dict.fromkeys((arm, how) for arm, how, _ in cells):
             own = [f"{cells[arm, how, str(task)]['mean']:.0f}" for task in OFFICIAL]
-            found = summarise(cells[arm, how, "all"]["values"])
-            over = f"{found.mean:.1f} ({found.low:.1f} to {found.high:.1f})"
+            over = interval_text(cells[arm, how, "all"]["values"])
             rows.append([f"`{arm}`: {ARMS[arm][0]}", f"{results['data'][arm]['rows']:,}", how, *own, over])
         return markdown_table(
             ["data", "rows", "goals shown", *(f"task {official}" for official in OFFICIAL), "all (95% interval)"], rows
@@ -205,6 +204,13 @@ class CubesTable(Experiment):
             f"show both, {one['play-few']}%. Agents are shown goals one cube at a time; shown at once, it is "
             f"{once['recorded']}, {once['turns']} and {once['play-few']}%."
         )
+
+    @classmethod
+    def blocks(cls, folder: Path) -> dict[str, str]:
+        more = {name: cls.table(read_json(folder / f"{name}.json")) for name in ("triple", "quadruple")}
+        data = [read_json(folder / f"data-{name}.json") for name in ("double", "triple", "quadruple", "quadruple-2")]
+        made = {"rows": _joined(*map(CubesData.table, data)), "order": CubesData.order(data[0])}
+        return super().blocks(folder) | more | made
 
 
 @dataclass(frozen=True)
@@ -262,6 +268,12 @@ class CubesData(CubesTable):
 def by_way(results: Mapping[str, Any]) -> dict[tuple[str, str, str], dict[str, Any]]:
     """The cells by arm, how goals are shown, and official task."""
     return {(one["row"], one["how"], one["column"]): one for one in results["cells"]}
+
+
+def interval_text(values: Sequence[float]) -> str:
+    """Mean of the values of the seeds, with its bootstrapped 95% interval."""
+    found = summarise(values)
+    return f"{found.mean:.1f} ({found.low:.1f} to {found.high:.1f})"
 
 
 def measure_agents(

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from experiments.audit import SMALL
-from experiments.cubes import grown, measure_agents
-from experiments.experiment import Experiment, Run, average, by_place, check_names, markdown_table
+from experiments.cubes import by_way, grown, interval_text, measure_agents
+from experiments.experiment import Experiment, Run, check_names, markdown_table, measured, read_json
 from experiments.scene.world import OFFICIAL, SLIDES, Scene, both_open
 from experiments.stages import audit_part, fit_models, record, share_text
 from mocoda import augment, augment_episodes, check_step, fit_parents, learn_graph, load_graph, read, write
@@ -179,13 +179,14 @@ class SceneTable(Experiment):
 
     @staticmethod
     def agents_table(results: Mapping[str, Any]) -> str:
-        """Success where official tasks need the left-out combination, and in the others."""
-        cells, rows = by_place(results), []
-        for arm in results["data"]:
-            by_task = {task: cells[arm, str(task)]["mean"] for task in OFFICIAL}
-            others = average([by_task[task] for task in OFFICIAL if task not in LEFT_OUT])
-            rows.append([arm, f"{average([by_task[task] for task in LEFT_OUT]):.1f}", f"{others:.1f}"])
-        return markdown_table(["data", "tasks 1 and 2, which need what is left out, %", "tasks 3 to 5, %"], rows)
+        """Success by arm, how goals are shown, and official task; the mean of the tasks with its 95% interval."""
+        cells, rows = by_way(results), []
+        for arm, how in dict.fromkeys((arm, how) for arm, how, _ in cells):
+            by_task = [f"{cells[arm, how, str(task)]['mean']:.0f}" for task in OFFICIAL]
+            over = interval_text(cells[arm, how, "all"]["values"])
+            rows.append([f"`{arm}`", f"{results['data'][arm]['rows']:,}", how, *by_task, over])
+        titles = [f"task {task}" + (" (left out)" if task in LEFT_OUT else "") for task in OFFICIAL]
+        return markdown_table(["data", "rows", "goals shown", *titles, "all (95% interval)"], rows)
 
     @staticmethod
     def answer(results: Mapping[str, Any]) -> str:
@@ -194,15 +195,15 @@ class SceneTable(Experiment):
         return (
             f"Rows can be made: of CoDA's turns with drawer and window open, which no recorded row shows, "
             f"{shares['written']:.1f}% are true with a written graph and {shares['learned']:.1f}% with a learned one; "
-            f"of recorded rows {100 * audits['recorded']['all']['confirmed']:.1f}%. Whether agents profit has not been "
-            "measured."
+            f"of recorded rows {100 * audits['recorded']['all']['confirmed']:.1f}%. The page says what agents learn."
         )
 
     @classmethod
     def blocks(cls, folder: Path) -> dict[str, str]:
-        results = cls.results(folder)
+        results, agents = cls.results(folder), read_json(folder / "agents.json")
         return super().blocks(folder) | {
-            "agents": cls.agents_table(results) if "cells" in results else "Agents have not been measured.",
+            "agents": cls.agents_table(agents),
+            "agents-measured": measured(agents),
             "check": results["check"],
             "graph": f"```text\n{results['learned']}\n```",
         }

@@ -93,6 +93,7 @@ UNFIT: list[tuple[str, dict[str, Any]]] = [
     ("scale", {"kills": 12}),
     ("cubes", {"kind": "cube-single"}),
     ("cubes", {"total": 100}),
+    ("cubes", {"how": ("backwards",)}),
     ("scene", {"total": 100}),
     ("table2", {"columns": ("emp", "mocoda_u")}),
     ("table2", {"columns": ("emp", "emp")}),
