@@ -49,7 +49,6 @@ class GCIQL(Agent):
     value_goals: Shares = (0.2, 0.5, 0.3)  # Shares of goals of value and critics: own, future, random.
     actor_goals: Shares = (0.0, 1.0, 0.0)  # Shares of goals of the actor: own, future, random.
     uniform: bool = False  # Draw the value's later states uniformly from the rest of the episode.
-    near: bool = False  # Draw the actor's later states as the value's, by the discount: for goals one step ahead.
     steps: int = 1  # Recorded steps between a state and the value that its critics learn from.
 
     def __post_init__(self) -> None:
@@ -78,7 +77,7 @@ class GCIQL(Agent):
 
     def draw_goals(self, stream: Stream, row: Tensor, last: Tensor, rows: int) -> dict[str, Tensor]:
         value = GoalShares(*self.value_goals[:2], None if self.uniform else self.discount)
-        actor = GoalShares(*self.actor_goals[:2], self.discount if self.near else None)
+        actor = GoalShares(*self.actor_goals[:2])
         return {
             "value_goal": value.draw(stream.child("value"), row, last, rows),
             "actor_goal": actor.draw(stream.child("actor"), row, last, rows),

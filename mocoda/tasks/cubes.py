@@ -63,9 +63,8 @@ BRUSHED = 0.001  # a parked cube that moves farther has been brushed
 VARIETIES = ("play", "one-cube", "noisy")
 COUNTS = ("episodes", "dropped")
 
-# Places on the table where a cube can be put aside, in the state's units: about where official tasks have cubes, every
-# 3 cm. They are so many that four cubes and their goals cannot be near all of them.
-ASIDE = torch.tensor([[0.3 * x, 0.3 * y, REST * SCALE] for x in range(-2, 3) for y in range(-10, 11)])
+# Places on the table where a cube can be put aside, in the state's units: where official tasks have cubes, every 3 cm.
+ASIDE = torch.tensor([[0.3 * x, 0.3 * y, REST * SCALE] for x in range(-2, 3) for y in range(-7, 8)])
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")
 ROBOT_COLUMNS = (
@@ -97,8 +96,7 @@ def next_places(cubes: Tensor, goal: Tensor) -> Tensor:
     The cube that moves is not under another one, and its goal is free and, above the table, has its support; cubes with
     low goals go first. If there is no such cube, one that is in another's way is put aside.
     """
-    apart = cubes - goal  # a cube on the wrong level of a stack is not in its place, although within 4 cm of it
-    missing = ((apart.norm(dim=1) > WITHIN) | (apart[:, 2].abs() > REST * SCALE)).nonzero()[:, 0].tolist()
+    missing = ((cubes - goal).norm(dim=1) > WITHIN).nonzero()[:, 0].tolist()
     missing.sort(key=lambda cube: float(goal[cube, 2]))
     moved, in_the_way = cubes.clone(), list[int]()
     for cube in missing:
@@ -106,7 +104,8 @@ def next_places(cubes: Tensor, goal: Tensor) -> Tensor:
             in_the_way += over
             continue
         below = (goal[:, :2] - goal[cube, :2]).norm(dim=1) < ON_TOP
-        if any(bool(below[other]) and goal[other, 2] < goal[cube, 2] - REST * SCALE for other in missing):
+        below &= goal[:, 2] < goal[cube, 2] - REST * SCALE
+        if below[[*missing, *in_the_way]].any():  # its support has yet to move
             continue
         from_goal = cubes - goal[cube]
         there = from_goal.norm(dim=1) < OVERLAP

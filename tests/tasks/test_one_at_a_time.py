@@ -26,7 +26,7 @@ import mocoda
 from mocoda import OneAtATime, Transitions
 from mocoda.engine.randomness import Stream
 from mocoda.tasks.cubes import FIELD, Cubes, at_places, next_places
-from mocoda.tasks.cubes_env import CENTRE, OFFICIAL, SCALE, make_world
+from mocoda.tasks.cubes_env import CENTRE, SCALE, make_world
 from mocoda.tasks.task import make_environment
 
 needs_ogbench = pytest.mark.skipif(find_spec("ogbench") is None, reason="ogbench is not installed")
@@ -96,6 +96,13 @@ def test_a_goal_is_shown_until_it_was_reached_for_some_steps() -> None:
         env.unwrapped.points = np.array([first, at], np.float32)  # type: ignore[attr-defined]
         shown.append(env.step(np.zeros(2, np.float32))[0]["desired_goal"][0])
     assert shown[:5] == [first] * 5 and shown[5] > 0 > first  # the first point's goal, after three steps in a row
+
+
+def test_an_episode_begins_with_a_goal_of_its_own() -> None:
+    env = make_environment(OneAtATime(Line()).environment)
+    for seed in range(3):
+        seen, _ = env.reset(seed=seed)
+        assert seen["desired_goal"].tolist() == [seen["achieved_goal"][0], env.unwrapped.goal[1]]  # type: ignore[attr-defined]
 
 
 def test_a_goal_is_chosen_anew_when_time_is_up() -> None:
@@ -284,15 +291,24 @@ def test_cubes_get_from_any_official_start_or_goal_to_all_goals_in_any_order(cub
                 moves(start, goal[list(order)])
 
 
-def test_a_cube_on_the_wrong_level_is_not_in_its_place_and_one_that_reaches_into_another_s_goes_first() -> None:
-    # The second cube lies where the first belongs, 4 cm below its own place.
-    stack = torch.tensor([[0.0, 0, 0.2], [0, 0, 0.6], [0, 0, 1.0]])
-    moves(torch.tensor([[0.0, 1, 0.2], [0, 0, 0.2], [0, -1, 0.2]]), stack)
-    # The first cube counts as in its place, and yet reaches into that of the second.
-    goal = torch.tensor([[0.0, 0, 0.2], [0, 0.7, 0.2]])
-    assert moves(torch.tensor([[0.0, 0.38, 0.2], [0, 2, 0.2]]), goal) == 3
+@pytest.mark.parametrize(
+    ("start", "goal", "most"),
+    [
+        # The second cube lies where the first belongs, 4 cm below its own place, which is near enough to count.
+        ([[0, 1, 0.2], [0, 0, 0.2], [0, -1, 0.2]], [[0, 0, 0.2], [0, 0, 0.6], [0, 0, 1.0]], 4),
+        # The first cube counts as in its place, and yet reaches into that of the last; another lies on it, or none.
+        ([[0, 0.38, 0.2], [0, 2, 0.2]], [[0, 0, 0.2], [0, 0.7, 0.2]], 3),
+        ([[0, 0.38, 0.2], [0, 0.3, 0.6], [0, 2, 0.2]], [[0, 0, 0.2], [0, 0, 0.6], [0, 0.7, 0.2]], 5),
+        # Exchanges of places, the second in a row that leaves no place far from all others.
+        ([[0, 1, 0.2], [0, -1, 0.2]], [[0, -1, 0.2], [0, 1, 0.2]], 3),
+        ([[0, y, 0.2] for y in (-2.4, -0.8, 0.8, 2.4)], [[0, y, 0.2] for y in (-0.8, 0.8, 2.4, -2.4)], 5),
+    ],
+)
+def test_cubes_in_each_other_s_way_are_put_aside(start: Places, goal: Places, most: int) -> None:
+    assert moves(torch.tensor(start), torch.tensor(goal)) == most
 
 
-def test_swapped_cubes_take_three_moves() -> None:
-    start = torch.tensor([[0.0, 1, 0.2], [0, -1, 0.2]])
-    assert moves(start, start.flip(0)) == 3 and len(OFFICIAL) == 5
+def test_a_place_is_left_by_neighbours_before_a_cube_is_brought_there() -> None:
+    goal = torch.tensor([[0, 0, 0.2], [0, 2, 0.2]])
+    beside = torch.tensor([[0, -2, 0.2], [0, 0.5, 0.2]])
+    assert next_places(beside, goal).equal(torch.stack([beside[0], goal[1]]))
