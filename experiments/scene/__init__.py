@@ -221,7 +221,7 @@ SceneTable.presets = {
         "paper",
         seeds=5,
         dynamics=SHIPPED,
-        agent=make_agent("gciql"),
+        agent=make_agent("gciql", decay=True),
         rows=300_000,
         new=100_000,
         audited=2_000,
