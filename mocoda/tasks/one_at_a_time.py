@@ -99,11 +99,19 @@ class _OnTheWay(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"to pursue one thing at a time, the environment {self.task!r} must show 'achieved_goal' and "
                 "'desired_goal' beside its 'observation'."
             )
-        achieved, goal = (torch.as_tensor(observation[f"{kind}_goal"]).float() for kind in ("achieved", "desired"))
+        # Copies, which next_goal may change.
+        achieved, goal = (torch.tensor(observation[f"{kind}_goal"]).float() for kind in ("achieved", "desired"))
         task, self.age = self.task, self.age + 1
         if self.shown is not None:
             there = bool(task.reached(achieved[None], self.shown[None]))
             self.reached = self.reached + 1 if there else 0
         if self.shown is None or self.reached >= task.settled or self.age >= task.limit:
-            self.shown, self.reached, self.age = task.next_goal(achieved, goal), 0, 0
+            shown = task.next_goal(achieved, goal)
+            if not isinstance(shown, Tensor) or shown.shape != goal.shape:
+                got = tuple(shown.shape) if isinstance(shown, Tensor) else type(shown).__name__
+                raise InputError(
+                    f"next_goal(achieved, goal) must return a tensor of the shape of the goal, {tuple(goal.shape)}, "
+                    f"got {got}."
+                )
+            self.shown, self.reached, self.age = shown.float(), 0, 0
         return {**observation, "desired_goal": self.shown.numpy()}

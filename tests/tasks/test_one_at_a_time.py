@@ -129,6 +129,12 @@ def test_states_rewards_and_ends_are_those_of_the_task(task: Any, width: int, mo
     assert first != shown
 
 
+def test_a_function_that_changes_what_it_is_given_changes_no_observation() -> None:
+    one, other = (list(play(OneAtATime(task), chase)) for task in (Line(), InPlace()))
+    for name in ("observation", "achieved_goal", "desired_goal"):
+        assert [step.seen[name].tolist() for step in one] == [step.seen[name].tolist() for step in other]
+
+
 @needs_ogbench
 def test_it_is_an_environment() -> None:
     for task in (Cubes(2), Cubes(3, official=5)):
@@ -214,6 +220,21 @@ def test_the_command_line_evaluates_and_films_it(
     rejects("watch", "expert", "--task", "cube-double-states", "--one-at-a-time", "--out", "other.gif")
 
 
+class InPlace(Line):
+    """Changes what it is given."""
+
+    def next_goal(self, achieved: Tensor, goal: Tensor) -> Tensor:
+        achieved[:] = super().next_goal(achieved, goal).double()
+        return achieved
+
+
+class Pair(Line):
+    """Returns no tensor."""
+
+    def next_goal(self, achieved: Tensor, goal: Tensor) -> Any:
+        return (achieved, goal)
+
+
 class Bare(Line):
     """Its environment shows plain states."""
 
@@ -226,9 +247,10 @@ class Bare(Line):
         lambda: OneAtATime(mocoda.make_task("navigation")),
         lambda: OneAtATime(Line(), settled=0),
         lambda: OneAtATime(Line(), limit=0),
+        lambda: make_environment(OneAtATime(Pair()).environment).reset(seed=0),
         lambda: make_environment(OneAtATime(Bare()).environment).reset(seed=0),
     ],
-    ids=range(4),
+    ids=range(5),
 )
 def test_what_cannot_be_pursued_one_at_a_time_is_refused(make: Callable[[], object]) -> None:
     with refused():
