@@ -390,7 +390,7 @@ PAPER = CubesTable(
     seeds=5,
     first=10,
     agent=make_agent("gciql", decay=True),
-    updates=150_000,
+    updates=100_000,
     rows=300_000,
     total=10_000_000,
     played=1_000_000,
