@@ -207,10 +207,9 @@ class CubesTable(Experiment):
 
     @classmethod
     def blocks(cls, folder: Path) -> dict[str, str]:
-        more = {name: cls.table(read_json(folder / f"{name}.json")) for name in ("triple", "quadruple")}
         data = [read_json(folder / f"data-{name}.json") for name in ("double", "triple", "quadruple", "quadruple-2")]
         made = {"rows": _joined(*map(CubesData.table, data)), "order": CubesData.order(data[0])}
-        return super().blocks(folder) | more | made
+        return super().blocks(folder) | made
 
 
 @dataclass(frozen=True)

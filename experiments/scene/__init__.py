@@ -19,7 +19,7 @@ from torch import Tensor
 
 from experiments.audit import SMALL
 from experiments.cubes import by_way, grown, interval_text, measure_agents
-from experiments.experiment import Experiment, Run, check_names, markdown_table, measured, read_json
+from experiments.experiment import Experiment, Run, check_names, markdown_table, read_json
 from experiments.scene.world import OFFICIAL, SLIDES, Scene, both_open
 from experiments.stages import audit_part, fit_models, record, share_text
 from mocoda import augment, augment_episodes, check_step, fit_parents, learn_graph, load_graph, read, write
@@ -195,15 +195,15 @@ class SceneTable(Experiment):
         return (
             f"Rows can be made: of CoDA's turns with drawer and window open, which no recorded row shows, "
             f"{shares['written']:.1f}% are true with a written graph and {shares['learned']:.1f}% with a learned one; "
-            f"of recorded rows {100 * audits['recorded']['all']['confirmed']:.1f}%. The page says what agents learn."
+            f"of recorded rows {100 * audits['recorded']['all']['confirmed']:.1f}%. Whether agents profit has not been "
+            "measured."
         )
 
     @classmethod
     def blocks(cls, folder: Path) -> dict[str, str]:
-        results, agents = cls.results(folder), read_json(folder / "agents.json")
+        results, agents = cls.results(folder), folder / "agents.json"
         return super().blocks(folder) | {
-            "agents": cls.agents_table(agents),
-            "agents-measured": measured(agents),
+            "agents": cls.agents_table(read_json(agents)) if agents.exists() else "Agents have not been measured.",
             "check": results["check"],
             "graph": f"```text\n{results['learned']}\n```",
         }

@@ -17,6 +17,7 @@ from approved import refused
 from experiment_contract import StopAt, StopError, cells_of, results_of, timeless
 from tiny_experiments import LONG, TABLES, TINY
 
+import experiments.cubes
 import experiments.stages
 import mocoda.agents.train
 import mocoda.dynamics.fit
@@ -156,6 +157,16 @@ def test_the_same_call_trains_nothing_again(name: str, folders: Path, monkeypatc
         monkeypatch.setattr(owner, made, lambda *given, **named: pytest.fail("made again"))
     again = results_of(TINY[name], folders / name)
     assert again["resumed"] is True and timeless(again) == timeless(whole)
+
+
+@pytest.mark.long
+def test_agents_on_cubes_that_were_kept_are_neither_trained_nor_played_again(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = measured("cubes", folders)
+    for made in ("train_agents", "evaluate"):
+        monkeypatch.setattr(experiments.cubes, made, lambda *given, **named: pytest.fail("made again"))
+    assert timeless(results_of(TINY["cubes"], folders / "cubes")) == timeless(whole)
 
 
 @pytest.mark.long
