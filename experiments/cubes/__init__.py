@@ -384,22 +384,30 @@ def _joined(first: str, *others: str) -> str:
     return "\n".join([first, *(table.split("\n", 2)[2] for table in others)])
 
 
-PAPER = CubesTable(
-    "paper",
-    seeds=5,
-    first=10,
-    agent=make_agent("gciql", decay=True),
-    updates=100_000,
-    rows=300_000,
-    total=10_000_000,
-    played=1_000_000,
-    episodes=50,
-    arms=("recorded", "coda", "mocoda", "turns", "added", "play-few", "play"),
-    half=True,
-)
 CubesTable.presets = {
-    "paper": PAPER,
-    "data": CubesData("data", 1, make_agent("gciql"), 1, rows=30_000, total=150_000, played=30_000, episodes=1),
+    "paper": CubesTable(
+        "paper",
+        seeds=5,
+        first=10,
+        agent=make_agent("gciql", decay=True),
+        updates=100_000,
+        rows=300_000,
+        total=10_000_000,
+        played=1_000_000,
+        episodes=50,
+        arms=("recorded", "coda", "mocoda", "turns", "added", "play-few", "play"),
+        half=True,
+    ),
+    "data": CubesData(
+        "data",
+        seeds=1,
+        agent=make_agent("gciql"),
+        updates=1,
+        rows=30_000,
+        total=150_000,
+        played=30_000,
+        episodes=1,
+    ),
     "quick": CubesTable(
         "quick",
         seeds=1,

@@ -42,3 +42,20 @@ def test_an_official_episode_has_the_goal_of_its_task_and_two_worlds_have_locks_
     assert after["achieved_goal"][3:5].tolist() == [1, 1]  # unlocked, though the other world's are locked
     assert (reward, terminated, info["is_success"]) == (-1.0, False, False)
     assert after["observation"].shape == (40,)
+
+
+@pytest.mark.parametrize("official", [1, 2, 3, 4, 5])
+def test_goals_on_the_way_change_one_thing_each_until_the_official_goal_is_reached(official: int) -> None:
+    task = Scene(official=official)
+    seen = task.environment().reset(seed=0)[0]
+    achieved, goal = (torch.tensor(seen[name], dtype=torch.float32) for name in ("achieved_goal", "desired_goal"))
+    things = {"cube": [0, 1, 2], "drawer's lock": [3], "window's lock": [4], "drawer": [5], "window": [6]}
+    for _ in range(9):
+        shown = task.next_goal(achieved, goal)
+        changed = {name for name, columns in things.items() if not shown[columns].equal(achieved[columns])}
+        assert len(changed) == 1 or changed == {"cube", "drawer"}  # the cube lies in the drawer
+        assert not ({"drawer"} & changed and achieved[3] < 0.5) and not ({"window"} & changed and achieved[4] < 0.5)
+        achieved = shown
+        if bool(task.reached(achieved[None], goal[None])):
+            break
+    assert bool(task.reached(achieved[None], goal[None]))
