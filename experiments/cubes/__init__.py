@@ -54,15 +54,15 @@ from mocoda.tasks.cubes_env import KINDS as CUBES
 from mocoda.tasks.one_at_a_time import OneAtATime
 
 ARMS = {
-    "recorded": ("one cube at a time", INK),
+    "recorded": ("one cube at a time, as recorded", INK),
     "permuted": ("with the cubes' roles permuted", BLUE),
-    "coda": ("and CoDA's exchanges", ORANGE),
-    "mocoda": ("and MoCoDA's episodes", RED),
-    "turns": ("and CoDA's, in turns", GREEN),
+    "coda": ("with CoDA's exchanges", ORANGE),
+    "mocoda": ("with MoCoDA's episodes", RED),
+    "turns": ("with CoDA's episodes, in turns", GREEN),
     "play": ("all cubes recorded, more rows", GREY),
     "play-few": ("all cubes recorded, as many rows", "#c8cdd6"),
     "added": ("one cube fewer recorded, in turns", "#7d5ba6"),
-    "swapped": ("and CoDA's, in turns that swap cubes", "#a6761d"),
+    "swapped": ("with CoDA's, in turns that swap cubes", "#a6761d"),
 }
 TURNS = ("turns", "swapped")
 FIRST_EPISODES, MOST_EPISODES = 50, 5_000  # of an arm at a time: the first tell how many more it needs
