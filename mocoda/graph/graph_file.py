@@ -216,7 +216,7 @@ def _run(file: Path, text: bytes) -> dict[str, Any]:
     for name, value in defined.items():  # a misspelt name, such as `rewards`, would otherwise be ignored silently
         known = FUNCTIONS if isinstance(value, FunctionType) else TABLES if isinstance(value, dict) else ()
         missing = [] if name in known or name.startswith("_") else [other for other in known if other not in defined]
-        if near := difflib.get_close_matches(name, missing, n=1, cutoff=0.75):
+        if near := difflib.get_close_matches(name, missing, n=1, cutoff=0.8):
             raise InputError(
                 f"{name!r} means nothing in a graph file. Did you mean {near[0]!r}? If not, call it {'_' + name!r}."
             )
