@@ -95,6 +95,7 @@ UNFIT: list[tuple[str, dict[str, Any]]] = [
     ("cubes", {"kind": "cube-single"}),
     ("cubes", {"total": 100}),
     ("cubes", {"how": ("backwards",)}),
+    ("cubes", {"kind": "cube-double-states"}),
     ("scene", {"total": 100}),
     ("table2", {"columns": ("emp", "mocoda_u")}),
     ("table2", {"columns": ("emp", "emp")}),
