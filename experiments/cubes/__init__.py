@@ -334,17 +334,21 @@ def measure_agents(
 
 def _play_officials(run: Run, task: Any, arm: str, how: str, policies: Policies, episodes: int) -> Cells:
     """Every seed's success in each official task, kept one by one, and their mean over the tasks."""
-    values = []
+    values, counts = [], []
     for number, official in task.officials.items():
         file = run.folder / "cells" / f"{slug(f'{arm} {how}')}-{number}.json"
         if not file.exists():
             run.progress(f"{arm}, {how}, official tasks", number - 1, len(task.officials))
             played = evaluate(policies, HOW[how](official), episodes=episodes, seed=0, workers=run.workers)
-            write_json(file, {"success": [100 * share for share in played.over_seeds("success", arm)]})
-        values.append(read_json(file)["success"])
+            success = [100 * share for share in played.over_seeds("success", arm)]
+            write_json(file, {"success": success, "episodes": episodes})
+        found = read_json(file)
+        values.append(found["success"])
+        counts.append(found["episodes"])
     columns = [*map(str, task.officials), "all"]
-    each = zip(columns, [*values, np.mean(values, 0).tolist()], strict=True)
-    return [{"row": arm, "how": how, "column": column, **spread(own)} for column, own in each]
+    each = zip(columns, [*values, np.mean(values, 0).tolist()], [*counts, sum(counts)], strict=True)
+    place = {"row": arm, "how": how}
+    return [place | {"column": column, "episodes": count, **spread(own)} for column, own, count in each]
 
 
 def grown(make: Callable[[int, int], Transitions | None], recorded: Transitions, rows: int) -> Transitions:
